@@ -1,0 +1,38 @@
+"""Fixtures that every room of the tests may use: real servers, started once per pytest process when first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from tests import servers
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[servers.Postgres]:
+    """A running PostgreSQL; ``with postgres_server.database() as url`` gives a fresh database."""
+    with servers.postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres_server: servers.Postgres) -> Iterator[str]:
+    """SQLAlchemy URL of a fresh, empty PostgreSQL database that is dropped after the test."""
+    with postgres_server.database() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[str]:
+    """URL of a running Redis that all tests of this pytest process share."""
+    with servers.redis_server() as url:
+        yield url
+
+
+@pytest.fixture
+def redis_url(redis_server: str) -> str:
+    """URL of an empty Redis."""
+    redis.Redis.from_url(redis_server).flushall()
+    return redis_server
