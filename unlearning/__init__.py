@@ -1,0 +1,37 @@
+"""The maths of forgetting. Names resolve lazily, so that importing this package never loads torch."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unlearning.problem import Problem as Problem
+    from unlearning.recipe import Recipe as Recipe
+    from unlearning.recipe import RecipeError as RecipeError
+    from unlearning.recipe import Samples as Samples
+    from unlearning.recipe import Training as Training
+    from unlearning.training import Recorder as Recorder
+    from unlearning.training import Trajectory as Trajectory
+
+_HOMES = {
+    "Problem": "problem",
+    "Recipe": "recipe",
+    "RecipeError": "recipe",
+    "Samples": "recipe",
+    "Training": "recipe",
+    "Recorder": "training",
+    "Trajectory": "training",
+}
+
+__all__ = ["Problem", "Recipe", "RecipeError", "Recorder", "Samples", "Training", "Trajectory"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'unlearning' has no attribute {name!r}")
+    return getattr(import_module(f"unlearning.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from unlearning.problem import Problem
     from unlearning.training import Trajectory
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Progress: TypeAlias = Callable[[float], None]
 
 
@@ -130,9 +130,7 @@ class Method(Protocol):
     needs: ClassVar[frozenset[Need]]
     """needed at forget time (RETAINED, FORGOTTEN) or at prepare (TRAJECTORY)"""
 
-    def prepare(
-        self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = ...
-    ) -> State:
+    def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = ...) -> State:
         """Compute what the method keeps. Raises Refused where it cannot serve this model."""
 
     def forget(

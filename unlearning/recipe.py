@@ -1,0 +1,249 @@
+"""What a user hands us: a model, samples with the people they belong to, and how to train."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from unlearning.protocol import Examples
+
+if TYPE_CHECKING:
+    from unlearning.training import Trajectory
+
+LOSSES = ("cross_entropy", "binary_logistic", "squared_error", "squared_hinge")
+
+SampleLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""(outputs (n, ...), targets (n, ...)) -> losses (n,)"""
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be trained as written.
+
+    Args:
+        what: one sentence: what is wrong and which value.
+        hint: what to do instead.
+    """
+
+    def __init__(self, what: str, hint: str) -> None:
+        super().__init__(f"{what} {hint}")
+        self.what = what
+        self.hint = hint
+
+
+@runtime_checkable
+class PairDataset(Protocol):
+    """A map-style dataset: ``len(dataset)`` and ``dataset[i] -> (x, y)``."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> tuple[Any, Any]: ...
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Training samples, each with an id and the person (or people) it belongs to.
+
+    Args:
+        ids: n distinct, non-empty strings.
+        subjects: n entries, each one subject id or several; stored as tuples.
+        inputs: (n, ...) tensor, or a map-style dataset of (x, y).
+        targets: (n, ...) tensor; None when ``inputs`` is a dataset.
+
+    Raises:
+        RecipeError: duplicate or empty ids, no subject, different lengths, NaN or infinity.
+    """
+
+    ids: Sequence[str]
+    subjects: Sequence[str | Sequence[str]]
+    inputs: Tensor | PairDataset
+    targets: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ids", tuple(self.ids))
+        object.__setattr__(self, "subjects", tuple(_subjects_of(entry) for entry in self.subjects))
+        _check_ids(self.ids)
+        if len(self.ids) == 0:
+            raise RecipeError("The recipe has no samples.", "Give at least one.")
+        self._check_lengths()
+        if isinstance(self.inputs, Tensor):
+            _check_finite("inputs", self.inputs)
+            _check_finite("targets", cast(Tensor, self.targets))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def people(self) -> tuple[tuple[str, ...], ...]:
+        """The subjects of each sample, n tuples."""
+        return cast("tuple[tuple[str, ...], ...]", self.subjects)
+
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """Inputs (n, ...) and targets (n, ...). A dataset is read once, in order.
+
+        Raises:
+            RecipeError: the dataset's items have different shapes, or hold NaN or infinity.
+        """
+        if isinstance(self.inputs, Tensor):
+            return self.inputs, cast(Tensor, self.targets)
+        inputs, targets = _stack(self.inputs)
+        _check_finite("inputs", inputs)
+        _check_finite("targets", targets)
+        return inputs, targets
+
+    def examples(self, holders: Sequence[str] | None = None, device: torch.device | str = "cpu") -> Examples:
+        """All samples, at positions 0..n-1, on ``device``. Default holder: the subjects of a sample, joined."""
+        inputs, targets = self.tensors()
+        names = tuple(holders) if holders is not None else tuple("+".join(people) for people in self.people)
+        if len(names) != len(self):
+            raise RecipeError(f"There are {len(names)} holders for {len(self)} samples.", "Give one for each sample.")
+        return Examples(torch.arange(len(self), device=device), inputs.to(device), targets.to(device), names)
+
+    def _check_lengths(self) -> None:
+        lengths = {"ids": len(self.ids), "subjects": len(self.subjects), "inputs": len(self.inputs)}
+        if isinstance(self.inputs, Tensor):
+            if self.targets is None:
+                raise RecipeError("Inputs are a tensor but targets are missing.", "Give targets, one for each sample.")
+            lengths["targets"] = len(self.targets)
+        elif self.targets is not None:
+            raise RecipeError("Inputs are a dataset of (x, y) and targets are given too.", "Leave targets out.")
+        if len(set(lengths.values())) > 1:
+            raise RecipeError(f"Samples differ in length: {lengths}.", "Give one entry of each for every sample.")
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the model is trained: (mini-batch) gradient descent, ``w <- w - eta_t s_t (grad + lambda w)``.
+
+    Args:
+        epochs: passes over the data; 0 only together with ``converge``.
+        batch_size: samples a step; None: all of them.
+        learning_rate: eta_0.
+        decay: q in eta_t = eta_0 q^t, per step.
+        clip: C in s_t = min(1, C / ||grad + lambda w||); None: not clipped.
+        weight_decay: lambda; the penalty is (lambda/2) ||w||^2.
+        seed: of the initialisation and of the batch order.
+        converge: for convex losses only: after the epochs, Newton's method in float64 until the norm of the
+            full gradient is at most this.
+        sample_clip: G: every sample's data gradient is scaled to a norm of at most G (weight decay stays outside).
+        undecayed: names of parameters that weight decay leaves out.
+
+    Raises:
+        RecipeError: a value outside its range.
+    """
+
+    epochs: int
+    batch_size: int | None = None
+    learning_rate: float = 0.1
+    decay: float = 1.0
+    clip: float | None = None
+    weight_decay: float = 0.0
+    seed: int = 0
+    converge: float | None = None
+    sample_clip: float | None = None
+    undecayed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "undecayed", tuple(self.undecayed))
+        least_epochs = 0 if self.converge is not None else 1
+        _require(self.epochs >= least_epochs, "epochs", self.epochs, f"at least {least_epochs}")
+        _require(self.batch_size is None or self.batch_size >= 1, "batch_size", self.batch_size, "at least 1, or None")
+        _require(_positive(self.learning_rate), "learning_rate", self.learning_rate, "positive and finite")
+        _require(0.0 < self.decay <= 1.0, "decay", self.decay, "in (0, 1]")
+        _require(0.0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "0 or more")
+        for name in ("clip", "converge", "sample_clip"):
+            value = getattr(self, name)
+            _require(value is None or _positive(value), name, value, "positive and finite, or None")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A complete recipe.
+
+    Args:
+        model: builds the module; all its randomness comes from torch's seed, which is set before the call.
+        samples: the training samples.
+        holdout: inputs and targets that nobody trains on.
+        loss: one of ``LOSSES``, or a callable that gives one loss for each sample.
+        training: the settings.
+        weights: parameters by name, for a model trained elsewhere.
+        trajectory: what ``Recorder`` wrote during that training.
+
+    Raises:
+        RecipeError: an unknown loss, an unusable holdout, a trajectory without weights.
+    """
+
+    model: Callable[[], nn.Module]
+    samples: Samples
+    holdout: tuple[Tensor, Tensor]
+    loss: str | SampleLoss
+    training: Training
+    weights: Mapping[str, Tensor] | None = None
+    trajectory: Trajectory | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.loss, str) and self.loss not in LOSSES:
+            raise RecipeError(f"The loss {self.loss!r} is not known.", f"Use a callable or one of {', '.join(LOSSES)}.")
+        if not callable(self.model):
+            raise RecipeError("The model is not callable.", "Give a function that builds the nn.Module.")
+        inputs, targets = self.holdout
+        if len(inputs) != len(targets) or len(inputs) == 0:
+            raise RecipeError(
+                f"The holdout has {len(inputs)} inputs and {len(targets)} targets.", "Give the same number of both."
+            )
+        _check_finite("holdout inputs", inputs)
+        if self.trajectory is not None and self.weights is None:
+            raise RecipeError("A trajectory is given without weights.", "Give the weights that it ended in.")
+
+
+def _subjects_of(entry: str | Sequence[str]) -> tuple[str, ...]:
+    names = (entry,) if isinstance(entry, str) else tuple(sorted(set(entry)))
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise RecipeError("A sample has an empty subject.", "Name at least one subject for each sample.")
+    return names
+
+
+def _check_ids(ids: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for identity in ids:
+        if not isinstance(identity, str) or not identity:
+            raise RecipeError(f"The sample id {identity!r} is not a string or empty.", "Give non-empty strings.")
+        if identity in seen:
+            raise RecipeError(f"The sample id {identity!r} occurs twice.", "Give every sample its own id.")
+        seen.add(identity)
+
+
+def _check_finite(what: str, values: Tensor) -> None:
+    if not values.dtype.is_floating_point:
+        return
+    broken = ~torch.isfinite(values.reshape(len(values), -1)).all(dim=1)
+    if bool(broken.any()):
+        first = int(broken.nonzero()[0])
+        raise RecipeError(
+            f"{int(broken.sum())} rows of {what} hold NaN or infinity, the first at index {first}.", "Clean the data."
+        )
+
+
+def _stack(dataset: PairDataset) -> tuple[Tensor, Tensor]:
+    pairs = [dataset[index] for index in range(len(dataset))]
+    try:
+        inputs = torch.stack([torch.as_tensor(x) for x, _ in pairs])
+        targets = torch.stack([torch.as_tensor(y) for _, y in pairs])
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise RecipeError(
+            "The dataset's items do not stack into tensors.", "Give (x, y) pairs of numbers, all of one shape."
+        ) from error
+    return inputs, targets
+
+
+def _positive(value: float) -> bool:
+    return 0.0 < value < math.inf
+
+
+def _require(holds: bool, name: str, value: object, must: str) -> None:
+    if not holds:
+        raise RecipeError(f"{name} is {value!r}.", f"It must be {must}.")

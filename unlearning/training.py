@@ -1,0 +1,288 @@
+"""The one training loop: deterministic, with the trajectory that methods need."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unlearning.problem import Problem
+from unlearning.protocol import Examples, Learned, Progress
+from unlearning.recipe import Recipe, RecipeError
+
+REFERENCES = ("renormalised", "fixed-denominator")
+
+
+def silent(share: float) -> None:
+    """Progress that nobody watches; ``share`` is in [0, 1]."""
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What happened in a training: enough to compute every w_t again.
+
+    ``batches[t]`` holds the manifest positions of step t (int64, on the CPU); ``rates[t]`` is eta_t, ``scales[t]``
+    is s_t. ``checkpoints[e]`` is w (d,) before step ``starts[e]``; the last one is w_T, with ``starts[-1] = T``.
+    """
+
+    batches: tuple[Tensor, ...]
+    rates: tuple[float, ...]
+    scales: tuple[float, ...]
+    checkpoints: tuple[Tensor, ...]
+    starts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        steps = len(self.batches)
+        if not len(self.rates) == len(self.scales) == steps:
+            raise RecipeError(
+                f"The trajectory has {steps} batches, {len(self.rates)} rates and {len(self.scales)} scales.",
+                "Record one of each for every step.",
+            )
+        if len(self.checkpoints) != len(self.starts) or not self.starts or self.starts[0] != 0:
+            raise RecipeError("The trajectory lacks its first checkpoint.", "Record the weights before step 0.")
+
+    def __len__(self) -> int:
+        """T, the number of steps."""
+        return len(self.batches)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As tensors that a state can hold; ``from_tensors`` gives the same trajectory back."""
+        return {
+            "batches": torch.cat(self.batches) if self.batches else torch.empty(0, dtype=torch.int64),
+            "sizes": torch.tensor([len(batch) for batch in self.batches], dtype=torch.int64),
+            "rates": torch.tensor(self.rates, dtype=torch.float64),
+            "scales": torch.tensor(self.scales, dtype=torch.float64),
+            "checkpoints": torch.stack(self.checkpoints),
+            "starts": torch.tensor(self.starts, dtype=torch.int64),
+        }
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Trajectory:
+        return cls(
+            batches=tuple(torch.split(tensors["batches"].cpu(), tensors["sizes"].tolist())),
+            rates=tuple(tensors["rates"].tolist()),
+            scales=tuple(tensors["scales"].tolist()),
+            checkpoints=tuple(tensors["checkpoints"].unbind()),
+            starts=tuple(tensors["starts"].tolist()),
+        )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The samples of one step that take part, and the number that their summed gradient is divided by."""
+
+    inputs: Tensor
+    targets: Tensor
+    denominator: int
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+def schedule(problem: Problem, positions: Tensor) -> Iterator[Tensor]:
+    """The positions of each step's batch, in order; they follow from the seed and from all positions alone."""
+    training = problem.training
+    everyone = positions.cpu()
+    size = training.batch_size or len(everyone)
+    generator = torch.Generator().manual_seed(training.seed)
+    for _ in range(training.epochs):
+        if size >= len(everyone):
+            yield everyone
+            continue
+        yield from torch.split(everyone[torch.randperm(len(everyone), generator=generator)], size)
+
+
+def steps_per_epoch(problem: Problem, count: int) -> int:
+    """Steps in one pass over ``count`` samples."""
+    return math.ceil(count / min(problem.training.batch_size or count, count))
+
+
+def batch_of(examples: Examples, positions: Tensor, denominator: int) -> Batch:
+    """Those of ``examples`` that stand at ``positions``, in that order; unknown positions are left out."""
+    known = examples.positions
+    places = torch.searchsorted(known, positions.to(known.device)).clamp(max=max(len(examples) - 1, 0))
+    if len(examples):
+        places = places[known[places] == positions.to(known.device)]
+    return Batch(examples.inputs[places], examples.targets[places], denominator)
+
+
+def step_gradient(problem: Problem, w: Tensor, batch: Batch) -> Tensor:
+    """g (d,) = (sum of the batch's data gradients) / denominator + decay * w; per-sample clipping inside the sum."""
+    if len(batch) == 0:
+        return problem.decay * w
+    return data_gradient(problem, w, batch.inputs, batch.targets) * (len(batch) / batch.denominator) + problem.decay * w
+
+
+def data_gradient(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """The mean data gradient (d,), each sample's clipped at ``Training.sample_clip`` where that is set."""
+    limit = problem.training.sample_clip
+    if limit is None:
+        return problem.gradient(w, x, y)
+    total = torch.zeros_like(w)
+    rows = max(1, 2**24 // problem.dimension)
+    for inputs, targets in zip(x.split(rows), y.split(rows), strict=True):
+        gradients = problem.sample_gradients(w, inputs, targets)
+        norms = gradients.norm(dim=1, keepdim=True)
+        total += (gradients * (limit / norms.clamp(min=limit))).sum(dim=0)
+    return total / len(x)
+
+
+def scale_of(problem: Problem, gradient: Tensor) -> float:
+    """s = min(1, C / ||g||); 1 where the training does not clip."""
+    clip = problem.training.clip
+    if clip is None:
+        return 1.0
+    norm = float(gradient.norm())
+    return 1.0 if norm <= clip else clip / norm
+
+
+def rate_of(problem: Problem, step: int) -> float:
+    """eta_t = eta_0 q^t."""
+    return problem.training.learning_rate * problem.training.decay**step
+
+
+def denominator_of(reference: str, planned: int, present: int) -> int:
+    """What a summed gradient is divided by when ``present`` of ``planned`` samples take part."""
+    if reference not in REFERENCES:
+        raise ValueError(f"reference is {reference!r}; it must be one of {REFERENCES}.")
+    return planned if reference == "fixed-denominator" else present
+
+
+def train(
+    problem: Problem,
+    examples: Examples,
+    *,
+    omit: Sequence[int] = (),
+    reference: str = "renormalised",
+    progress: Progress = silent,
+) -> Learned:
+    """Train from ``problem.initial()``; with ``Training.converge``, end in the minimiser (weights in float64).
+
+    ``omit`` (positions) leaves samples out of their batches; initialisation, batch order and step sizes stay those
+    of the full training. A batch that is left empty steps by weight decay alone. ``reference`` says what a thinned
+    batch is divided by: those present, or |B_t|.
+
+    Raises:
+        RecipeError: no sample is left, or the weights stop being finite.
+    """
+    kept = examples.without(torch.tensor(omit, dtype=torch.int64)) if len(omit) else examples
+    if len(kept) == 0:
+        raise RecipeError("No sample is left to train on.", "Retire the model instead.")
+    learned = _descend(problem, examples, kept, reference, progress)
+    if problem.training.converge is None:
+        return learned
+    from unlearning.convex import converge  # noqa: PLC0415  (only recipes that converge need it)
+
+    weights = converge(
+        problem.double(),
+        learned.weights.double(),
+        kept,
+        problem.training.converge,
+        denominator_of(reference, len(examples), len(kept)),
+    )
+    return Learned(weights, learned.trajectory)
+
+
+def learn(recipe: Recipe, problem: Problem, examples: Examples, progress: Progress = silent) -> Learned:
+    """What the recipe asks for: the model trained elsewhere if it names one, else ``train``."""
+    if recipe.weights is None:
+        return train(problem, examples, progress=progress)
+    return Learned(problem.flatten(recipe.weights), recipe.trajectory)
+
+
+def _descend(problem: Problem, examples: Examples, kept: Examples, reference: str, progress: Progress) -> Learned:
+    w = problem.initial()
+    per_epoch = steps_per_epoch(problem, len(examples))
+    total = max(1, problem.training.epochs * per_epoch)
+    batches: list[Tensor] = []
+    scales: list[float] = []
+    checkpoints: list[Tensor] = []
+    for step, positions in enumerate(schedule(problem, examples.positions)):
+        if step % per_epoch == 0:
+            checkpoints.append(w)
+            _require_finite(w, step)
+            progress(step / total)
+        batch = batch_of(kept, positions, len(positions))
+        batch = Batch(batch.inputs, batch.targets, max(1, denominator_of(reference, len(positions), len(batch))))
+        gradient = step_gradient(problem, w, batch)
+        scale = scale_of(problem, gradient)
+        w = w - (rate_of(problem, step) * scale) * gradient
+        batches.append(positions)
+        scales.append(scale)
+    _require_finite(w, len(batches))
+    progress(1.0)
+    rates = tuple(rate_of(problem, step) for step in range(len(batches)))
+    starts = (*range(0, len(batches), per_epoch), len(batches))
+    return Learned(w, Trajectory(tuple(batches), rates, tuple(scales), (*checkpoints, w), starts))
+
+
+def replay(
+    problem: Problem, examples: Examples, trajectory: Trajectory, start: int = 0
+) -> Iterator[tuple[int, Tensor, Batch]]:
+    """Yield (t, w_t, the batch of step t) for t = start..T-1, bit for bit as in the training.
+
+    Weights are computed again from the nearest checkpoint, so they are on ``problem.device`` and in the training's
+    dtype.
+
+    Raises:
+        RecipeError: a sample of some batch is missing from ``examples``.
+    """
+    anchors = dict(zip(trajectory.starts, trajectory.checkpoints, strict=True))
+    first = max(anchor for anchor in anchors if anchor <= start)
+    w = anchors[first].to(problem.device)
+    for step in range(first, len(trajectory)):
+        w = anchors[step].to(problem.device) if step in anchors else w
+        positions = trajectory.batches[step]
+        batch = batch_of(examples, positions, len(positions))
+        if len(batch) != len(positions):
+            raise RecipeError(
+                f"Step {step} used {len(positions)} samples; {len(positions) - len(batch)} of them are missing.",
+                "Replay needs every sample of the training.",
+            )
+        if step >= start:
+            yield step, w, batch
+        if step + 1 not in anchors:
+            w = w - (trajectory.rates[step] * trajectory.scales[step]) * step_gradient(problem, w, batch)
+
+
+def _require_finite(w: Tensor, step: int) -> None:
+    if not bool(torch.isfinite(w).all()):
+        raise RecipeError(f"The weights are not finite after {step} steps.", "Lower the learning rate.")
+
+
+class Recorder:
+    """Records a user's own training loop: call ``step`` before each update and ``finish`` after the last.
+
+    The loop must take plain gradient steps, ``w <- w - rate * scale * (mean data gradient + decay * w)``, on
+    ``problem``'s objective; momentum and adaptive optimisers have no trajectory form.
+    """
+
+    def __init__(self, every: int = 1) -> None:
+        self._every = every
+        self._batches: list[Tensor] = []
+        self._rates: list[float] = []
+        self._scales: list[float] = []
+        self._checkpoints: list[Tensor] = []
+        self._starts: list[int] = []
+
+    def step(self, weights: Tensor, positions: Tensor, rate: float, scale: float = 1.0) -> None:
+        """Before an update: the weights (d,), the samples' positions, eta_t and the clipping scale s_t."""
+        if len(self._batches) % self._every == 0:
+            self._checkpoints.append(weights.detach().clone())
+            self._starts.append(len(self._batches))
+        self._batches.append(positions.detach().cpu().clone())
+        self._rates.append(rate)
+        self._scales.append(scale)
+
+    def finish(self, weights: Tensor) -> Trajectory:
+        """After the last update: the final weights (d,)."""
+        return Trajectory(
+            tuple(self._batches),
+            tuple(self._rates),
+            tuple(self._scales),
+            (*self._checkpoints, weights.detach().clone()),
+            (*self._starts, len(self._batches)),
+        )
