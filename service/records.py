@@ -188,9 +188,7 @@ class Version(Record):
 class DeletionRequest(Record):
     __tablename__ = "deletion_requests"
     __table_args__ = (
-        CheckConstraint(
-            "status IN ('queued','running','completed','cancelled','rejected','held')", name="status"
-        ),
+        CheckConstraint("status IN ('queued','running','completed','cancelled','rejected','held')", name="status"),
         Index("ix_deletion_requests_page", "tenant_id", "created_at", "id"),
         Index("ix_deletion_requests_status", "tenant_id", "status"),
     )

@@ -1,0 +1,66 @@
+"""Settling requests: their stored status follows from their tasks, in the transaction that changed a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.db import now
+from service.ledger import record
+from service.records import DeletionRequest, Task
+from service.requests import Status, derive, step
+
+
+def settle(session: Session, request_ids: Iterable[str]) -> list[str]:
+    """Recompute and store the status of these requests; return the ids of those that changed.
+
+    Call it after the tasks were changed, in the same transaction, API and workers alike. Rows are locked in id
+    order, before the tasks are read: of two transactions that finish two tasks of one request, the second sees both.
+    """
+    session.flush()
+    wanted = sorted(set(request_ids))
+    locked = (
+        select(DeletionRequest)
+        .where(DeletionRequest.id.in_(wanted))
+        .order_by(DeletionRequest.id)
+        .with_for_update()
+        .execution_options(populate_existing=True)
+    )
+    requests = session.scalars(locked).all()
+    tasks: dict[str, list[Any]] = {request.id: [] for request in requests}
+    columns = select(Task.request_id, Task.status, Task.reason).where(Task.request_id.in_(wanted)).order_by(Task.id)
+    for request_id, status, reason in session.execute(columns):
+        tasks[request_id].append((status, reason))
+    return [request.id for request in requests if _settle_one(session, request, tasks[request.id])]
+
+
+def _settle_one(session: Session, request: DeletionRequest, tasks: list[tuple[str, str | None]]) -> bool:
+    old = Status(request.status)
+    if old is Status.REJECTED:
+        return False
+    new = step(old, derive(status for status, _ in tasks))
+    if new == old and (new is not Status.COMPLETED or request.completed_at is not None):
+        return False
+    request.status = new
+    request.reason = _reason(new, tasks)
+    request.completed_at = now(session) if new is Status.COMPLETED else None
+    record(
+        session,
+        request.tenant_id,
+        f"request.{new}",
+        request_id=request.id,
+        reason=request.reason,
+        received_at=request.received_at,
+        due_at=request.due_at,
+    )
+    return True
+
+
+def _reason(status: Status, tasks: list[tuple[str, str | None]]) -> str | None:
+    """Why a request is held; or, completed without any task, that nobody matched."""
+    if status is Status.HELD:
+        return next((reason for task, reason in tasks if task == Status.HELD), None)
+    return "no_match" if status is Status.COMPLETED and not tasks else None

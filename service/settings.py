@@ -1,0 +1,108 @@
+"""Every setting, read from ``EXPUNGE_*`` variables. docs/operations.md explains each one; a test compares."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class SettingsError(ValueError):
+    """A setting is missing or wrong; the message names the variable and says what to do."""
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="EXPUNGE_", frozen=True)
+
+    mode: Literal["development", "production"] = "development"
+    home: Path = Path(".expunge")
+    database_url: str
+    broker_url: str
+    store: Path
+    private_store: Path
+    key_store_url: str
+    sealing_key_file: Path
+    pepper_file: Path
+    signing_key_file: Path
+    recipes: Path = Path("examples")
+    device: str = "auto"
+    host: str = "127.0.0.1"
+    port: int = Field(default=8750, ge=0, le=65535)
+    url: str = "http://127.0.0.1:8750"
+    api_key: str | None = Field(default=None, repr=False)
+    cancel_window_seconds: float = Field(default=0, ge=0)
+    lease_seconds: float = Field(default=30, gt=0)
+    sweep_seconds: float = Field(default=1, gt=0)
+    grace_seconds: float = Field(default=3600, ge=0)
+    idempotency_seconds: float = Field(default=86_400, gt=0)
+    max_body_bytes: int = Field(default=1_048_576, gt=0)
+    max_sample_ids: int = Field(default=10_000, gt=0)
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_origin: str = Field(default="expunge.local/log", pattern=r"^[^\s+]+$")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_home(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Whatever was not set lies in the home folder, by absolute path: processes may differ in their cwd."""
+        home = Path(values.get("home") or ".expunge").expanduser().resolve()
+        from_home: dict[str, Any] = {
+            "database_url": f"sqlite:///{home / 'expunge.db'}",
+            "broker_url": f"filesystem://{home / 'broker'}",
+            "store": home / "store",
+            "private_store": home / "private",
+            "key_store_url": f"sqlite:///{home / 'keys.db'}",
+            "sealing_key_file": home / "secrets" / "sealing.key",
+            "pepper_file": home / "secrets" / "pepper",
+            "signing_key_file": home / "secrets" / "signing.key",
+        }
+        return from_home | values | {"home": home}
+
+
+def ensure_secrets(settings: Settings) -> None:
+    """Create missing secret files in development (mode 0600); in production refuse, naming the variable.
+
+    Raises:
+        SettingsError: production, and a file is missing.
+    """
+    for name in ("sealing_key_file", "pepper_file", "signing_key_file"):
+        path: Path = getattr(settings, name)
+        if path.exists():
+            continue
+        if settings.mode == "production":
+            raise SettingsError(
+                f"EXPUNGE_{name.upper()}: there is no file {path}. Write 64 random hex digits there, mode 0600."
+            )
+        _create_secret(path)
+
+
+def _create_secret(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:  # another process of the same installation was first
+        return
+    with os.fdopen(handle, "w") as file:
+        file.write(secrets.token_hex(32) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_secret(variable: str, path: Path) -> bytes:
+    """The 32 bytes of a secret file (64 hex digits).
+
+    Raises:
+        SettingsError: the file is missing, or is not 64 hex digits.
+    """
+    try:
+        secret = bytes.fromhex(path.read_text().strip())
+    except FileNotFoundError:
+        raise SettingsError(f"{variable}: there is no file {path}. Run `expunge migrate` or create it.") from None
+    except ValueError:
+        secret = b""
+    if len(secret) != 32:
+        raise SettingsError(f"{variable}: {path} must hold 64 hex digits.")
+    return secret
