@@ -1,0 +1,290 @@
+"""What an operator asks of a model, and the planner: (policy, budget, queue, clock) -> the next action.
+
+Standard library only. The planner is pure: the same four values give the same action, and nothing in them is
+computed from the data of the deleted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from unlearning.budget import Budget, charge_of, limit_of
+from unlearning.certificate import Basis, Reference
+from unlearning.methods import NAMES
+
+SECOND = 1_000_000
+"""moments and durations of the planner are whole microseconds"""
+
+
+class Granularity(StrEnum):
+    """What is forgotten at once: all samples of a person, or single samples too."""
+
+    SUBJECT = "subject"
+    SAMPLE = "sample"
+
+
+class OnExhausted(StrEnum):
+    """What happens when the next release does not fit into the budget."""
+
+    RETRAIN = "retrain"
+    REWIND = "rewind"
+    HOLD = "hold"
+
+
+class PolicyError(ValueError):
+    """A policy says something that is not allowed. ``field`` is the field's name."""
+
+    def __init__(self, name: str, what: str, hint: str) -> None:
+        super().__init__(f"{what} {hint}")
+        self.field = name
+        self.what = what
+        self.hint = hint
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How one model forgets; fixed at registration.
+
+    ``sigma`` and ``delta_cap`` are in units of the weights. The defaults belong together: at epsilon 1 and
+    delta 1e-5 a release of cap 1e-5 under noise 0.01 costs mu^2 = 1e-6, about 70,000 releases. ``require`` is
+    the weakest basis that may be published. ``threshold`` is the greatest effectiveness ratio
+    ``||retrained - unlearned|| / ||retrained - untouched||`` at which a method counts as working.
+    ``cadence_seconds`` is the least time between releases. ``utility_tolerance`` is the greatest fall of
+    holdout accuracy (a fraction) in one release, None for no gate. ``options`` are the method's own fields.
+    """
+
+    method: str
+    fallback: str | None = None
+    require: Basis = Basis.NONE
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    sigma: float = 0.01
+    delta_cap: float = 1e-5
+    granularity: Granularity = Granularity.SUBJECT
+    reference: Reference = Reference.RENORMALISED
+    threshold: float = 0.7
+    on_exhausted: OnExhausted = OnExhausted.RETRAIN
+    cadence_seconds: int = 0
+    utility_tolerance: float | None = 0.1
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _number("epsilon", self.epsilon, above=0, most=1e4)
+        _number("delta", self.delta, above=0, below=1)
+        _number("sigma", self.sigma, above=0, most=1e6)
+        _number("delta_cap", self.delta_cap, above=0, most=1e6)
+        _number("threshold", self.threshold, above=0)
+        if self.utility_tolerance is not None:
+            _number("utility_tolerance", self.utility_tolerance, least=0, most=1)
+        _seconds("cadence_seconds", self.cadence_seconds)
+        if self.fallback == self.method:
+            raise PolicyError("fallback", f"fallback is {self.fallback!r}, the method itself.", "Name another or none.")
+        if self.charge > self.limit:
+            raise PolicyError(
+                "sigma",
+                f"One release costs {self.charge} units (delta_cap {self.delta_cap:g}, sigma {self.sigma:g}) and "
+                f"epsilon {self.epsilon:g} at delta {self.delta:g} allows {self.limit}.",
+                f"Raise sigma to at least {self.delta_cap * math.sqrt(1e12 / self.limit):.3g}, or lower delta_cap."
+                if self.limit
+                else "Raise epsilon or delta.",
+            )
+
+    @property
+    def charge(self) -> int:
+        """Units that one release costs."""
+        return charge_of(self.delta_cap, self.sigma)
+
+    @property
+    def limit(self) -> int:
+        """Units that the policy allows in all."""
+        return limit_of(self.epsilon, self.delta)
+
+    def budget(self, basis: Basis, spent: int = 0) -> Budget:
+        """The budget of a lineage of this policy: constant charges where a bound is claimed, none elsewhere."""
+        if basis is Basis.NONE:
+            return Budget(spent=0, limit=None, charge=0)
+        return Budget(spent=spent, limit=self.limit, charge=0 if basis is Basis.EXACT else self.charge)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values, all fields."""
+        record = asdict(self)
+        return {name: value.value if isinstance(value, StrEnum) else value for name, value in record.items()}
+
+    @classmethod
+    def from_json(cls, record: object, methods: Collection[str] = NAMES) -> Policy:
+        """The policy in a JSON object; fields left out, or null, take their defaults.
+
+        Raises PolicyError, which names the field, its value and what is allowed.
+        """
+        if not isinstance(record, Mapping):
+            raise PolicyError("policy", f"The policy is {_shown(record)}.", "It must be a JSON object.")
+        names = [each.name for each in fields(cls)]
+        unknown = sorted(str(name) for name in record if name not in names)
+        if unknown:
+            raise PolicyError(unknown[0], f"A policy has no field {unknown[0]!r}.", f"Its fields: {', '.join(names)}.")
+        if record.get("method") is None:
+            raise PolicyError("method", "The policy names no method.", f"Allowed: {', '.join(methods)}.")
+        nullable = {"utility_tolerance"}
+        given = {name: value for name, value in record.items() if value is not None or name in nullable}
+        return cls(**{name: _read(name, value, methods) for name, value in given.items()})
+
+
+def _read(name: str, value: object, methods: Collection[str]) -> Any:
+    if name in _CHOICES:
+        choice = _CHOICES[name]
+        return choice(_one_of(name, value, [member.value for member in choice]))
+    if name in ("method", "fallback"):
+        return _one_of(name, value, methods)
+    if name == "options":
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise PolicyError(name, f"options is {_shown(value)}.", "It must be a JSON object of the method's fields.")
+        return dict(value)
+    return value
+
+
+_CHOICES: dict[str, type[StrEnum]] = {
+    "require": Basis,
+    "granularity": Granularity,
+    "reference": Reference,
+    "on_exhausted": OnExhausted,
+}
+
+
+def _one_of(name: str, value: object, allowed: Collection[str]) -> str:
+    if not isinstance(value, str) or value not in allowed:
+        raise PolicyError(name, f"{name} is {_shown(value)}.", f"Allowed: {', '.join(allowed)}.")
+    return value
+
+
+def _number(
+    name: str,
+    value: object,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    inside = (
+        number
+        and isinstance(value, int | float)
+        and (least is None or value >= least)
+        and (above is None or value > above)
+        and (most is None or value <= most)
+        and (below is None or value < below)
+    )
+    if inside:
+        return
+    bounds = (("at least", least), ("above", above), ("at most", most), ("below", below))
+    allowed = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+    raise PolicyError(name, f"{name} is {_shown(value)}.", f"It must be a number {allowed}.")
+
+
+def _seconds(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise PolicyError(name, f"{name} is {_shown(value)}.", "It must be a whole number of seconds, at least 0.")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+# The planner
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What waits for one model: counts and moments alone, in microseconds since 1970.
+
+    ``waiting``: tasks that may be claimed now. ``next_at``: when the earliest task of those still in their
+    cancel window may be claimed. ``due_at``: the earliest deadline of any waiting task. ``released_at``: when
+    the lineage last published. ``retraining``: a candidate lineage is being trained.
+    """
+
+    waiting: int = 0
+    next_at: int | None = None
+    due_at: int | None = None
+    released_at: int | None = None
+    retraining: bool = False
+
+
+@dataclass(frozen=True)
+class Clock:
+    """``now`` in microseconds since 1970, and how long a retrain was measured to take (microseconds)."""
+
+    now: int
+    retrain_takes: int = 0
+
+
+@dataclass(frozen=True)
+class Release:
+    """Forget everyone who waits, in one release."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing may start before ``until`` (microseconds since 1970)."""
+
+    until: int
+
+
+@dataclass(frozen=True)
+class Retrain:
+    """Build a candidate lineage without everyone who waits. ``by`` is the method: retrain or rewind."""
+
+    reason: str
+    by: str = "retrain"
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Everyone who waits is held, visibly, for this reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """There is nothing to do, or it is being done."""
+
+
+Action = Release | Wait | Retrain | Hold | Nothing
+
+
+def next_action(policy: Policy, budget: Budget, queue: Queue, clock: Clock) -> Action:
+    """The next action of a live model. One action covers the whole queue, however long it is.
+
+    Where the next release does not fit: ``hold`` holds what waits; ``retrain`` and ``rewind`` start as soon as
+    the forecast is zero, waiting requests or not, so that the next request finds a budget.
+    """
+    if budget.exhausted:
+        return _at_exhaustion(policy, queue)
+    if not queue.waiting:
+        return Nothing() if queue.next_at is None else Wait(max(queue.next_at, clock.now))
+    opens = _opens_at(policy, queue, clock)
+    return Release() if opens <= clock.now else Wait(opens)
+
+
+def _at_exhaustion(policy: Policy, queue: Queue) -> Action:
+    if policy.on_exhausted is OnExhausted.HOLD:
+        return Hold("budget_exhausted") if queue.waiting else Nothing()
+    if queue.retraining:
+        return Nothing()
+    return Retrain("budget_exhausted", by=policy.on_exhausted.value)
+
+
+def _opens_at(policy: Policy, queue: Queue, clock: Clock) -> int:
+    """When the cadence allows the next release; a deadline opens it earlier, two retrains ahead of itself.
+
+    Two retrains: time enough to retrain, and to retrain once more, should the release be refused.
+    """
+    if queue.released_at is None:
+        return clock.now
+    opens = queue.released_at + policy.cadence_seconds * SECOND
+    return opens if queue.due_at is None else min(opens, queue.due_at - 2 * clock.retrain_takes)
