@@ -1,0 +1,48 @@
+# No root, no Docker, no server installed before. PYTHON: any CPython 3.11, 3.12 or 3.13.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+.PHONY: demo up test check bench clean
+.DEFAULT_GOAL := demo
+
+demo: $(VENV)/.runtime
+	@$(BIN)/python -u examples/digits/demo.py
+
+up: $(VENV)/.runtime
+	@$(BIN)/expunge up
+
+test: $(VENV)/.dev
+	@$(BIN)/python -m tests.servers
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+		{ echo "Expunge needs Python 3.11 to 3.13; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: requirements.lock pyproject.toml | $(BIN)/python
+	@echo "Installing the locked dependencies into $(VENV) (the first time takes a minute or two)"
+	$(BIN)/python -m pip install -r requirements.lock
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.lock $(VENV)/.runtime
+	$(BIN)/python -m pip install -r requirements-dev.lock
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .servers .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
