@@ -151,6 +151,17 @@ def denominator_of(reference: str, planned: int, present: int) -> int:
     return planned if reference == "fixed-denominator" else present
 
 
+def advance(
+    problem: Problem, kept: Examples, positions: Tensor, w: Tensor, rate: float, reference: str = "renormalised"
+) -> tuple[Tensor, float]:
+    """One step of the training: w_{t+1} and s_t, from w_t (d,), the planned ``positions`` and who is ``kept``."""
+    batch = batch_of(kept, positions, len(positions))
+    batch = Batch(batch.inputs, batch.targets, max(1, denominator_of(reference, len(positions), len(batch))))
+    gradient = step_gradient(problem, w, batch)
+    scale = scale_of(problem, gradient)
+    return w - (rate * scale) * gradient, scale
+
+
 def train(
     problem: Problem,
     examples: Examples,
@@ -205,11 +216,7 @@ def _descend(problem: Problem, examples: Examples, kept: Examples, reference: st
             checkpoints.append(w)
             _require_finite(w, step)
             progress(step / total)
-        batch = batch_of(kept, positions, len(positions))
-        batch = Batch(batch.inputs, batch.targets, max(1, denominator_of(reference, len(positions), len(batch))))
-        gradient = step_gradient(problem, w, batch)
-        scale = scale_of(problem, gradient)
-        w = w - (rate_of(problem, step) * scale) * gradient
+        w, scale = advance(problem, kept, positions, w, rate_of(problem, step), reference)
         batches.append(positions)
         scales.append(scale)
     _require_finite(w, len(batches))
