@@ -1,0 +1,97 @@
+"""The doorbell: Celery carries the id of a model that has work, and nothing else.
+
+The row in the database is the queue. A message may be lost, doubled or late at any time: the keeper's sweep
+rings again, and a worker that finds nothing to claim goes back to sleep. So results are ignored, publishing is
+never retried, and its errors are swallowed and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from celery import Celery
+from prometheus_client import Counter
+
+TASK = "expunge.work"
+QUEUE = "expunge"
+POLLING_SECONDS = 0.05
+SOCKET_SECONDS = 1.0
+FAILED_NUDGES = Counter("expunge_nudges_failed", "Nudges that could not be sent; the keeper's sweep repairs them")
+
+log = logging.getLogger(__name__)
+
+
+def publisher(broker_url: str) -> Celery:
+    """The app that rings: it gives up after one second, because a caller is waiting for its answer."""
+    app = _app(broker_url)
+    app.conf.broker_transport_options |= {
+        "socket_timeout": SOCKET_SECONDS,
+        "socket_connect_timeout": SOCKET_SECONDS,
+        "max_retries": 0,
+        "retry_on_timeout": False,
+    }
+    return app
+
+
+def consumer(broker_url: str) -> Celery:
+    """The app that a worker runs. Acknowledged late: a message outlives a worker that dies before its end."""
+    return _app(broker_url)
+
+
+def nudge(app: Celery, model_id: str) -> bool:
+    """Ring the workers for ``model_id``. False when the broker could not be reached; never raises."""
+    try:
+        app.send_task(TASK, args=[model_id], queue=QUEUE, retry=False, ignore_result=True)
+    except Exception as error:  # any broker's failure: the sweep repairs it
+        FAILED_NUDGES.inc()
+        log.warning("nudge not sent: %s", type(error).__name__)
+        return False
+    return True
+
+
+def _app(broker_url: str) -> Celery:
+    app = Celery("expunge", set_as_current=False)
+    app.conf.update(
+        **_transport(broker_url),
+        broker_connection_retry_on_startup=True,
+        task_serializer="json",
+        accept_content=["json"],
+        task_ignore_result=True,
+        task_store_errors_even_if_ignored=False,
+        task_acks_late=True,
+        task_default_queue=QUEUE,
+        task_publish_retry=False,
+        worker_prefetch_multiplier=1,
+        worker_enable_remote_control=False,
+        worker_send_task_events=False,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        event_queue_expires=60,
+    )
+    return app
+
+
+def _transport(broker_url: str) -> dict[str, Any]:
+    """Celery's broker settings. ``filesystem:///folder`` names the folder in its path."""
+    parts = urlsplit(broker_url)
+    if parts.scheme in ("redis", "rediss"):
+        return {"broker_url": broker_url, "broker_transport_options": {}}
+    if parts.scheme != "filesystem":
+        raise ValueError(f"broker scheme {parts.scheme!r} is not supported: use filesystem:///folder or redis://host")
+    folder = Path(unquote(parts.path))
+    for name in ("messages", "control"):
+        (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    options = {
+        "data_folder_in": str(folder / "messages"),
+        "data_folder_out": str(folder / "messages"),
+        "control_folder": str(folder / "control"),
+        "polling_interval": POLLING_SECONDS,
+    }
+    return {
+        "broker_url": "filesystem://",
+        "broker_transport": "service.transport:Transport",
+        "broker_transport_options": options,
+    }
