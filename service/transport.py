@@ -7,7 +7,7 @@ rename, and is taken by rename inside the same folder (kombu moves it to /tmp, w
 
 from __future__ import annotations
 
-import os
+import json
 import time
 import uuid
 from collections.abc import Iterator
@@ -16,20 +16,19 @@ from queue import Empty
 from typing import Any
 
 from kombu.transport import filesystem
-from kombu.utils.json import dumps, loads
 
 
-class Channel(filesystem.Channel):  # type: ignore[misc]
+class Channel(filesystem.Channel):
     """Messages are files named ``<milliseconds>_<uuid>.<queue>.msg``; the oldest is taken first."""
 
-    def _put(self, queue: str, payload: dict[str, Any], **_: Any) -> None:
+    def _put(self, queue: str, payload: dict[str, Any], **kwargs: Any) -> None:  # type: ignore[override]  # noqa: ARG002
         folder = Path(self.data_folder_out)
         name = f"{round(time.time() * 1000):015d}_{uuid.uuid4()}.{queue}.msg"
         part = folder / f".{name}.part"
-        part.write_text(dumps(payload))
+        part.write_text(json.dumps(payload))
         part.replace(folder / name)
 
-    def _get(self, queue: str) -> dict[str, Any]:
+    def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:  # noqa: ARG002 (kombu's signature)
         for message in self._messages(queue):
             taken = message.with_name(f".{message.name}.taken")
             try:
@@ -38,7 +37,7 @@ class Channel(filesystem.Channel):  # type: ignore[misc]
                 continue
             text = taken.read_text()
             taken.unlink()
-            return dict(loads(text))
+            return dict(json.loads(text))
         raise Empty
 
     def _size(self, queue: str) -> int:
@@ -51,10 +50,9 @@ class Channel(filesystem.Channel):  # type: ignore[misc]
         return len(messages)
 
     def _messages(self, queue: str) -> Iterator[Path]:
-        folder, ending = Path(self.data_folder_in), f".{queue}.msg"
-        names = sorted(name for name in os.listdir(folder) if name.endswith(ending) and not name.startswith("."))
-        return (folder / name for name in names)
+        waiting = Path(self.data_folder_in).glob(f"[!.]*.{queue}.msg")
+        return iter(sorted(waiting, key=lambda path: path.name))
 
 
-class Transport(filesystem.Transport):  # type: ignore[misc]
+class Transport(filesystem.Transport):
     Channel = Channel
