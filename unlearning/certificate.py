@@ -274,6 +274,9 @@ def _check_bounded(claim: Claim) -> None:
         raise ValueError(f"mu is {claim.mu} and {claim.spent} units are spent: mu is too small for them.")
     if claim.epsilon < epsilon_at(claim.mu, claim.delta) * (1 - 1e-9):  # another libm may differ in the last digits
         raise ValueError(f"epsilon is {claim.epsilon} at mu {claim.mu}: the Gaussian curve gives more.")
+    left = releases_left(claim.spent, claim.limit, _charge(claim.delta_cap, claim.sigma))
+    if claim.releases_left != left:
+        raise ValueError(f"releases_left is {claim.releases_left!r}. With these amounts {left} are left.")
     if not claim.assumptions:
         raise ValueError(f"The basis is {claim.basis.value} and no assumption is stated. State every one in words.")
     if claim.basis is Basis.ESTIMATED and not claim.constants:

@@ -88,7 +88,7 @@ class Policy:
                 "sigma",
                 f"One release costs {self.charge} units (delta_cap {self.delta_cap:g}, sigma {self.sigma:g}) and "
                 f"epsilon {self.epsilon:g} at delta {self.delta:g} allows {self.limit}.",
-                f"Raise sigma to at least {self.delta_cap * math.sqrt(1e12 / self.limit):.3g}, or lower delta_cap."
+                f"Raise sigma to at least {1.01 * self.delta_cap * math.sqrt(1e12 / self.limit):.3g}, or lower delta_cap."
                 if self.limit
                 else "Raise epsilon or delta.",
             )

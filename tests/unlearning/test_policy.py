@@ -1,0 +1,208 @@
+"""Policies in plain words, and the planner as a table."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unlearning.budget import Budget
+from unlearning.certificate import Basis, Reference
+from unlearning.policy import (
+    SECOND,
+    Clock,
+    Granularity,
+    Hold,
+    Nothing,
+    OnExhausted,
+    Policy,
+    PolicyError,
+    Queue,
+    Release,
+    Retrain,
+    Wait,
+    next_action,
+)
+
+METHODS = ("recollection", "retrain", "rewind")
+
+
+def parse(record: object) -> Policy:
+    return Policy.from_json(record, METHODS)
+
+
+def test_a_method_alone_makes_a_policy_and_the_defaults_allow_many_releases() -> None:
+    policy = parse({"method": "recollection"})
+    assert (policy.epsilon, policy.delta, policy.require) == (1.0, 1e-5, Basis.NONE)
+    assert policy.budget(Basis.PROVED).releases_left > 10_000
+
+
+def test_a_policy_survives_json_unchanged() -> None:
+    policy = parse(
+        {
+            "method": "recollection",
+            "fallback": "retrain",
+            "require": "proved",
+            "epsilon": 4,
+            "sigma": 0.05,
+            "delta_cap": 1e-3,
+            "granularity": "sample",
+            "reference": "fixed-denominator",
+            "on_exhausted": "hold",
+            "cadence_seconds": 60,
+            "utility_tolerance": None,
+            "options": {"damping": 0.1},
+        }
+    )
+    assert Policy.from_json(json.loads(json.dumps(policy.to_json())), METHODS) == policy
+    assert (policy.granularity, policy.reference) == (Granularity.SAMPLE, Reference.FIXED_DENOMINATOR)
+
+
+def test_null_fields_take_their_defaults_and_a_null_tolerance_means_no_gate() -> None:
+    policy = parse({"method": "retrain", "sigma": None, "fallback": None, "utility_tolerance": None})
+    assert (policy.sigma, policy.fallback, policy.utility_tolerance) == (0.01, None, None)
+
+
+WRONG = [
+    ({}, "method", "names no method. Allowed: recollection, retrain, rewind."),
+    ({"method": "forget"}, "method", "method is 'forget'. Allowed: recollection, retrain, rewind."),
+    ({"method": 3}, "method", "method is 3. Allowed"),
+    ({"fallback": "nothing"}, "fallback", "fallback is 'nothing'. Allowed"),
+    ({"fallback": "recollection"}, "fallback", "the method itself"),
+    ({"require": "certified"}, "require", "Allowed: exact, proved, calibrated, estimated, none."),
+    ({"epsilon": 0}, "epsilon", "epsilon is 0. It must be a number above 0"),
+    ({"epsilon": "1"}, "epsilon", "epsilon is '1'. It must be a number"),
+    ({"epsilon": True}, "epsilon", "epsilon is True"),
+    ({"epsilon": 1e9}, "epsilon", "at most 10000"),
+    ({"epsilon": float("nan")}, "epsilon", "epsilon is nan"),
+    ({"delta": 1}, "delta", "delta is 1. It must be a number above 0 and below 1."),
+    ({"sigma": -1}, "sigma", "sigma is -1"),
+    ({"sigma": [1]}, "sigma", "sigma is [1]"),
+    ({"delta_cap": 0}, "delta_cap", "delta_cap is 0"),
+    ({"sigma": 1e-5, "delta_cap": 1e-5}, "sigma", "Raise sigma to at least 3.77e-05"),
+    ({"threshold": 0}, "threshold", "threshold is 0"),
+    ({"granularity": "row"}, "granularity", "Allowed: subject, sample."),
+    ({"reference": "mean"}, "reference", "Allowed: renormalised, fixed-denominator."),
+    ({"on_exhausted": "stop"}, "on_exhausted", "Allowed: retrain, rewind, hold."),
+    ({"cadence_seconds": 1.5}, "cadence_seconds", "cadence_seconds is 1.5. It must be a whole number of seconds"),
+    ({"cadence_seconds": -1}, "cadence_seconds", "at least 0"),
+    ({"utility_tolerance": 2}, "utility_tolerance", "at most 1"),
+    ({"options": []}, "options", "options is []. It must be a JSON object"),
+    ({"epsilon_total": 1}, "epsilon_total", "no field 'epsilon_total'. Its fields: method, fallback"),
+    ({"method": "x" * 500}, "method", "..."),
+]
+
+
+@pytest.mark.parametrize(("record", "field", "message"), WRONG)
+def test_a_wrong_policy_names_the_field_its_value_and_what_is_allowed(record: dict, field: str, message: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        parse({"method": "recollection"} | record if record else {})
+    assert caught.value.field == field
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("record", [None, [], "recollection", 3])
+def test_a_policy_that_is_no_object_is_refused(record: object) -> None:
+    with pytest.raises(PolicyError, match="must be a JSON object"):
+        parse(record)
+
+
+def test_the_noise_that_the_refusal_names_is_enough() -> None:
+    with pytest.raises(PolicyError) as caught:
+        parse({"method": "recollection", "sigma": 1e-5, "delta_cap": 1e-5})
+    named = float(caught.value.hint.split("at least ")[1].split(",")[0])
+    assert parse({"method": "recollection", "sigma": named, "delta_cap": 1e-5}).budget(Basis.PROVED).releases_left >= 1
+
+
+def test_only_a_bound_is_charged() -> None:
+    policy = parse({"method": "recollection"})
+    assert policy.budget(Basis.PROVED).charge == policy.charge > 0
+    assert policy.budget(Basis.EXACT).charge == 0
+    assert policy.budget(Basis.NONE) == Budget(spent=0, limit=None, charge=0)
+
+
+NOW = 1_000_000 * SECOND
+HOUR = 3600 * SECOND
+PLENTY = Budget(spent=0, limit=100, charge=10)
+LAST = Budget(spent=90, limit=100, charge=10)
+EMPTY = Budget(spent=95, limit=100, charge=10)
+ENDLESS = Budget(spent=0, limit=None, charge=0)
+HOURLY = {"cadence_seconds": 3600}
+
+TABLE = [
+    # policy, budget, queue, retrain takes, expected
+    ({}, PLENTY, Queue(), 0, Nothing()),
+    ({}, PLENTY, Queue(waiting=1), 0, Release()),
+    ({}, PLENTY, Queue(waiting=5000), 0, Release()),
+    ({}, LAST, Queue(waiting=1), 0, Release()),
+    ({}, ENDLESS, Queue(waiting=1), 0, Release()),
+    ({}, ENDLESS, Queue(), 0, Nothing()),
+    # inside the cancel window
+    ({}, PLENTY, Queue(next_at=NOW + HOUR), 0, Wait(NOW + HOUR)),
+    ({}, PLENTY, Queue(next_at=NOW - HOUR), 0, Wait(NOW)),
+    ({}, PLENTY, Queue(waiting=1, next_at=NOW + HOUR), 0, Release()),
+    # cadence
+    (HOURLY, PLENTY, Queue(waiting=1), 0, Release()),
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW - HOUR), 0, Release()),
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW - HOUR + 1), 0, Wait(NOW + 1)),
+    (HOURLY, PLENTY, Queue(waiting=5000, released_at=NOW), 0, Wait(NOW + HOUR)),
+    (HOURLY, PLENTY, Queue(released_at=NOW), 0, Nothing()),
+    # a deadline comes before the cadence, with time for two retrains
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR // 2), 0, Wait(NOW + HOUR // 2)),
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR), HOUR // 4, Wait(NOW + HOUR // 2)),
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR), HOUR // 2, Release()),
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW - HOUR), 0, Release()),
+    # exhausted
+    ({}, EMPTY, Queue(waiting=1), 0, Retrain("budget_exhausted")),
+    ({}, EMPTY, Queue(waiting=5000), 0, Retrain("budget_exhausted")),
+    ({}, EMPTY, Queue(), 0, Retrain("budget_exhausted")),
+    ({}, EMPTY, Queue(waiting=5000, retraining=True), 0, Nothing()),
+    (HOURLY, EMPTY, Queue(waiting=1, released_at=NOW), 0, Retrain("budget_exhausted")),
+    ({"on_exhausted": OnExhausted.REWIND}, EMPTY, Queue(waiting=1), 0, Retrain("budget_exhausted", by="rewind")),
+    ({"on_exhausted": OnExhausted.HOLD}, EMPTY, Queue(waiting=1), 0, Hold("budget_exhausted")),
+    ({"on_exhausted": OnExhausted.HOLD}, EMPTY, Queue(), 0, Nothing()),
+    # the old lineage keeps releasing while the candidate trains
+    ({}, PLENTY, Queue(waiting=1, retraining=True), 0, Release()),
+]
+
+
+@pytest.mark.parametrize(("policy", "budget", "queue", "takes", "expected"), TABLE)
+def test_the_next_action(policy: dict, budget: Budget, queue: Queue, takes: int, expected: object) -> None:
+    made = dataclasses.replace(Policy("recollection"), **policy)
+    assert next_action(made, budget, queue, Clock(NOW, retrain_takes=takes)) == expected
+
+
+moments = st.none() | st.integers(NOW - 10 * HOUR, NOW + 10 * HOUR)
+
+
+@given(
+    st.sampled_from(OnExhausted),
+    st.integers(0, 100),
+    st.integers(0, 7200),
+    st.builds(Queue, st.integers(0, 5000), moments, moments, moments, st.booleans()),
+    st.integers(0, HOUR),
+)
+def test_no_plan_overspends_waits_in_the_past_or_leaves_a_deadline(
+    on_exhausted: OnExhausted, spent: int, cadence: int, queue: Queue, takes: int
+) -> None:
+    policy = dataclasses.replace(Policy("recollection"), on_exhausted=on_exhausted, cadence_seconds=cadence)
+    budget = Budget(spent=spent, limit=100, charge=10)
+    action = next_action(policy, budget, queue, Clock(NOW, takes))
+    if isinstance(action, Release):
+        assert queue.waiting and not budget.exhausted
+    if isinstance(action, Wait):
+        assert action.until >= NOW
+        assert not queue.waiting or queue.due_at is None or action.until <= queue.due_at
+    if isinstance(action, Nothing):
+        waits_for_nobody = not queue.waiting and (queue.next_at is None or budget.exhausted)
+        assert waits_for_nobody or (budget.exhausted and queue.retraining)
+
+
+def test_the_length_of_the_queue_changes_nothing_but_whether_there_is_one() -> None:
+    for budget in (PLENTY, EMPTY):
+        actions = {next_action(Policy("recollection"), budget, Queue(waiting=n), Clock(NOW)) for n in (1, 2, 5000)}
+        assert len(actions) == 1
