@@ -75,7 +75,11 @@ class Problem:
 
     def sample_losses(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The data loss of each sample, (n,); without weight decay."""
-        return self._loss(self.outputs(w, x), self._targets(y))
+        return self.losses(self.outputs(w, x), y)
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The data loss of each sample, (n,), from the model's outputs (n, ...)."""
+        return self._loss(outputs, y.to(self.dtype) if y.dtype.is_floating_point else y)
 
     def mean_loss(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The mean data loss, a scalar; without weight decay."""
@@ -138,9 +142,6 @@ class Problem:
 
     def _unflatten(self, w: Tensor) -> dict[str, Tensor]:
         return {slot.name: w[slot.start : slot.stop].reshape(slot.shape) for slot in self.layout}
-
-    def _targets(self, y: Tensor) -> Tensor:
-        return y.to(self.dtype) if y.dtype.is_floating_point else y
 
     def _decay_of(self) -> Tensor:
         names = {slot.name for slot in self.layout}

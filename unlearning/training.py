@@ -62,7 +62,7 @@ class Trajectory:
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Trajectory:
         return cls(
-            batches=tuple(torch.split(tensors["batches"].cpu(), tensors["sizes"].tolist())),
+            batches=tuple(_split(tensors["batches"].cpu(), tensors["sizes"].tolist())),
             rates=tuple(tensors["rates"].tolist()),
             scales=tuple(tensors["scales"].tolist()),
             checkpoints=tuple(tensors["checkpoints"].unbind()),
@@ -92,7 +92,8 @@ def schedule(problem: Problem, positions: Tensor) -> Iterator[Tensor]:
         if size >= len(everyone):
             yield everyone
             continue
-        yield from torch.split(everyone[torch.randperm(len(everyone), generator=generator)], size)
+        order = torch.randperm(len(everyone), generator=generator)
+        yield from (everyone[part] for part in _split(order, size))
 
 
 def steps_per_epoch(problem: Problem, count: int) -> int:
@@ -123,7 +124,7 @@ def data_gradient(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return problem.gradient(w, x, y)
     total = torch.zeros_like(w)
     rows = max(1, 2**24 // problem.dimension)
-    for inputs, targets in zip(x.split(rows), y.split(rows), strict=True):
+    for inputs, targets in zip(_split(x, rows), _split(y, rows), strict=True):
         gradients = problem.sample_gradients(w, inputs, targets)
         norms = gradients.norm(dim=1, keepdim=True)
         total += (gradients * (limit / norms.clamp(min=limit))).sum(dim=0)
@@ -253,6 +254,10 @@ def replay(
             yield step, w, batch
         if step + 1 not in anchors:
             w = w - (trajectory.rates[step] * trajectory.scales[step]) * step_gradient(problem, w, batch)
+
+
+def _split(values: Tensor, sizes: int | list[int]) -> tuple[Tensor, ...]:
+    return torch.split(values, sizes)
 
 
 def _require_finite(w: Tensor, step: int) -> None:

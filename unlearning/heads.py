@@ -1,0 +1,171 @@
+"""Linear heads on fixed features: gradients and Hessian products in closed form, as matrix products.
+
+A head is one trained ``nn.Linear``, alone or last in an ``nn.Sequential`` whose other parts have no trained parameter,
+under one of the named losses. For features phi_i (a constant 1 appended where there is a bias) and the weight matrix
+W (K, D), with residual r_i = dl/dz and C_i = d^2 l/dz^2 at z_i = W phi_i:
+``grad = (1/n) sum r_i phi_i^T`` and ``H V = (1/n) sum (C_i V phi_i) phi_i^T``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from unlearning.problem import Problem
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One loss as a function of its scores z (n, K).
+
+    ``residual(z, y)`` is dl/dz (n, K). ``bend(z, y, u)`` applies d^2 l/dz^2 to u (n, m, K). ``steepness`` bounds the
+    spectral norm of d^2 l/dz^2. ``rounding(z, y)`` (n,) bounds, in units of the float64 round-off 2^-53, the error
+    of the computed residual's Euclidean norm, given that exp and the sigmoid are accurate to 4 units in the last
+    place.
+    """
+
+    residual: Callable[[Tensor, Tensor], Tensor]
+    bend: Callable[[Tensor, Tensor, Tensor], Tensor]
+    steepness: float
+    rounding: Callable[[Tensor, Tensor], Tensor]
+    classifies: bool
+
+
+@dataclass(frozen=True)
+class Head:
+    """The trained linear layer of a problem and what comes before it."""
+
+    problem: Problem
+    before: nn.Sequential
+    layer: nn.Linear
+    curve: Curve
+
+    def features(self, x: Tensor) -> Tensor:
+        """phi (n, D), the constant 1 included where the layer has a bias."""
+        inputs = x.to(self.problem.dtype) if x.dtype.is_floating_point else x
+        with torch.no_grad():
+            features: Tensor = self.before(inputs)
+        if self.layer.bias is None:
+            return features
+        return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
+
+    def matrix(self, w: Tensor) -> Tensor:
+        """Vectors (..., d) as matrices (..., K, D)."""
+        rows, columns = self.layer.out_features, self.layer.in_features
+        weight = w[..., : rows * columns].reshape(*w.shape[:-1], rows, columns)
+        if self.layer.bias is None:
+            return weight
+        return torch.cat([weight, w[..., rows * columns :].unsqueeze(-1)], dim=-1)
+
+    def vector(self, matrix: Tensor) -> Tensor:
+        """Matrices (..., K, D) as vectors (..., d)."""
+        columns = self.layer.in_features
+        weight = matrix[..., :columns].flatten(-2)
+        return weight if self.layer.bias is None else torch.cat([weight, matrix[..., columns]], dim=-1)
+
+    def gradient(self, w: Tensor, features: Tensor, y: Tensor) -> Tensor:
+        """The gradient (d,) of the mean data loss."""
+        residual = self.curve.residual(features @ self.matrix(w).T, y)
+        return self.vector(residual.T @ features) / len(features)
+
+    def products(self, w: Tensor, features: Tensor, y: Tensor, vectors: Tensor) -> Tensor:
+        """H V for the mean data loss and every row of ``vectors`` (m, d), without weight decay."""
+        scores = features @ self.matrix(w).T
+        shape = (len(features), len(vectors), self.layer.out_features)
+        directions = (features @ self.matrix(vectors).flatten(0, 1).T).reshape(shape)
+        bent = self.curve.bend(scores, y, directions).reshape(shape[0], -1)
+        return self.vector((bent.T @ features).reshape(*shape[1:], -1)) / len(features)
+
+    def sums(self, w: Tensor, features: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """``sum_i weights[m, i] grad l_i`` (m, d) for weights (m, n), without weight decay."""
+        residual = self.curve.residual(features @ self.matrix(w).T, y)
+        weighted = (weights.unsqueeze(-1) * residual).transpose(1, 2).flatten(0, 1)
+        return self.vector((weighted @ features).reshape(len(weights), residual.shape[1], -1))
+
+
+def head_of(problem: Problem) -> Head | None:
+    """The problem's linear head, or None where it has none that can be told from its structure."""
+    loss = problem.recipe.loss
+    found = _last_linear(problem.module)
+    if not isinstance(loss, str) or found is None:
+        return None
+    before, layer = found
+    if loss == "binary_logistic" and layer.out_features != 1:
+        return None
+    return Head(problem, before, layer, CURVES[loss])
+
+
+def _last_linear(module: nn.Module) -> tuple[nn.Sequential, nn.Linear] | None:
+    if type(module) is nn.Linear:
+        return (nn.Sequential(), module) if _plain(module) else None
+    if type(module) is not nn.Sequential or len(module) == 0:
+        return None
+    *before, last = module
+    if any(value.requires_grad for part in before for value in part.parameters()):
+        return None
+    found = _last_linear(last)
+    return None if found is None else (nn.Sequential(*before, *found[0]), found[1])
+
+
+def _plain(layer: nn.Linear) -> bool:
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks)
+    return all(value.requires_grad for value in layer.parameters()) and not any(hooks)
+
+
+def _softmax_residual(z: Tensor, y: Tensor) -> Tensor:
+    wanted = y if y.dtype.is_floating_point else F.one_hot(y, z.shape[1])
+    return z.softmax(dim=1) - wanted.to(z.dtype)
+
+
+def _softmax_bend(z: Tensor, _y: Tensor, u: Tensor) -> Tensor:
+    p = z.softmax(dim=1).unsqueeze(1)
+    weighted = p * u
+    return weighted - p * weighted.sum(dim=2, keepdim=True)
+
+
+def _softmax_rounding(z: Tensor, _y: Tensor) -> Tensor:
+    # p = exp(z - max)/sum: the shift rounds by (range) units, once above and once below; exp, the sum of K terms and
+    # the division add 4 + 4 + K + 1; the subtraction of the target 1.
+    return 2.0 * (z.amax(dim=1) - z.amin(dim=1)) + z.shape[1] + 16.0
+
+
+def _signs(z: Tensor, y: Tensor) -> Tensor:
+    if z.shape[1] == 1:
+        positive = y.reshape(-1, 1) > 0
+    else:
+        positive = torch.arange(z.shape[1], device=z.device) == y.reshape(-1, 1)
+    return torch.where(positive, 1.0, -1.0).to(z.dtype)
+
+
+def _size(z: Tensor, y: Tensor) -> Tensor:
+    return 8.0 + 2.0 * (z.abs().sum(dim=1) + y.reshape(len(z), -1).to(z.dtype).abs().sum(dim=1) + z.shape[1])
+
+
+CURVES: dict[str, Curve] = {
+    "cross_entropy": Curve(_softmax_residual, _softmax_bend, 0.5, _softmax_rounding, classifies=True),
+    "binary_logistic": Curve(
+        residual=lambda z, y: z.sigmoid() - y.reshape(-1, 1).to(z.dtype),
+        bend=lambda z, _y, u: (z.sigmoid() * (-z).sigmoid()).unsqueeze(1) * u,
+        steepness=0.25,
+        rounding=lambda z, _y: torch.full_like(z[:, 0], 8.0),
+        classifies=True,
+    ),
+    "squared_error": Curve(
+        residual=lambda z, y: z - y.to(z.dtype).reshape(z.shape),
+        bend=lambda _z, _y, u: u,
+        steepness=1.0,
+        rounding=_size,
+        classifies=False,
+    ),
+    "squared_hinge": Curve(
+        residual=lambda z, y: -_signs(z, y) * F.relu(1.0 - _signs(z, y) * z),
+        bend=lambda z, y, u: (_signs(z, y) * z < 1.0).to(z.dtype).unsqueeze(1) * u,
+        steepness=1.0,
+        rounding=_size,
+        classifies=True,
+    ),
+}
