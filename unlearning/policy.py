@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from unlearning.budget import Budget, charge_of, limit_of
+from unlearning.budget import UNITS, Budget, charge_of, limit_of
 from unlearning.certificate import Basis, Reference
 from unlearning.methods import NAMES
 
@@ -84,14 +84,7 @@ class Policy:
         if self.fallback == self.method:
             raise PolicyError("fallback", f"fallback is {self.fallback!r}, the method itself.", "Name another or none.")
         if self.charge > self.limit:
-            raise PolicyError(
-                "sigma",
-                f"One release costs {self.charge} units (delta_cap {self.delta_cap:g}, sigma {self.sigma:g}) and "
-                f"epsilon {self.epsilon:g} at delta {self.delta:g} allows {self.limit}.",
-                f"Raise sigma to at least {1.01 * self.delta_cap * math.sqrt(1e12 / self.limit):.3g}, or lower delta_cap."
-                if self.limit
-                else "Raise epsilon or delta.",
-            )
+            raise PolicyError("sigma", *self._nothing_fits())
 
     @property
     def charge(self) -> int:
@@ -108,6 +101,16 @@ class Policy:
         if basis is Basis.NONE:
             return Budget(spent=0, limit=None, charge=0)
         return Budget(spent=spent, limit=self.limit, charge=0 if basis is Basis.EXACT else self.charge)
+
+    def _nothing_fits(self) -> tuple[str, str]:
+        what = (
+            f"One release costs {self.charge} units (delta_cap {self.delta_cap:g}, sigma {self.sigma:g}) and "
+            f"epsilon {self.epsilon:g} at delta {self.delta:g} allows {self.limit}."
+        )
+        if self.limit == 0:
+            return what, "Raise epsilon or delta."
+        enough = 1.01 * self.delta_cap * math.sqrt(UNITS / self.limit)
+        return what, f"Raise sigma to at least {enough:.3g}, or lower delta_cap."
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, all fields."""
