@@ -153,12 +153,12 @@ def denominator_of(reference: str, planned: int, present: int) -> int:
 
 
 def advance(
-    problem: Problem, kept: Examples, positions: Tensor, w: Tensor, rate: float, reference: str = "renormalised"
+    problem: Problem, kept: Examples, positions: Tensor, w: Tensor, rate: float, *, reference: str = "renormalised"
 ) -> tuple[Tensor, float]:
     """One step of the training: w_{t+1} and s_t, from w_t (d,), the planned ``positions`` and who is ``kept``."""
     batch = batch_of(kept, positions, len(positions))
-    batch = Batch(batch.inputs, batch.targets, max(1, denominator_of(reference, len(positions), len(batch))))
-    gradient = step_gradient(problem, w, batch)
+    present = Batch(batch.inputs, batch.targets, denominator_of(reference, len(positions), len(batch)))
+    gradient = step_gradient(problem, w, present)
     scale = scale_of(problem, gradient)
     return w - (rate * scale) * gradient, scale
 
@@ -168,14 +168,16 @@ def train(
     examples: Examples,
     *,
     omit: Sequence[int] = (),
+    planned: Tensor | None = None,
     reference: str = "renormalised",
     progress: Progress = silent,
 ) -> Learned:
     """Train from ``problem.initial()``; with ``Training.converge``, end in the minimiser (weights in float64).
 
-    ``omit`` (positions) leaves samples out of their batches; initialisation, batch order and step sizes stay those
-    of the full training. A batch that is left empty steps by weight decay alone. ``reference`` says what a thinned
-    batch is divided by: those present, or |B_t|.
+    ``planned`` (positions, default: those of ``examples``) is whom the batch order is drawn over. Those who are not
+    among ``examples``, and those in ``omit``, are left out of their batches; initialisation, batch order and step
+    sizes stay those of the full training. A batch that is left empty steps by weight decay alone. ``reference`` says
+    what a thinned batch is divided by: those present, or |B_t|.
 
     Raises:
         RecipeError: no sample is left, or the weights stop being finite.
@@ -183,7 +185,8 @@ def train(
     kept = examples.without(torch.tensor(omit, dtype=torch.int64)) if len(omit) else examples
     if len(kept) == 0:
         raise RecipeError("No sample is left to train on.", "Retire the model instead.")
-    learned = _descend(problem, examples, kept, reference, progress)
+    everyone = examples.positions if planned is None else planned
+    learned = _descend(problem, everyone, kept, reference, progress)
     if problem.training.converge is None:
         return learned
     from unlearning.convex import converge  # noqa: PLC0415  (only recipes that converge need it)
@@ -193,7 +196,7 @@ def train(
         learned.weights.double(),
         kept,
         problem.training.converge,
-        denominator_of(reference, len(examples), len(kept)),
+        denominator_of(reference, len(everyone), len(kept)),
     )
     return Learned(weights, learned.trajectory)
 
@@ -202,29 +205,52 @@ def learn(recipe: Recipe, problem: Problem, examples: Examples, progress: Progre
     """What the recipe asks for: the model trained elsewhere if it names one, else ``train``."""
     if recipe.weights is None:
         return train(problem, examples, progress=progress)
-    return Learned(problem.flatten(recipe.weights), recipe.trajectory)
+    weights = problem.flatten(recipe.weights)
+    if problem.training.converge is None:
+        return Learned(weights, recipe.trajectory)
+    from unlearning.convex import converge  # noqa: PLC0415
+
+    double = problem.double()
+    return Learned(converge(double, double.flatten(recipe.weights), examples, problem.training.converge), None)
 
 
-def _descend(problem: Problem, examples: Examples, kept: Examples, reference: str, progress: Progress) -> Learned:
-    w = problem.initial()
-    per_epoch = steps_per_epoch(problem, len(examples))
-    total = max(1, problem.training.epochs * per_epoch)
-    batches: list[Tensor] = []
-    scales: list[float] = []
+def _descend(problem: Problem, everyone: Tensor, kept: Examples, reference: str, progress: Progress) -> Learned:
+    batches = tuple(schedule(problem, everyone))
+    rates = tuple(rate_of(problem, step) for step in range(len(batches)))
+    starts = (*range(0, len(batches), steps_per_epoch(problem, len(everyone))), len(batches))
+    plan = Trajectory(batches, rates, (1.0,) * len(batches), (problem.initial(),) * len(starts), starts)
+    trajectory = _follow(problem, kept, plan, reference, progress)
+    return Learned(trajectory.checkpoints[-1], trajectory)
+
+
+def retrace(problem: Problem, examples: Examples, trajectory: Trajectory, omit: Sequence[int]) -> Tensor:
+    """The final weights (d,) had ``omit`` been absent from every batch of a recorded training, |B_t| kept.
+
+    Clipping is decided anew at every step. Without ``omit`` this is the training itself, bit for bit.
+
+    Raises:
+        RecipeError: the weights stop being finite.
+    """
+    kept = examples.without(torch.tensor(omit, dtype=torch.int64))
+    return _follow(problem, kept, trajectory, "fixed-denominator", silent).checkpoints[-1]
+
+
+def _follow(problem: Problem, kept: Examples, plan: Trajectory, reference: str, progress: Progress) -> Trajectory:
+    """Take the plan's steps from its first checkpoint; scales and later checkpoints are those that come out."""
+    w = plan.checkpoints[0].to(problem.device)
+    marks = frozenset(plan.starts[:-1])
     checkpoints: list[Tensor] = []
-    for step, positions in enumerate(schedule(problem, examples.positions)):
-        if step % per_epoch == 0:
+    scales: list[float] = []
+    for step, (positions, rate) in enumerate(zip(plan.batches, plan.rates, strict=True)):
+        if step in marks:
             checkpoints.append(w)
             _require_finite(w, step)
-            progress(step / total)
-        w, scale = advance(problem, kept, positions, w, rate_of(problem, step), reference)
-        batches.append(positions)
+            progress(step / len(plan))
+        w, scale = advance(problem, kept, positions, w, rate, reference=reference)
         scales.append(scale)
-    _require_finite(w, len(batches))
+    _require_finite(w, len(plan))
     progress(1.0)
-    rates = tuple(rate_of(problem, step) for step in range(len(batches)))
-    starts = (*range(0, len(batches), per_epoch), len(batches))
-    return Learned(w, Trajectory(tuple(batches), rates, tuple(scales), (*checkpoints, w), starts))
+    return Trajectory(plan.batches, plan.rates, tuple(scales), (*checkpoints, w), plan.starts)
 
 
 def replay(

@@ -1,0 +1,51 @@
+"""Does a method help on this model? Measured on people who are really retrained without."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unlearning.protocol import Examples, Refused
+
+
+@dataclass(frozen=True)
+class CalibrationSet:
+    """A few holders drawn at random, and the manifest positions of their samples (int64, sorted)."""
+
+    holders: tuple[str, ...]
+    positions: Tensor
+
+
+def calibration_sets(examples: Examples, share: float, count: int, seed: int) -> tuple[CalibrationSet, ...]:
+    """``count`` independent draws of ``share`` of the holders (at least one, never all).
+
+    Raises:
+        Refused: there is only one holder.
+    """
+    names = sorted(set(examples.holders))
+    if len(names) < 2:
+        raise Refused("All samples belong to one holder.", "Name at least two people, or use retrain.")
+    size = min(max(1, round(share * len(names))), len(names) - 1)
+    generator = torch.Generator().manual_seed(seed)
+    draws = (torch.randperm(len(names), generator=generator)[:size].tolist() for _ in range(count))
+    return tuple(_set_of(examples, tuple(sorted(names[index] for index in draw))) for draw in draws)
+
+
+def effectiveness(untouched: Tensor, unlearned: Tensor, retrained: Tensor) -> float:
+    """``||w_retrain - w~|| / ||w_retrain - w||``: 0 is perfect, 1 is as far as doing nothing, above 1 is worse."""
+    before = float((retrained.double() - untouched.double()).norm())
+    after = float((retrained.double() - unlearned.double()).norm())
+    if not math.isfinite(after):
+        return math.inf
+    if before == 0.0:
+        return 0.0 if after == 0.0 else math.inf
+    return after / before
+
+
+def _set_of(examples: Examples, holders: tuple[str, ...]) -> CalibrationSet:
+    chosen = frozenset(holders)
+    mask = torch.tensor([holder in chosen for holder in examples.holders])
+    return CalibrationSet(holders, examples.positions.cpu()[mask])

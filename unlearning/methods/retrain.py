@@ -1,0 +1,65 @@
+"""Retraining without the forgotten: the reference that every other method is measured against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from unlearning.problem import Problem
+from unlearning.protocol import Examples, ForgetSet, Forgotten, Learned, Need, Progress, Refused, State
+from unlearning.training import REFERENCES, silent, train
+
+
+@dataclass(frozen=True)
+class Retrain:
+    """Train again from the data-independent initialisation, in the same batch order, on the retain set.
+
+    The start is always cold; with ``Training.converge`` the end is the retain set's minimiser. Between releases it
+    keeps the weights and the manifest's positions (which fix the batch order), and nothing of any sample.
+
+    Args:
+        reference: ``renormalised`` divides a thinned batch by the samples present, ``fixed-denominator`` by |B_t|.
+    """
+
+    name: ClassVar[str] = "retrain"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RETAINED})
+    reference: str = "renormalised"
+
+    def __post_init__(self) -> None:
+        if self.reference not in REFERENCES:
+            raise ValueError(f"reference is {self.reference!r}; it must be one of {REFERENCES}.")
+
+    def prepare(
+        self,
+        problem: Problem,  # noqa: ARG002  (the protocol's signature)
+        examples: Examples,
+        learned: Learned,
+        progress: Progress = silent,
+    ) -> State:
+        progress(1.0)
+        return State(
+            learned.weights, {"positions": examples.positions.cpu()}, {"report": {"reference": self.reference}}
+        )
+
+    def forget(
+        self,
+        problem: Problem,
+        state: State,
+        forget: ForgetSet,
+        retain: Examples | None,
+        generator: torch.Generator,  # noqa: ARG002  (retraining draws nothing beyond the training's seed)
+    ) -> Forgotten:
+        """Raises Refused where the retain set is not given or contains someone who is forgotten."""
+        if not forget:
+            return Forgotten(state)
+        if retain is None:
+            raise Refused("The retain set is not readable.", "Use recollection or safe, which do not need it.")
+        if len(retain.only(torch.tensor(forget.positions))) > 0:
+            raise Refused("The retain set holds samples that are to be forgotten.", "Leave them out.")
+        learned = train(problem, retain, planned=state.tensors["positions"], reference=self.reference)
+        return Forgotten(State(learned.weights, state.tensors, state.facts))
+
+
+METHOD = Retrain
