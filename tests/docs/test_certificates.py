@@ -1,0 +1,47 @@
+"""The glossary is binding, and the figures in docs/certificates.md are what the code gives."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from statistics import NormalDist
+
+import pytest
+
+from unlearning.certificate import Basis, Claim, mu_at
+from unlearning.policy import Policy
+
+DOCS = Path(__file__).parents[2] / "docs"
+GLOSSARY = (DOCS / "glossary.md").read_text()
+PAGE = (DOCS / "certificates.md").read_text()
+DEFINED = " ".join(re.findall(r"\*\*(.+?)\*\*", GLOSSARY)).lower()
+
+HOUSE_VOCABULARY = (
+    "data subject, controller, deletion request, deadline, sample, forget set, retain set, lineage, checkpoint, "
+    "version, head, release, certificate, claim, basis, assumption, budget, ledger, audit log, recollection, retrain, "
+    "nudge, sweep"
+)
+
+
+@pytest.mark.parametrize("term", HOUSE_VOCABULARY.split(", "))
+def test_the_glossary_defines_the_house_vocabulary(term: str) -> None:
+    assert term in DEFINED
+
+
+def test_the_page_explains_every_field_and_every_basis() -> None:
+    fields = set(Claim.__dataclass_fields__) - {"method", "releases"}
+    assert {name for name in fields if f"`{name}`" not in PAGE} == set()
+    assert {basis for basis in Basis if f"| `{basis.value}` |" not in PAGE} == set()
+
+
+@pytest.mark.parametrize(("epsilon", "percent"), [(1, 8.5), (10, 64)])
+def test_the_detection_rates_on_the_page_follow_from_the_curve(epsilon: float, percent: float) -> None:
+    normal = NormalDist()
+    rate = 100 * normal.cdf(normal.inv_cdf(0.05) + mu_at(epsilon, 1e-5))
+    assert rate == pytest.approx(percent, abs=0.6) and f"{percent} %" in PAGE
+
+
+def test_the_defaults_on_the_page_are_the_policys() -> None:
+    policy = Policy("recollection")
+    assert (policy.sigma, policy.delta_cap, policy.epsilon, policy.delta) == (0.01, 1e-5, 1.0, 1e-5)
+    assert 68_000 < policy.budget(Basis.PROVED).releases_left < 72_000 and "70,000 releases" in PAGE
