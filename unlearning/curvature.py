@@ -129,6 +129,32 @@ def conjugate_gradients(
     return Solution(x, (squared**0.5) / norm if norm > 0 else 0.0, count)
 
 
+def solve_rows(
+    products: Callable[[Tensor], Tensor], sides: Tensor, tolerance: float, iterations: int = 2000
+) -> Solution:
+    """Solve A x = b for every row b of ``sides`` (k, d) at once; ``products`` maps rows (k, d) to A times each.
+
+    Stops when every row's residual is at most ``tolerance`` times its right side; ``residual`` is the worst row's.
+    """
+    x = torch.zeros_like(sides)
+    residual, direction = sides.clone(), sides.clone()
+    squared = residual.square().sum(dim=1)
+    goal = squared * tolerance**2
+    count = 0
+    while bool((squared > goal).any()) and count < iterations:
+        image = products(direction)
+        curvature = (direction * image).sum(dim=1)
+        step = torch.where(curvature > 0.0, squared / curvature, torch.zeros_like(squared)).unsqueeze(1)
+        x += step * direction
+        residual -= step * image
+        previous, squared = squared, residual.square().sum(dim=1)
+        ratio = torch.where(previous > 0.0, squared / previous, torch.zeros_like(squared))
+        direction = residual + ratio.unsqueeze(1) * direction
+        count += 1
+    shares = torch.where(goal > 0.0, squared / goal, torch.zeros_like(squared))
+    return Solution(x, float(shares.max()) ** 0.5 * tolerance, count)
+
+
 def spectral_norm(product: Callable[[Tensor], Tensor], start: Tensor, iterations: int = 30) -> tuple[float, float]:
     """The largest and the smallest eigenvalue of a symmetric A, by Lanczos from ``start`` (d,), fully orthogonalised.
 

@@ -207,6 +207,8 @@ def learn(recipe: Recipe, problem: Problem, examples: Examples, progress: Progre
         return train(problem, examples, progress=progress)
     weights = problem.flatten(recipe.weights)
     if problem.training.converge is None:
+        if recipe.trajectory is not None:
+            verify(problem, examples, recipe.trajectory, weights)
         return Learned(weights, recipe.trajectory)
     from unlearning.convex import converge  # noqa: PLC0415
 
@@ -284,6 +286,30 @@ def replay(
 
 def _split(values: Tensor, sizes: int | list[int]) -> tuple[Tensor, ...]:
     return torch.split(values, sizes)
+
+
+def verify(problem: Problem, examples: Examples, trajectory: Trajectory, weights: Tensor) -> None:
+    """Check that a recorded trajectory is plain gradient descent on this problem and ends in ``weights`` (d,).
+
+    Raises:
+        RecipeError: it ends elsewhere, or the steps between two checkpoints lead away from the second by more than
+            1 % of the distance between them.
+    """
+    if not torch.equal(trajectory.checkpoints[-1].to(weights), weights):
+        raise RecipeError("The recorded trajectory does not end in the given weights.", "Give those it ended in.")
+    arrivals = dict(zip(trajectory.starts, trajectory.checkpoints, strict=True))
+    origin = trajectory.checkpoints[0].to(weights)
+    for step, w, batch in replay(problem, examples, trajectory):
+        if step + 1 not in arrivals:
+            continue
+        goal = arrivals[step + 1].to(weights)
+        change = trajectory.rates[step] * trajectory.scales[step] * step_gradient(problem, w, batch)
+        if float((w - change - goal).norm()) > 0.01 * float((goal - origin).norm()) + 1e-6 * float(goal.norm()):
+            raise RecipeError(
+                f"The recorded weights after step {step} are not a gradient step of this recipe.",
+                "Record plain gradient descent (no momentum, no adaptive rates) on the recipe's loss and decay.",
+            )
+        origin = goal
 
 
 def _require_finite(w: Tensor, step: int) -> None:
