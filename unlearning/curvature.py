@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
@@ -65,6 +66,11 @@ def gauss_newton_products(
 
 def chunk_for(problem: Problem, w: Tensor, x: Tensor) -> int:
     """How many vectors to push through at once: their intermediate results stay below ``ACTIVATION_LIMIT`` elements."""
+    return max(1, ACTIVATION_LIMIT // max(1, 2 * activations(problem, w, x) * len(x) + 2 * problem.dimension))
+
+
+def activations(problem: Problem, w: Tensor, x: Tensor) -> int:
+    """How many numbers the model's parts put out for one sample."""
     sizes: list[int] = []
     hooks = [
         part.register_forward_hook(lambda _part, _inputs, out: sizes.append(_elements(out)))
@@ -76,7 +82,7 @@ def chunk_for(problem: Problem, w: Tensor, x: Tensor) -> int:
     finally:
         for hook in hooks:
             hook.remove()
-    return max(1, ACTIVATION_LIMIT // max(1, 2 * sum(sizes) * len(x) + 2 * problem.dimension))
+    return sum(sizes)
 
 
 def clipped_map(gradient: Tensor, scale: float, vectors: Tensor) -> Tensor:
@@ -94,11 +100,15 @@ def clipped_map(gradient: Tensor, scale: float, vectors: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Solution:
-    """x with ``||b - A x|| = residual * ||b||`` after so many products with A."""
+    """x with ``||b - A x|| = residual * ||b||`` after so many products with A.
+
+    ``curvature`` is the least v^T A v / v^T v among the directions that were searched; infinite when there was none.
+    """
 
     x: Tensor
     residual: float
     iterations: int
+    curvature: float = math.inf
 
 
 def conjugate_gradients(
@@ -114,9 +124,11 @@ def conjugate_gradients(
     squared = float(residual.dot(residual))
     goal = squared * tolerance**2
     count = 0
+    least = math.inf
     while squared > goal and count < iterations:
         image = product(direction)
         curvature = float(direction.dot(image))
+        least = min(least, curvature / float(direction.dot(direction)))
         if not curvature > 0.0:
             break
         step = squared / curvature
@@ -126,7 +138,7 @@ def conjugate_gradients(
         direction = residual + (squared / previous) * direction
         count += 1
     norm = float(b.norm())
-    return Solution(x, (squared**0.5) / norm if norm > 0 else 0.0, count)
+    return Solution(x, (squared**0.5) / norm if norm > 0 else 0.0, count, least)
 
 
 def solve_rows(

@@ -80,6 +80,16 @@ class Head:
         bent = self.curve.bend(scores, y, directions).reshape(shape[0], -1)
         return self.vector((bent.T @ features).reshape(*shape[1:], -1)) / len(features)
 
+    def operator(self, w: Tensor, features: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+        """v (d,) -> H v (d,) as ``products`` gives it, with the scores at w computed once for many v in turn."""
+        scores = features @ self.matrix(w).T
+
+        def product(v: Tensor) -> Tensor:
+            bent = self.curve.bend(scores, y, (features @ self.matrix(v).T).unsqueeze(1)).squeeze(1)
+            return self.vector(bent.T @ features) / len(features)
+
+        return product
+
     def sums(self, w: Tensor, features: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """``sum_i weights[m, i] grad l_i`` (m, d) for weights (m, n), without weight decay."""
         residual = self.curve.residual(features @ self.matrix(w).T, y)
