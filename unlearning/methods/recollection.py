@@ -125,8 +125,12 @@ class Recollection:
         if not forget:
             return Forgotten(state)
         total = _sum_of(state.vectors, forget.holders)
+        samples, before = _counts(state)
+        gone = before + len(forget.positions)
+        if gone >= samples:
+            raise Refused(f"None of the {samples} samples would be left.", "Retire the model instead.")
         release = _release_trajectory if problem.training.converge is None else _release_converged
-        fresh = release(problem, state, total, len(forget.positions))
+        fresh = release(state, total, gone)
         left = {holder: vector for holder, vector in state.vectors.items() if holder not in forget.holders}
         evidence: dict[str, Json] = {
             "recollection_norm": float(total.norm()),
@@ -186,7 +190,7 @@ class _Followed:
         for index, group in enumerate(groups):
             stacked = self._advance(examples, group, _part(progress, index, len(groups)))
             vectors |= {holder: vector.clone() for holder, vector in zip(group, stacked, strict=True)}
-        return State(self.weights, {}, {}, vectors)
+        return State(self.weights, {}, {"samples": len(examples), "forgotten": 0}, vectors)
 
     def retrained(self, examples: Examples, omit: Sequence[int]) -> Tensor:
         return retrace(self.problem, examples, self.trajectory, omit)
@@ -300,20 +304,23 @@ class _Converged:
         return torch.cholesky_solve(sides.T, factor).T
 
 
-def _release_trajectory(problem: Problem, state: State, total: Tensor, count: int) -> State:  # noqa: ARG001
-    return State(state.weights + total.to(state.weights), state.tensors, state.facts)
+def _release_trajectory(state: State, total: Tensor, gone: int) -> State:
+    return State(state.weights + total.to(state.weights), state.tensors, {**state.facts, "forgotten": gone})
 
 
-def _release_converged(problem: Problem, state: State, total: Tensor, count: int) -> State:  # noqa: ARG001
+def _release_converged(state: State, total: Tensor, gone: int) -> State:
     """Replace the correction inside the current weights, so that what a certificate polished since is kept."""
-    samples, gone = int(cast(int, state.facts["samples"])), int(cast(int, state.facts["forgotten"]))
-    if gone + count >= samples:
-        raise Refused(f"All {samples} samples would be forgotten.", "Retire the model instead.")
+    samples, before = _counts(state)
     fixed = state.facts["reference"] == "fixed-denominator"
-    before, after = (1.0 if fixed else samples / (samples - m) for m in (gone, gone + count))
+    old, new = (1.0 if fixed else samples / (samples - m) for m in (before, gone))
     correction = state.tensors["correction"] + total
-    weights = state.weights - before * state.tensors["correction"] + after * correction
-    return State(weights, {**state.tensors, "correction": correction}, {**state.facts, "forgotten": gone + count})
+    weights = state.weights - old * state.tensors["correction"] + new * correction
+    return State(weights, {**state.tensors, "correction": correction}, {**state.facts, "forgotten": gone})
+
+
+def _counts(state: State) -> tuple[int, int]:
+    """How many samples the training had, and how many are forgotten."""
+    return int(cast(int, state.facts["samples"])), int(cast(int, state.facts["forgotten"]))
 
 
 def _sum_of(vectors: Mapping[str, Tensor], holders: frozenset[str]) -> Tensor:

@@ -56,6 +56,8 @@ class Retrain:
             return Forgotten(state)
         if retain is None:
             raise Refused("The retain set is not readable.", "Use recollection or safe, which do not need it.")
+        if len(retain) == 0:
+            raise Refused("Nobody is left to train on.", "Retire the model instead.")
         if len(retain.only(torch.tensor(forget.positions))) > 0:
             raise Refused("The retain set holds samples that are to be forgotten.", "Leave them out.")
         learned = train(problem, retain, planned=state.tensors["positions"], reference=self.reference)

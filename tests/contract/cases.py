@@ -1,0 +1,161 @@
+"""What each method is tested with. A method that is not named in ``CASES`` is tested with ``DEFAULT``.
+
+To state a recipe, hyperparameters or an accuracy for a method, add its cases here; the suite in
+``test_contract.py`` needs no change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import nn
+
+import unlearning as ul
+from unlearning.methods import NAMES
+from unlearning.protocol import Examples, ForgetSet, Method, Need
+
+HOLDERS = tuple(f"person-{letter}" for letter in "abcdefghijkl")
+
+
+def _samples(targets: Callable[[torch.Tensor], torch.Tensor], width: int = 6) -> ul.Samples:
+    """60 samples of 12 people: random inputs with a constant last feature."""
+    generator = torch.Generator().manual_seed(11)
+    x = torch.randn(60, width, generator=generator)
+    x[:, -1] = 1.0
+    subjects = [HOLDERS[index % len(HOLDERS)] for index in range(60)]
+    return ul.Samples([f"sample-{index}" for index in range(60)], subjects, x, targets(x))
+
+
+def _linear(x: torch.Tensor) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(12)
+    truth = torch.randn(x.shape[1], 2, generator=generator)
+    return x @ truth + 0.3 * torch.randn(len(x), 2, generator=generator)
+
+
+def _classes(x: torch.Tensor) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(13)
+    return (x[:, :3] + 0.5 * torch.randn(len(x), 3, generator=generator)).argmax(dim=1)
+
+
+def quadratic(**training: Any) -> ul.Recipe:
+    """Least squares by full-batch gradient descent: the objective is a quadratic."""
+    settings = {"epochs": 40, "learning_rate": 0.2, "weight_decay": 1e-2, **training}
+    samples = _samples(_linear)
+    return ul.Recipe(
+        model=lambda: nn.Linear(6, 2, bias=False),
+        samples=samples,
+        holdout=samples.tensors(),
+        loss="squared_error",
+        training=ul.Training(**settings),
+    )
+
+
+def network(**training: Any) -> ul.Recipe:
+    """A small tanh network under cross entropy, shuffled batches that are clipped now and then."""
+    settings = {"epochs": 5, "batch_size": 16, "learning_rate": 0.2, "weight_decay": 1e-2, "clip": 0.9, **training}
+    samples = _samples(_classes)
+    return ul.Recipe(
+        model=lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)),
+        samples=samples,
+        holdout=samples.tensors(),
+        loss="cross_entropy",
+        training=ul.Training(**settings),
+    )
+
+
+def softmax(**training: Any) -> ul.Recipe:
+    """Softmax regression, every coordinate decayed."""
+    settings = {"epochs": 30, "learning_rate": 0.5, "weight_decay": 1e-2, **training}
+    samples = _samples(_classes)
+    return ul.Recipe(
+        model=lambda: nn.Linear(6, 3, bias=False),
+        samples=samples,
+        holdout=samples.tensors(),
+        loss="cross_entropy",
+        training=ul.Training(**settings),
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """One setting in which a method must keep the contract.
+
+    ``near``: forgetting two of the twelve people leaves at most this share of the distance to retraining by
+    ``reference``; None where the method claims no such thing. ``remembers``: names (prefixes) of state tensors in
+    which the method declares to keep forgotten samples.
+    """
+
+    method: str
+    label: str
+    recipe: Callable[[], ul.Recipe]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    near: float | None = 0.9
+    reference: str = "renormalised"
+    remembers: tuple[str, ...] = ()
+
+    def build(self) -> Method:
+        module = import_module(f"unlearning.methods.{self.method}")
+        built: Method = module.METHOD(**self.options)
+        return built
+
+    def forget_set(self, examples: Examples, holders: tuple[str, ...]) -> ForgetSet:
+        """The forget set of ``holders``, with their samples only where the method needs them."""
+        chosen = [place for place, holder in enumerate(examples.holders) if holder in holders]
+        positions = examples.positions[chosen]
+        given = examples.only(positions) if Need.FORGOTTEN in self.build().needs else None
+        return ForgetSet(frozenset(holders), tuple(positions.tolist()), given)
+
+    def retain_set(self, examples: Examples, forget: ForgetSet) -> Examples | None:
+        """Everyone else, where the method needs them."""
+        if Need.RETAINED not in self.build().needs:
+            return None
+        return examples.without(torch.tensor(forget.positions, dtype=torch.int64))
+
+
+DEFAULT = Case(method="", label="quadratic", recipe=quadratic)
+
+CASES: dict[str, tuple[Case, ...]] = {
+    "retrain": (
+        Case("retrain", "quadratic", quadratic, near=1e-6),
+        Case("retrain", "network", network, near=1e-6),
+        Case(
+            "retrain",
+            "fixed-denominator",
+            network,
+            {"reference": "fixed-denominator"},
+            near=1e-6,
+            reference="fixed-denominator",
+        ),
+        Case("retrain", "converged", lambda: softmax(converge=1e-10), near=1e-6),
+    ),
+    "recollection": (
+        Case("recollection", "quadratic", quadratic, near=0.4, reference="fixed-denominator"),
+        Case("recollection", "network", network, near=0.6, reference="fixed-denominator"),
+        Case(
+            "recollection",
+            "gauss-newton",
+            network,
+            {"curvature": "gauss-newton"},
+            near=0.7,
+            reference="fixed-denominator",
+        ),
+        Case("recollection", "converged", lambda: softmax(converge=1e-10), near=0.4),
+        Case(
+            "recollection",
+            "converged-fixed-denominator",
+            lambda: softmax(converge=1e-10),
+            {"reference": "fixed-denominator"},
+            near=0.4,
+            reference="fixed-denominator",
+        ),
+    ),
+}
+
+
+def all_cases() -> list[Case]:
+    """Every method's cases, so that a method is tested by existing."""
+    return [case for name in NAMES for case in CASES.get(name, (replace(DEFAULT, method=name),))]

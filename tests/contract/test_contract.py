@@ -1,0 +1,239 @@
+"""What every method must keep, whatever it does. Parametrised over ``methods.NAMES`` by way of ``cases.py``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.contract.cases import CASES, HOLDERS, Case, all_cases
+from unlearning.effectiveness import effectiveness
+from unlearning.methods import NAMES
+from unlearning.problem import Problem
+from unlearning.protocol import Examples, ForgetSet, Forgotten, Learned, Method, Need, Refused, State
+from unlearning.training import train
+
+ALL = pytest.mark.parametrize("case", all_cases(), ids=lambda case: f"{case.method}-{case.label}")
+GONE = ("person-c", "person-h")
+LATER = ("person-e",)
+
+
+class Scene:
+    """A trained model with a method's state, ready to forget."""
+
+    def __init__(self, case: Case, dtype: torch.dtype = torch.float32) -> None:
+        recipe = case.recipe()
+        self.case = case
+        self.method: Method = case.build()
+        self.problem = Problem(recipe, dtype=dtype)
+        self.examples: Examples = recipe.samples.examples()
+        self.learned: Learned = train(self.problem, self.examples)
+        self.state: State = self.method.prepare(self.problem, self.examples, self.learned)
+
+    def forget(self, holders: tuple[str, ...], state: State | None = None, already: tuple[str, ...] = ()) -> Forgotten:
+        """One release, given what the service gives: only the forgotten's vectors, samples only where needed."""
+        before = state or self.state
+        forget = self.case.forget_set(self.examples, holders)
+        past = self.case.forget_set(self.examples, already)
+        everyone = self.examples.without(torch.tensor(past.positions, dtype=torch.int64))
+        vectors = {holder: self.state.vectors[holder] for holder in holders if holder in self.state.vectors}
+        given = State(before.weights, before.tensors, before.facts, vectors)
+        retain = self.case.retain_set(everyone, forget)
+        return self.method.forget(self.problem, given, forget, retain, torch.Generator().manual_seed(5))
+
+
+def digest(state: State) -> str:
+    """A digest of every bit of a state, independent of the order of its mappings."""
+    whole = hashlib.sha256()
+    tensors = {"weights": state.weights, **state.tensors} | {f"v:{key}": item for key, item in state.vectors.items()}
+    for name in sorted(tensors):
+        whole.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode() + raw(tensors[name]))
+    whole.update(json.dumps(state.facts, sort_keys=True).encode())
+    return whole.hexdigest()
+
+
+def raw(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().numpy().tobytes()
+
+
+def needing(need: Need) -> list[Case]:
+    return [case for case in all_cases() if need in case.build().needs]
+
+
+def test_every_method_has_a_case_and_names_itself() -> None:
+    assert set(CASES) <= set(NAMES)
+    assert {case.method for case in all_cases()} == set(NAMES)
+    assert all(case.build().name == case.method for case in all_cases())
+
+
+@ALL
+def test_an_empty_forget_set_returns_the_state_itself(case: Case) -> None:
+    scene = Scene(case)
+    nobody = ForgetSet(frozenset(), ())
+    forgotten = scene.method.forget(scene.problem, scene.state, nobody, scene.examples, torch.Generator())
+    assert forgotten.state is scene.state
+
+
+@ALL
+def test_the_same_training_and_release_repeat_bit_for_bit(case: Case) -> None:
+    first, second = Scene(case), Scene(case)
+    assert digest(first.state) == digest(second.state)
+    assert digest(first.forget(GONE).state) == digest(second.forget(GONE).state)
+
+
+@ALL
+def test_forgetting_moves_the_weights(case: Case) -> None:
+    scene = Scene(case)
+    assert not torch.equal(scene.forget(GONE).state.weights, scene.state.weights)
+
+
+@ALL
+def test_the_order_of_the_forget_set_does_not_matter(case: Case) -> None:
+    scene = Scene(case)
+    assert digest(scene.forget(HOLDERS[2:7]).state) == digest(scene.forget(HOLDERS[6:1:-1]).state)
+
+
+def test_bits_do_not_depend_on_the_hash_seed_of_the_process() -> None:
+    """Sets of strings iterate in an order that each Python process draws anew."""
+    root = Path(__file__).parents[2]
+    code = (
+        "from tests.contract.test_contract import *\n"
+        "for case in all_cases(): print(case.method, case.label, digest(Scene(case).forget(HOLDERS[2:7]).state))"
+    )
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=root,
+            env={**os.environ, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert outputs[0] == outputs[1]
+    assert len(outputs[0].splitlines()) == len(all_cases())
+
+
+@ALL
+def test_a_state_that_was_stored_and_loaded_forgets_alike(case: Case) -> None:
+    scene = Scene(case)
+    stored = {name: value.numpy().copy() for name, value in scene.state.tensors.items()}
+    loaded = State(
+        scene.state.weights.clone(),
+        {name: torch.from_numpy(value) for name, value in stored.items()},
+        json.loads(json.dumps(scene.state.facts, allow_nan=False)),
+    )
+    assert digest(scene.forget(GONE, loaded).state) == digest(scene.forget(GONE).state)
+
+
+@ALL
+def test_prepare_and_forget_change_none_of_their_arguments_and_no_global_random_state(case: Case) -> None:
+    torch.manual_seed(99)
+    before = torch.get_rng_state()
+    scene = Scene(case)
+    state, inputs, weights = digest(scene.state), raw(scene.examples.inputs), raw(scene.learned.weights)
+    scene.forget(GONE)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert digest(scene.state) == state
+    assert raw(scene.examples.inputs) == inputs
+    assert raw(scene.learned.weights) == weights
+
+
+@ALL
+def test_progress_rises_to_one(case: Case) -> None:
+    recipe = case.recipe()
+    problem, examples = Problem(recipe), recipe.samples.examples()
+    shares: list[float] = []
+    case.build().prepare(problem, examples, train(problem, examples), shares.append)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert shares[0] >= 0.0
+
+
+@ALL
+def test_nothing_of_the_forgotten_stays_in_the_state(case: Case) -> None:
+    scene = Scene(case)
+    forgotten = scene.forget(GONE)
+    undeclared = {
+        name: value for name, value in forgotten.state.tensors.items() if not name.startswith(case.remembers or ("\0",))
+    }
+    everything = b"".join(raw(value) for value in undeclared.values()) + raw(forgotten.state.weights)
+    texts = json.dumps(forgotten.state.facts) + json.dumps(sorted(undeclared)) + json.dumps(forgotten.evidence)
+    assert not set(forgotten.state.vectors) & set(GONE)
+    assert not any(name in texts for name in GONE)
+    for sample in scene.examples.only(torch.tensor(scene.case.forget_set(scene.examples, GONE).positions)).inputs:
+        # The last feature is the same for everyone: a sample is known by the others.
+        assert raw(sample[:-1]) not in everything
+        assert raw(sample[:-1].double()) not in everything
+
+
+@ALL
+def test_a_later_release_continues_from_an_earlier_one(case: Case) -> None:
+    scene = Scene(case)
+    first = scene.forget(GONE)
+    second = scene.forget(LATER, first.state, already=GONE)
+    assert bool(torch.isfinite(second.state.weights).all())
+    assert not torch.equal(second.state.weights, first.state.weights)
+    assert set(second.state.tensors) == set(first.state.tensors)
+    assert json.loads(json.dumps(second.evidence, allow_nan=False)) == dict(second.evidence)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in all_cases() if case.near is not None],
+    ids=lambda case: f"{case.method}-{case.label}",
+)
+def test_the_result_is_near_retraining(case: Case) -> None:
+    """In one release, and in two: the reference is a training that never saw the forgotten."""
+    scene = Scene(case, torch.float64)
+    first = scene.forget(GONE)
+    second = scene.forget(LATER, first.state, already=GONE)
+    for weights, holders in ((first.state.weights, GONE), (second.state.weights, GONE + LATER)):
+        omit = case.forget_set(scene.examples, holders).positions
+        retrained = train(scene.problem, scene.examples, omit=omit, reference=case.reference).weights
+        assert case.near is not None
+        assert effectiveness(scene.learned.weights, weights, retrained) < case.near
+
+
+@ALL
+def test_forgetting_everyone_is_refused(case: Case) -> None:
+    scene = Scene(case)
+    with pytest.raises(Refused):
+        scene.forget(HOLDERS)
+
+
+@pytest.mark.parametrize("case", needing(Need.RETAINED), ids=lambda case: f"{case.method}-{case.label}")
+def test_missing_retained_samples_are_refused(case: Case) -> None:
+    scene = Scene(case)
+    forget = case.forget_set(scene.examples, GONE)
+    with pytest.raises(Refused):
+        scene.method.forget(scene.problem, scene.state, forget, None, torch.Generator())
+
+
+@pytest.mark.parametrize("case", needing(Need.FORGOTTEN), ids=lambda case: f"{case.method}-{case.label}")
+def test_missing_forgotten_samples_are_refused(case: Case) -> None:
+    scene = Scene(case)
+    full = case.forget_set(scene.examples, GONE)
+    with pytest.raises(Refused):
+        scene.method.forget(
+            scene.problem,
+            scene.state,
+            ForgetSet(full.holders, full.positions),
+            case.retain_set(scene.examples, full),
+            torch.Generator(),
+        )
+
+
+@pytest.mark.parametrize("case", needing(Need.TRAJECTORY), ids=lambda case: f"{case.method}-{case.label}")
+def test_a_missing_trajectory_is_refused(case: Case) -> None:
+    scene = Scene(case)
+    with pytest.raises(Refused):
+        scene.method.prepare(scene.problem, scene.examples, Learned(scene.learned.weights))
