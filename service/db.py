@@ -119,6 +119,7 @@ def _die_inside_commit(name: str, connection: Connection) -> None:
 def _postgres(url: Any) -> Engine:
     return create_engine(
         url,
+        hide_parameters=True,  # an error's text must not carry values into logs
         pool_size=10,
         max_overflow=10,
         pool_timeout=BUSY_SECONDS,
@@ -132,7 +133,7 @@ def _sqlite(path: str | None) -> Engine:
         raise ValueError("EXPUNGE_DATABASE_URL: an in-memory SQLite database loses requests. Name a file.")
     _refuse_network_filesystem(Path(path).absolute())
     Path(path).absolute().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_SECONDS})
+    engine = create_engine(f"sqlite:///{path}", hide_parameters=True, connect_args={"timeout": BUSY_SECONDS})
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine

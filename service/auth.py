@@ -1,0 +1,118 @@
+"""API keys: ``exp_<prefix>_<secret>``. The database keeps the prefix and an HMAC; the key is shown once.
+
+A key is 256 random bits, so one fast HMAC is enough; a slow hash on each call would be a way to stop the service.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.db import now
+from service.identity import Pepper, digest, new_id
+from service.ledger import record
+from service.records import ApiKey
+
+DEFAULT_TENANT = "default"
+_KEY = re.compile(r"exp_([0-9a-f]{12})_[0-9a-f]{64}")
+_TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+
+
+class Scope(StrEnum):
+    DELETIONS_WRITE = "deletions:write"
+    DELETIONS_READ = "deletions:read"
+    MODELS_ADMIN = "models:admin"
+    MODELS_READ = "models:read"
+    CHECKPOINTS_READ = "checkpoints:read"
+    AUDIT_READ = "audit:read"
+    KEYS_ADMIN = "keys:admin"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who calls: every query is limited to ``tenant_id``."""
+
+    tenant_id: str
+    key_id: str
+    scopes: frozenset[str]
+
+
+@dataclass(frozen=True)
+class NewKey:
+    """A key that was just made. ``secret`` is the whole key, to be shown once and kept nowhere."""
+
+    id: str
+    prefix: str
+    secret: str = field(repr=False)
+
+
+def create_key(
+    session: Session,
+    pepper: Pepper,
+    *,
+    label: str,
+    scopes: Iterable[str],
+    tenant_id: str = DEFAULT_TENANT,
+    expires_at: int | None = None,
+) -> NewKey:
+    """Make a key. ``expires_at`` in microseconds since 1970; None: never.
+
+    Raises ValueError for an unknown scope, an empty list of scopes, or a malformed tenant.
+    """
+    granted = sorted(Scope(scope) for scope in set(scopes))
+    if not granted:
+        raise ValueError(f"A key needs at least one scope of: {', '.join(Scope)}.")
+    if not _TENANT.fullmatch(tenant_id):
+        raise ValueError("A tenant is 1 to 63 of a-z, 0-9, _ and -, and starts with a letter or digit.")
+    prefix = secrets.token_hex(6)
+    key = NewKey(new_id(), prefix, f"exp_{prefix}_{secrets.token_hex(32)}")
+    row = ApiKey(
+        id=key.id,
+        tenant_id=tenant_id,
+        prefix=prefix,
+        digest=digest(pepper, "api-key", key.secret),
+        label=label,
+        scopes=list(granted),
+        created_at=now(session),
+        expires_at=expires_at,
+    )
+    session.add(row)
+    record(session, tenant_id, "key.created", key=key.id, scopes=list(granted), expires_at=expires_at)
+    return key
+
+
+def list_keys(session: Session, tenant_id: str = DEFAULT_TENANT) -> Sequence[ApiKey]:
+    """All keys of a tenant, oldest first, revoked ones included."""
+    rows = select(ApiKey).where(ApiKey.tenant_id == tenant_id).order_by(ApiKey.created_at, ApiKey.id)
+    return session.scalars(rows).all()
+
+
+def revoke_key(session: Session, key: str, tenant_id: str = DEFAULT_TENANT) -> bool:
+    """Revoke the key with this id or prefix. False: there is none, or it was revoked before."""
+    named = (ApiKey.id == key) | (ApiKey.prefix == key)
+    row = session.scalar(select(ApiKey).where(ApiKey.tenant_id == tenant_id, named, ApiKey.revoked_at.is_(None)))
+    if row is None:
+        return False
+    row.revoked_at = now(session)
+    record(session, tenant_id, "key.revoked", key=row.id)
+    return True
+
+
+def authenticate(session: Session, pepper: Pepper, key: str) -> Caller | None:
+    """Who holds this key; None for a malformed, unknown, expired or revoked one."""
+    shape = _KEY.fullmatch(key)
+    row = session.scalar(select(ApiKey).where(ApiKey.prefix == shape[1])) if shape else None
+    # compared even where there is no such prefix, so that the time taken tells nothing
+    right = hmac.compare_digest(row.digest if row else "0" * 64, digest(pepper, "api-key", key))
+    if row is None or not right or row.revoked_at is not None:
+        return None
+    if row.expires_at is not None and row.expires_at <= now(session):
+        return None
+    return Caller(row.tenant_id, row.id, frozenset(row.scopes))

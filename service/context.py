@@ -1,0 +1,74 @@
+"""What every route is given: the service it runs in, and the caller with the scope that the route asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from service.auth import Caller, Scope, authenticate
+from service.db import Database
+from service.identity import Pepper
+from service.problems import Problem
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+_BEARER = HTTPBearer(auto_error=False, description="An API key: exp_..., made by `expunge keys create`.")
+_CHALLENGE = {"WWW-Authenticate": 'Bearer realm="expunge"'}
+
+
+@dataclass(frozen=True)
+class Service:
+    """One API process. ``bell`` rings the workers; where it fails, the keeper's sweep finds the work."""
+
+    settings: Settings
+    database: Database
+    pepper: Pepper
+    bell: Celery
+
+    def nudge(self, model_ids: Iterable[str]) -> None:
+        from service.queue import nudge  # noqa: PLC0415 (celery is slow to load, and only writes ring)
+
+        for model_id in model_ids:
+            nudge(self.bell, model_id)
+
+
+def running(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+Running = Annotated[Service, Depends(running)]
+
+
+def holding(scope: Scope) -> Callable[..., Caller]:
+    """A dependency: the caller, who must hold ``scope``. 401 without a valid key, 403 without the scope."""
+
+    def caller(
+        service: Running, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)]
+    ) -> Caller:
+        if credentials is None:
+            detail = "Send an API key: Authorization: Bearer exp_..."
+            raise Problem(401, "key_missing", detail, headers=_CHALLENGE)
+        with service.database.read() as session:
+            found = authenticate(session, service.pepper, credentials.credentials)
+        if found is None:
+            challenge = {"WWW-Authenticate": _CHALLENGE["WWW-Authenticate"] + ', error="invalid_token"'}
+            raise Problem(401, "key_invalid", "The API key is unknown, expired or revoked.", headers=challenge)
+        if scope not in found.scopes:
+            challenge = {"WWW-Authenticate": f'Bearer realm="expunge", error="insufficient_scope", scope="{scope}"'}
+            raise Problem(403, "scope_missing", f"This call needs a key with the scope {scope}.", headers=challenge)
+        return found
+
+    return caller
+
+
+def problems(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """The problem answers of a route, for its OpenAPI description. Every route may answer these and 401, 403, 503."""
+    content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {code: {"description": "Problem", "content": content} for code in sorted({401, 403, 422, 503, *codes})}

@@ -1,0 +1,193 @@
+"""Taking in a deletion request: the request, its tombstones, its tasks and the audit entry, in one transaction."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import insert, select
+from sqlalchemy.orm import Session
+
+from service import tombstones
+from service.crash import crash_point
+from service.db import now
+from service.identity import Pepper, digest, new_id, sample_digest, subject_digest
+from service.ledger import canonical, record
+from service.progress import settle
+from service.records import DeletionRequest, Model, Task, Tombstone
+from service.requests import Regulation, Status, due_at
+
+SECOND = 1_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FORGETTING = ("preparing", "live", "exhausted")
+
+
+class UnknownModels(LookupError):
+    """The request names models that the tenant does not have. ``places`` are their indices in the list."""
+
+    def __init__(self, places: list[int]) -> None:
+        super().__init__(f"{len(places)} unknown models")
+        self.places = places
+
+
+class ReceivedInFuture(ValueError):
+    """``received_at`` lies after the database's now."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a controller asks: forget this subject, or these samples, in these models (None: in all)."""
+
+    subject_id: str | None = None
+    sample_ids: tuple[str, ...] | None = None
+    models: tuple[str, ...] | None = None
+    regulation: Regulation | None = None
+    received_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Accepted:
+    request: DeletionRequest
+    nudges: tuple[str, ...]
+    """ids of the models that have work now"""
+
+
+def accept(
+    session: Session, pepper: Pepper, tenant_id: str, order: Order, cancel_window_seconds: float = 0
+) -> Accepted:
+    """Write everything a request needs. When the transaction commits, the request cannot be lost.
+
+    Every model that is preparing gets a task, whatever it will turn out to hold; any other one gets a task where
+    it was trained on the subject. Without any task the request is completed at once. No row of ``models`` is
+    changed: intake takes them in share mode, so that requests do not wait for each other, only for a publication.
+
+    Raises UnknownModels, ReceivedInFuture.
+    """
+    models = _lock_models(session, tenant_id, order)
+    at = now(session)
+    request = _request(session, pepper, tenant_id, order, at)
+    crash_point("api-after-request")
+    subject, samples = request.subject_digest, _write_tombstones(session, pepper, request, order)
+    touched = [
+        model
+        for model in models
+        if model.status == "preparing"
+        or (model.lineage_id is not None and tombstones.matches(session, model.lineage_id, subject, samples))
+    ]
+    session.add_all(_task(request, model, at + int(cancel_window_seconds * SECOND)) for model in touched)
+    record(
+        session,
+        tenant_id,
+        "request.accepted",
+        request_id=request.id,
+        commitment=commitment(opening(pepper, request), order),
+        samples_named=len(samples) or None,
+        models=sorted(model.name for model in touched),
+        regulation=request.regulation,
+        received_at=request.received_at,
+        due_at=request.due_at,
+    )
+    session.flush()
+    crash_point("api-after-audit")
+    settle(session, [request.id])
+    return Accepted(request, tuple(model.id for model in touched))
+
+
+def opening(pepper: Pepper, request: DeletionRequest) -> bytes:
+    """The 32 bytes that open the request's commitment. They follow from the row's salt under the pepper.
+
+    They are handed to the controller and stored nowhere: whoever reads the database without the pepper cannot
+    try subjects against the commitment.
+    """
+    return bytes.fromhex(digest(pepper, "opening", request.salt))
+
+
+def commitment(salt: bytes, order: Order) -> str:
+    """HMAC-SHA-256 over the canonical JSON of who is named, keyed by the opening: 64 hex digits."""
+    named = (
+        {"subject": order.subject_id} if order.subject_id is not None else {"samples": sorted(order.sample_ids or ())}
+    )
+    return hmac.new(salt, canonical(named).encode(), "sha256").hexdigest()
+
+
+def moment(when: datetime) -> int:
+    """Microseconds since 1970 UTC, exactly."""
+    return (when - _EPOCH) // timedelta(microseconds=1)
+
+
+def instant(at: int) -> datetime:
+    """The inverse of ``moment``."""
+    return _EPOCH + timedelta(microseconds=at)
+
+
+def _lock_models(session: Session, tenant_id: str, order: Order) -> Sequence[Model]:
+    """The models in question, in share mode: no publication can pass between our matching and our commit."""
+    if order.models is not None:
+        known = set(session.scalars(select(Model.name).where(Model.tenant_id == tenant_id)))
+        unknown = [place for place, name in enumerate(order.models) if name not in known]
+        if unknown:
+            raise UnknownModels(unknown)
+    chosen = select(Model).where(Model.tenant_id == tenant_id, Model.status.in_(_FORGETTING))
+    if order.models is not None:
+        chosen = chosen.where(Model.name.in_(order.models))
+    return session.scalars(chosen.order_by(Model.id).with_for_update(read=True)).all()
+
+
+def _request(session: Session, pepper: Pepper, tenant_id: str, order: Order, at: int) -> DeletionRequest:
+    received = instant(at) if order.received_at is None else order.received_at.astimezone(UTC)
+    if moment(received) > at:
+        raise ReceivedInFuture
+    due = due_at(received, order.regulation)
+    request = DeletionRequest(
+        id=new_id(),
+        tenant_id=tenant_id,
+        subject_digest=None if order.subject_id is None else subject_digest(pepper, order.subject_id),
+        pepper_id=pepper.id,
+        status=Status.QUEUED,
+        models=None if order.models is None else sorted(set(order.models)),
+        regulation=order.regulation,
+        salt=secrets.token_bytes(32),
+        received_at=moment(received),
+        due_at=None if due is None else moment(due),
+        created_at=at,
+    )
+    session.add(request)
+    session.flush()
+    return request
+
+
+def _write_tombstones(session: Session, pepper: Pepper, request: DeletionRequest, order: Order) -> list[str]:
+    """One for the subject, or one for each sample. Returns the samples' digests."""
+    samples = sorted({sample_digest(pepper, sample) for sample in order.sample_ids or ()})
+    pairs: list[tuple[str | None, str | None]] = [(None, sample) for sample in samples]
+    if request.subject_digest is not None:
+        pairs = [(request.subject_digest, None)]
+    rows = [
+        {
+            "id": new_id(),
+            "tenant_id": request.tenant_id,
+            "request_id": request.id,
+            "subject_digest": subject,
+            "sample_digest": sample,
+            "pepper_id": pepper.id,
+            "created_at": request.created_at,
+        }
+        for subject, sample in pairs
+    ]
+    session.execute(insert(Tombstone), rows)
+    return samples
+
+
+def _task(request: DeletionRequest, model: Model, not_before: int) -> Task:
+    return Task(
+        id=new_id(),
+        tenant_id=request.tenant_id,
+        request_id=request.id,
+        model_id=model.id,
+        status="queued",
+        not_before=not_before,
+        created_at=request.created_at,
+    )

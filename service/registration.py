@@ -1,0 +1,57 @@
+"""Registering a model: its row, its first lineage, and the audit entry. The worker does the rest."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from unlearning.policy import Policy
+
+from service.db import now
+from service.identity import new_id
+from service.ledger import record
+from service.lineages import open_lineage
+from service.records import Lineage, Model
+
+
+class NameTaken(ValueError):
+    """The tenant has a model of that name."""
+
+
+def register(session: Session, tenant_id: str, name: str, recipe: str, policy: Policy) -> Model:
+    """Add a model in status ``preparing`` with an empty lineage. Raises NameTaken.
+
+    The recipe is only named here: neither it nor torch is ever loaded by the API. Basis, charge and budget of the
+    lineage are ``none``, 0 and None until preparation, which knows the model, sets them.
+    """
+    if session.scalar(select(Model.id).where(Model.tenant_id == tenant_id, Model.name == name)) is not None:
+        raise NameTaken
+    at = now(session)
+    model = Model(
+        id=new_id(),
+        tenant_id=tenant_id,
+        name=name,
+        status="preparing",
+        recipe=recipe,
+        policy=policy.to_json(),
+        created_at=at,
+    )
+    session.add(model)
+    session.flush()
+    model.lineage_id = open_lineage(session, _lineage(model, policy, at)).id
+    record(session, tenant_id, "model.registered", model_id=model.id, name=name, recipe=recipe, policy=model.policy)
+    return model
+
+
+def _lineage(model: Model, policy: Policy, at: int) -> Lineage:
+    return Lineage(
+        tenant_id=model.tenant_id,
+        model_id=model.id,
+        status="preparing",
+        method=policy.method,
+        basis="none",
+        sigma=policy.sigma,
+        delta_cap=policy.delta_cap,
+        epsilon=policy.epsilon,
+        delta=policy.delta,
+        created_at=at,
+    )

@@ -1,0 +1,240 @@
+"""Deletion requests: taking them in and showing how far they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from sqlalchemy import select, tuple_
+from sqlalchemy.orm import Session
+
+from service import idempotency
+from service.auth import Caller, Scope
+from service.context import Running, Service, holding, problems
+from service.crash import crash_point
+from service.identity import digest
+from service.intake import Order, ReceivedInFuture, UnknownModels, accept, opening
+from service.ledger import canonical
+from service.names import ModelName, Moment, PersonalId, RequestId, When
+from service.pages import Cursor, Limit, Page, decode, encode, link
+from service.problems import Problem, not_found
+from service.records import DeletionRequest, Model, Task, Version
+from service.requests import Regulation, Status
+
+router = APIRouter(tags=["deletion requests"])
+Writer = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]
+Reader = Annotated[Caller, Depends(holding(Scope.DELETIONS_READ))]
+_PATH = "/v1/deletion-requests"
+_POLL_SECONDS = 2
+
+
+class DeletionOrder(BaseModel):
+    """Whom to forget: a data subject, or single samples."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    subject_id: PersonalId | None = None
+    sample_ids: list[PersonalId] | None = Field(default=None, min_length=1)
+    models: list[ModelName] | None = Field(default=None, min_length=1, max_length=1000)
+    regulation: Literal["gdpr", "ccpa"] | None = None
+    received_at: When | None = Field(default=None, description="when the person asked; now, if left out")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> DeletionOrder:
+        if (self.subject_id is None) == (self.sample_ids is None):
+            raise ValueError("give either subject_id or sample_ids")
+        return self
+
+    def order(self) -> Order:
+        return Order(
+            subject_id=self.subject_id,
+            sample_ids=None if self.sample_ids is None else tuple(self.sample_ids),
+            models=None if self.models is None else tuple(self.models),
+            regulation=None if self.regulation is None else Regulation(self.regulation),
+            received_at=self.received_at,
+        )
+
+
+class ModelPart(BaseModel):
+    """One model's part in a request."""
+
+    model: str
+    status: str
+    samples: int | None
+    version: int | None
+    method: str | None
+    reason: str | None
+
+
+class DeletionRequestView(BaseModel):
+    id: str
+    status: Status
+    reason: str | None
+    subject_digest: str | None
+    samples: int | None = Field(description="forgotten over all models; null while that is not known")
+    regulation: str | None
+    received_at: Moment
+    due_at: Moment | None
+    completed_at: Moment | None
+    models: list[ModelPart]
+
+
+class AcceptedView(DeletionRequestView):
+    opening: str = Field(description="opens the commitment in the audit log and the certificate; kept nowhere here")
+
+
+@router.post(
+    _PATH,
+    status_code=202,
+    response_model=AcceptedView,
+    responses=problems(400, 409, 413, 415),
+    summary="Forget a person",
+)
+def create(
+    *,
+    order: DeletionOrder,
+    request: Request,
+    service: Running,
+    caller: Writer,
+    idempotency_key: Annotated[str | None, Header(description="a new random value for each new request")] = None,
+) -> Response:
+    key = idempotency.read_key(request.headers.getlist("idempotency-key"))
+    _check_length(order, service.settings.max_sample_ids)
+    body = canonical({"path": _PATH, "body": order.model_dump(mode="json", exclude_unset=True)})
+    crash_point("api-before-transaction")
+    with service.database.write(crash="api-inside-commit") as session:
+        stored = idempotency.begin(
+            session, caller, key, digest(service.pepper, "idempotency", body), service.settings.idempotency_seconds
+        )
+        nudges: tuple[str, ...] = ()
+        if stored is None:
+            stored, nudges = _accept(session, service, caller, order)
+            idempotency.finish(session, caller, key, stored)
+        row = session.get_one(DeletionRequest, stored.answer["id"])
+    crash_point("api-after-commit")
+    service.nudge(nudges)
+    # the opening is never stored, not even in the stored answer: it is derived again on a replay
+    answer = stored.answer | {"opening": opening(service.pepper, row).hex()}
+    return JSONResponse(answer, stored.status, stored.headers)
+
+
+@router.get(
+    _PATH,
+    response_model=Page[DeletionRequestView],
+    responses=problems(400),
+    summary="List deletion requests, newest first",
+)
+def index(
+    *,
+    request: Request,
+    response: Response,
+    service: Running,
+    caller: Reader,
+    status: Annotated[Status | None, Query()] = None,
+    model: Annotated[ModelName | None, Query()] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[DeletionRequestView]:
+    rows = select(DeletionRequest).where(DeletionRequest.tenant_id == caller.tenant_id)
+    if status is not None:
+        rows = rows.where(DeletionRequest.status == status)
+    if model is not None:
+        with_model = select(Task.request_id).join(Model, Model.id == Task.model_id)
+        rows = rows.where(
+            DeletionRequest.id.in_(with_model.where(Model.tenant_id == caller.tenant_id, Model.name == model))
+        )
+    if cursor is not None:
+        place = tuple_(DeletionRequest.created_at, DeletionRequest.id)
+        rows = rows.where(place < tuple(decode(cursor, int, str)))
+    rows = rows.order_by(DeletionRequest.created_at.desc(), DeletionRequest.id.desc()).limit(limit + 1)
+    with service.database.read() as session:
+        found = session.scalars(rows).all()
+        data = views(session, found[:limit])
+    next_cursor = encode(found[limit - 1].created_at, found[limit - 1].id) if len(found) > limit else None
+    link(request, response, next_cursor)
+    return Page(data=data, next_cursor=next_cursor, has_more=next_cursor is not None)
+
+
+@router.get(
+    _PATH + "/{request_id}", response_model=DeletionRequestView, responses=problems(404), summary="Show a request"
+)
+def show(request_id: RequestId, service: Running, caller: Reader, response: Response) -> DeletionRequestView:
+    with service.database.read() as session:
+        view = views(session, [find(session, caller.tenant_id, request_id)])[0]
+    if view.status in (Status.QUEUED, Status.RUNNING):
+        response.headers["Retry-After"] = str(_POLL_SECONDS)
+    return view
+
+
+def find(session: Session, tenant_id: str, request_id: str) -> DeletionRequest:
+    """The tenant's request. Raises Problem (404)."""
+    row = session.get(DeletionRequest, request_id)
+    if row is None or row.tenant_id != tenant_id:
+        raise not_found("deletion_request")
+    return row
+
+
+def views(session: Session, requests: Sequence[DeletionRequest]) -> list[DeletionRequestView]:
+    """The requests as clients see them, with every model's part, in two queries."""
+    parts: dict[str, list[ModelPart]] = {request.id: [] for request in requests}
+    rows = (
+        select(Task, Model.name, Version.number)
+        .join(Model, Model.id == Task.model_id)
+        .outerjoin(Version, Version.id == Task.version_id)
+        .where(Task.request_id.in_(parts))
+        .order_by(Model.name)
+    )
+    for task, name, number in session.execute(rows):
+        part = ModelPart(
+            model=name, status=task.status, samples=task.samples, version=number, method=task.method, reason=task.reason
+        )
+        parts[task.request_id].append(part)
+    return [_view(request, parts[request.id]) for request in requests]
+
+
+def _view(request: DeletionRequest, parts: list[ModelPart]) -> DeletionRequestView:
+    return DeletionRequestView(
+        id=request.id,
+        status=Status(request.status),
+        reason=request.reason,
+        subject_digest=request.subject_digest,
+        samples=_total(part.samples for part in parts),
+        regulation=request.regulation,
+        received_at=request.received_at,
+        due_at=request.due_at,
+        completed_at=request.completed_at,
+        models=parts,
+    )
+
+
+def _total(samples: Iterable[int | None]) -> int | None:
+    counts = list(samples)
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _accept(
+    session: Session, service: Service, caller: Caller, order: DeletionOrder
+) -> tuple[idempotency.Stored, tuple[str, ...]]:
+    try:
+        accepted = accept(
+            session, service.pepper, caller.tenant_id, order.order(), service.settings.cancel_window_seconds
+        )
+    except UnknownModels as error:
+        errors = [{"pointer": f"/models/{place}", "detail": "There is no such model."} for place in error.places]
+        raise Problem(422, "unknown_model", "The request names models that do not exist.", errors) from None
+    except ReceivedInFuture:
+        errors = [{"pointer": "/received_at", "detail": "It must not be in the future."}]
+        raise Problem(422, "received_in_future", "received_at lies in the future.", errors) from None
+    view = views(session, [accepted.request])[0]
+    headers = {"Location": f"{_PATH}/{view.id}", "Retry-After": str(_POLL_SECONDS)}
+    return idempotency.Stored(202, headers, view.model_dump(mode="json")), accepted.nudges
+
+
+def _check_length(order: DeletionOrder, limit: int) -> None:
+    if order.sample_ids is not None and len(order.sample_ids) > limit:
+        errors = [{"pointer": "/sample_ids", "detail": f"At most {limit} ids."}]
+        raise Problem(422, "too_many_sample_ids", "Name fewer samples, or send several requests.", errors)

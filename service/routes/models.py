@@ -1,0 +1,221 @@
+"""Models: registering them, and showing their state, their preparation and their budget."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StringConstraints
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from service.auth import Caller, Scope
+from service.context import Running, holding, problems
+from service.names import ModelName, Moment, RecipeName
+from service.pages import Cursor, Limit, Page, decode, encode, link
+from service.problems import Problem, not_found
+from service.records import BudgetEntry, Lineage, Model, Version
+from service.registration import NameTaken, register
+from unlearning.budget import epsilon_of, releases_left
+from unlearning.policy import Policy, PolicyError
+
+router = APIRouter(tags=["models"])
+Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
+Reader = Annotated[Caller, Depends(holding(Scope.MODELS_READ))]
+_PATH = "/v1/models"
+_BASES = Literal["exact", "proved", "calibrated", "estimated", "none"]
+_Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+_Word = Annotated[str, StringConstraints(max_length=200)]
+_Option = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | _Word | None
+
+
+class Registration(BaseModel):
+    """A model to look after: its recipe, and how it forgets. What is left out takes the policy's default."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: ModelName
+    recipe: RecipeName
+    method: Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,32}$")]
+    fallback: Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,32}$")] | None = None
+    require: _BASES | None = None
+    epsilon: _Number | None = None
+    delta: _Number | None = None
+    sigma: _Number | None = None
+    delta_cap: _Number | None = None
+    granularity: Literal["subject", "sample"] | None = None
+    reference: Literal["renormalised", "fixed-denominator"] | None = None
+    threshold: _Number | None = None
+    on_exhausted: Literal["retrain", "rewind", "hold"] | None = None
+    cadence_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000)] | None = None
+    utility_tolerance: _Number | None = None
+    options: Annotated[dict[Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,40}$")], _Option], Field(max_length=40)] = (
+        Field(default_factory=dict)
+    )
+
+    def policy(self) -> Policy:
+        """Raises Problem (422) that names the field and what is allowed, not the value."""
+        record = self.model_dump(exclude={"name", "recipe"}, exclude_unset=True)
+        try:
+            return Policy.from_json(record)
+        except PolicyError as error:
+            errors = [{"pointer": f"/{error.field}", "detail": error.hint}]
+            raise Problem(422, "invalid_policy", "The policy cannot be used; see errors.", errors) from None
+        except ValueError:
+            raise Problem(422, "invalid_policy", "The policy's numbers are out of range.") from None
+
+
+class ModelView(BaseModel):
+    name: str
+    status: str
+    reason: str | None
+    recipe: str
+    policy: dict[str, Any]
+    basis: str | None = Field(description="of the head's lineage; decided in preparation")
+    head: int | None = Field(description="number of the version that is served")
+    lineage: int | None
+    created_at: Moment
+
+
+class PreparationView(BaseModel):
+    model: str
+    status: str = Field(description="of the model")
+    phase: str | None
+    progress: float = Field(description="0 to 1")
+    reason: str | None
+    report: dict[str, Any] | None = Field(description="what preparation measured before any deletion")
+
+
+class BudgetView(BaseModel):
+    """Privacy budget of the head's lineage, in whole units of 1e-12 mu^2. It follows from caps and counts alone."""
+
+    model: str
+    lineage: int
+    basis: str
+    sigma: float | None
+    delta_cap: float | None
+    charge: int = Field(description="units that one release costs")
+    spent: int
+    limit: int | None = Field(description="null: this basis has no budget")
+    remaining: int | None
+    releases: int = Field(description="charges so far, held draws included")
+    releases_left: int | None = Field(description="null: nothing limits them")
+    epsilon_spent: float | None
+    epsilon_limit: float | None
+    delta: float | None
+
+
+@router.post(_PATH, status_code=202, response_model=ModelView, responses=problems(409, 413, 415), summary="Register a model")
+def create(body: Registration, service: Running, caller: Admin, response: Response) -> ModelView:
+    policy = body.policy()
+    with service.database.write() as session:
+        try:
+            model = register(session, caller.tenant_id, body.name, body.recipe, policy)
+        except NameTaken:
+            errors = [{"pointer": "/name", "detail": "This name is taken."}]
+            raise Problem(409, "model_exists", "There is a model of this name; choose another.", errors) from None
+        view = _view(model, None, None)
+    service.nudge([model.id])
+    response.headers["Location"] = f"{_PATH}/{model.name}"
+    response.headers["Retry-After"] = "2"
+    return view
+
+
+@router.get(_PATH, response_model=Page[ModelView], responses=problems(400), summary="List models by name")
+def index(
+    *, request: Request, response: Response, service: Running, caller: Reader, cursor: Cursor = None, limit: Limit = 50
+) -> Page[ModelView]:
+    rows = _rows().where(Model.tenant_id == caller.tenant_id)
+    if cursor is not None:
+        rows = rows.where(Model.name > decode(cursor, str)[0])
+    with service.database.read() as session:
+        found = session.execute(rows.order_by(Model.name).limit(limit + 1)).all()
+    next_cursor = encode(found[limit - 1][0].name) if len(found) > limit else None
+    link(request, response, next_cursor)
+    data = [_view(*row) for row in found[:limit]]
+    return Page(data=data, next_cursor=next_cursor, has_more=next_cursor is not None)
+
+
+@router.get(_PATH + "/{name}", response_model=ModelView, responses=problems(404), summary="Show a model")
+def show(name: ModelName, service: Running, caller: Reader) -> ModelView:
+    with service.database.read() as session:
+        row = session.execute(_rows().where(Model.tenant_id == caller.tenant_id, Model.name == name)).one_or_none()
+    if row is None:
+        raise not_found("model")
+    return _view(*row)
+
+
+@router.get(
+    _PATH + "/{name}/preparation", response_model=PreparationView, responses=problems(404), summary="Progress of preparation"
+)
+def preparation(name: ModelName, service: Running, caller: Reader, response: Response) -> PreparationView:
+    with service.database.read() as session:
+        model = find(session, caller.tenant_id, name)
+        lineage = session.get_one(Lineage, model.lineage_id)
+    if model.status == "preparing":
+        response.headers["Retry-After"] = "1"
+    return PreparationView(
+        model=model.name,
+        status=model.status,
+        phase=lineage.phase,
+        progress=lineage.progress,
+        reason=model.reason,
+        report=lineage.report,
+    )
+
+
+@router.get(_PATH + "/{name}/budget", response_model=BudgetView, responses=problems(404), summary="Privacy budget")
+def budget(name: ModelName, service: Running, caller: Reader) -> BudgetView:
+    with service.database.read() as session:
+        model = find(session, caller.tenant_id, name)
+        lineage = session.get_one(Lineage, model.lineage_id)
+        charges = select(func.count()).where(BudgetEntry.lineage_id == lineage.id, BudgetEntry.charge > 0)
+        releases = session.scalar(charges) or 0
+    limited = lineage.budget is not None
+    return BudgetView(
+        model=model.name,
+        lineage=lineage.id,
+        basis=lineage.basis,
+        sigma=lineage.sigma,
+        delta_cap=lineage.delta_cap if limited else None,
+        charge=lineage.charge,
+        spent=lineage.spent,
+        limit=lineage.budget,
+        remaining=None if lineage.budget is None else lineage.budget - lineage.spent,
+        releases=releases,
+        releases_left=releases_left(lineage.spent, lineage.budget, lineage.charge),
+        epsilon_spent=epsilon_of(lineage.spent, lineage.delta) if limited and lineage.delta is not None else None,
+        epsilon_limit=lineage.epsilon if limited else None,
+        delta=lineage.delta if limited else None,
+    )
+
+
+def find(session: Session, tenant_id: str, name: str) -> Model:
+    """The tenant's model. Raises Problem (404)."""
+    model = session.scalar(select(Model).where(Model.tenant_id == tenant_id, Model.name == name))
+    if model is None:
+        raise not_found("model")
+    return model
+
+
+def _rows() -> Any:
+    """Models with the number of their head and the basis of its lineage."""
+    return (
+        select(Model, Version.number, Lineage.basis)
+        .outerjoin(Version, Version.id == Model.head_id)
+        .outerjoin(Lineage, Lineage.id == Version.lineage_id)
+    )
+
+
+def _view(model: Model, head: int | None, basis: str | None) -> ModelView:
+    return ModelView(
+        name=model.name,
+        status=model.status,
+        reason=model.reason,
+        recipe=model.recipe,
+        policy=model.policy,
+        basis=basis,
+        head=head,
+        lineage=model.lineage_id,
+        created_at=model.created_at,
+    )

@@ -1,0 +1,187 @@
+"""Versions of a model, and the bytes of the one that is served."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+from typing import Annotated, Any, BinaryIO
+
+from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field
+from sqlalchemy import select
+from sqlalchemy.orm import Session, aliased
+
+from service.auth import Caller, Scope
+from service.context import Running, holding, problems
+from service.names import ModelName, Moment
+from service.pages import Cursor, Limit, Page, decode, encode, link
+from service.problems import Problem, not_found
+from service.ranges import Part, choose
+from service.records import Model, Task, Version
+from service.routes.models import find as find_model
+from service.storage import Damaged, Store
+
+router = APIRouter(tags=["versions"])
+Reader = Annotated[Caller, Depends(holding(Scope.MODELS_READ))]
+Downloader = Annotated[Caller, Depends(holding(Scope.CHECKPOINTS_READ))]
+Number = Annotated[str, Path(pattern=r"^(head|[1-9][0-9]{0,17})$", description="a version's number, or head")]
+_PATH = "/v1/models/{name}/versions"
+_BLOCK = 1 << 18
+_SAFETENSORS = {200: {"description": "The safetensors file", "content": {"application/octet-stream": {}}}}
+
+
+class VersionView(BaseModel):
+    model: str
+    number: int
+    status: str = Field(description="head, retired or purged")
+    parent: int | None
+    lineage: int
+    method: str
+    claim: dict[str, Any]
+    samples: int = Field(description="forgotten in this release")
+    people: int = Field(description="forgotten in this release")
+    checkpoint_sha256: str
+    checkpoint_bytes: int
+    holdout_accuracy: float | None
+    requests: list[str] = Field(description="ids of the deletion requests that this release carried out")
+    published_at: Moment
+    retired_at: Moment | None
+    purged_at: Moment | None
+
+
+@router.get(_PATH, response_model=Page[VersionView], responses=problems(400, 404), summary="List versions, newest first")
+def index(
+    *,
+    name: ModelName,
+    request: Request,
+    response: Response,
+    service: Running,
+    caller: Reader,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[VersionView]:
+    with service.database.read() as session:
+        model = find_model(session, caller.tenant_id, name)
+        rows = _rows(model)
+        if cursor is not None:
+            rows = rows.where(Version.number < decode(cursor, int)[0])
+        found = session.execute(rows.order_by(Version.number.desc()).limit(limit + 1)).all()
+        data = _views(session, model, found[:limit])
+    next_cursor = encode(data[-1].number) if len(found) > limit else None
+    link(request, response, next_cursor)
+    return Page(data=data, next_cursor=next_cursor, has_more=next_cursor is not None)
+
+
+@router.get(_PATH + "/{number}", response_model=VersionView, responses=problems(404), summary="Show a version, or the head")
+def show(name: ModelName, number: Number, service: Running, caller: Reader) -> VersionView:
+    with service.database.read() as session:
+        model = find_model(session, caller.tenant_id, name)
+        row = session.execute(_one(model, number)).one_or_none()
+        if row is None:
+            raise not_found("version")
+        return _views(session, model, [row])[0]
+
+
+@router.head(_PATH + "/{number}/checkpoint", include_in_schema=False)
+@router.get(
+    _PATH + "/{number}/checkpoint",
+    response_class=StreamingResponse,
+    responses=problems(404, 410, 416) | _SAFETENSORS,
+    summary="Download the checkpoint that is served",
+)
+def checkpoint(*, name: ModelName, number: Number, request: Request, service: Running, caller: Downloader) -> Response:
+    with service.database.read() as session:
+        model = find_model(session, caller.tenant_id, name)
+        row = session.execute(_one(model, number)).one_or_none()
+    if row is None:
+        raise not_found("version")
+    version: Version = row[0]
+    if version.status != "head":
+        raise Problem(410, "version_superseded", "A later version has replaced this one; download the head instead.")
+    part = choose(request.headers, f'"{version.checkpoint}"', version.size)
+    headers = _headers(version, part)
+    if part.status == 416:
+        raise Problem(416, "range_not_satisfiable", "The range lies outside the file.", headers=headers)
+    if request.method == "HEAD" or part.status == 304:
+        return Response(status_code=part.status, headers=headers, media_type="application/octet-stream")
+    file = _open(Store(service.settings.store), version.checkpoint)
+    return StreamingResponse(_blocks(file, part), part.status, headers, "application/octet-stream")
+
+
+def _open(store: Store, digest: str) -> BinaryIO:
+    """The verified file. A file that is missing or damaged is not served."""
+    try:
+        return store.open(digest)
+    except Damaged:
+        detail = "The checkpoint's file is missing or damaged in the store; the operator must restore it."
+        raise Problem(500, "checkpoint_damaged", detail) from None
+
+
+def _blocks(file: BinaryIO, part: Part) -> Iterator[bytes]:
+    with file:
+        file.seek(part.start)
+        left = part.end - part.start
+        while left > 0 and (block := file.read(min(_BLOCK, left))):
+            left -= len(block)
+            yield block
+
+
+def _headers(version: Version, part: Part) -> dict[str, str]:
+    headers = {
+        "ETag": f'"{version.checkpoint}"',
+        "Accept-Ranges": "bytes",
+        # private and revalidated: a cache must not go on serving what has been superseded
+        "Cache-Control": "private, no-cache",
+        "Repr-Digest": f"sha-256=:{b64encode(bytes.fromhex(version.checkpoint)).decode()}:",
+        "Content-Disposition": f'attachment; filename="{version.checkpoint}.safetensors"',
+    }
+    if part.status in (200, 206):
+        headers["Content-Length"] = str(part.end - part.start)
+    if part.status == 206:
+        headers["Content-Range"] = f"bytes {part.start}-{part.end - 1}/{version.size}"
+    if part.status == 416:
+        headers = {"Content-Range": f"bytes */{version.size}"}
+    return headers
+
+
+def _rows(model: Model) -> Any:
+    parent = aliased(Version)
+    return (
+        select(Version, parent.number)
+        .outerjoin(parent, parent.id == Version.parent_id)
+        .where(Version.model_id == model.id)
+    )
+
+
+def _one(model: Model, number: str) -> Any:
+    return _rows(model).where(Version.id == model.head_id if number == "head" else Version.number == int(number))
+
+
+def _views(session: Session, model: Model, rows: Any) -> list[VersionView]:
+    requests: dict[str, list[str]] = {version.id: [] for version, _ in rows}
+    done = select(Task.version_id, Task.request_id).where(Task.version_id.in_(requests)).order_by(Task.request_id)
+    for version_id, request_id in session.execute(done):
+        requests[str(version_id)].append(request_id)
+    return [_view(model, version, parent, requests[version.id]) for version, parent in rows]
+
+
+def _view(model: Model, version: Version, parent: int | None, requests: list[str]) -> VersionView:
+    return VersionView(
+        model=model.name,
+        number=version.number,
+        status=version.status,
+        parent=parent,
+        lineage=version.lineage_id,
+        method=version.method,
+        claim=version.claim,
+        samples=version.samples,
+        people=version.people,
+        checkpoint_sha256=version.checkpoint,
+        checkpoint_bytes=version.size,
+        holdout_accuracy=version.holdout_accuracy,
+        requests=requests,
+        published_at=version.published_at,
+        retired_at=version.retired_at,
+        purged_at=version.purged_at,
+    )
