@@ -37,7 +37,7 @@ class Stored:
     answer: dict[str, Any]
 
 
-def read_key(lines: Sequence[str]) -> str:
+def read_key(lines: Sequence[str] | None) -> str:
     """The key in the header: one quoted string of printable ASCII; quotes may be left out.
 
     Raises KeyRefused (400) where it is missing, repeated or malformed.

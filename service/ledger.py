@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import or_, update
+from sqlalchemy import or_, select, text, update
 from sqlalchemy.orm import Session
 
+from service import tree
+from service.crash import crash_point
 from service.db import now
 from service.identity import new_id
-from service.records import AuditEntry, BudgetEntry, Lineage
+from service.records import AuditEntry, BudgetEntry, Lineage, TreeHead
+
+if TYPE_CHECKING:
+    from service.notes import Signer
+
+_LOG_LOCK = 0x6578_7075_6E68
 
 
 class Overspent(RuntimeError):
@@ -35,7 +42,7 @@ def record(
 
     ``facts`` are JSON values; whoever they concern appears by keyed digest only, never by name.
     """
-    at = now(session)
+    at = _moment(session)
     names = {"entry": new_id(), "at": at, "kind": kind, "tenant": tenant_id, "request": request_id, "model": model_id}
     taken = names.keys() & facts.keys()
     if taken:
@@ -50,6 +57,13 @@ def record(
             created_at=at,
         )
     )
+
+
+def _moment(session: Session) -> int:
+    """One moment for all entries of a transaction: a session lives as long as its transaction (service.db)."""
+    if "recorded_at" not in session.info:
+        session.info["recorded_at"] = now(session)
+    return int(session.info["recorded_at"])
 
 
 def charge(session: Session, lineage_id: int, version_id: str | None, units: int) -> None:
@@ -77,6 +91,54 @@ def charge(session: Session, lineage_id: int, version_id: str | None, units: int
             lineage_id=lineage_id,
             version_id=version_id,
             charge=units,
-            created_at=now(session),
+            created_at=_moment(session),
         )
     )
+
+
+def integrate(session: Session, signer: Signer, limit: int = 5000) -> int:
+    """Give up to ``limit`` committed entries their places in the log, extend the tree and sign its new head.
+
+    Returns how many. Entries are found by their missing place, not by their id: one that commits late under a
+    small id is not skipped. Every integrator works under one lock from the head that is stored, so one that was
+    taken for dead and wakes up does no harm.
+    """
+    _lock_log(session)
+    waiting = select(AuditEntry).where(AuditEntry.log_index.is_(None)).order_by(AuditEntry.id).limit(limit)
+    entries = session.scalars(waiting).all()
+    if not entries:
+        return 0
+    head = newest_head(session)
+    size = head.size if head else 0
+    frontier = [bytes.fromhex(each) for each in head.frontier] if head else []
+    for entry in entries:
+        leaf = tree.leaf_hash(entry.body.encode())
+        tree.append(frontier, size, leaf)
+        entry.log_index, entry.leaf_hash = size, leaf.hex()
+        size += 1
+    session.flush()
+    crash_point("log-before-head")
+    root = tree.root(frontier)
+    session.add(
+        TreeHead(
+            size=size,
+            root=root.hex(),
+            frontier=[each.hex() for each in frontier],
+            note=signer.checkpoint(size, root),
+            created_at=_moment(session),
+        )
+    )
+    session.flush()
+    crash_point("log-after-head")
+    return len(entries)
+
+
+def newest_head(session: Session) -> TreeHead | None:
+    """The newest signed head; None before the first entry is integrated."""
+    return session.scalar(select(TreeHead).order_by(TreeHead.size.desc()).limit(1))
+
+
+def _lock_log(session: Session) -> None:
+    """SQLite's writers are alone already."""
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOG_LOCK})

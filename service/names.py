@@ -6,7 +6,7 @@ import re
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, AwareDatetime, BeforeValidator, PlainSerializer, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, PlainSerializer, StringConstraints, WithJsonSchema
 
 from service.intake import instant
 
@@ -35,8 +35,7 @@ RequestId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 When = Annotated[AwareDatetime, BeforeValidator(_is_rfc_3339), AfterValidator(_after_1970)]
 Moment = Annotated[
     int,
-    PlainSerializer(
-        lambda at: instant(at).isoformat(timespec="microseconds").replace("+00:00", "Z"), return_type=datetime
-    ),
+    PlainSerializer(lambda at: instant(at).isoformat(timespec="microseconds").replace("+00:00", "Z"), return_type=str),
+    WithJsonSchema({"type": "string", "format": "date-time"}, mode="serialization"),
 ]
 """microseconds in the tables, RFC 3339 in answers"""

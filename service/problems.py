@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -17,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.db import Busy
 from service.idempotency import KeyRefused
 from service.identity import new_id
+from service.logs import describe
 
 log = logging.getLogger(__name__)
 Error = dict[str, str]
@@ -146,10 +146,3 @@ class Unexpected:
                 raise ConnectionAbortedError from None
             detail = "Something went wrong here. The occurrence is in our log."
             await Problem(500, "internal_error", detail).response()(scope, receive, send)
-
-
-def describe(error: BaseException) -> str:
-    """An exception's type and where it was raised. Never its message: messages quote values."""
-    frames = traceback.extract_tb(error.__traceback__)[-3:]
-    places = " < ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in reversed(frames))
-    return f"{type(error).__module__}.{type(error).__qualname__} at {places}"

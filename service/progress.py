@@ -13,6 +13,8 @@ from service.ledger import record
 from service.records import DeletionRequest, Task
 from service.requests import Status, derive, step
 
+_UNRECORDED = {(Status.QUEUED, Status.RUNNING), (Status.RUNNING, Status.QUEUED)}
+
 
 def settle(session: Session, request_ids: Iterable[str]) -> list[str]:
     """Recompute and store the status of these requests; return the ids of those that changed.
@@ -47,6 +49,8 @@ def _settle_one(session: Session, request: DeletionRequest, tasks: list[tuple[st
     request.status = new
     request.reason = _reason(new, tasks)
     request.completed_at = now(session) if new is Status.COMPLETED else None
+    if (old, new) in _UNRECORDED:  # the worker's claim is an entry already, one for the whole batch
+        return True
     record(
         session,
         request.tenant_id,

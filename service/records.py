@@ -84,7 +84,7 @@ class Model(Record):
     nudged_at: Mapped[int] = mapped_column(Moment, default=0, server_default=text("0"))
     """when the worker was last rung; cleared at claim, so at most one nudge is outstanding"""
     due_at: Mapped[int | None] = mapped_column(Moment)
-    """when there is work to claim; None: nothing to do"""
+    """workers' own: not before this is there work to claim. Intake adds tasks and leaves this row alone"""
 
 
 class Lineage(Record):
@@ -334,7 +334,7 @@ class AuditEntry(Record):
     tenant_id: Mapped[str] = mapped_column(Name)
     log_index: Mapped[int | None] = mapped_column(Count, unique=True)
     leaf_hash: Mapped[str | None] = mapped_column(Digest)
-    kind: Mapped[str] = mapped_column(String(48))
+    kind: Mapped[str] = mapped_column(String(48), index=True)
     request_id: Mapped[str | None] = mapped_column(Id, index=True)
     model_id: Mapped[str | None] = mapped_column(Id, index=True)
     body: Mapped[str] = mapped_column(Text)

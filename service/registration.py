@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
-from unlearning.policy import Policy
 
 from service.db import now
 from service.identity import new_id
 from service.ledger import record
 from service.lineages import open_lineage
 from service.records import Lineage, Model
+from unlearning.policy import Policy
 
 
 class NameTaken(ValueError):

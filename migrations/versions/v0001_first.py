@@ -43,6 +43,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_audit_entries"),
         sa.UniqueConstraint("log_index", name="uq_audit_entries_log_index"),
     )
+    op.create_index("ix_audit_entries_kind", "audit_entries", ["kind"], unique=False)
     op.create_index("ix_audit_entries_model_id", "audit_entries", ["model_id"], unique=False)
     op.create_index("ix_audit_entries_request_id", "audit_entries", ["request_id"], unique=False)
     op.create_table(

@@ -27,6 +27,7 @@ from service.requests import Regulation, Status
 router = APIRouter(tags=["deletion requests"])
 Writer = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]
 Reader = Annotated[Caller, Depends(holding(Scope.DELETIONS_READ))]
+KeyHeader = Annotated[list[str] | None, Header(description="one new random value for each new request")]
 _PATH = "/v1/deletion-requests"
 _POLL_SECONDS = 2
 
@@ -96,12 +97,11 @@ class AcceptedView(DeletionRequestView):
 def create(
     *,
     order: DeletionOrder,
-    request: Request,
     service: Running,
     caller: Writer,
-    idempotency_key: Annotated[str | None, Header(description="a new random value for each new request")] = None,
+    idempotency_key: KeyHeader = None,
 ) -> Response:
-    key = idempotency.read_key(request.headers.getlist("idempotency-key"))
+    key = idempotency.read_key(idempotency_key)
     _check_length(order, service.settings.max_sample_ids)
     body = canonical({"path": _PATH, "body": order.model_dump(mode="json", exclude_unset=True)})
     crash_point("api-before-transaction")

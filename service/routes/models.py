@@ -49,9 +49,9 @@ class Registration(BaseModel):
     on_exhausted: Literal["retrain", "rewind", "hold"] | None = None
     cadence_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000)] | None = None
     utility_tolerance: _Number | None = None
-    options: Annotated[dict[Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,40}$")], _Option], Field(max_length=40)] = (
-        Field(default_factory=dict)
-    )
+    options: Annotated[
+        dict[Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,40}$")], _Option], Field(max_length=40)
+    ] = Field(default_factory=dict)
 
     def policy(self) -> Policy:
         """Raises Problem (422) that names the field and what is allowed, not the value."""
@@ -105,7 +105,9 @@ class BudgetView(BaseModel):
     delta: float | None
 
 
-@router.post(_PATH, status_code=202, response_model=ModelView, responses=problems(409, 413, 415), summary="Register a model")
+@router.post(
+    _PATH, status_code=202, response_model=ModelView, responses=problems(409, 413, 415), summary="Register a model"
+)
 def create(body: Registration, service: Running, caller: Admin, response: Response) -> ModelView:
     policy = body.policy()
     with service.database.write() as session:
@@ -146,7 +148,10 @@ def show(name: ModelName, service: Running, caller: Reader) -> ModelView:
 
 
 @router.get(
-    _PATH + "/{name}/preparation", response_model=PreparationView, responses=problems(404), summary="Progress of preparation"
+    _PATH + "/{name}/preparation",
+    response_model=PreparationView,
+    responses=problems(404),
+    summary="Progress of preparation",
 )
 def preparation(name: ModelName, service: Running, caller: Reader, response: Response) -> PreparationView:
     with service.database.read() as session:

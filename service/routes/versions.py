@@ -28,7 +28,9 @@ Downloader = Annotated[Caller, Depends(holding(Scope.CHECKPOINTS_READ))]
 Number = Annotated[str, Path(pattern=r"^(head|[1-9][0-9]{0,17})$", description="a version's number, or head")]
 _PATH = "/v1/models/{name}/versions"
 _BLOCK = 1 << 18
-_SAFETENSORS = {200: {"description": "The safetensors file", "content": {"application/octet-stream": {}}}}
+_SAFETENSORS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The safetensors file", "content": {"application/octet-stream": {}}}
+}
 
 
 class VersionView(BaseModel):
@@ -50,7 +52,9 @@ class VersionView(BaseModel):
     purged_at: Moment | None
 
 
-@router.get(_PATH, response_model=Page[VersionView], responses=problems(400, 404), summary="List versions, newest first")
+@router.get(
+    _PATH, response_model=Page[VersionView], responses=problems(400, 404), summary="List versions, newest first"
+)
 def index(
     *,
     name: ModelName,
@@ -73,7 +77,9 @@ def index(
     return Page(data=data, next_cursor=next_cursor, has_more=next_cursor is not None)
 
 
-@router.get(_PATH + "/{number}", response_model=VersionView, responses=problems(404), summary="Show a version, or the head")
+@router.get(
+    _PATH + "/{number}", response_model=VersionView, responses=problems(404), summary="Show a version, or the head"
+)
 def show(name: ModelName, number: Number, service: Running, caller: Reader) -> VersionView:
     with service.database.read() as session:
         model = find_model(session, caller.tenant_id, name)

@@ -1,0 +1,76 @@
+"""The API process: ``uvicorn --factory service.app:create_app``. It loads neither torch nor a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from service import problems
+from service.bodies import Bodies
+from service.context import Service
+from service.db import Database
+from service.identity import Pepper
+from service.logs import configure
+from service.queue import publisher
+from service.routes import audit, deletion_requests, health, models, versions
+from service.settings import Settings, ensure_secrets
+
+_PROBLEM_SCHEMA = {
+    "type": "object",
+    "description": "RFC 9457. Nothing in it repeats what the client sent.",
+    "required": ["type", "title", "status", "detail", "instance", "code", "errors"],
+    "properties": {
+        **{name: {"type": "string"} for name in ("type", "title", "detail", "instance", "code")},
+        "status": {"type": "integer"},
+        "errors": {"type": "array", "items": {"type": "object", "additionalProperties": {"type": "string"}}},
+    },
+}
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The application. Raises SettingsError where production lacks a secret."""
+    settings = settings or Settings()
+    configure(settings.log_level)
+    ensure_secrets(settings)
+    service = Service(
+        settings=settings,
+        database=Database(settings.database_url),
+        pepper=Pepper.load(settings.pepper_file),
+        bell=publisher(settings.broker_url),
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.database.close()
+
+    app = FastAPI(title="Expunge", version=software_version(), lifespan=lifespan, redoc_url=None)
+    app.state.service = service
+    problems.install(app)
+    for room in (deletion_requests, models, versions, audit, health):
+        app.include_router(room.router)
+    app.add_middleware(Bodies, max_bytes=settings.max_body_bytes)
+    app.add_middleware(problems.Unexpected)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def software_version() -> str:
+    """The installed release."""
+    try:
+        return version("expunge")
+    except PackageNotFoundError:
+        return "0"
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        app.openapi_schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        schemas = app.openapi_schema.setdefault("components", {}).setdefault("schemas", {})
+        schemas["Problem"] = _PROBLEM_SCHEMA
+    return app.openapi_schema

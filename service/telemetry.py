@@ -1,0 +1,190 @@
+"""Metrics, read from the database at scrape time, so that several workers never undercount."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from sqlalchemy import ColumnElement, Select, case, func, select
+from sqlalchemy.orm import Session
+
+from service.auth import DEFAULT_TENANT
+from service.db import Database, now
+from service.records import (
+    AuditEntry,
+    BudgetEntry,
+    DeletionRequest,
+    Heartbeat,
+    Lineage,
+    Model,
+    PhaseSeconds,
+    Task,
+    Version,
+)
+from unlearning.budget import epsilon_of
+
+SECOND = 1_000_000
+_LATENCY = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 86_400, 604_800, 2_592_000)
+_PHASES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300, 1800, 7200)
+_OPEN = ("queued", "running", "held")
+# a tenant's name belongs to the label, or two tenants' models of one name would be one series
+_LABEL = case((Model.tenant_id == DEFAULT_TENANT, Model.name), else_=Model.tenant_id + "/" + Model.name)
+
+
+class _Scrape:
+    """One scrape's collector: its metrics were computed before prometheus_client asks for them."""
+
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self._metrics)
+
+
+def render(database: Database) -> bytes:
+    """The exposition text: this process's own metrics, then the database's. Raises Busy."""
+    with database.read() as session:
+        metrics = [*_requests(session), *_releases(session), *_budgets(session), *_processes(session)]
+    registry = CollectorRegistry()
+    registry.register(_Scrape(metrics))
+    return generate_latest(REGISTRY) + generate_latest(registry)
+
+
+def _requests(session: Session) -> Iterator[Metric]:
+    """Steps of requests are counted from the audit log, so that the counter never goes down."""
+    total = CounterMetricFamily(
+        "expunge_deletion_requests",
+        "Deletion requests that reached a status, as the audit log tells",
+        labels=["status"],
+    )
+    kinds = {f"request.{status}": status for status in ("completed", "held", "cancelled", "rejected")}
+    kinds["request.accepted"] = "queued"
+    counts = select(AuditEntry.kind, func.count()).where(AuditEntry.kind.in_(kinds)).group_by(AuditEntry.kind)
+    found = {kind: count for kind, count in session.execute(counts)}
+    for kind, status in sorted(kinds.items()):
+        total.add_metric([status], found.get(kind, 0))
+    yield total
+    at = now(session)
+    pending = _per_model("expunge_deletion_requests_pending", "Tasks of a model that are not finished")
+    oldest = _per_model(
+        "expunge_deletion_oldest_pending_seconds", "Age of the oldest unfinished task, from its receipt"
+    )
+    overdue = _per_model("expunge_requests_overdue", "Unfinished tasks whose statutory deadline is over")
+    late = func.sum(case((DeletionRequest.due_at < at, 1), else_=0))
+    waiting = (
+        select(_LABEL, func.count(Task.id), func.min(DeletionRequest.received_at), late)
+        .select_from(Model)
+        .outerjoin(Task, (Task.model_id == Model.id) & Task.status.in_(_OPEN))
+        .outerjoin(DeletionRequest, DeletionRequest.id == Task.request_id)
+        .group_by(_LABEL)
+    )
+    for model, count, received_at, too_late in session.execute(waiting):
+        pending.add_metric([model], count)
+        oldest.add_metric([model], (at - received_at) / SECOND if received_at is not None else 0)
+        overdue.add_metric([model], int(too_late or 0))
+    yield from (pending, oldest, overdue)
+
+
+def _releases(session: Session) -> Iterator[Metric]:
+    taken = (Task.completed_at - DeletionRequest.received_at) / float(SECOND)
+    done = (
+        select(_LABEL, Task.method, *_buckets(taken, _LATENCY))
+        .join(Model, Model.id == Task.model_id)
+        .join(DeletionRequest, DeletionRequest.id == Task.request_id)
+        .where(Task.status == "completed", Task.version_id.is_not(None), Task.method.is_not(None))
+        .group_by(_LABEL, Task.method)
+    )
+    latency = HistogramMetricFamily(
+        "expunge_deletion_latency_seconds",
+        "From the receipt of a request to the publication that carried it out",
+        labels=["model", "method"],
+    )
+    yield _fill(latency, session.execute(done), _LATENCY)
+    phases = (
+        select(_LABEL, PhaseSeconds.method, PhaseSeconds.phase, *_buckets(PhaseSeconds.seconds, _PHASES))
+        .join(Model, Model.id == PhaseSeconds.model_id)
+        .group_by(_LABEL, PhaseSeconds.method, PhaseSeconds.phase)
+    )
+    seconds = HistogramMetricFamily(
+        "expunge_unlearning_seconds", "Phases of a release", labels=["model", "method", "phase"]
+    )
+    yield _fill(seconds, session.execute(phases), _PHASES)
+    forgotten = CounterMetricFamily("expunge_samples_forgotten", "Samples forgotten", labels=["model", "method"])
+    published = CounterMetricFamily("expunge_publications", "Releases by result", labels=["model", "result"])
+    head = _per_model("expunge_model_version", "Number of the version that is served")
+    versions = select(_LABEL, Version.method, func.sum(Version.samples), func.count(), func.max(Version.number))
+    numbers: dict[str, tuple[int, int]] = {}
+    for model, method, samples, count, newest in session.execute(
+        versions.join(Model, Model.id == Version.model_id).group_by(_LABEL, Version.method)
+    ):
+        forgotten.add_metric([model, method], int(samples))
+        count_so_far, newest_so_far = numbers.get(model, (0, 0))
+        numbers[model] = (count_so_far + count, max(newest_so_far, newest))
+    for model, (count, newest) in numbers.items():
+        published.add_metric([model, "published"], count)
+        head.add_metric([model], newest)
+    for model, count in session.execute(_withheld()):
+        published.add_metric([model, "withheld"], count)
+    yield from (forgotten, published, head)
+
+
+def _withheld() -> Select[Any]:
+    """Draws that were charged and then held by the utility gate."""
+    return (
+        select(_LABEL, func.count())
+        .join(Lineage, Lineage.model_id == Model.id)
+        .join(BudgetEntry, BudgetEntry.lineage_id == Lineage.id)
+        .where(BudgetEntry.version_id.is_(None))
+        .group_by(_LABEL)
+    )
+
+
+def _budgets(session: Session) -> Iterator[Metric]:
+    spent = _per_model("expunge_budget_epsilon_spent", "Epsilon of all releases of the lineage, at the policy's delta")
+    limit = _per_model("expunge_budget_epsilon_limit", "Epsilon that the policy allows the lineage")
+    ratio = _per_model("expunge_budget_spent_ratio", "Spent share of the lineage's budget, in mu squared")
+    rows = (
+        select(_LABEL, Lineage.spent, Lineage.budget, Lineage.epsilon, Lineage.delta)
+        .join(Lineage, Lineage.id == Model.lineage_id)
+        .where(Lineage.budget.is_not(None), Lineage.epsilon.is_not(None), Lineage.delta.is_not(None))
+    )
+    for model, units, budget, epsilon, delta in session.execute(rows):
+        spent.add_metric([model], epsilon_of(units, delta))
+        limit.add_metric([model], epsilon)
+        ratio.add_metric([model], units / budget if budget else 1)
+    yield from (spent, limit, ratio)
+
+
+def _processes(session: Session) -> Iterator[Metric]:
+    beats = GaugeMetricFamily(
+        "expunge_worker_heartbeat_timestamp_seconds", "Last heartbeat of a worker or keeper", labels=["worker"]
+    )
+    for process, beat_at in session.execute(select(Heartbeat.process, Heartbeat.beat_at)):
+        beats.add_metric([process], beat_at / SECOND)
+    yield beats
+    newest = session.scalar(select(func.max(AuditEntry.log_index)))
+    yield GaugeMetricFamily(
+        "expunge_audit_log_size", "Entries in the signed log", value=(-1 if newest is None else newest) + 1
+    )
+
+
+def _per_model(name: str, text: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, labels=["model"])
+
+
+def _buckets(seconds: Any, bounds: tuple[float, ...]) -> list[ColumnElement[Any]]:
+    """Columns: how many values lie at or below each bound, how many there are, and their sum."""
+    below = [func.sum(case((seconds <= bound, 1), else_=0)) for bound in bounds]
+    return [*below, func.count(), func.sum(seconds)]
+
+
+def _fill(family: HistogramMetricFamily, rows: Iterable[Any], bounds: tuple[float, ...]) -> Metric:
+    """Add one sample per row: its labels, then what ``_buckets`` selected."""
+    for row in rows:
+        values, counts = list(row[: -len(bounds) - 2]), list(row[-len(bounds) - 2 :])
+        *below, total, seconds = counts
+        buckets = [(str(float(bound)), int(count)) for bound, count in zip(bounds, below, strict=True)]
+        family.add_metric(values, [*buckets, ("+Inf", int(total))], float(seconds))
+    return family

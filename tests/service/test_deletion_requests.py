@@ -1,0 +1,306 @@
+"""Taking in deletion requests over HTTP, on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import func, select
+
+from service.context import Service
+from service.intake import Order, commitment
+from service.progress import settle
+from service.queue import publisher
+from service.records import AuditEntry, DeletionRequest, IdempotencyKey, Membership, Model, Task, Tombstone
+from tests.service.worlds import live_model, publish
+
+PATH = "/v1/deletion-requests"
+CANARY = "canary-3f9a77-person@example.org"
+
+
+def post(client: TestClient, key: str | None = None, **body: Any) -> Any:
+    headers = {"Idempotency-Key": key or secrets.token_hex(8)}
+    return client.post(PATH, json=body, headers=headers)
+
+
+def test_a_known_subject_is_queued_for_every_model_that_was_trained_on_them(
+    client: TestClient, service: Service
+) -> None:
+    live_model(service, "digits")
+    live_model(service, "faces", {"ada": ["x"]})
+    live_model(service, "others", {"zoe": ["z"]})
+    answer = post(client, subject_id="ada", regulation="gdpr")
+    assert answer.status_code == 202
+    body = answer.json()
+    assert answer.headers["location"] == f"{PATH}/{body['id']}"
+    assert answer.headers["retry-after"]
+    assert body["status"] == "queued"
+    assert [part["model"] for part in body["models"]] == ["digits", "faces"]
+    assert {part["status"] for part in body["models"]} == {"queued"}
+    shown = client.get(answer.headers["location"]).json()
+    assert shown == {name: value for name, value in body.items() if name != "opening"}
+
+
+def test_an_unknown_subject_completes_at_once_and_leaves_a_tombstone(client: TestClient, service: Service) -> None:
+    live_model(service)
+    body = post(client, subject_id="nobody").json()
+    assert (body["status"], body["samples"], body["reason"], body["models"]) == ("completed", 0, "no_match", [])
+    assert body["completed_at"] is not None
+    with service.database.read() as session:
+        assert session.scalar(select(func.count()).select_from(Tombstone)) == 1
+
+
+def test_a_model_that_is_preparing_always_gets_a_task(client: TestClient, service: Service) -> None:
+    assert (
+        client.post("/v1/models", json={"name": "new", "recipe": "digits", "method": "recollection"}).status_code == 202
+    )
+    body = post(client, subject_id="nobody").json()
+    assert body["status"] == "queued"
+    assert [part["model"] for part in body["models"]] == ["new"]
+
+
+def test_a_request_can_be_limited_to_models(client: TestClient, service: Service) -> None:
+    live_model(service, "digits")
+    live_model(service, "faces", {"ada": ["x"]})
+    body = post(client, subject_id="ada", models=["faces"]).json()
+    assert [part["model"] for part in body["models"]] == ["faces"]
+
+
+def test_a_request_by_samples_writes_one_tombstone_for_each(client: TestClient, service: Service) -> None:
+    live_model(service)
+    body = post(client, sample_ids=["ada-1", "ada-1", "unknown"]).json()
+    assert body["status"] == "queued"
+    assert body["subject_digest"] is None
+    with service.database.read() as session:
+        assert session.scalar(select(func.count()).select_from(Tombstone)) == 2
+
+
+def test_a_second_request_for_the_same_person_gets_tasks_of_its_own(client: TestClient, service: Service) -> None:
+    live_model(service)
+    first, second = post(client, subject_id="ada").json(), post(client, subject_id="ada").json()
+    assert first["id"] != second["id"]
+    assert first["models"] == second["models"]
+
+
+def test_an_unknown_model_is_refused_and_nothing_is_written(client: TestClient, service: Service) -> None:
+    answer = post(client, subject_id="ada", models=["digits", CANARY.partition("@")[0]])
+    assert answer.status_code == 422
+    assert answer.json()["code"] == "unknown_model"
+    assert [error["pointer"] for error in answer.json()["errors"]] == ["/models/0", "/models/1"]
+    assert "canary" not in answer.text
+    with service.database.read() as session:
+        for table in (DeletionRequest, Tombstone, IdempotencyKey):
+            assert session.scalar(select(func.count()).select_from(table)) == 0
+
+
+def test_the_same_key_and_body_is_the_same_request(client: TestClient, service: Service) -> None:
+    live_model(service)
+    first, again = post(client, "k-1", subject_id="ada"), post(client, "k-1", subject_id="ada")
+    assert again.status_code == 202
+    assert again.json() == first.json()
+    assert again.headers["location"] == first.headers["location"]
+    with service.database.read() as session:
+        assert session.scalar(select(func.count()).select_from(DeletionRequest)) == 1
+
+
+def test_the_same_key_with_another_body_is_refused(client: TestClient, service: Service) -> None:
+    post(client, "k-1", subject_id="ada")
+    answer = post(client, "k-1", subject_id="bob")
+    assert (answer.status_code, answer.json()["code"]) == (422, "idempotency_key_reused")
+
+
+def test_keys_of_two_callers_do_not_meet(client: TestClient, key_of: Callable[..., dict[str, str]]) -> None:
+    first = post(client, "k-1", subject_id="ada").json()
+    client.headers.update(key_of())
+    assert post(client, "k-1", subject_id="bob").json()["id"] != first["id"]
+
+
+@pytest.mark.parametrize("key", ["", "a\\b", 'un"quoted', "x" * 256, '"' + "y" * 256 + '"', "caf\u00e9".encode()])
+def test_a_malformed_idempotency_key_is_refused(client: TestClient, key: Any) -> None:
+    answer = client.post(PATH, json={"subject_id": "ada"}, headers={"Idempotency-Key": key})
+    assert (answer.status_code, answer.json()["code"]) == (400, "idempotency_key_invalid")
+
+
+def test_a_missing_idempotency_key_is_refused(client: TestClient) -> None:
+    answer = client.post(PATH, json={"subject_id": "ada"})
+    assert (answer.status_code, answer.json()["code"]) == (400, "idempotency_key_missing")
+
+
+def test_a_quoted_key_and_a_bare_one_are_the_same(client: TestClient) -> None:
+    assert post(client, '"k 1"', subject_id="ada").status_code == 202
+    assert post(client, '"k1"', subject_id="ada").json() == post(client, "k1", subject_id="ada").json()
+
+
+def test_an_expired_key_may_be_used_again(client: TestClient, service: Service) -> None:
+    first = post(client, "k-1", subject_id="ada").json()
+    with service.database.write() as session:
+        for row in session.scalars(select(IdempotencyKey)):
+            row.expires_at = 1
+    assert post(client, "k-1", subject_id="bob").json()["id"] != first["id"]
+
+
+def test_many_calls_with_one_key_make_one_request(client: TestClient, service: Service) -> None:
+    live_model(service)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: post(client, "k-1", subject_id="ada"), range(8)))
+    assert {answer.status_code for answer in answers} <= {202, 409}
+    assert len({answer.json()["id"] for answer in answers if answer.status_code == 202}) == 1
+    with service.database.read() as session:
+        assert session.scalar(select(func.count()).select_from(DeletionRequest)) == 1
+        assert session.scalar(select(func.count()).select_from(Task)) == 1
+
+
+def test_no_table_holds_the_subject_in_clear(client: TestClient, service: Service) -> None:
+    live_model(service)
+    post(client, subject_id=CANARY)
+    post(client, sample_ids=[CANARY])
+    with service.database.read() as session:
+        for table in (DeletionRequest, Tombstone, Task, AuditEntry, IdempotencyKey):
+            for row in session.execute(select(table.__table__)):  # type: ignore[arg-type]
+                assert CANARY not in repr(row)
+
+
+def test_the_opening_proves_whom_the_audit_entry_names_and_is_kept_nowhere(
+    client: TestClient, service: Service
+) -> None:
+    answer = post(client, "k-1", subject_id="ada").json()
+    with service.database.read() as session:
+        entry = json.loads(session.scalars(select(AuditEntry.body).where(AuditEntry.kind == "request.accepted")).one())
+        stored = session.scalars(select(IdempotencyKey)).one()
+        assert "opening" not in stored.answer
+        for table in (DeletionRequest, AuditEntry):
+            assert answer["opening"] not in repr(session.execute(select(table.__table__)).all())  # type: ignore[arg-type]
+    opening = bytes.fromhex(answer["opening"])
+    assert entry["commitment"] == commitment(opening, Order(subject_id="ada"))
+    assert entry["commitment"] != commitment(opening, Order(subject_id="bob"))
+
+
+def test_gdpr_is_due_in_a_month_and_ccpa_in_45_days(client: TestClient) -> None:
+    gdpr = post(client, subject_id="a", regulation="gdpr", received_at="2026-01-31T10:00:00+02:00").json()
+    assert (gdpr["received_at"], gdpr["due_at"]) == ("2026-01-31T08:00:00.000000Z", "2026-02-28T08:00:00.000000Z")
+    ccpa = post(client, subject_id="a", regulation="ccpa", received_at="2026-01-31T08:00:00Z").json()
+    assert ccpa["due_at"] == "2026-03-17T08:00:00.000000Z"
+    assert post(client, subject_id="a").json()["due_at"] is None
+
+
+def test_a_request_cannot_come_from_the_future(client: TestClient) -> None:
+    later = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
+    answer = post(client, subject_id="ada", received_at=later)
+    assert (answer.status_code, answer.json()["code"]) == (422, "received_in_future")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"subject_id": "ada", "sample_ids": ["x"]},
+        {"subject_id": ""},
+        {"subject_id": 7},
+        {"subject_id": "x" * 513},
+        {"sample_ids": []},
+        {"sample_ids": "ada"},
+        {"sample_ids": [str(n) for n in range(51)]},
+        {"subject_id": "ada", "models": []},
+        {"subject_id": "ada", "models": ["../../etc"]},
+        {"subject_id": "ada", "regulation": "hipaa"},
+        {"subject_id": "ada", "received_at": "2026-01-31T10:00:00"},
+        {"subject_id": "ada", "received_at": "2026-01-31"},
+        {"subject_id": "ada", "received_at": 1700000000},
+        {"subject_id": "ada", "received_at": "0001-01-01T00:00:00+23:59"},
+        {"subject_id": "ada", CANARY: 1},
+        {"subject_id": {CANARY: CANARY}},
+        {"subject_id": "\ud800" + CANARY},
+        [CANARY],
+        CANARY,
+        None,
+    ],
+)
+def test_a_malformed_order_is_a_problem_that_repeats_nothing(client: TestClient, service: Service, body: Any) -> None:
+    answer = client.post(
+        PATH, content=json.dumps(body), headers={"Idempotency-Key": "k", "Content-Type": "application/json"}
+    )
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert "canary" not in answer.text
+    assert {"type", "title", "status", "detail", "instance", "code", "errors"} <= answer.json().keys()
+    with service.database.read() as session:
+        assert session.scalar(select(func.count()).select_from(DeletionRequest)) == 0
+
+
+def test_the_cancel_window_keeps_tasks_from_being_claimed(client: TestClient, service: Service) -> None:
+    live_model(service)
+    object.__setattr__(service, "settings", service.settings.model_copy(update={"cancel_window_seconds": 3600.0}))
+    post(client, subject_id="ada")
+    with service.database.read() as session:
+        task = session.scalars(select(Task)).one()
+    assert task.not_before - task.created_at == 3_600_000_000
+
+
+def test_a_request_is_completed_only_when_every_model_is(client: TestClient, service: Service) -> None:
+    models = [live_model(service, "digits"), live_model(service, "faces", {"ada": ["x"]})]
+    body = post(client, subject_id="ada").json()
+    for count, model in enumerate(models, start=1):
+        version = publish(service, model, model.name.encode())
+        with service.database.write() as session:
+            task = session.scalars(select(Task).where(Task.model_id == model.id)).one()
+            task.status, task.samples, task.version_id, task.method = "completed", 2, version.id, "recollection"
+            assert settle(session, [body["id"]]) == ([] if count == 1 else [body["id"]])
+        shown = client.get(f"{PATH}/{body['id']}").json()
+        assert shown["status"] == ("queued" if count == 1 else "completed")
+    assert shown["samples"] == 4
+    assert [part["version"] for part in shown["models"]] == [2, 2]
+
+
+def test_the_list_pages_through_everything_once_newest_first(client: TestClient, service: Service) -> None:
+    live_model(service)
+    made = [post(client, subject_id="ada" if n % 2 else f"p{n}").json()["id"] for n in range(7)]
+    seen, cursor = [], None
+    while True:
+        answer = client.get(PATH, params={"limit": 3} | ({"cursor": cursor} if cursor else {}))
+        page = answer.json()
+        seen += [each["id"] for each in page["data"]]
+        assert page["has_more"] == (page["next_cursor"] is not None) == ("next" in answer.links)
+        if not page["has_more"]:
+            break
+        cursor = page["next_cursor"]
+        assert f"cursor={cursor}" in answer.links["next"]["url"]
+    assert sorted(seen) == sorted(made)
+    times = [client.get(f"{PATH}/{each}").json()["received_at"] for each in seen]
+    assert times == sorted(times, reverse=True)
+    assert len(client.get(PATH, params={"status": "queued"}).json()["data"]) == 3
+    assert len(client.get(PATH, params={"model": "digits"}).json()["data"]) == 3
+    assert client.get(PATH, params={"model": "others"}).json()["data"] == []
+
+
+@pytest.mark.parametrize("cursor", ["x", "W10", "WyJhIiwiYiJd", "WzEsICJhIiwgMl0", "bnVsbA", "WzFlOTk5LCAiYSJd"])
+def test_a_cursor_we_did_not_make_is_refused(client: TestClient, cursor: str) -> None:
+    assert client.get(PATH, params={"cursor": cursor}).status_code == 400
+
+
+def test_a_request_of_another_tenant_does_not_exist(client: TestClient, key_of: Callable[..., dict[str, str]]) -> None:
+    made = post(client, subject_id="ada").json()["id"]
+    other = key_of(tenant_id="other")
+    assert client.get(f"{PATH}/{made}", headers=other).status_code == 404
+    assert client.get(PATH, headers=other).json()["data"] == []
+
+
+def test_a_broker_that_is_down_does_not_fail_the_request(client: TestClient, service: Service) -> None:
+    live_model(service)
+    object.__setattr__(service, "bell", publisher("redis://127.0.0.1:1/0"))
+    assert post(client, subject_id="ada").status_code == 202
+
+
+def test_membership_rows_are_found_by_sample_in_long_lists(service: Service, client: TestClient) -> None:
+    live_model(service, "many", {f"p{n}": [f"s{n}"] for n in range(1200)})
+    object.__setattr__(service, "settings", service.settings.model_copy(update={"max_sample_ids": 2000}))
+    body = post(client, sample_ids=[f"none{n}" for n in range(1100)] + ["s1199"]).json()
+    assert body["status"] == "queued"
+    with service.database.read() as session:
+        assert session.scalar(select(func.count()).select_from(Membership)) == 1200
+        assert session.scalar(select(func.count()).select_from(Model)) == 1
