@@ -11,7 +11,7 @@ L-Lipschitz, and eta is constant:
 The proof of the second: compare both runs through the step map of the retained samples, which expands distances by
 at most 1 + eta L. Up to step T-K the full gradient differs from the retained one by (m/n) ||grad F_U - grad F_D||
 <= 2 m G / n at the same point; after it nothing is added. ``Descent.distance`` is this recursion with varying step
-sizes, weight decay and clipping, never more than the length of both paths.
+sizes, weight decay and clipping.
 
 With ``Training.sample_clip`` = G, G is true instead of measured: clipping projects each sample's gradient on a ball,
 which keeps it L-Lipschitz. For the claim ``proved`` L must be a closed form too.
@@ -31,7 +31,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from unlearning.protocol import Refused
+from unlearning.heads import Head, head_of
+from unlearning.problem import Problem
+from unlearning.protocol import Examples, Refused
 
 
 def published_h(steps: int, rewound: int, *, rate: float, smoothness: float, samples: int, forgotten: int) -> float:
@@ -84,15 +86,12 @@ class Descent:
     reference: str = "renormalised"
 
     def distance(self) -> float:
-        """Bound of ||rewound - retrained||: full batches, the same w_0.
+        """Bound of ||rewound - retrained||: full batches, the same w_0, exact arithmetic. Infinite on overflow.
 
-        d_0 = 0; d_{t+1} = min(growth_t d_t + eta_t c_t, drift_t) with c_t = c up to step T-K and 0 after it,
-        c = 2 m G / n (renormalised) or m G / n (fixed denominator).
-
-        * growth_t = |1 - eta_t lambda| + eta_t L, by the Lipschitz constant. A clipped step projects the whole
-          gradient on a ball, which expands nothing but mixes decay and data: 1 + eta_t (lambda + L).
-        * drift_t = |1 - eta_t lambda| d_t + 2 eta_t G, because a data gradient is at most G long whoever is in
-          it; d_t + 2 eta_t C for a clipped step. The distance never exceeds the length of both paths.
+        d_0 = 0; d_{t+1} = growth_t d_t + eta_t c_t with c_t = c before step T-K and 0 from it on,
+        c = 2 m G / n (renormalised) or m G / n (fixed denominator), growth_t = |1 - eta_t lambda| + eta_t L.
+        A clipped step projects the whole gradient on a ball, which expands nothing but mixes decay and data:
+        growth_t = 1 + eta_t (lambda + L).
         """
         _check_counts(len(self.rates), self.rewound, self.samples, self.forgotten)
         factor = 2.0 if self.reference == "renormalised" else 1.0
@@ -100,20 +99,23 @@ class Descent:
         distance = 0.0
         for step, rate in enumerate(self.rates):
             source = rate * change if step < len(self.rates) - self.rewound else 0.0
-            distance = min(self._growth(rate) * distance + source, self._drift(rate, distance))
+            distance = self._growth(rate) * distance + source
         return distance
 
     def ignorance(self) -> float:
-        """What holds for any two data sets: the same w_0, and no step longer than its bound."""
+        """What holds for any two data sets: the same w_0, and no data gradient longer than G (no step than C)."""
         distance = 0.0
         for rate in self.rates:
-            distance = self._drift(rate, distance)
+            if self.step_clip is not None:
+                distance += 2 * rate * self.step_clip
+            else:
+                distance = self._shrink(rate) * distance + 2 * rate * self.gradient_bound
         return distance
 
     def require_useful(self) -> float:
         """The distance. Raises Refused when it is vacuous: no smaller than ``ignorance``."""
         distance, ignorance = self.distance(), self.ignorance()
-        if self.forgotten and distance >= ignorance * (1 - 1e-9):
+        if self.forgotten and distance >= ignorance:
             raise Refused(
                 f"The bound {distance:.3g} is vacuous: any two data sets end within {ignorance:.3g}.",
                 "Rewind further back, train shorter or slower, or require no proof.",
@@ -128,20 +130,24 @@ class Descent:
             return 1 + rate * (max(self.decay) + self.smoothness)
         return self._shrink(rate) + rate * self.smoothness
 
-    def _drift(self, rate: float, distance: float) -> float:
-        if self.step_clip is not None:
-            return distance + 2 * rate * self.step_clip
-        return self._shrink(rate) * distance + 2 * rate * self.gradient_bound
+
+def closed_form_smoothness(problem: Problem, feature_norm: float) -> float:
+    """L of every sample's data gradient for a linear head on features of norm at most ``feature_norm``.
+
+    ||x||^2 / 2 for softmax, ||x||^2 / 4 for logistic regression, ||x||^2 for the squared losses; the constant feature
+    of a bias counts. Raises Refused where the model is no linear head.
+    """
+    return _head(problem).curve.steepness * feature_norm**2
 
 
-def logistic_smoothness(features: Tensor) -> float:
-    """L = max ||x||^2 / 4 of the logistic loss; ``features`` (n, p), a constant feature added for the bias."""
-    return _largest_square(features) / 4
-
-
-def softmax_smoothness(features: Tensor) -> float:
-    """L = max ||x||^2 / 2 of softmax regression; ``features`` (n, p), a constant feature added for the bias."""
-    return _largest_square(features) / 2
+def require_features_within(problem: Problem, examples: Examples, feature_norm: float) -> None:
+    """Raises Refused where some sample's features (the constant 1 of a bias included) are longer than that."""
+    longest = float(_head(problem).features(examples.inputs).double().norm(dim=1).max())
+    if longest > feature_norm * (1 + 1e-6):
+        raise Refused(
+            f"A sample's features have norm {longest:.6g}, above feature_norm = {feature_norm:g}.",
+            "Scale every sample's features, or declare a larger feature_norm.",
+        )
 
 
 def lipschitz_ratio(gradient_difference: Tensor, weight_difference: Tensor) -> float:
@@ -149,8 +155,14 @@ def lipschitz_ratio(gradient_difference: Tensor, weight_difference: Tensor) -> f
     return float(gradient_difference.norm() / weight_difference.norm())
 
 
-def _largest_square(features: Tensor) -> float:
-    return float(features.double().square().sum(1).max())
+def _head(problem: Problem) -> Head:
+    head = head_of(problem)
+    if head is None:
+        raise Refused(
+            "This model is no linear head: its gradients have no Lipschitz constant in closed form.",
+            "Put a linear head on a frozen backbone, or require no proof.",
+        )
+    return head
 
 
 def _check_counts(steps: int, rewound: int, samples: int, forgotten: int) -> None:

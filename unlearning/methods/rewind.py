@@ -23,8 +23,9 @@ Deviations from the paper, each with its reason:
   release is ``estimated`` at most.
 * The bound is a tighter one than theorem 3.1, and noise follows the exact Gaussian curve (``unlearning.descent``).
 * Training may clip: a step by its batch, or each sample's gradient. The repeated steps clip in the same way.
-* The inverse steps of algorithm 3 are taken in float64 and then taken forward again: they are ill-conditioned, so a
-  model that did not come from this recipe's gradient descent is noticed instead of rewound to nowhere.
+* The inverse steps of algorithm 3 are taken in float64 and then taken forward again: they are ill-conditioned, and
+  a rewind that does not come back to the given weights is refused. That cannot tell whether the weights were trained
+  by this recipe: every vector has a rewind.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from unlearning.descent import Descent
+from unlearning.descent import Descent, closed_form_smoothness, require_features_within
 from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State
 from unlearning.training import REFERENCES, advance, rate_of, replay, silent
 
@@ -137,7 +138,7 @@ class Proximal:
         if not error <= self.tolerance:
             raise Refused(
                 f"The steps taken again from the rewound weights end {error:.2g} of the way off.",
-                "The weights do not come from this recipe's gradient descent, or K is too large: lower fraction.",
+                "Too many steps are undone for this precision: lower fraction, or use newton or retrain.",
             )
         return error
 
@@ -153,6 +154,8 @@ class Rewind:
         fraction: K/T in (0, 1]: the share of the training that a release repeats. 1 is retraining.
         source: ``checkpoint`` (needs the trajectory) or ``proximal`` (trained elsewhere by gradient descent).
         reference: what a thinned batch is divided by, ``renormalised`` or ``fixed-denominator``.
+        feature_norm: for a linear head, a bound on the norm of a sample's features (the constant 1 of a bias
+            included) that does not come from the data; checked at preparation. L follows from it in closed form.
     """
 
     name: ClassVar[str] = "rewind"
@@ -161,6 +164,7 @@ class Rewind:
     fraction: float = 0.41
     source: str = "checkpoint"
     reference: str = "renormalised"
+    feature_norm: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
@@ -181,6 +185,8 @@ class Rewind:
                 "A model that was trained to convergence did not end in its last gradient step.",
                 "Use newton or retrain, or train without converge.",
             )
+        if self.feature_norm is not None:
+            require_features_within(problem, examples, self.feature_norm)
         rewound = SOURCES[self.source].rewind(self, problem, examples, learned)
         progress(1.0)
         full = all(len(batch) == len(examples) for batch in rewound.batches)
@@ -223,16 +229,11 @@ class Rewind:
         facts = dict(state.facts) | {"forgotten": int(absent.sum())}
         return Forgotten(replace(state, weights=w, facts=facts), {"steps": len(rates)})
 
-    def descent(
-        self, problem: Problem, state: State, smoothness: float, gradient_bound: float | None = None
-    ) -> Descent:
-        """What the bounds need, for a release with this state. G defaults to ``Training.sample_clip``.
+    def descent(self, problem: Problem, state: State, *, smoothness: float, gradient_bound: float) -> Descent:
+        """What the bound depends on, with given L and G (measured ones make it ``estimated``).
 
-        Raises Refused where the theorem does not apply: mini-batches, or no bound on a sample's gradient.
+        Raises Refused for mini-batches: the theorem is about full-batch gradient descent.
         """
-        bound = gradient_bound if gradient_bound is not None else problem.training.sample_clip
-        if bound is None:
-            raise Refused("Nothing bounds a sample's gradient.", "Set sample_clip in the training.")
         if not state.facts["full_batch"]:
             raise Refused("The bound holds for full-batch gradient descent.", "Train without batch_size.")
         return Descent(
@@ -240,12 +241,28 @@ class Rewind:
             rewound=_count(state, "rewound"),
             samples=_count(state, "samples"),
             forgotten=_count(state, "forgotten"),
-            gradient_bound=bound,
+            gradient_bound=gradient_bound,
             smoothness=smoothness,
             decay=(float(problem.decay.min()), float(problem.decay.max())),
             step_clip=problem.training.clip,
             reference=self.reference,
         )
+
+    def proved(self, problem: Problem, state: State) -> Descent:
+        """The same with constants that need no data: L in closed form, G = ``Training.sample_clip``.
+
+        Its ``require_useful()`` bounds the distance to the clipped retraining in exact arithmetic. Raises Refused
+        where a condition of that proof is missing.
+        """
+        clip = problem.training.sample_clip
+        if clip is None:
+            raise Refused("Nothing bounds a sample's gradient.", "Set sample_clip in the training.")
+        if self.feature_norm is None:
+            raise Refused("No bound of the features' norm is declared.", "Set the method's option feature_norm.")
+        if state.facts["source"] != "checkpoint":
+            raise Refused("The proof needs the training's own checkpoint.", "Train here, with source=checkpoint.")
+        smoothness = closed_form_smoothness(problem, self.feature_norm)
+        return self.descent(problem, state, smoothness=smoothness, gradient_bound=clip)
 
 
 def _retained(state: State, forget: ForgetSet, retain: Examples | None) -> Examples:
