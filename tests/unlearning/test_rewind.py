@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from unlearning import Problem, Recipe, Samples, Training
@@ -161,6 +163,17 @@ def test_a_recorded_training_of_the_users_own_is_rewound() -> None:
     half = dense_run(problem, [b.tolist() for b in batches[:3]], rates[:3], [], problem.initial())
     expected = dense_run(problem, [b.tolist() for b in batches[3:]], rates[3:], [5, 15], half)
     torch.testing.assert_close(release(method, problem, state, [5, 15], []).weights, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_state_survives_storage(name: str) -> None:
+    problem = problem_of(SETTINGS[name], deep)
+    method = Rewind(fraction=0.4)
+    start = method.prepare(problem, everyone_of(problem), train(problem, everyone_of(problem)))
+    tensors = load(save({"weights": start.weights, **start.tensors}))
+    stored = State(tensors.pop("weights"), tensors, json.loads(json.dumps(dict(start.facts))))
+    ahead, again = (release(method, problem, state, [3], []).weights for state in (start, stored))
+    assert torch.equal(ahead, again)
 
 
 # --- the proximal-point method ---------------------------------------------------------------------------------

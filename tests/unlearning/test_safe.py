@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from unlearning import Problem, Recipe, Samples, Training
@@ -297,6 +298,17 @@ def test_freeze_forgets_the_last_of_a_class_too(problem: Problem, everyone: Exam
 def test_the_state_of_freeze_does_not_grow(problem: Problem, everyone: Examples, learned: Learned) -> None:
     states = [stream(Safe(), problem, everyone, learned, ROUNDS[:rounds]) for rounds in range(4)]
     assert len({sum(t.numel() for t in state.tensors.values()) for state in states}) == 1
+
+
+@pytest.mark.parametrize("method", [Safe(mode=mode, features=features) for mode in MODES for features in (2, 64)])
+def test_a_state_survives_storage(method: Safe, problem: Problem, everyone: Examples, learned: Learned) -> None:
+    state = again = method.prepare(problem, everyone, learned)
+    for positions in ROUNDS:
+        stored = load(save({"weights": again.weights, **again.tensors}))
+        again = State(stored.pop("weights"), stored, json.loads(json.dumps(dict(again.facts))))
+        again = method.forget(problem, again, ask(everyone, positions), None, GENERATOR).state
+        state = method.forget(problem, state, ask(everyone, positions), None, GENERATOR).state
+        assert torch.equal(again.weights, state.weights)
 
 
 # --- bad input -------------------------------------------------------------------------------------------------

@@ -252,7 +252,7 @@ class Safe:
         tensors |= _pack("before", moments) | _pack("now", moments) | MODES[self.mode].start(examples, origin)
         variance = float(points.var(0, correction=0).mean())
         facts: dict[str, Json] = {"mode": self.mode, "samples": len(examples), "forgotten": 0, "releases": 0}
-        return State(origin, tensors, facts | {"ridge": self.ridge * max(variance, 1e-12)})
+        return State(origin.clone(), tensors, facts | {"ridge": self.ridge * max(variance, 1e-12)})
 
     def forget(
         self,
@@ -320,7 +320,7 @@ class Safe:
         generator = torch.Generator().manual_seed(self.seed)
         draw = torch.randn(width, self.features, dtype=torch.float64, generator=generator)
         axes: Tensor = torch.linalg.qr(draw).Q
-        return axes.to(inputs.device)
+        return axes.contiguous().to(inputs.device)
 
 
 def _step(origin: Tensor, direction: Tensor, gamma: float) -> Tensor:
@@ -369,11 +369,9 @@ def _gradient_sum(problem: Problem, w: Tensor, examples: Examples, progress: Pro
 
 
 def _pack(name: str, moments: Moments) -> dict[str, Tensor]:
-    return {
-        f"{name}.counts": moments.counts,
-        f"{name}.means": moments.means,
-        f"{name}.covariances": moments.covariances,
-    }
+    parts = {"counts": moments.counts, "means": moments.means, "covariances": moments.covariances}
+    # safetensors stores no two tensors that share memory, and at preparation before and now are the same
+    return {f"{name}.{part}": value.clone() for part, value in parts.items()}
 
 
 def _unpack(name: str, state: State) -> Moments:
