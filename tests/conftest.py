@@ -25,14 +25,15 @@ def postgres_url(postgres_server: servers.Postgres) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def redis_server() -> Iterator[str]:
-    """URL of a running Redis that all tests of this pytest process share."""
-    with servers.redis_server() as url:
-        yield url
+def redis_server() -> Iterator[servers.Redis]:
+    """A running Redis that all tests of this pytest process share."""
+    with servers.redis_server() as server:
+        yield server
 
 
 @pytest.fixture
-def redis_url(redis_server: str) -> str:
+def redis_url(redis_server: servers.Redis) -> str:
     """URL of an empty Redis."""
-    redis.Redis.from_url(redis_server).flushall()
-    return redis_server
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.flushall()
+    return redis_server.url

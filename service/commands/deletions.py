@@ -1,0 +1,108 @@
+"""``expunge delete`` and ``requests``: ask for a deletion, follow it."""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+from typing import Annotated, Any
+
+import typer
+
+from service.commands.client import Client, connect
+from service.commands.screen import AsJson, CommandError, meter, show_facts, show_json, show_rows
+
+commands = typer.Typer(no_args_is_help=True, help="Deletion requests: list, show, cancel.")
+POLL_SECONDS = 0.3
+ENDED = {"completed", "cancelled", "rejected", "held"}
+
+Request = Annotated[str, typer.Argument(help="Id of a deletion request.")]
+
+
+def delete(
+    name: Annotated[str, typer.Argument(help="The model that must forget.")],
+    subject: Annotated[str | None, typer.Option(help="The person's id; - reads it from standard input.")] = None,
+    sample: Annotated[
+        list[str] | None, typer.Option(help="A sample's id instead of a person; may be repeated.")
+    ] = None,
+    regulation: Annotated[str | None, typer.Option(help="gdpr or ccpa: sets the deadline.")] = None,
+    received_at: Annotated[str | None, typer.Option(help="When the person asked, ISO 8601.")] = None,
+    idempotency_key: Annotated[str | None, typer.Option(help="Repeat a request safely; random otherwise.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Stay until it is completed, or held.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Forget a person in a model."""
+    if (subject is None) == (not sample):
+        raise typer.BadParameter("name either --subject or --sample")
+    body: dict[str, Any] = {"models": [name], "regulation": regulation, "received_at": received_at}
+    body |= (
+        {"subject_id": sys.stdin.read().strip() if subject == "-" else subject} if subject else {"sample_ids": sample}
+    )
+    with connect() as client:
+        request = client.post(
+            "/v1/deletion-requests",
+            {field: value for field, value in body.items() if value is not None},
+            idempotency_key or str(uuid.uuid4()),
+        )
+        if wait:
+            request = await_ended(client, request["id"])
+    _show(request, as_json)
+    if wait and request["status"] != "completed":
+        raise CommandError(
+            f"The request is {request['status']}: {_reasons(request)}", "It stays on record with its deadline."
+        )
+
+
+@commands.command("list")
+def list_requests(
+    status: Annotated[str | None, typer.Option(help="queued, running, completed, cancelled, rejected or held.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only requests that touch this model.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """All deletion requests, newest first."""
+    with connect() as client:
+        rows = list(client.pages("/v1/deletion-requests", status=status, model=model))
+    show_json(rows) if as_json else show_rows(rows, ("id", "status", "received_at", "due_at", "completed_at"))
+
+
+@commands.command("show")
+def show(request: Request, as_json: AsJson = False) -> None:
+    """One request and what each model did."""
+    with connect() as client:
+        record = client.get(f"/v1/deletion-requests/{request}")
+    _show(record, as_json)
+
+
+@commands.command("cancel")
+def cancel(request: Request, as_json: AsJson = False) -> None:
+    """Cancel a request inside its cancel window."""
+    with connect() as client:
+        record = client.delete(f"/v1/deletion-requests/{request}") or client.get(f"/v1/deletion-requests/{request}")
+    _show(record, as_json)
+
+
+def await_ended(client: Client, request_id: str) -> dict[str, Any]:
+    """Show the request's status until it ends or is held; returns it."""
+    with meter("deletion request") as progress:
+        while True:
+            request: dict[str, Any] = client.get(f"/v1/deletion-requests/{request_id}")
+            parts = [f"{part['model']} {part['status']}" for part in request["models"]]
+            done = sum(part["status"] in ENDED for part in request["models"])
+            progress.show(done / max(1, len(parts)), ", ".join(parts) or str(request["status"]))
+            if request["status"] in ENDED:
+                return request
+            time.sleep(POLL_SECONDS)
+
+
+def _show(request: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        show_json(request)
+        return
+    show_facts({name: value for name, value in request.items() if name != "models"})
+    if request["models"]:
+        show_rows(request["models"], ("model", "status", "samples", "version", "method", "reason"))
+
+
+def _reasons(request: dict[str, Any]) -> str:
+    reasons = [part["reason"] for part in request["models"] if part.get("reason")]
+    return ", ".join(reasons) or str(request.get("reason") or "no reason given")

@@ -1,0 +1,124 @@
+"""``expunge models``, ``versions`` and ``budget``: what is served, and what it may still cost."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated, Any
+
+import typer
+
+from service.commands.client import Client, connect
+from service.commands.screen import AsJson, CommandError, errors, meter, show_facts, show_json, show_rows
+
+commands = typer.Typer(no_args_is_help=True, help="Models: register, list, show.")
+POLL_SECONDS = 0.3
+SETTLED = {"live", "refused", "exhausted", "retired"}
+
+Name = Annotated[str, typer.Argument(help="The model's name.")]
+
+
+@commands.command("add")
+def add(
+    name: Name,
+    recipe: Annotated[str, typer.Option(help="Name of a recipe in EXPUNGE_RECIPES, e.g. digits.")],
+    method: Annotated[str, typer.Option(help="How people are forgotten: retrain, recollection, ...")] = "recollection",
+    epsilon: Annotated[float | None, typer.Option(help="Budget of the lineage.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Budget of the lineage.")] = None,
+    sigma: Annotated[float | None, typer.Option(help="Noise of each release, in units of the weights.")] = None,
+    delta_cap: Annotated[float | None, typer.Option(help="Greatest distance to retraining a release may have.")] = None,
+    fallback: Annotated[str | None, typer.Option(help="Method taken where the first one cannot.")] = None,
+    require: Annotated[str | None, typer.Option(help="Weakest basis that may be published: exact, proved, ...")] = None,
+    granularity: Annotated[str | None, typer.Option(help="subject or sample.")] = None,
+    reference: Annotated[str | None, typer.Option(help="renormalised or fixed-denominator.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Greatest effectiveness ratio that counts as working.")
+    ] = None,
+    on_exhausted: Annotated[str | None, typer.Option(help="retrain, rewind or hold.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="A field of the method, NAME=VALUE; may be repeated.")
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="Stay until the model is live or refused.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Register a model: it is trained (or imported) and its first version published."""
+    body = {
+        "name": name,
+        "recipe": recipe.removeprefix("examples/"),
+        "method": method,
+        "epsilon": epsilon,
+        "delta": delta,
+        "sigma": sigma,
+        "delta_cap": delta_cap,
+        "fallback": fallback,
+        "require": require,
+        "granularity": granularity,
+        "reference": reference,
+        "threshold": threshold,
+        "on_exhausted": on_exhausted,
+        "options": dict(_option(each) for each in option) if option else None,
+    }
+    with connect() as client:
+        answer = client.post("/v1/models", {field: value for field, value in body.items() if value is not None})
+        if wait:
+            await_prepared(client, name)
+            answer = client.get(f"/v1/models/{name}")
+    show_json(answer) if as_json else show_facts(answer)
+
+
+@commands.command("list")
+def list_models(as_json: AsJson = False) -> None:
+    """All models."""
+    with connect() as client:
+        rows = list(client.pages("/v1/models"))
+    show_json(rows) if as_json else show_rows(rows, ("name", "status", "policy.method", "basis", "recipe", "head"))
+
+
+@commands.command("show")
+def show(name: Name, as_json: AsJson = False) -> None:
+    """One model: status, policy, head version, what preparation measured."""
+    with connect() as client:
+        record = client.get(f"/v1/models/{name}") | {"preparation": client.get(f"/v1/models/{name}/preparation")}
+    show_json(record) if as_json else show_facts(record)
+
+
+def versions(name: Name, as_json: AsJson = False) -> None:
+    """The published versions of a model, with what each one claims."""
+    columns = ("number", "status", "method", "samples", "people", "holdout_accuracy", "claim.basis", "published_at")
+    with connect() as client:
+        rows = list(client.pages(f"/v1/models/{name}/versions"))
+    show_json(rows) if as_json else show_rows(rows, columns)
+
+
+def budget(name: Name, as_json: AsJson = False) -> None:
+    """Spent, limit, remaining, and how many releases are left at the present rate."""
+    with connect() as client:
+        record = client.get(f"/v1/models/{name}/budget")
+    show_json(record) if as_json else show_facts(record)
+
+
+def await_prepared(client: Client, name: str) -> dict[str, Any]:
+    """Show preparation until the model is live. Raises CommandError where it is refused."""
+    with meter(f"preparing {name}") as progress:
+        while True:
+            state: dict[str, Any] = client.get(f"/v1/models/{name}/preparation")
+            progress.show(state.get("progress") or 0.0, state.get("phase") or state["status"])
+            if state["status"] in SETTLED:
+                break
+            time.sleep(POLL_SECONDS)
+    if state["status"] != "live":
+        raise CommandError(
+            f"{name} is {state['status']}: {state.get('reason') or 'no reason given'}", "Nothing was published."
+        )
+    errors.print(f"{name} is live.")
+    return state
+
+
+def _option(text: str) -> tuple[str, Any]:
+    field, equals, value = text.partition("=")
+    if not equals:
+        raise typer.BadParameter(f"{text!r} is not NAME=VALUE")
+    try:
+        return field, json.loads(value)
+    except ValueError:
+        return field, value

@@ -1,0 +1,76 @@
+"""The lock pins every package that pyproject.toml brings, at the version installed here, and no GPU build."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+GPU = re.compile(r"^(nvidia|cuda|triton)")
+
+
+def pinned(*files: str) -> dict[str, str]:
+    """Name to version, of the lines whose marker holds here."""
+    lines = [line for file in files for line in (ROOT / file).read_text().splitlines() if line and line[0] not in "#-"]
+    requirements = [Requirement(line) for line in lines]
+    here = [each for each in requirements if each.marker is None or each.marker.evaluate()]
+    return {canonicalize_name(each.name): str(each.specifier).removeprefix("==") for each in here}
+
+
+def closure(requirements: list[Requirement]) -> set[str]:
+    """Every package that these bring in this environment, torch's GPU packages aside."""
+    found: set[tuple[str, str]] = set()
+    waiting = [(each, extra) for each in requirements for extra in ("", *each.extras)]
+    while waiting:
+        requirement, extra = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if (name, extra) in found or GPU.match(name):
+            continue
+        found.add((name, extra))
+        for line in distribution(name).requires or []:
+            needed = Requirement(line)
+            if needed.marker is None or needed.marker.evaluate(default_environment() | {"extra": extra}):
+                waiting += [(needed, each) for each in ("", *needed.extras)]
+    return {name for name, _ in found}
+
+
+def declared(*extras: str) -> list[Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = project["dependencies"] + [line for extra in extras for line in project["optional-dependencies"][extra]]
+    return [Requirement(line) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("files", "extras"), [(["requirements.lock"], []), (["requirements.lock", "requirements-dev.lock"], ["dev"])]
+)
+def test_every_package_that_is_needed_is_pinned_and_nothing_else(files: list[str], extras: list[str]) -> None:
+    assert set(pinned(*files)) == closure(declared(*extras))
+
+
+def test_pins_lie_within_the_declared_ranges() -> None:
+    pins = pinned("requirements.lock", "requirements-dev.lock")
+    for requirement in declared("dev"):
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
+
+
+def test_what_is_installed_is_what_is_pinned() -> None:
+    pins = pinned("requirements.lock", "requirements-dev.lock")
+    try:
+        distribution("expunge")
+    except PackageNotFoundError:
+        return  # an environment that make did not build may hold other versions of the ranges
+    installed = {name: distribution(name).version.partition("+")[0] for name in pins}
+    assert installed == pins
+
+
+def test_no_build_of_torch_is_prescribed() -> None:
+    pins = pinned("requirements.lock", "requirements-dev.lock")
+    assert "+" not in pins["torch"]
+    assert not [name for name in pins if GPU.match(name)]

@@ -1,0 +1,33 @@
+"""What a process loads: the API and the command line start without torch, and the maths without a service."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The top-level modules in a fresh interpreter after the statement."""
+    code = f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("module", ["service.app", "service.cli", "unlearning", "unlearning.policy"])
+def test_torch_is_not_loaded(module: str) -> None:
+    assert "torch" not in loaded_by(f"import {module}")
+
+
+def test_the_api_process_loads_no_worker() -> None:
+    assert "workers" not in loaded_by("import service.app")
+
+
+def test_the_maths_load_no_service_and_no_server() -> None:
+    modules = loaded_by("import unlearning\nunlearning.Recipe")
+    assert "torch" in modules
+    assert not modules & {"service", "workers", "sqlalchemy", "fastapi", "celery", "redis", "pydantic"}

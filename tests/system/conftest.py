@@ -1,0 +1,50 @@
+"""One running service per backend, shared by every system test: SQLite with files, PostgreSQL with Redis."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests import stack as stacks
+from tests.servers import Postgres, Redis
+
+ROOT = Path(__file__).parents[2]
+BACKENDS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("sqlite", "postgres")]
+SETTINGS = {"SWEEP_SECONDS": "0.3", "LEASE_SECONDS": "5", "GRACE_SECONDS": "0.5"}
+"""short, so that a test need not wait for what the keeper does by and by"""
+
+
+@pytest.fixture(scope="session", params=BACKENDS)
+def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[stacks.Stack]:
+    """API, worker and keeper as processes. A test that stops one of them starts it again."""
+    home, settings, written = tmp_path_factory.mktemp("home"), dict(SETTINGS), []
+    with ExitStack() as servers:
+        if request.param == "postgres":
+            postgres: Postgres = request.getfixturevalue("postgres_server")
+            redis: Redis = request.getfixturevalue("redis_server")
+            settings["DATABASE_URL"] = servers.enter_context(postgres.database())
+            settings["BROKER_URL"] = redis.url
+            written = [(postgres.folder, lambda: postgres.execute("CHECKPOINT")), (redis.folder, redis.dump)]
+        with stacks.running(home, recipes_in(tmp_path_factory.mktemp("recipes")), **settings) as running:
+            running.servers = written
+            yield running
+
+
+def recipes_in(folder: Path) -> Path:
+    """The recipes of these tests, the examples, and the one in the README, copied word for word."""
+    shutil.copytree(Path(__file__).parent / "recipes", folder, dirs_exist_ok=True)
+    shutil.copytree(ROOT / "examples" / "digits", folder / "digits")
+    (folder / "tumours.py").write_text(readme_block("python"))
+    return folder
+
+
+def readme_block(language: str) -> str:
+    """The first code block of that language in the README."""
+    found = re.search(rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert found, f"the README has no {language} block"
+    return found[1]

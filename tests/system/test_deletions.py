@@ -1,0 +1,156 @@
+"""From a deletion request over HTTP to a new version and its record, with every process separate."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from safetensors.torch import load
+
+from service.commands.client import Client
+from service.notes import Verifier
+from service.verify import verify
+from tests.stack import Stack
+
+PROVED = {"require": "proved", "sigma": 0.01, "delta_cap": 1e-5, "epsilon": 1.0, "delta": 1e-5}
+
+
+def test_a_person_is_forgotten_in_the_convex_digits_with_a_proof(stack: Stack) -> None:
+    name = stack.live("digits", **PROVED)
+    before = stack.head(name)
+    request = stack.forgotten(name, subject_id="person-007", regulation="gdpr")
+    after = stack.head(name)
+
+    assert [before["number"], after["number"], after["parent"]] == [1, 2, 1]
+    assert request["models"][0]["samples"] == after["samples"] > 0
+    assert after["people"] == 1
+    assert after["requests"] == [request["id"]]
+    assert before["checkpoint_sha256"] != after["checkpoint_sha256"]
+    assert after["holdout_accuracy"] > 0.85
+    assert abs(after["holdout_accuracy"] - before["holdout_accuracy"]) < 0.05
+    claim = after["claim"]
+    assert (claim["method"], claim["basis"]) == ("recollection", "proved")
+    assert (claim["sigma"], claim["delta_cap"], claim["delta"]) == (0.01, 1e-5, 1e-5)
+    assert 0 < claim["epsilon"] < 1.0
+
+
+def test_each_release_costs_the_same_and_the_ledger_adds_up(stack: Stack) -> None:
+    name = stack.live("tiny", **PROVED)
+    fresh = budget(stack.client, name)
+    assert fresh["spent"] == 0
+    for person in (3, 4):
+        stack.forgotten(name, subject_id=f"tiny-person-{person}")
+    spent = budget(stack.client, name)
+    assert spent["spent"] == 2 * spent["charge"] > 0
+    assert spent["limit"] == fresh["limit"]
+    assert spent["releases_left"] == fresh["releases_left"] - 2
+
+
+def test_the_convolutional_digits_forget_without_a_claim(stack: Stack) -> None:
+    name = stack.live("digits/convolutional")
+    request = stack.forgotten(name, subject_id="person-007")
+    after = stack.head(name)
+    assert after["number"] == request["models"][0]["version"] == 2
+    assert after["samples"] > 0
+    assert after["claim"]["basis"] == "none"
+    assert after["claim"]["epsilon"] is None
+    assert after["holdout_accuracy"] > 0.8
+
+
+def test_the_recipe_of_the_readme_works_as_written(stack: Stack) -> None:
+    name = stack.live("tumours", **PROVED)
+    stack.forgotten(name, subject_id="patient-7")
+    after = stack.head(name)
+    assert (after["number"], after["samples"], after["claim"]["basis"]) == (2, 3, "proved")
+    assert after["holdout_accuracy"] > 0.8
+
+
+def test_retraining_is_a_method_like_any_other_and_exact(stack: Stack) -> None:
+    name = stack.live("tiny", "retrain")
+    stack.forgotten(name, subject_id="tiny-person-5")
+    after = stack.head(name)
+    assert (after["number"], after["samples"], after["claim"]["basis"]) == (2, 3, "exact")
+
+
+def test_an_unknown_person_completes_without_a_match(stack: Stack) -> None:
+    name = stack.live("tiny")
+    request = stack.forgotten(subject_id="nobody-we-know")
+    assert (request["samples"], request["reason"]) == (0, "no_match")
+    assert stack.head(name)["number"] == 1
+
+
+def test_the_same_person_twice_is_forgotten_once(stack: Stack) -> None:
+    name = stack.live("tiny")
+    first = stack.forgotten(name, subject_id="tiny-person-6")
+    second = stack.forgotten(name, subject_id="tiny-person-6")
+    assert first["samples"] == 3
+    assert second["samples"] == 0
+    assert stack.head(name)["number"] == 2
+
+
+def test_one_request_reaches_every_model_that_knew_the_person(stack: Stack) -> None:
+    names = {stack.live("tiny"), stack.live("tiny", "retrain")}
+    request = stack.forgotten(*names, subject_id="tiny-person-8")
+    assert {part["model"] for part in request["models"]} == names
+    assert {stack.head(name)["number"] for name in names} == {2}
+
+
+def test_waiting_requests_are_released_together(stack: Stack) -> None:
+    name = stack.live("tiny")
+    stack.stop("worker")
+    requests = [stack.delete(name, subject_id=f"tiny-person-{person}") for person in range(10, 15)]
+    stack.start("worker")
+    assert {stack.ended(request)["status"] for request in requests} == {"completed"}
+    after = stack.head(name)
+    assert (after["number"], after["people"], after["samples"]) == (2, 5, 15)
+
+
+def test_the_head_can_be_downloaded_and_its_predecessor_is_gone(stack: Stack) -> None:
+    name = stack.live("tiny")
+    stack.forgotten(name, subject_id="tiny-person-9")
+    headers = {"Authorization": f"Bearer {stack.account.api_key}"}
+    path = f"/v1/models/{name}/versions"
+    answer = stack.http.get(f"{path}/head/checkpoint", headers=headers)
+    assert load(answer.content)["weight"].shape == (2, 4)
+    assert answer.headers["ETag"] == f'"{stack.head(name)["checkpoint_sha256"]}"'
+    assert stack.http.get(f"{path}/1/checkpoint", headers=headers).status_code == 410
+    purged = stack.eventually(lambda: stack.client.get(f"{path}/1"), lambda version: version["status"] == "purged")
+    assert not list(stack.settings.store.rglob(f"*{purged['checkpoint_sha256']}*"))
+
+
+def test_the_audit_log_tells_the_whole_life_and_verifies_with_the_public_key(stack: Stack) -> None:
+    name = stack.live("tiny")
+    request = stack.forgotten(name, subject_id="tiny-person-1")
+    entries = stack.eventually(lambda: log(stack.client), lambda found: of(found, request))
+    kinds = [entry["kind"] for entry in of(entries, request)]
+    assert kinds[0] == "request.accepted"
+    assert kinds[-1] == "request.completed"
+    head = stack.client.text("/v1/audit-log/checkpoint")
+    assert verify(log(stack.client), head, Verifier.load(stack.home / "log.vkey")).size > 0
+
+
+@pytest.mark.parametrize("arguments", [["audit", "verify"], ["doctor"], ["models", "list"]], ids=" ".join)
+def test_the_command_line_agrees(stack: Stack, arguments: list[str]) -> None:
+    environment = stack.environment | {"EXPUNGE_URL": stack.account.url, "EXPUNGE_API_KEY": stack.account.api_key}
+    command = [sys.executable, "-m", "service.cli", *arguments, "--json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)
+
+
+def budget(client: Client, name: str) -> dict[str, Any]:
+    answer: dict[str, Any] = client.get(f"/v1/models/{name}/budget")
+    return answer
+
+
+def log(client: Client) -> list[dict[str, Any]]:
+    return list(client.pages("/v1/audit-log", limit=200))
+
+
+def of(entries: list[dict[str, Any]], request: dict[str, Any]) -> list[dict[str, Any]]:
+    """The request's own entries, once the last of them has its place in the log; until then none."""
+    own = [entry for entry in entries if entry["request_id"] == request["id"]]
+    return own if own and own[-1]["kind"] == "request.completed" else []

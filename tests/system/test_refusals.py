@@ -1,0 +1,139 @@
+"""Bad input is refused in clear words, echoes nothing, and leaves nothing half done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from service.auth import Scope
+from service.records import Record
+from tests.stack import Stack
+
+SECRET = "person-who-must-not-be-echoed"
+REQUESTS = "/v1/deletion-requests"
+
+
+def test_calls_without_a_key_or_scope_are_refused(stack: Stack) -> None:
+    before = rows(stack)
+    body = {"subject_id": SECRET}
+    refused(stack, body, 401, "key", Authorization="")
+    refused(stack, body, 401, "key", Authorization=f"Bearer exp_{'0' * 12}_{'0' * 64}")
+    assert rows(stack) == before
+    reader = stack.key(Scope.DELETIONS_READ)
+    refused(stack, body, 403, "deletions:write", Authorization=f"Bearer {reader}")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        pytest.param({"subject_id": SECRET, "models": ["no-such-model"]}, 422, "no such model", id="unknown-model"),
+        pytest.param({"subject_id": SECRET, SECRET: 1}, 422, "", id="unknown-field"),
+        pytest.param({"subject_id": SECRET, "sample_ids": [SECRET]}, 422, "either", id="subject-and-samples"),
+        pytest.param({"subject_id": SECRET, "regulation": SECRET}, 422, "gdpr", id="unknown-regulation"),
+        pytest.param({"sample_ids": [f"{SECRET}{n}" for n in range(10_001)]}, 422, "10000", id="too-many-samples"),
+        pytest.param(f'{{"subject_id": "{SECRET}"', 422, "JSON", id="malformed"),
+        pytest.param("[" * 2_000_000, 413, "bytes", id="oversized"),
+    ],
+)
+def test_a_request_that_makes_no_sense_changes_nothing(stack: Stack, body: Any, status: int, says: str) -> None:
+    before = rows(stack)
+    refused(stack, body, status, says)
+    assert rows(stack) == before
+
+
+def test_a_request_without_an_idempotency_key_is_refused(stack: Stack) -> None:
+    refused(stack, {"subject_id": SECRET}, 400, "Idempotency-Key", **{"Idempotency-Key": None})
+
+
+@pytest.mark.parametrize(
+    ("recipe", "method", "policy", "says"),
+    [
+        pytest.param("no-such-recipe", "recollection", {}, "no recipe", id="no-recipe"),
+        pytest.param("raises", "recollection", {}, "RuntimeError", id="raises"),
+        pytest.param("duplicate_ids", "recollection", {}, "twice", id="duplicate-ids"),
+        pytest.param("not_a_number", "recollection", {}, "NaN", id="nan"),
+        pytest.param("other_shape", "recollection", {}, "shape", id="weights-of-another-shape"),
+        pytest.param("dropout", "recollection", {}, "ropout", id="dropout"),
+        pytest.param("batch_norm", "recollection", {}, "BatchNorm", id="batch-norm"),
+        pytest.param("undecayed_bias", "recollection", {"require": "proved"}, "bias", id="undecayed-bias"),
+    ],
+)
+def test_a_recipe_that_cannot_be_served_is_refused_with_its_reason(
+    stack: Stack, recipe: str, method: str, policy: dict[str, Any], says: str
+) -> None:
+    files = published(stack)
+    name = stack.register(recipe, method, **policy)
+    state = stack.prepared(name)
+    assert state["status"] == "refused"
+    assert says in state["reason"]
+    assert "tiny-person" not in state["reason"]
+    assert list(stack.client.pages(f"/v1/models/{name}/versions")) == []
+    assert published(stack) == files
+    assert left_behind(stack, name) == {"memberships": 0, "recollections": 0, "versions": 0, "forgotten": 0}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"method": "wish"}, "retrain"),
+        ({"epsilon": -1}, "epsilon"),
+        ({"delta_cap": 1.0, "sigma": 1e-4}, "sigma"),
+        ({"options": {"damping": "x" * 300}}, "options"),
+        ({"recipe": "../../etc/passwd"}, "recipe"),
+        ({"name": "Digits!"}, "name"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_registration_that_makes_no_sense_changes_nothing(stack: Stack, change: dict[str, Any], says: str) -> None:
+    before = rows(stack)
+    refused(stack, {"name": "sound", "recipe": "tiny", "method": "recollection"} | change, 422, says, path="/v1/models")
+    assert rows(stack) == before
+
+
+def refused(stack: Stack, body: Any, status: int, says: str, path: str = REQUESTS, **headers: str | None) -> None:
+    """POST and expect a problem that says so and echoes nothing."""
+    given = {"Authorization": f"Bearer {stack.account.api_key}", "Idempotency-Key": "refused", **headers}
+    content = (
+        {"content": body, "headers": {"Content-Type": "application/json"}} if isinstance(body, str) else {"json": body}
+    )
+    extra: dict[str, str] = content.pop("headers", {})
+    answer = stack.http.post(path, headers=extra | {k: v for k, v in given.items() if v is not None}, **content)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert answer.json().keys() >= {"type", "title", "status", "detail", "instance", "code", "errors"}
+    assert says in answer.text
+    assert SECRET not in answer.text
+
+
+def rows(stack: Stack) -> dict[str, int]:
+    """How many rows each table has, but for the processes' own signs of life."""
+    own = {"heartbeats", "leases", "tree_heads", "phase_seconds", "api_keys"}
+    database = stack.database()
+    with database.read() as session:
+        tables = [table for table in Record.metadata.sorted_tables if table.name not in own]
+        counts = {table.name: session.scalar(select(func.count()).select_from(table)) or 0 for table in tables}
+    database.close()
+    return counts
+
+
+def left_behind(stack: Stack, name: str) -> dict[str, int]:
+    tables = Record.metadata.tables
+    model = tables["models"]
+    database = stack.database()
+    with database.read() as session:
+        row = session.execute(select(model.c.id, model.c.lineage_id).where(model.c.name == name)).one()
+        counts = {
+            table: session.scalar(
+                select(func.count()).select_from(tables[table]).where(tables[table].c.lineage_id == row.lineage_id)
+            )
+            for table in ("memberships", "recollections", "versions", "forgotten")
+        }
+    database.close()
+    return {table: count or 0 for table, count in counts.items()}
+
+
+def published(stack: Stack) -> set[str]:
+    folders = (stack.settings.store, stack.settings.private_store)
+    return {str(path) for folder in folders if folder.exists() for path in folder.rglob("*") if path.is_file()}
