@@ -153,6 +153,25 @@ CASES: dict[str, tuple[Case, ...]] = {
             reference="fixed-denominator",
         ),
     ),
+    "rewind": (
+        Case("rewind", "quadratic", quadratic),
+        Case("rewind", "network", network),
+        Case("rewind", "everything", network, {"fraction": 1.0}, near=1e-6),
+        Case("rewind", "proximal", quadratic, {"source": "proximal"}),
+        Case(
+            "rewind",
+            "fixed-denominator",
+            network,
+            {"reference": "fixed-denominator"},
+            reference="fixed-denominator",
+        ),
+    ),
+    "safe": (
+        Case("safe", "softmax", softmax, near=None),
+        Case("safe", "network", network, near=None),
+        Case("safe", "keep", softmax, {"mode": "keep"}, near=None, remembers=("kept",)),
+        Case("safe", "projected", network, {"features": 2}, near=None),
+    ),
 }
 
 

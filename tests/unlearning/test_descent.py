@@ -1,0 +1,194 @@
+"""The bounds of a rewound descent: hand-evaluated numbers, closed forms, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from unlearning import Problem, Recipe, Samples, Training
+from unlearning.descent import (
+    Descent,
+    closed_form_smoothness,
+    distance_of,
+    lipschitz_ratio,
+    published_h,
+    published_sigma,
+    require_features_within,
+    tight_h,
+)
+from unlearning.protocol import Refused
+
+
+def test_theorem_3_1_by_hand() -> None:
+    # T = 10, K = 4, eta = 0.1, L = 2, n = 100, m = 20: eta L n/(n-m) = 0.25;
+    # (1.25^6 - 1) 1.2^4 = 2.814697265625 * 2.0736 = 5.83655625
+    h = published_h(10, 4, rate=0.1, smoothness=2.0, samples=100, forgotten=20)
+    assert h == pytest.approx(5.83655625, rel=1e-12)
+    # 2 m G h / (L n) with G = 3: 120 * 5.83655625 / 200
+    distance = distance_of(h, samples=100, forgotten=20, gradient_bound=3.0, smoothness=2.0)
+    assert distance == pytest.approx(3.50193375, rel=1e-12)
+    # sqrt(2 ln(1.25e5)) = 4.844805262605389, epsilon = 0.5
+    assert published_sigma(distance, 0.5, 1e-5) == pytest.approx(3.50193375 * 4.844805262605389 / 0.5, rel=1e-12)
+
+
+def test_the_tighter_h_by_hand() -> None:
+    # (1.2^6 - 1) 1.2^4 = 1.985984 * 2.0736
+    assert tight_h(10, 4, rate=0.1, smoothness=2.0) == pytest.approx(4.1181364224, rel=1e-12)
+
+
+@pytest.mark.parametrize("rewound", [1, 3, 9, 20])
+@pytest.mark.parametrize("forgotten", [1, 10, 90])
+def test_the_tighter_h_is_never_above_the_published_one(rewound: int, forgotten: int) -> None:
+    tight = tight_h(20, rewound, rate=0.3, smoothness=1.5)
+    published = published_h(20, rewound, rate=0.3, smoothness=1.5, samples=100, forgotten=forgotten)
+    assert tight <= published
+    assert (tight == published) == (rewound == 20)
+
+
+def test_h_is_infinite_instead_of_an_overflow() -> None:
+    assert published_h(10_000, 5_000, rate=1.0, smoothness=4.0, samples=10, forgotten=1) == math.inf
+
+
+@pytest.mark.parametrize(("steps", "rewound", "samples", "forgotten"), [(5, 0, 9, 1), (5, 6, 9, 1), (5, 2, 9, 9)])
+def test_impossible_counts_are_refused(steps: int, rewound: int, samples: int, forgotten: int) -> None:
+    with pytest.raises(ValueError, match=r"K is|m is"):
+        published_h(steps, rewound, rate=0.1, smoothness=1.0, samples=samples, forgotten=forgotten)
+
+
+def descent(**changes: object) -> Descent:
+    given: dict[str, object] = {
+        "rates": [0.05] * 10,
+        "rewound": 4,
+        "samples": 100,
+        "forgotten": 2,
+        "gradient_bound": 1.0,
+        "smoothness": 2.0,
+    }
+    return Descent(**(given | changes))  # type: ignore[arg-type]
+
+
+def test_the_recursion_equals_the_closed_form() -> None:
+    h = tight_h(10, 4, rate=0.05, smoothness=2.0)
+    assert descent().distance() == pytest.approx(distance_of(h, 100, 2, 1.0, 2.0), rel=1e-12)
+
+
+def test_the_fixed_denominator_halves_the_distance() -> None:
+    assert descent(reference="fixed-denominator").distance() == pytest.approx(descent().distance() / 2, rel=1e-12)
+
+
+def test_varying_step_sizes_and_decay_by_hand() -> None:
+    # c = 2 m G/n = 0.04. Step 0 (eta .5): .02. Step 1 (eta .25, repeated): growth |1 - .25*.4| + .25*2 = 1.4 -> .028
+    done = descent(rates=[0.5, 0.25], rewound=1, decay=(0.4, 0.4))
+    assert done.distance() == pytest.approx(0.028, rel=1e-12)
+    # an undecayed coordinate does not shrink: growth 1 + .5 -> .03
+    assert descent(rates=[0.5, 0.25], rewound=1, decay=(0.0, 0.4)).distance() == pytest.approx(0.03, rel=1e-12)
+    # a clipped step mixes decay and data: growth 1 + .25 (.4 + 2) -> .032
+    clipped = descent(rates=[0.5, 0.25], rewound=1, decay=(0.4, 0.4), step_clip=10.0)
+    assert clipped.distance() == pytest.approx(0.032, rel=1e-12)
+
+
+def test_what_is_known_without_a_theorem_by_hand() -> None:
+    assert descent().ignorance() == pytest.approx(10 * 2 * 0.05)
+    # .5: 2*.5 = 1; .25: |1 - .25*.4| * 1 + .5 = 1.4
+    assert descent(rates=[0.5, 0.25], rewound=1, decay=(0.4, 0.4)).ignorance() == pytest.approx(1.4)
+    assert descent(rates=[0.5, 0.25], rewound=1, decay=(0.4, 0.4), step_clip=0.1).ignorance() == pytest.approx(0.15)
+
+
+@pytest.mark.parametrize("steps", [50, 5_000])
+def test_a_vacuous_bound_is_refused_in_words(steps: int) -> None:
+    with pytest.raises(Refused, match="vacuous: any two data sets"):
+        descent(rates=[1.0] * steps, rewound=1, smoothness=50.0).require_useful()
+    assert descent().require_useful() == descent().distance()
+
+
+def test_retraining_and_an_empty_set_have_distance_zero() -> None:
+    assert descent(rewound=10).distance() == 0.0
+    assert descent(forgotten=0).require_useful() == 0.0
+
+
+def test_the_distance_falls_as_more_is_rewound_and_grows_with_the_forgotten() -> None:
+    by_rewound = [descent(rewound=k).distance() for k in range(1, 11)]
+    assert by_rewound == sorted(by_rewound, reverse=True)
+    by_forgotten = [descent(forgotten=m).distance() for m in range(10)]
+    assert by_forgotten == sorted(by_forgotten)
+
+
+# --- constants -------------------------------------------------------------------------------------------------
+
+
+def linear(loss: str, outputs: int, bias: bool = True) -> Problem:
+    x = torch.randn(12, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = torch.arange(12) % max(2, outputs)
+    names = [f"s{i}" for i in range(12)]
+    recipe = Recipe(
+        lambda: nn.Linear(3, outputs, bias=bias), Samples(names, names, x, y), (x, y), loss, Training(epochs=1)
+    )
+    return Problem(recipe).double()
+
+
+@pytest.mark.parametrize(("loss", "outputs", "factor"), [("cross_entropy", 4, 0.5), ("binary_logistic", 1, 0.25)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_no_sample_is_rougher_than_the_closed_form(loss: str, outputs: int, factor: float, bias: bool) -> None:
+    problem = linear(loss, outputs, bias)
+    everyone = problem.recipe.samples.examples()
+    squares = everyone.inputs.square().sum(1) + (1.0 if bias else 0.0)
+    generator = torch.Generator().manual_seed(1)
+    for i in range(len(everyone)):
+        smoothness = closed_form_smoothness(problem, float(squares[i].sqrt()))
+        assert smoothness == pytest.approx(factor * float(squares[i]))
+        x, y = everyone.inputs[i : i + 1], everyone.targets[i : i + 1]
+        worst = 0.0
+        for _ in range(20):
+            w = torch.randn(problem.dimension, generator=generator, dtype=torch.float64) * 0.3
+            hessian = torch.autograd.functional.hessian(lambda v, x=x, y=y: problem.mean_loss(v, x, y), w)
+            worst = max(worst, float(torch.linalg.matrix_norm(hessian, 2)))
+        assert 0.2 * smoothness < worst <= smoothness * (1 + 1e-12)
+
+
+def test_clipping_a_sample_keeps_its_lipschitz_constant() -> None:
+    problem = linear("cross_entropy", 4)
+    everyone = problem.recipe.samples.examples()
+    generator = torch.Generator().manual_seed(3)
+    x, y = everyone.inputs[:1], everyone.targets[:1]
+    smoothness = closed_form_smoothness(problem, float((x.square().sum() + 1).sqrt()))
+    clip = 0.4
+    clipped = 0
+    for _ in range(300):
+        pair = [torch.randn(problem.dimension, generator=generator, dtype=torch.float64) for _ in range(2)]
+        grads = [problem.gradient(w, x, y) for w in pair]
+        clipped += sum(float(g.norm()) > clip for g in grads)
+        projected = [g * min(1.0, clip / float(g.norm())) for g in grads]
+        assert lipschitz_ratio(projected[0] - projected[1], pair[0] - pair[1]) <= smoothness * (1 + 1e-12)
+    assert clipped > 100
+
+
+def test_the_ratio_is_gradients_over_weights() -> None:
+    assert lipschitz_ratio(torch.tensor([3.0, 4.0]), torch.tensor([0.0, 2.0])) == pytest.approx(2.5)
+
+
+def test_a_sample_longer_than_declared_is_refused() -> None:
+    problem = linear("cross_entropy", 4)
+    everyone = problem.recipe.samples.examples()
+    longest = float((everyone.inputs.square().sum(1) + 1).max().sqrt())
+    require_features_within(problem, everyone, longest)
+    with pytest.raises(Refused, match="above feature_norm"):
+        require_features_within(problem, everyone, longest * 0.99)
+
+
+def test_a_deep_model_has_no_closed_form() -> None:
+    x, y = torch.randn(6, 3), torch.arange(6) % 2
+    names = [f"s{i}" for i in range(6)]
+    deep = Problem(
+        Recipe(
+            lambda: nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2)),
+            Samples(names, names, x, y),
+            (x, y),
+            "cross_entropy",
+            Training(epochs=1),
+        )
+    )
+    with pytest.raises(Refused, match="no linear head"):
+        closed_form_smoothness(deep, 1.0)

@@ -1,0 +1,348 @@
+"""Rewind against slow, dense float64 twins, against retraining, and against its bound."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from unlearning import Problem, Recipe, Samples, Training
+from unlearning.methods.retrain import Retrain
+from unlearning.methods.rewind import Proximal, Rewind
+from unlearning.protocol import Examples, ForgetSet, Learned, Refused, State
+from unlearning.training import Recorder, train
+
+CLASSES, WIDTH, N = 3, 4, 30
+GENERATOR = torch.Generator().manual_seed(0)
+
+
+def blobs() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    y = torch.arange(N) % CLASSES
+    centres = torch.randn(CLASSES, WIDTH, generator=generator, dtype=torch.float64)
+    x = centres[y] + torch.randn(N, WIDTH, generator=generator, dtype=torch.float64)
+    return x / x.norm(dim=1, keepdim=True), y
+
+
+def linear() -> nn.Module:
+    return nn.Linear(WIDTH, CLASSES)
+
+
+def deep() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, 5), nn.Tanh(), nn.Linear(5, CLASSES))
+
+
+def problem_of(training: Training, model: object = linear, dtype: torch.dtype = torch.float64) -> Problem:
+    x, y = blobs()
+    names = [f"s{i}" for i in range(N)]
+    recipe = Recipe(model, Samples(names, names, x, y), (x, y), "cross_entropy", training)  # type: ignore[arg-type]
+    return Problem(recipe).cast(dtype)
+
+
+def everyone_of(problem: Problem) -> Examples:
+    return problem.recipe.samples.examples()
+
+
+def release(method: object, problem: Problem, state: State, gone: list[int], cumulative: list[int]) -> State:
+    everyone = everyone_of(problem)
+    forget = ForgetSet(frozenset(f"s{i}" for i in gone), tuple(sorted(gone)))
+    retain = everyone.without(torch.tensor(sorted({*cumulative, *gone})))
+    return method.forget(problem, state, forget, retain, GENERATOR).state  # type: ignore[attr-defined, no-any-return]
+
+
+SETTINGS = {
+    "full batch": Training(epochs=15, learning_rate=0.4),
+    "decaying, with weight decay": Training(epochs=15, learning_rate=0.4, decay=0.9, weight_decay=0.05),
+    "mini-batches": Training(epochs=5, batch_size=7, learning_rate=0.2, seed=3),
+    "clipped steps": Training(epochs=15, learning_rate=0.4, clip=0.15, weight_decay=0.05),
+    "clipped samples": Training(epochs=15, learning_rate=0.4, sample_clip=0.3, weight_decay=0.05),
+}
+
+
+def dense_run(problem: Problem, batches: list[list[int]], rates: list[float], gone: list[int], w: Tensor) -> Tensor:
+    """Gradient descent sample by sample with autograd: the equations in the module's docstring."""
+    x, y = problem.recipe.samples.tensors()
+    training = problem.training
+    for batch, rate in zip(batches, rates, strict=True):
+        left = [i for i in batch if i not in gone]
+        total = torch.zeros_like(w)
+        for i in left:
+            v = w.clone().requires_grad_(True)
+            loss = nn.functional.cross_entropy(problem.outputs(v, x[i : i + 1]), y[i : i + 1])
+            gradient = torch.autograd.grad(loss, v)[0]
+            limit = training.sample_clip
+            total += gradient if limit is None else gradient * min(1.0, limit / float(gradient.norm()))
+        step = total / max(1, len(left)) + training.weight_decay * w
+        scale = 1.0 if training.clip is None else min(1.0, training.clip / float(step.norm()))
+        w = w - rate * scale * step
+    return w
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_release_equals_its_dense_twin(name: str) -> None:
+    problem = problem_of(SETTINGS[name], deep)
+    learned = train(problem, everyone_of(problem))
+    assert learned.trajectory is not None
+    batches = [batch.tolist() for batch in learned.trajectory.batches]
+    rates = list(learned.trajectory.rates)
+    start = len(batches) - round(0.4 * len(batches))
+    checkpoint = dense_run(problem, batches[:start], rates[:start], [], problem.initial())
+    expected = dense_run(problem, batches[start:], rates[start:], [2, 3, 11], checkpoint)
+    method = Rewind(fraction=0.4)
+    state = method.prepare(problem, everyone_of(problem), learned)
+    torch.testing.assert_close(state.tensors["checkpoint"], checkpoint, rtol=0, atol=1e-12)
+    torch.testing.assert_close(release(method, problem, state, [2, 3, 11], []).weights, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("reference", ["renormalised", "fixed-denominator"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_rewinding_everything_is_retraining_bit_for_bit(name: str, reference: str) -> None:
+    problem = problem_of(SETTINGS[name], deep, torch.float32)
+    learned = train(problem, everyone_of(problem))
+    rewind, retrain = Rewind(fraction=1.0, reference=reference), Retrain(reference=reference)
+    ours = rewind.prepare(problem, everyone_of(problem), learned)
+    theirs = retrain.prepare(problem, everyone_of(problem), learned)
+    cumulative: list[int] = []
+    for gone in ([4], [0, 17, 18]):
+        ours = release(rewind, problem, ours, gone, cumulative)
+        theirs = release(retrain, problem, theirs, gone, cumulative)
+        cumulative += gone
+        assert torch.equal(ours.weights, theirs.weights)
+
+
+def test_the_gap_to_retraining_falls_to_zero_as_more_is_rewound() -> None:
+    problem = problem_of(Training(epochs=100, learning_rate=0.4, weight_decay=0.01), deep)
+    everyone = everyone_of(problem)
+    learned = train(problem, everyone)
+    gone = [1, 4, 7, 10]
+    retrained = train(problem, everyone, omit=gone).weights
+    gaps = []
+    for fraction in (0.1, 0.22, 0.41, 0.61, 0.81, 1.0):
+        method = Rewind(fraction=fraction)
+        state = release(method, problem, method.prepare(problem, everyone, learned), gone, [])
+        gaps.append(float((state.weights - retrained).norm()))
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[0] < float((learned.weights - retrained).norm())
+    assert gaps[-1] == 0.0
+
+
+def test_several_releases_equal_one_and_count_everyone_since_the_checkpoint() -> None:
+    problem = problem_of(SETTINGS["full batch"], deep)
+    method = Rewind(fraction=0.4)
+    start = method.prepare(problem, everyone_of(problem), train(problem, everyone_of(problem)))
+    stepwise = release(method, problem, release(method, problem, start, [3], []), [8, 9], [3])
+    at_once = release(method, problem, start, [3, 8, 9], [])
+    assert torch.equal(stepwise.weights, at_once.weights)
+    assert stepwise.facts["forgotten"] == at_once.facts["forgotten"] == 3
+    assert torch.equal(stepwise.tensors["checkpoint"], start.tensors["checkpoint"])
+
+
+def test_a_full_batch_is_stored_once() -> None:
+    problem = problem_of(SETTINGS["full batch"])
+    state = Rewind(fraction=0.8).prepare(problem, everyone_of(problem), train(problem, everyone_of(problem)))
+    assert state.tensors["batches"].numel() == N
+    assert state.tensors["which"].tolist() == [0] * 12
+
+
+def test_a_recorded_training_of_the_users_own_is_rewound() -> None:
+    problem = problem_of(Training(epochs=1, learning_rate=1.0))
+    everyone = everyone_of(problem)
+    recorder = Recorder(every=4)
+    rates = [0.5, 0.1, 0.4, 0.3, 0.2, 0.6]
+    batches = [torch.arange(0, 20), torch.arange(10, 30)] * 3
+    w = problem.initial()
+    for positions, rate in zip(batches, rates, strict=True):
+        recorder.step(w, positions, rate)
+        w = w - rate * problem.gradient(w, everyone.inputs[positions], everyone.targets[positions])
+    method = Rewind(fraction=0.5)
+    state = method.prepare(problem, everyone, Learned(w, recorder.finish(w)))
+    half = dense_run(problem, [b.tolist() for b in batches[:3]], rates[:3], [], problem.initial())
+    expected = dense_run(problem, [b.tolist() for b in batches[3:]], rates[3:], [5, 15], half)
+    torch.testing.assert_close(release(method, problem, state, [5, 15], []).weights, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_state_survives_storage(name: str) -> None:
+    problem = problem_of(SETTINGS[name], deep)
+    method = Rewind(fraction=0.4)
+    start = method.prepare(problem, everyone_of(problem), train(problem, everyone_of(problem)))
+    tensors = load(save({"weights": start.weights, **start.tensors}))
+    stored = State(tensors.pop("weights"), tensors, json.loads(json.dumps(dict(start.facts))))
+    ahead, again = (release(method, problem, state, [3], []).weights for state in (start, stored))
+    assert torch.equal(ahead, again)
+
+
+# --- the proximal-point method ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["full batch", "decaying, with weight decay", "clipped steps", "clipped samples"])
+@pytest.mark.parametrize("model", [linear, deep])
+def test_the_proximal_point_method_finds_the_recorded_checkpoint(name: str, model: object) -> None:
+    problem = problem_of(SETTINGS[name], model)
+    everyone = everyone_of(problem)
+    learned = train(problem, everyone)
+    recorded = Rewind(fraction=0.6).prepare(problem, everyone, learned)
+    method = Rewind(fraction=0.6, source="proximal")
+    elsewhere = method.prepare(problem, everyone, Learned(learned.weights))
+    torch.testing.assert_close(elsewhere.tensors["checkpoint"], recorded.tensors["checkpoint"], rtol=0, atol=1e-8)
+    assert elsewhere.facts["round_trip"] < 1e-8  # type: ignore[operator]
+    ours, theirs = (release(method, problem, state, [3, 4], []).weights for state in (elsewhere, recorded))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-8)
+
+
+def test_an_inverse_step_minimises_the_proximal_objective() -> None:
+    problem = problem_of(Training(epochs=3, learning_rate=0.4))
+    everyone = everyone_of(problem)
+    after = train(problem, everyone).weights
+    before = Rewind(fraction=0.01, source="proximal").prepare(problem, everyone, Learned(after)).tensors["checkpoint"]
+
+    def objective(v: Tensor) -> Tensor:
+        return -problem.mean_loss(v, everyone.inputs, everyone.targets) + (v - after).square().sum() / (2 * 0.4)
+
+    slope = torch.autograd.functional.jacobian(objective, before)
+    assert float(slope.norm()) < 1e-9
+    assert float(torch.linalg.eigvalsh(torch.autograd.functional.hessian(objective, before)).min()) > 0
+
+
+def test_a_learning_rate_beyond_the_curvature_cannot_be_undone() -> None:
+    problem = problem_of(Training(epochs=10, learning_rate=40.0, weight_decay=0.05))
+    everyone = everyone_of(problem)
+    with pytest.raises(Refused, match="could not be undone"):
+        Rewind(source="proximal").prepare(problem, everyone, train(problem, everyone))
+
+
+def test_a_rewind_that_does_not_come_back_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of(SETTINGS["full batch"])
+    everyone = everyone_of(problem)
+    monkeypatch.setattr(Proximal, "precision", 1.0)
+    with pytest.raises(Refused, match="of the way off"):
+        Rewind(source="proximal").prepare(problem, everyone, Learned(train(problem, everyone).weights))
+
+
+def test_mini_batches_cannot_be_undone() -> None:
+    problem = problem_of(SETTINGS["mini-batches"])
+    everyone = everyone_of(problem)
+    with pytest.raises(Refused, match="mini-batches"):
+        Rewind(source="proximal").prepare(problem, everyone, Learned(problem.initial()))
+
+
+# --- the bound -------------------------------------------------------------------------------------------------
+
+CLIPPED = Training(epochs=20, learning_rate=0.05, sample_clip=0.4, weight_decay=0.02)
+
+
+@pytest.mark.parametrize(("fraction", "clip"), [(0.2, None), (0.6, None), (0.6, 0.2)])
+def test_clipped_rewinds_stay_within_the_proved_distance_of_retraining(fraction: float, clip: float | None) -> None:
+    problem = problem_of(replace(CLIPPED, clip=clip))
+    everyone = everyone_of(problem)
+    method = Rewind(fraction=fraction, feature_norm=2**0.5)
+    start = method.prepare(problem, everyone, train(problem, everyone))
+    generator = torch.Generator().manual_seed(5)
+    sets = [torch.randperm(N, generator=generator)[: 1 + i % 12].tolist() for i in range(40)]
+    sets += [[i for i in range(N) if i % CLASSES == c] for c in range(CLASSES)]
+    tightest = 0.0
+    for gone in sets:
+        state = release(method, problem, start, gone, [])
+        retrained = train(problem, everyone, omit=gone).weights
+        bound = method.proved(problem, state).distance()
+        assert float((state.weights - retrained).norm()) <= bound
+        tightest = max(tightest, float((state.weights - retrained).norm()) / bound)
+    assert tightest > 0.02  # the bound is not empty: some set uses more than a fiftieth of it
+
+
+def test_the_proof_names_each_missing_condition() -> None:
+    everyone = everyone_of(problem_of(CLIPPED))
+    cases = {
+        "Nothing bounds": (replace(CLIPPED, sample_clip=None), Rewind(feature_norm=2.0)),
+        "No bound of the features": (CLIPPED, Rewind()),
+        "full-batch": (replace(CLIPPED, batch_size=10), Rewind(feature_norm=2.0)),
+        "own checkpoint": (CLIPPED, Rewind(feature_norm=2.0, source="proximal")),
+    }
+    for words, (training, method) in cases.items():
+        problem = problem_of(training)
+        state = method.prepare(problem, everyone, train(problem, everyone))
+        with pytest.raises(Refused, match=words):
+            method.proved(problem, state)
+
+
+def test_features_longer_than_declared_are_refused_at_preparation() -> None:
+    problem = problem_of(CLIPPED)
+    with pytest.raises(Refused, match="above feature_norm"):
+        Rewind(feature_norm=1.0).prepare(problem, everyone_of(problem), train(problem, everyone_of(problem)))
+
+
+# --- bad input -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ready() -> tuple[Problem, State]:
+    problem = problem_of(SETTINGS["full batch"])
+    return problem, Rewind().prepare(problem, everyone_of(problem), train(problem, everyone_of(problem)))
+
+
+def test_an_empty_forget_set_is_the_identity(ready: tuple[Problem, State]) -> None:
+    problem, state = ready
+    assert Rewind().forget(problem, state, ForgetSet(frozenset(), ()), None, GENERATOR).state is state
+
+
+def test_forgetting_everyone_is_refused(ready: tuple[Problem, State]) -> None:
+    problem, state = ready
+    with pytest.raises(Refused, match="Nobody would be left"):
+        release(Rewind(), problem, state, list(range(N)), [])
+
+
+def test_forgetting_someone_twice_changes_nothing(ready: tuple[Problem, State]) -> None:
+    problem, state = ready
+    once = release(Rewind(), problem, state, [3, 4], [])
+    twice = release(Rewind(), problem, once, [4], [3, 4])
+    assert torch.equal(once.weights, twice.weights)
+    assert twice.facts["forgotten"] == 2
+
+
+def test_forgetting_everyone_of_one_class_or_all_but_one_of_it_is_done(ready: tuple[Problem, State]) -> None:
+    problem, state = ready
+    first = [i for i in range(N) if i % CLASSES == 0]
+    for gone in (first, first[1:]):
+        assert bool(torch.isfinite(release(Rewind(), problem, state, gone, []).weights).all())
+
+
+def test_a_wrong_retain_set_is_refused(ready: tuple[Problem, State]) -> None:
+    problem, state = ready
+    everyone = everyone_of(problem)
+    forget = ForgetSet(frozenset({"s3"}), (3,))
+    with pytest.raises(Refused, match="none were given"):
+        Rewind().forget(problem, state, forget, None, GENERATOR)
+    with pytest.raises(Refused, match="among the retained"):
+        Rewind().forget(problem, state, forget, everyone, GENERATOR)
+    with pytest.raises(Refused, match="never trained on"):
+        Rewind().forget(problem, state, ForgetSet(frozenset({"s99"}), (99,)), everyone, GENERATOR)
+
+
+def test_a_model_without_a_trajectory_is_pointed_to_the_proximal_source() -> None:
+    problem = problem_of(SETTINGS["full batch"])
+    with pytest.raises(Refused, match="source=proximal"):
+        Rewind().prepare(problem, everyone_of(problem), Learned(problem.initial()))
+
+
+def test_a_converged_model_is_refused() -> None:
+    problem = problem_of(Training(epochs=5, learning_rate=0.4, weight_decay=0.1, converge=1e-8))
+    learned = train(problem, everyone_of(problem))
+    with pytest.raises(Refused, match="convergence"):
+        Rewind().prepare(problem, everyone_of(problem), learned)
+
+
+def test_steps_that_diverge_are_refused(ready: tuple[Problem, State]) -> None:
+    problem, state = ready
+    broken = replace(state, tensors={**state.tensors, "checkpoint": state.tensors["checkpoint"] * torch.nan})
+    with pytest.raises(Refused, match="not finite"):
+        release(Rewind(), problem, broken, [3], [])
+
+
+@pytest.mark.parametrize("wrong", [{"fraction": 0.0}, {"fraction": 1.1}, {"source": "guess"}, {"reference": "none"}])
+def test_hyperparameters_are_checked(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Rewind(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,306 @@
+"""Rewind (R2D): go back K of the T training steps and take them again without the forgotten.
+
+Source: Mu and Klabjan, "Rewind-to-Delete: Certified Machine Unlearning for Nonconvex Functions"
+(arXiv 2409.09778). The paper's full text could not be read while this was written: theorem 3.1 and algorithm 3
+are as the project's design pages give them.
+
+    w_{t+1} = w_t - eta_t s_t g_B(w_t),   t = T-K .. T-1,   B = batch of step t without the forgotten
+
+from the checkpoint w_{T-K} of the first training, with the step sizes eta_t and the batch order of exactly those
+steps. K = T is retraining, bit for bit. Every release starts from the same checkpoint, so m in the bounds is the
+running total of the forgotten. **The checkpoint was trained on everyone**: it is secret state that depends on the
+forgotten, until a cold retrain replaces it.
+
+Without a recorded trajectory (a model trained elsewhere by full-batch gradient descent) the checkpoint is computed
+backwards by the proximal-point method, algorithm 3: w_t = argmin_v -F(v) + ||v - w_{t+1}||^2 / (2 eta_t), whose
+stationary point is the inverse of one step, w_t = w_{t+1} + eta_t g(w_t).
+
+How far the result can be from retraining is in ``unlearning.descent``.
+
+Deviations from the paper, each with its reason:
+
+* Mini-batches are served (the same batches without the forgotten), but theorem 3.1 is about full batches: such a
+  release is ``estimated`` at most.
+* The bound is a tighter one than theorem 3.1, and noise follows the exact Gaussian curve (``unlearning.descent``).
+* Training may clip: a step by its batch, or each sample's gradient. The repeated steps clip in the same way.
+* The inverse steps of algorithm 3 are taken in float64 and then taken forward again: they are ill-conditioned, and
+  a rewind that does not come back to the given weights is refused. That cannot tell whether the weights were trained
+  by this recipe: every vector has a rewind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from unlearning.descent import Descent, closed_form_smoothness, require_features_within
+from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State
+from unlearning.training import REFERENCES, advance, rate_of, replay, silent
+
+if TYPE_CHECKING:
+    from unlearning.problem import Problem
+
+
+@dataclass(frozen=True)
+class Rewound:
+    """w_{T-K} (d,), the batches and step sizes of the K steps after it, and how it was found."""
+
+    checkpoint: Tensor
+    batches: tuple[Tensor, ...]
+    rates: tuple[float, ...]
+    facts: Mapping[str, Json]
+
+
+class Source(Protocol):
+    """A way back to w_{T-K}."""
+
+    def rewind(self, method: Rewind, problem: Problem, examples: Examples, learned: Learned) -> Rewound:
+        """Raises Refused where this way does not exist."""
+
+
+class Checkpoint:
+    """From the trajectory that the training recorded."""
+
+    def rewind(self, method: Rewind, problem: Problem, examples: Examples, learned: Learned) -> Rewound:
+        trajectory = learned.trajectory
+        if trajectory is None:
+            raise Refused(
+                "Rewinding to a checkpoint needs the trajectory, and this model comes without one.",
+                "Choose source=proximal if it was trained by full-batch gradient descent, or newton or safe.",
+            )
+        start = len(trajectory) - method.steps_of(len(trajectory))
+        _, checkpoint, _ = next(replay(problem, examples, trajectory, start))
+        facts: dict[str, Json] = {"source": "checkpoint"}
+        return Rewound(checkpoint, trajectory.batches[start:], trajectory.rates, facts)
+
+
+class Proximal:
+    """Algorithm 3: undo K full-batch gradient steps, in float64.
+
+    The fixed point v <- w_{t+1} + eta_t s_t(v) g(v) contracts when eta_t L < 1; its error grows by
+    1/(1 - eta_t L) a step back, so the K steps are taken forward again and must return to the given weights.
+    """
+
+    iterations = 500
+    precision = 1e-12
+    tolerance = 1e-3
+    """of the way from w_{T-K} to w_T, how far off the forward run may end"""
+
+    def rewind(self, method: Rewind, problem: Problem, examples: Examples, learned: Learned) -> Rewound:
+        if problem.training.batch_size is not None and problem.training.batch_size < len(examples):
+            raise Refused(
+                "The proximal-point method undoes full-batch gradient descent; this training uses mini-batches.",
+                "Record the trajectory and choose source=checkpoint, or use newton or safe.",
+            )
+        steps = problem.training.epochs
+        if steps == 0:
+            raise Refused("There is no gradient step to undo.", "Use newton or retrain.")
+        rates = tuple(rate_of(problem, step) for step in range(steps))
+        precise = problem.double()
+        w = learned.weights.to(problem.device, torch.float64)
+        start = steps - method.steps_of(steps)
+        v = w
+        for rate in reversed(rates[start:]):
+            v = self._undo(precise, examples, v, rate)
+        checkpoint = v.to(problem.dtype)
+        batches = (examples.positions.cpu(),) * (steps - start)
+        facts: dict[str, Json] = {
+            "source": "proximal",
+            "round_trip": self._round_trip(problem, examples, checkpoint, learned.weights, rates[start:]),
+        }
+        return Rewound(checkpoint, batches, rates, facts)
+
+    def _undo(self, problem: Problem, examples: Examples, after: Tensor, rate: float) -> Tensor:
+        v = after
+        for _ in range(self.iterations):
+            stepped, _ = advance(problem, examples, examples.positions, v, rate)
+            residual = after - stepped
+            v = v + residual
+            if float(residual.norm()) <= self.precision * max(1.0, float(after.norm())):
+                return v
+        raise Refused(
+            f"A step with learning rate {rate:g} could not be undone: the proximal-point iteration does not contract.",
+            "The learning rate times the curvature must stay below 1; use newton or retrain.",
+        )
+
+    def _round_trip(
+        self, problem: Problem, examples: Examples, checkpoint: Tensor, weights: Tensor, rates: Sequence[float]
+    ) -> float:
+        w = checkpoint
+        for rate in rates:
+            w, _ = advance(problem, examples, examples.positions, w, rate)
+        travelled = float((weights - checkpoint).norm())
+        error = float((w - weights).norm()) / travelled if travelled > 0 else 0.0
+        if not error <= self.tolerance:
+            raise Refused(
+                f"The steps taken again from the rewound weights end {error:.2g} of the way off.",
+                "Too many steps are undone for this precision: lower fraction, or use newton or retrain.",
+            )
+        return error
+
+
+SOURCES: Mapping[str, Source] = {"checkpoint": Checkpoint(), "proximal": Proximal()}
+
+
+@dataclass(frozen=True)
+class Rewind:
+    """R2D. See the module's docstring for the equations.
+
+    Args:
+        fraction: K/T in (0, 1]: the share of the training that a release repeats. 1 is retraining.
+        source: ``checkpoint`` (needs the trajectory) or ``proximal`` (trained elsewhere by gradient descent).
+        reference: what a thinned batch is divided by, ``renormalised`` or ``fixed-denominator``.
+        feature_norm: for a linear head, a bound on the norm of a sample's features (the constant 1 of a bias
+            included) that does not come from the data; checked at preparation. L follows from it in closed form.
+    """
+
+    name: ClassVar[str] = "rewind"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RETAINED})
+
+    fraction: float = 0.41
+    source: str = "checkpoint"
+    reference: str = "renormalised"
+    feature_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"fraction is {self.fraction}: choose a share of the training in (0, 1]")
+        if self.source not in SOURCES:
+            raise ValueError(f"source is {self.source!r}: choose one of {', '.join(SOURCES)}")
+        if self.reference not in REFERENCES:
+            raise ValueError(f"reference is {self.reference!r}: choose one of {', '.join(REFERENCES)}")
+
+    def steps_of(self, steps: int) -> int:
+        """K: ``fraction`` of T = ``steps``, to the nearest whole step, at least one."""
+        return max(1, round(self.fraction * steps))
+
+    def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
+        """Find w_{T-K}. Raises Refused for a converged model and where ``source`` cannot find it."""
+        if problem.training.converge is not None:
+            raise Refused(
+                "A model that was trained to convergence did not end in its last gradient step.",
+                "Use newton or retrain, or train without converge.",
+            )
+        if self.feature_norm is not None:
+            require_features_within(problem, examples, self.feature_norm)
+        rewound = SOURCES[self.source].rewind(self, problem, examples, learned)
+        progress(1.0)
+        full = all(len(batch) == len(examples) for batch in rewound.batches)
+        facts: dict[str, Json] = {
+            "samples": len(examples),
+            "forgotten": 0,
+            "steps": len(rewound.rates),
+            "rewound": len(rewound.batches),
+            "full_batch": full,
+        }
+        tensors = {
+            "checkpoint": rewound.checkpoint,
+            "rates": torch.tensor(rewound.rates, dtype=torch.float64),
+            "positions": examples.positions.cpu(),
+        }
+        return State(learned.weights, tensors | _pack(rewound.batches), facts | dict(rewound.facts))
+
+    def forget(
+        self,
+        problem: Problem,
+        state: State,
+        forget: ForgetSet,
+        retain: Examples | None,
+        generator: torch.Generator,  # noqa: ARG002
+    ) -> Forgotten:
+        """K steps from the checkpoint on ``retain``. Someone who had left before changes nothing.
+
+        Raises Refused when nobody is left, or a sample of the forget set is retained or was never trained on.
+        """
+        if not forget:
+            return Forgotten(state)
+        kept = _retained(state, forget, retain)
+        w = state.tensors["checkpoint"]
+        rates = state.tensors["rates"].tolist()[-_count(state, "rewound") :]
+        for positions, rate in zip(_unpack(state), rates, strict=True):
+            w, _ = advance(problem, kept, positions, w, rate, reference=self.reference)
+        if not bool(torch.isfinite(w).all()):
+            raise Refused("The weights are not finite after the repeated steps.", "Retrain at a lower learning rate.")
+        absent = ~torch.isin(state.tensors["positions"], kept.positions.cpu())
+        facts = dict(state.facts) | {"forgotten": int(absent.sum())}
+        return Forgotten(replace(state, weights=w, facts=facts), {"steps": len(rates)})
+
+    def descent(self, problem: Problem, state: State, *, smoothness: float, gradient_bound: float) -> Descent:
+        """What the bound depends on, with given L and G (measured ones make it ``estimated``).
+
+        Raises Refused for mini-batches: the theorem is about full-batch gradient descent.
+        """
+        if not state.facts["full_batch"]:
+            raise Refused("The bound holds for full-batch gradient descent.", "Train without batch_size.")
+        return Descent(
+            rates=state.tensors["rates"].tolist(),
+            rewound=_count(state, "rewound"),
+            samples=_count(state, "samples"),
+            forgotten=_count(state, "forgotten"),
+            gradient_bound=gradient_bound,
+            smoothness=smoothness,
+            decay=(float(problem.decay.min()), float(problem.decay.max())),
+            step_clip=problem.training.clip,
+            reference=self.reference,
+        )
+
+    def proved(self, problem: Problem, state: State) -> Descent:
+        """The same with constants that need no data: L in closed form, G = ``Training.sample_clip``.
+
+        Its ``require_useful()`` bounds the distance to the clipped retraining in exact arithmetic. Raises Refused
+        where a condition of that proof is missing.
+        """
+        clip = problem.training.sample_clip
+        if clip is None:
+            raise Refused("Nothing bounds a sample's gradient.", "Set sample_clip in the training.")
+        if self.feature_norm is None:
+            raise Refused("No bound of the features' norm is declared.", "Set the method's option feature_norm.")
+        if state.facts["source"] != "checkpoint":
+            raise Refused("The proof needs the training's own checkpoint.", "Train here, with source=checkpoint.")
+        smoothness = closed_form_smoothness(problem, self.feature_norm)
+        return self.descent(problem, state, smoothness=smoothness, gradient_bound=clip)
+
+
+def _retained(state: State, forget: ForgetSet, retain: Examples | None) -> Examples:
+    if retain is None:
+        raise Refused("Rewinding needs the retained samples, and none were given.", "Hand over everyone who stays.")
+    if len(retain) == 0:
+        raise Refused("Nobody would be left to train on.", "Delete the model instead.")
+    trained = state.tensors["positions"]
+    gone = torch.tensor(forget.positions, dtype=torch.int64)
+    if not bool(torch.isin(gone, trained).all()):
+        raise Refused("A sample of the forget set was never trained on.", "Forget samples of this training alone.")
+    if bool(torch.isin(gone, retain.positions.cpu()).any()):
+        raise Refused("A sample of the forget set is among the retained.", "Leave the forgotten out of them.")
+    return retain
+
+
+def _pack(batches: Sequence[Tensor]) -> dict[str, Tensor]:
+    """The batches, equal neighbours once: a full batch is stored one time, not K times."""
+    stored: list[Tensor] = []
+    which: list[int] = []
+    for batch in batches:
+        if not stored or (stored[-1] is not batch and not torch.equal(stored[-1], batch)):
+            stored.append(batch)
+        which.append(len(stored) - 1)
+    return {
+        "batches": torch.cat(stored),
+        "sizes": torch.tensor([len(batch) for batch in stored], dtype=torch.int64),
+        "which": torch.tensor(which, dtype=torch.int64),
+    }
+
+
+def _unpack(state: State) -> Iterator[Tensor]:
+    stored = torch.tensor_split(state.tensors["batches"], state.tensors["sizes"].cumsum(0)[:-1].tolist())
+    return (stored[index] for index in state.tensors["which"].tolist())
+
+
+def _count(state: State, name: str) -> int:
+    return int(state.facts[name])  # type: ignore[arg-type]
+
+
+METHOD = Rewind
