@@ -51,10 +51,11 @@ class Policy:
 
     ``sigma`` and ``delta_cap`` are in units of the weights. The defaults belong together: at epsilon 1 and
     delta 1e-5 a release of cap 1e-5 under noise 0.01 costs mu^2 = 1e-6, about 70,000 releases. ``require`` is
-    the weakest basis that may be published. ``threshold`` is the greatest effectiveness ratio
-    ``||retrained - unlearned|| / ||retrained - untouched||`` at which a method counts as working.
-    ``cadence_seconds`` is the least time between releases. ``utility_tolerance`` is the greatest fall of
-    holdout accuracy (a fraction) in one release, None for no gate. ``options`` are the method's own fields.
+    the weakest basis that may be published. ``reference`` None is the one that the method approximates.
+    ``threshold`` is the greatest effectiveness ratio ``||retrained - unlearned|| / ||retrained - untouched||`` at
+    which a method counts as working. ``cadence_seconds`` is the least time between releases.
+    ``utility_tolerance`` is the greatest fall of holdout accuracy (a fraction) in one release, None for no gate.
+    ``options`` are the method's own fields.
     """
 
     method: str
@@ -65,7 +66,7 @@ class Policy:
     sigma: float = 0.01
     delta_cap: float = 1e-5
     granularity: Granularity = Granularity.SUBJECT
-    reference: Reference = Reference.RENORMALISED
+    reference: Reference | None = None
     threshold: float = 0.7
     on_exhausted: OnExhausted = OnExhausted.RETRAIN
     cadence_seconds: int = 0

@@ -1,0 +1,100 @@
+"""The task that a nudge starts: claim a model's work, do it, ring again if more waits."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+
+from celery import Celery
+from sqlalchemy import update
+
+from service import queue
+from service.crash import crash_point
+from service.db import Busy, now
+from service.records import Model
+from workers.bench import Benches
+from workers.claim import Preparation, Work, claim
+from workers.lease import Stale
+from workers.prepare import prepare
+from workers.publish import give_up
+from workers.pulse import Pulse
+from workers.stopwatch import Stopwatch
+from workers.unlearn import Errand, release
+from workers.workshop import Workshop
+
+PAUSE_SECONDS = 2.0
+
+log = logging.getLogger(__name__)
+
+
+class Worker:
+    """One worker process: at most one claim at a time, models and problems kept between claims."""
+
+    def __init__(self, workshop: Workshop, pulse: Pulse) -> None:
+        self._workshop = workshop
+        self._pulse = pulse
+        self._benches = Benches(workshop)
+
+    def work(self, model_id: str) -> None:
+        """Claim and do what waits for this model. Never raises: the row is the queue, and the sweep repairs."""
+        try:
+            self._claim_and_do(model_id)
+        except Stale as error:
+            log.warning("%s", error)
+        except Busy as error:
+            log.warning("database busy: %s", error)
+        crash_point("worker-before-ack")
+
+    def _claim_and_do(self, model_id: str) -> None:
+        start = time.perf_counter()
+        job = claim(self._workshop.database, model_id, self._workshop.owner, self._workshop.lease_seconds)
+        if job is None:
+            return
+        watch = Stopwatch(self._pulse)
+        watch.seconds["claim"] = time.perf_counter() - start
+        self._pulse.hold(job.lease, job.lineage_id)
+        try:
+            self._do(job, watch)
+        except (Stale, Busy):
+            raise
+        except Exception as error:  # whatever a recipe or a disk may do: the tasks wait again, the process lives
+            log.error("attempt on model %s failed: %s", model_id, _where(error))
+            give_up(self._workshop.database, job, f"failed:{type(error).__name__}"[:64], PAUSE_SECONDS)
+        finally:
+            self._pulse.release()
+        self._ring_again(model_id)
+
+    def _do(self, job: Work, watch: Stopwatch) -> None:
+        if isinstance(job, Preparation):
+            prepare(self._workshop, job, watch)
+        else:
+            release(Errand(self._workshop, self._benches, job, watch))
+
+    def _ring_again(self, model_id: str) -> None:
+        """Requests that came meanwhile: go to the end of the line, so that other models get their turn."""
+        with self._workshop.database.write() as session:
+            at = now(session)
+            waiting = session.execute(
+                update(Model)
+                .where(Model.id == model_id, Model.due_at <= at, Model.nudged_at == 0)
+                .values(nudged_at=at)
+                .returning(Model.id)
+            ).first()
+        if waiting is not None:
+            queue.nudge(self._workshop.bell, model_id)
+
+
+def register(app: Celery, worker: Worker) -> None:
+    """Make ``worker`` answer the nudges of ``app``."""
+
+    @app.task(name=queue.TASK, acks_late=True, ignore_result=True)  # type: ignore[untyped-decorator]
+    def work(model_id: str) -> None:
+        worker.work(model_id)
+
+
+def _where(error: Exception) -> str:
+    """The error's kind and place. Never its message: it may carry a person's data."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else "?"
+    return f"{type(error).__name__} at {place}"

@@ -1,0 +1,83 @@
+"""The workbench of a model: its recipe, its problem on the device, its method. Kept between releases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from importlib import import_module
+from typing import Any, cast
+
+import torch
+
+from unlearning.methods import NAMES
+from unlearning.policy import Policy
+from unlearning.problem import Problem
+from unlearning.protocol import Method, Refused
+from unlearning.recipe import Recipe, RecipeError
+from workers import recipes
+from workers.workshop import Workshop
+
+
+@dataclass(frozen=True)
+class Bench:
+    """``digest`` is the recipe file's sha256."""
+
+    recipe: Recipe
+    problem: Problem
+    method: Method
+    digest: str
+
+
+class Benches:
+    """One bench per lineage, built anew when the recipe's file changes."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+        self._kept: dict[int, Bench] = {}
+
+    def of(self, lineage_id: int, recipe: str, policy: Policy) -> Bench:
+        """The lineage's bench. Raises Refused as ``build`` does."""
+        kept = self._kept.get(lineage_id)
+        if kept is None or recipes.digest_of(recipes.find(self._workshop.recipes, recipe)) != kept.digest:
+            kept = build(self._workshop, recipe, policy)
+            self._kept = {lineage_id: kept}
+        return kept
+
+
+def build(workshop: Workshop, recipe: str, policy: Policy) -> Bench:
+    """Run the recipe and set up its problem and method. Raises Refused with a plain reason."""
+    loaded = recipes.load(workshop.recipes, recipe)
+    try:
+        problem = Problem(loaded.recipe, device_of(workshop.device))
+    except RecipeError as error:
+        raise Refused(error.what, error.hint) from None
+    except Exception as error:  # the model's constructor is the user's code
+        raise Refused(f"The recipe's model() raised {type(error).__name__}.", "Run it by itself to see why.") from None
+    return Bench(loaded.recipe, problem, method_of(policy), loaded.digest)
+
+
+def method_of(policy: Policy) -> Method:
+    """The policy's method with its options. Raises Refused for an option that the method lacks or rejects."""
+    if policy.method not in NAMES:
+        raise Refused(f"There is no method {policy.method!r}.", f"The methods are: {', '.join(NAMES)}.")
+    kind: Any = import_module(f"unlearning.methods.{policy.method}").METHOD
+    names = {field.name for field in fields(kind)}
+    options = _from_policy(policy, names) | dict(policy.options)
+    unknown = sorted(options.keys() - names)
+    if unknown:
+        raise Refused(f"{policy.method} has no option {unknown[0]!r}.", f"Its options are: {', '.join(sorted(names))}.")
+    try:
+        return cast(Method, kind(**options))
+    except (ValueError, TypeError) as error:
+        raise Refused(f"{policy.method} refused its options: {error}", "Correct them and register again.") from None
+
+
+def device_of(name: str) -> torch.device:
+    """``auto`` is the first GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+def _from_policy(policy: Policy, names: set[str]) -> dict[str, Any]:
+    given = {"threshold": policy.threshold, "reference": policy.reference and policy.reference.value}
+    return {name: value for name, value in given.items() if name in names and value is not None}

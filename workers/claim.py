@@ -1,0 +1,209 @@
+"""Claiming a model's work under its lease, in one short transaction. Nothing is computed while it is open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from service.db import Database, now
+from service.ledger import record
+from service.progress import settle
+from service.records import DeletionRequest, Lineage, Model, Task, Version
+from unlearning.certificate import Basis
+from unlearning.policy import Clock, Policy, Queue, Wait, next_action
+from workers.batches import HOLD_AFTER, Choice, Waiting, choose
+from workers.lease import Lease, give_back, lock, take
+
+BATCH_BYTES = 256 * 2**20
+LARGEST_BATCH = 10_000
+
+
+@dataclass(frozen=True)
+class Job:
+    """What both kinds of work know of their model."""
+
+    lease: Lease
+    tenant_id: str
+    model_name: str
+    recipe: str
+    policy: Policy
+    lineage_id: int
+
+
+@dataclass(frozen=True)
+class Preparation(Job):
+    """A model to be prepared. ``attempt`` counts from 1."""
+
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """One queued task that this claim took."""
+
+    id: str
+    request_id: str
+
+
+@dataclass(frozen=True)
+class Deletions(Job):
+    """Deletions to be carried out in one release on top of ``head_id``."""
+
+    head_id: str
+    tasks: tuple[Claimed, ...]
+
+
+Work: TypeAlias = Preparation | Deletions
+
+
+def claim(database: Database, model_id: str, owner: str, lease_seconds: float) -> Work | None:
+    """Take the model's lease and its work. None: nothing waits, it is not time yet, or another worker holds it."""
+    with database.write() as session:
+        at = now(session)
+        model = lock(session, model_id)
+        if model is None:
+            return None
+        model.nudged_at = 0
+        if model.lease_expires_at > at:
+            return None
+        if model.status == "preparing":
+            return _preparation(session, model, take(model, owner, at, lease_seconds))
+        if model.status == "live":
+            return _deletions(session, model, owner, at, lease_seconds)
+        return None
+
+
+def _preparation(session: Session, model: Model, lease: Lease) -> Preparation | None:
+    lineage = session.get_one(Lineage, model.lineage_id)
+    if lineage.attempts >= HOLD_AFTER:
+        refuse(session, model, lineage, f"worker_lost: {HOLD_AFTER} workers died", f"The last was at: {lineage.phase}.")
+        return None
+    lineage.attempts += 1
+    record(session, model.tenant_id, "preparation.claimed", model_id=model.id, attempt=lineage.attempts)
+    return Preparation(
+        lease=lease,
+        tenant_id=model.tenant_id,
+        model_name=model.name,
+        recipe=model.recipe,
+        policy=Policy.from_json(model.policy),
+        lineage_id=lineage.id,
+        attempt=lineage.attempts,
+    )
+
+
+def refuse(session: Session, model: Model, lineage: Lineage, what: str, hint: str) -> None:
+    """The model will not be served: say why, and end its requests, for nothing was ever published."""
+    model.status, model.reason, model.due_at = "refused", f"{what} {hint}", None
+    give_back(model)
+    at = now(session)
+    lineage.status, lineage.phase, lineage.ended_at = "refused", None, at
+    lineage.report = (lineage.report or {}) | {"refused": {"what": what, "hint": hint}}
+    record(session, model.tenant_id, "preparation.refused", model_id=model.id, lineage=lineage.id, what=what)
+    open_tasks = session.scalars(
+        select(Task).where(Task.model_id == model.id, Task.status.in_(("queued", "running", "held")))
+    ).all()
+    for task in open_tasks:
+        task.status, task.samples, task.reason, task.completed_at = "completed", 0, "model_refused", at
+    settle(session, [task.request_id for task in open_tasks])
+
+
+def _deletions(session: Session, model: Model, owner: str, at: int, lease_seconds: float) -> Deletions | None:
+    lineage = session.get_one(Lineage, model.lineage_id)
+    waiting = _waiting(session, model, at)
+    if not waiting or _must_wait(session, model, lineage, len(waiting), at):
+        return None
+    choice = choose(waiting, _limit(lineage))
+    lease = take(model, owner, at, lease_seconds)
+    _hold_lost(session, model, lineage, choice.hold)
+    if not choice.take or model.head_id is None:
+        give_back(model)
+        return None
+    _mark_running(session, choice, lease)
+    record(
+        session,
+        model.tenant_id,
+        "release.claimed",
+        model_id=model.id,
+        lineage=lineage.id,
+        token=lease.token,
+        requests=sorted(task.request_id for task in choice.take),
+    )
+    return Deletions(
+        lease=lease,
+        tenant_id=model.tenant_id,
+        model_name=model.name,
+        recipe=model.recipe,
+        policy=Policy.from_json(model.policy),
+        lineage_id=lineage.id,
+        head_id=model.head_id,
+        tasks=tuple(Claimed(task.id, task.request_id) for task in choice.take),
+    )
+
+
+def _waiting(session: Session, model: Model, at: int) -> list[Waiting]:
+    """Queued tasks whose time has come, and running ones: their worker is lost, for the lease has run out."""
+    rows = session.execute(
+        select(Task.id, Task.request_id, Task.attempts, func.coalesce(Task.lease_token, 0))
+        .where(Task.model_id == model.id, Task.status.in_(("queued", "running")), Task.not_before <= at)
+        .order_by(Task.created_at, Task.id)
+    )
+    return [Waiting(*row) for row in rows]
+
+
+def _must_wait(session: Session, model: Model, lineage: Lineage, count: int, at: int) -> bool:
+    """Whether the cadence, or the pause after a failed attempt, keeps the next release back."""
+    if model.due_at is not None and model.due_at > at:
+        return True
+    released_at = session.scalar(select(Version.published_at).where(Version.id == model.head_id))
+    due_at = session.scalar(
+        select(func.min(DeletionRequest.due_at))
+        .join(Task, Task.request_id == DeletionRequest.id)
+        .where(Task.model_id == model.id, Task.status.in_(("queued", "running")))
+    )
+    queue = Queue(waiting=count, due_at=due_at, released_at=released_at)
+    policy = Policy.from_json(model.policy)
+    action = next_action(policy, policy.budget(Basis(lineage.basis), lineage.spent), queue, Clock(at))
+    if isinstance(action, Wait):
+        model.due_at = action.until
+        return True
+    return False
+
+
+def _limit(lineage: Lineage) -> int:
+    """As many tasks as have vectors that fit into memory at once; it depends on the model's size alone."""
+    dimension = int((lineage.manifest or {}).get("dimension", 1))
+    return max(1, min(LARGEST_BATCH, BATCH_BYTES // (8 * dimension)))
+
+
+def _hold_lost(session: Session, model: Model, lineage: Lineage, lost: Iterable[Waiting]) -> None:
+    """Hold, visibly, what failed alone too often; its clock runs on."""
+    requests = []
+    for task in lost:
+        row = session.get_one(Task, task.id)
+        row.status, row.reason = "held", row.reason or "worker_lost"
+        requests.append(task.request_id)
+        record(
+            session,
+            model.tenant_id,
+            "release.held",
+            request_id=task.request_id,
+            model_id=model.id,
+            reason=row.reason,
+            attempts=task.attempts,
+            last_phase=lineage.phase,
+        )
+    settle(session, requests)
+
+
+def _mark_running(session: Session, choice: Choice, lease: Lease) -> None:
+    marks = [
+        {"id": task.id, "status": "running", "attempts": choice.attempts(task), "lease_token": lease.token}
+        for task in choice.take
+    ]
+    session.execute(update(Task), marks)
+    session.expire_all()
+    settle(session, [task.request_id for task in choice.take])

@@ -1,0 +1,138 @@
+"""Tensors <-> bytes: safetensors, and nothing that can run code.
+
+``encode`` writes the format itself, tensor by tensor, so that a large checkpoint is never copied whole; reading
+is the safetensors library's, after a header check that it does not make (duplicate names).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from safetensors.torch import load
+from torch import Tensor
+
+from unlearning.protocol import Json, State
+
+FORMAT = "expunge-state-1"
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,254}")
+_VECTOR_DTYPES = (torch.float32, torch.float64)
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+class Malformed(ValueError):
+    """Tensors or bytes that no checkpoint may hold: which one and why."""
+
+
+def encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    """The chunks of a safetensors file: tensors in order of name, on any device and of any shape.
+
+    Raises Malformed for a name or dtype that the format does not carry.
+    """
+    parts = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
+    yield _header(parts, metadata)
+    for tensor in parts.values():
+        if tensor.numel():
+            yield tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
+def decode(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors on the CPU, and the metadata. Raises Malformed."""
+    header = _parse_header(data)
+    metadata = header.pop("__metadata__", {})
+    try:
+        tensors = load(data)
+    except Exception as error:  # the library raises several kinds
+        raise Malformed(f"not a safetensors file: {type(error).__name__}") from None
+    return tensors, metadata
+
+
+def admit(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse weights that no checkpoint may carry: NaN or infinity, nothing in them, an odd name. Raises Malformed."""
+    for name, tensor in tensors.items():
+        if not NAME.fullmatch(name):
+            raise Malformed(f"the tensor name {name[:60]!r} is not allowed")
+        if tensor.numel() == 0:
+            raise Malformed(f"tensor {name} is empty")
+        if tensor.dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
+            raise Malformed(f"tensor {name} holds NaN or infinity")
+
+
+def encode_state(state: State, evidence: Mapping[str, Json]) -> Iterator[bytes | memoryview]:
+    """What a method keeps, and the evidence of the release, as one file. Vectors are not in it: they are rows."""
+    tensors = {"weights": state.weights} | {f"state.{name}": tensor for name, tensor in state.tensors.items()}
+    metadata = {"format": FORMAT, "facts": json.dumps(dict(state.facts)), "evidence": json.dumps(dict(evidence))}
+    return encode(tensors, metadata)
+
+
+def decode_state(data: bytes) -> State:
+    """The state of ``encode_state``. Raises Malformed for a format that this worker does not know."""
+    tensors, metadata = decode(data)
+    if metadata.get("format") != FORMAT:
+        raise Malformed(f"the state has format {metadata.get('format')!r}; this worker knows {FORMAT!r}")
+    weights = tensors.pop("weights")
+    kept = {name.removeprefix("state."): tensor for name, tensor in tensors.items()}
+    return State(weights=weights, tensors=kept, facts=json.loads(metadata["facts"]))
+
+
+def pack(vector: Tensor) -> bytes:
+    """One float32 or float64 tensor as bytes: its kind, its shape (little-endian u32), its numbers."""
+    plain = vector.detach().cpu().contiguous()
+    kind = _VECTOR_DTYPES.index(plain.dtype)
+    return struct.pack(f"<BB{plain.dim()}I", kind, plain.dim(), *plain.shape) + plain.numpy().tobytes()
+
+
+def unpack(data: bytes) -> Tensor:
+    """The tensor of ``pack``."""
+    kind, dimensions = struct.unpack_from("<BB", data)
+    shape = struct.unpack_from(f"<{dimensions}I", data, 2)
+    return torch.frombuffer(bytearray(data), dtype=_VECTOR_DTYPES[kind], offset=2 + 4 * dimensions).reshape(shape)
+
+
+def _header(parts: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    offset = 0
+    for name, tensor in parts.items():
+        if tensor.dtype not in _DTYPES or name == "__metadata__":
+            raise Malformed(f"tensor {name} of {tensor.dtype} cannot be stored as safetensors")
+        end = offset + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _parse_header(data: bytes) -> dict[str, Any]:
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > len(data) - 8:
+        raise Malformed("not a safetensors file: it is cut short")
+    try:
+        header = json.loads(data[8 : 8 + length], object_pairs_hook=_without_duplicates)
+    except ValueError as error:
+        raise Malformed(f"not a safetensors file: {error}") from None
+    if not isinstance(header, dict):
+        raise Malformed("not a safetensors file: its header is not an object")
+    return header
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        raise Malformed("a safetensors header names a tensor twice")
+    return dict(pairs)

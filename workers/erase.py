@@ -1,0 +1,57 @@
+"""After the commit: destroying keys, and the secret state of what was superseded. Repeatable at any time.
+
+The worker does this at once; the keeper repairs what a dead worker left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sqlalchemy import select, update
+
+from service.crash import crash_point
+from service.db import Database, now
+from service.ledger import record
+from service.records import Erasure, Version
+from service.storage import Store
+from workers.keystore import BATCH, KeyStore, batches
+
+
+def destroy_keys(database: Database, keys: KeyStore) -> int:
+    """Carry out every erasure that is due; returns how many keys are now destroyed for good.
+
+    An erasure counts as done only when no log of the key store holds the key's bytes any more.
+    """
+    with database.read() as session:
+        due = session.execute(
+            select(Erasure.id, Erasure.key_id, Erasure.version_id, Erasure.tenant_id)
+            .where(Erasure.destroyed_at.is_(None))
+            .order_by(Erasure.id)
+        ).all()
+    if not due or not keys.destroy([row.key_id for row in due]):
+        return 0
+    crash_point("worker-after-erasure")
+    with database.write() as session:
+        at = now(session)
+        for batch in batches((row.id for row in due), BATCH):
+            mark = update(Erasure).where(Erasure.id.in_(batch), Erasure.destroyed_at.is_(None))
+            session.execute(mark.values(destroyed_at=at).execution_options(synchronize_session=False))
+        for (tenant_id, version_id), count in Counter((row.tenant_id, row.version_id) for row in due).items():
+            record(session, tenant_id, "keys.destroyed", version=version_id, count=count)
+    database.truncate_log()
+    return len(due)
+
+
+def drop_superseded_state(database: Database, private: Store, version_id: str | None) -> None:
+    """Delete the secret state of a version that is not the head any more; never the head's."""
+    if version_id is None:
+        return
+    with database.read() as session:
+        version = session.get(Version, version_id)
+        if version is None or version.status == "head":
+            return
+        shared = session.scalar(
+            select(Version.id).where(Version.state == version.state, Version.status == "head").limit(1)
+        )
+    if shared is None:
+        private.delete(version.state)

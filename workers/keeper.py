@@ -1,0 +1,227 @@
+"""The keeper: a small process of its own, without torch. It repairs what others lost, and ends what they began.
+
+One is active at a time, by a lease; a second one waits to take over. Every duty is repeatable, so a keeper that
+dies in the middle of one leaves nothing that the next tick does not mend.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from celery import Celery
+from sqlalchemy import delete, or_, select, update
+from sqlalchemy.orm import Session
+
+from service import queue
+from service.crash import crash_point
+from service.db import Busy, Database, now
+from service.ledger import integrate, record
+from service.notes import Signer
+from service.progress import settle
+from service.records import DeletionRequest, IdempotencyKey, Lease, Model, Task, Version
+from service.settings import Settings
+from service.storage import Store
+from workers.erase import destroy_keys
+from workers.keystore import KeyStore
+from workers.lease import SECOND
+from workers.pulse import Pulse
+
+LEASE = "keeper"
+NUDGE_PATIENCE_SECONDS = 3
+ORPHAN_SECONDS = 3600.0
+ORPHANS_EVERY = 60
+"""ticks between two searches of the stores"""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """What a keeper works with."""
+
+    owner: str
+    database: Database
+    store: Store
+    private: Store
+    keys: KeyStore
+    signer: Signer
+    bell: Celery
+    sweep_seconds: float
+    grace_seconds: float
+    lease_seconds: float
+
+    def tick(self, count: int = 0) -> bool:
+        """One round of duties. False where another keeper is active."""
+        if not hold_lease(self.database, self.owner, self.lease_seconds):
+            return False
+        duties: list[Callable[[], object]] = [
+            lambda: sweep(self.database, self.bell),
+            lambda: extend_log(self.database, self.signer),
+            lambda: destroy_keys(self.database, self.keys),
+            lambda: purge(self.database, self.store, self.grace_seconds),
+            lambda: settle_unmatched(self.database),
+            lambda: expire_idempotency(self.database),
+        ]
+        if count % ORPHANS_EVERY == 0:
+            duties.append(lambda: sweep_files(self.database, self.store, self.private))
+            duties.append(self.database.truncate_log)
+        for duty in duties:
+            duty()
+        return True
+
+
+def hold_lease(database: Database, owner: str, seconds: float) -> bool:
+    """Take or keep the keeper's lease, by the database's clock."""
+    with database.write() as session:
+        at = now(session)
+        lease = session.scalars(select(Lease).where(Lease.name == LEASE).with_for_update()).one_or_none()
+        if lease is None:
+            lease = Lease(name=LEASE, token=0, owner=owner, expires_at=0)
+            session.add(lease)
+        if lease.owner != owner and lease.expires_at > at:
+            return False
+        if lease.owner != owner or lease.token == 0:
+            lease.token += 1
+        lease.owner, lease.expires_at = owner, at + int(seconds * SECOND)
+        return True
+
+
+def sweep(database: Database, bell: Celery) -> int:
+    """Ring for every model whose work was not taken up: the nudge was lost, or its worker was."""
+    with database.write() as session:
+        at = now(session)
+        waiting = (
+            select(Task.model_id)
+            .where(Task.status.in_(("queued", "running")), Task.not_before <= at)
+            .where(Task.model_id == Model.id)
+            .exists()
+        )
+        forgotten = Model.nudged_at <= at - NUDGE_PATIENCE_SECONDS * SECOND
+        rung = (
+            update(Model)
+            .where(Model.lease_expires_at <= at, forgotten)
+            .where(or_(Model.due_at.is_(None), Model.due_at <= at))
+            .where(or_(Model.status == "preparing", (Model.status == "live") & waiting))
+            .values(nudged_at=at)
+            .returning(Model.id)
+            .execution_options(synchronize_session=False)
+        )
+        models = session.scalars(rung).all()
+    for model_id in models:
+        queue.nudge(bell, model_id)
+    return len(models)
+
+
+def extend_log(database: Database, signer: Signer) -> int:
+    """Give the audit entries that were committed since their place in the log, and sign its new head."""
+    with database.write() as session:
+        return integrate(session, signer)
+
+
+def purge(database: Database, store: Store, grace_seconds: float) -> int:
+    """Delete the files of versions that were retired long enough ago; never one that a living version shares."""
+    with database.read() as session:
+        before = now(session) - int(grace_seconds * SECOND)
+        due = session.execute(
+            select(Version.id, Version.checkpoint).where(Version.status == "retired", Version.retired_at <= before)
+        ).all()
+    for version_id, digest in due:
+        with database.write() as session:
+            _purge_one(session, store, version_id, digest)
+    return len(due)
+
+
+def _purge_one(session: Session, store: Store, version_id: str, digest: str) -> None:
+    """The file goes before the row says so: a keeper that dies in between deletes it once more."""
+    version = session.scalars(select(Version).where(Version.id == version_id).with_for_update()).one()
+    if version.status != "retired":
+        return
+    shared = session.scalar(
+        select(Version.id).where(Version.checkpoint == digest, Version.status != "purged", Version.id != version_id)
+    )
+    if shared is None:
+        store.delete(digest)
+    crash_point("keeper-during-purge")
+    version.status, version.purged_at = "purged", now(session)
+    record(
+        session,
+        version.tenant_id,
+        "version.purged",
+        model_id=version.model_id,
+        version=version_id,
+        checkpoint=digest,
+    )
+
+
+def settle_unmatched(database: Database) -> int:
+    """Complete open requests that no model has a task for."""
+    with database.read() as session:
+        tasks = select(Task.id).where(Task.request_id == DeletionRequest.id).exists()
+        lonely = session.scalars(
+            select(DeletionRequest.id).where(DeletionRequest.status.in_(("queued", "running", "held")), ~tasks)
+        ).all()
+    if not lonely:
+        return 0
+    with database.write() as session:
+        return len(settle(session, lonely))
+
+
+def expire_idempotency(database: Database) -> int:
+    """Forget stored answers whose time is over."""
+    with database.read() as session:
+        if session.scalar(select(IdempotencyKey.key).where(IdempotencyKey.expires_at <= now(session)).limit(1)) is None:
+            return 0
+    with database.write() as session:
+        gone = delete(IdempotencyKey).where(IdempotencyKey.expires_at <= now(session))
+        return len(session.execute(gone.returning(IdempotencyKey.key)).all())
+
+
+def sweep_files(database: Database, store: Store, private: Store) -> int:
+    """Delete files that no version names: half-written ones, drafts of dead workers, superseded secret state."""
+    with database.read() as session:
+        published = set(session.scalars(select(Version.checkpoint).where(Version.status != "purged")))
+        secret = set(session.scalars(select(Version.state).where(Version.status == "head")))
+    return store.sweep(published, ORPHAN_SECONDS) + private.sweep(secret, ORPHAN_SECONDS)
+
+
+def open_keeper(settings: Settings) -> Keeper:
+    """Raises SettingsError where a secret is missing."""
+    return Keeper(
+        owner=f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}",
+        database=Database(settings.database_url),
+        store=Store(settings.store),
+        private=Store(settings.private_store),
+        keys=KeyStore(settings.key_store_url),
+        signer=Signer.of(settings),
+        bell=queue.publisher(settings.broker_url),
+        sweep_seconds=settings.sweep_seconds,
+        grace_seconds=settings.grace_seconds,
+        lease_seconds=settings.lease_seconds,
+    )
+
+
+def run(settings: Settings) -> None:
+    """Tick until SIGTERM or SIGINT. A tick that fails is logged, and the next one tries again."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    keeper = open_keeper(settings)
+    pulse = Pulse(keeper.database, keeper.owner, "keeper", settings.lease_seconds, None)
+    pulse.start()
+    count = 0
+    while not stop.is_set():
+        try:
+            keeper.tick(count)
+        except Busy as error:
+            log.warning("tick postponed: %s", error)
+        except Exception as error:  # the keeper outlives a bad tick: the next one tries again
+            log.error("tick failed: %s", type(error).__name__)
+        count += 1
+        stop.wait(keeper.sweep_seconds)
+    pulse.stop()

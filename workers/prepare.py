@@ -1,0 +1,319 @@
+"""Preparation: freeze the manifest, train or import, compute what the method keeps, publish version 1.
+
+A worker that dies leaves rows and keys behind; the next attempt deletes them and starts clean. A refusal deletes
+them too: a refused model has nothing but its reason.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from service import tombstones
+from service.crash import crash_point
+from service.identity import new_id
+from service.records import DeletionRequest, Lineage, Membership, Recollection, Tombstone, Version
+from unlearning.certificate import Basis, Reference
+from unlearning.policy import Policy
+from unlearning.protocol import Examples, ForgetSet, Forgotten, Progress, Refused, State
+from unlearning.recipe import RecipeError
+from unlearning.training import learn
+from workers import claim, codec, manifest, state
+from workers.bench import Bench, build
+from workers.certify import CapNotReached, Certified, Size, Terms, basis_of, certify
+from workers.claim import Preparation
+from workers.erase import destroy_keys
+from workers.keystore import BATCH, batches
+from workers.lease import fence
+from workers.needs import generator, needs_forgotten, needs_retained
+from workers.plan import Target, target_of
+from workers.publish import Draft, Registered, TombstoneAppeared, publish_first
+from workers.stopwatch import Stopwatch
+from workers.workshop import Workshop
+
+PROGRESS_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A trained model with its method's state, and what registration learned."""
+
+    bench: Bench
+    terms: Terms
+    examples: Examples
+    state: State
+    registered: Registered
+
+
+def prepare(workshop: Workshop, job: Preparation, watch: Stopwatch) -> None:
+    """Prepare the model, or refuse it with a plain reason. Raises Stale where the lease was taken over."""
+    _clean(workshop, job)
+    try:
+        ready = _make_ready(workshop, job, watch)
+        _publish_version_1(workshop, job, ready, watch)
+    except (Refused, RecipeError, CapNotReached, codec.Malformed) as error:
+        _clean(workshop, job)
+        _refuse(workshop, job, *_reason(error))
+        return
+    destroy_keys(workshop.database, workshop.keys)
+
+
+def _make_ready(workshop: Workshop, job: Preparation, watch: Stopwatch) -> Ready:
+    with watch.phase("load"):
+        bench = build(workshop, job.recipe, job.policy)
+        basis = basis_of(job.policy, bench.problem)
+        everyone = manifest.entries(workshop.pepper, bench.recipe.samples, job.policy.granularity)
+        kept, left_out = _left_in(workshop, job, bench, everyone)
+        examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device)
+        _freeze(workshop, job, bench, kept, everyone)
+    crash_point("prepare-after-manifest")
+    show = _Shown(workshop, job)
+    with watch.phase("train"):
+        learned = learn(bench.recipe, bench.problem, examples, show.part("train", 0.05, 0.5))
+    crash_point("prepare-after-train")
+    with watch.phase("method"):
+        made = bench.method.prepare(bench.problem, examples, learned, show.part("method", 0.5, 0.95))
+    _keep_vectors(workshop, job, made)
+    crash_point("prepare-after-rows")
+    report = _report(made, bench, job)
+    terms = _register(workshop, job, basis, made, len(kept))
+    bare = State(made.weights, made.tensors, made.facts)
+    return Ready(bench, terms, examples, bare, Registered(report, left_out))
+
+
+def _publish_version_1(workshop: Workshop, job: Preparation, ready: Ready, watch: Stopwatch) -> None:
+    """Publish; whoever asked meanwhile is forgotten first, and then it is tried again."""
+    target = _waiting_target(workshop, job)
+    while True:
+        draft = _draft(workshop, job, ready, target, watch)
+        try:
+            publish_first(workshop.database, job, draft, ready.registered)
+            return
+        except TombstoneAppeared as appeared:
+            workshop.private.delete(draft.state.digest)
+            workshop.store.delete(draft.checkpoint.digest)
+            with workshop.database.read() as session:
+                target = target_of(session, job.lineage_id, appeared.positions)
+
+
+def _draft(workshop: Workshop, job: Preparation, ready: Ready, target: Target, watch: Stopwatch) -> Draft:
+    forgotten, retain = Forgotten(ready.state), ready.examples
+    if target.positions:
+        with watch.phase("forget"):
+            forgotten, retain = _forget(workshop, job, ready, target)
+    with watch.phase("certify"):
+        size = Size(len(target.positions), target.people)
+        certified = certify(ready.bench, ready.terms, forgotten, retain, size)
+    with watch.phase("store"):
+        checkpoint = workshop.store.put(checkpoint_of(ready.bench, certified))
+        kept = state.keep(workshop, certified.state, certified.evidence)
+    return Draft(
+        version_id=new_id(),
+        checkpoint=checkpoint,
+        state=kept,
+        method=job.policy.method,
+        claim=certified.claim,
+        accuracy=certified.accuracy,
+        charge=certified.charge,
+        target=target,
+        seconds=dict(watch.seconds),
+    )
+
+
+def checkpoint_of(bench: Bench, certified: Certified) -> Any:
+    """The chunks of the published file: y as named tensors, with the constants and buffers."""
+    tensors = bench.problem.tensors(certified.y.to(bench.problem.device))
+    return codec.encode(tensors, {"format": "pt"})
+
+
+def _forget(workshop: Workshop, job: Preparation, ready: Ready, target: Target) -> tuple[Forgotten, Examples]:
+    gone = torch.tensor(target.positions, dtype=torch.int64)
+    retain = ready.examples.without(gone)
+    if not len(retain):
+        raise Refused("Everyone asked to be forgotten while the model was prepared.", "Register it with other data.")
+    bench = ready.bench
+    with workshop.database.read() as session:
+        vectors = state.read_vectors(session, workshop, job.lineage_id, target.holders, bench.problem.device)
+    forgotten = bench.method.forget(
+        bench.problem,
+        State(ready.state.weights, ready.state.tensors, ready.state.facts, vectors),
+        ForgetSet(
+            frozenset(target.holders),
+            target.positions,
+            ready.examples.only(gone) if needs_forgotten(bench.method) else None,
+        ),
+        retain if needs_retained(bench.method, ready.terms.basis) else None,
+        generator(bench.problem.device),
+    )
+    return forgotten, retain
+
+
+def _left_in(
+    workshop: Workshop, job: Preparation, bench: Bench, everyone: Sequence[manifest.Entry]
+) -> tuple[list[manifest.Entry], dict[str, int]]:
+    """Who is trained on, and how many samples each request keeps out.
+
+    Imported weights were trained on everyone: there nobody can be left out, and the method forgets them instead.
+    """
+    if bench.recipe.weights is not None:
+        return list(everyone), {}
+    with workshop.database.read() as session:
+        stones = _tombstones(session, job)
+    subjects = {stone.subject_digest for stone in stones if stone.subject_digest}
+    samples = {stone.sample_digest for stone in stones if stone.sample_digest}
+    kept = manifest.admitted(everyone, subjects, samples)
+    if not kept:
+        raise Refused("Everyone in the recipe asked to be forgotten.", "Register the model with other data.")
+    named = Counter(name for entry in everyone for name in (*entry.subjects, entry.sample))
+    left_out: Counter[str] = Counter()
+    for stone in stones:
+        left_out[stone.request_id] += named[stone.subject_digest or stone.sample_digest or ""]
+    return kept, {request: count for request, count in left_out.items() if count}
+
+
+def _tombstones(session: Session, job: Preparation) -> list[Tombstone]:
+    """The tombstones in force that concern this model."""
+    rows = session.execute(
+        select(Tombstone, DeletionRequest.models)
+        .join(DeletionRequest, DeletionRequest.id == Tombstone.request_id)
+        .where(Tombstone.tenant_id == job.tenant_id, Tombstone.lifted_at.is_(None))
+    )
+    return [stone for stone, models in rows if models is None or job.model_name in models]
+
+
+def _waiting_target(workshop: Workshop, job: Preparation) -> Target:
+    """Who asked while the model was trained, as far as is known now; publishing looks again."""
+    with workshop.database.read() as session:
+        named = tombstones.positions(session, job.tenant_id, job.model_name, job.lineage_id)
+        return target_of(session, job.lineage_id, frozenset().union(*named.values()))
+
+
+def _freeze(
+    workshop: Workshop,
+    job: Preparation,
+    bench: Bench,
+    kept: Sequence[manifest.Entry],
+    everyone: Sequence[manifest.Entry],
+) -> None:
+    """Write the manifest: its summary on the lineage, its rows in batches."""
+    summary = {
+        "recipe_digest": bench.digest,
+        "samples": len(kept),
+        "left_out": len(everyone) - len(kept),
+        "people": len({subject for entry in kept for subject in entry.subjects}),
+        "dimension": bench.problem.dimension,
+        "pepper_id": workshop.pepper.id,
+        "libraries": manifest.surroundings(bench.problem.device),
+    }
+    with workshop.database.write() as session:
+        fence(session, job.lease)
+        session.get_one(Lineage, job.lineage_id).manifest = summary
+    for batch in batches(manifest.rows(job.lineage_id, workshop.pepper.id, kept), BATCH * 4):
+        with workshop.database.write() as session:
+            fence(session, job.lease)
+            manifest.write(session, batch)
+
+
+def _keep_vectors(workshop: Workshop, job: Preparation, made: State) -> None:
+    for rows in state.seal_vectors(workshop, job.lineage_id, made.vectors):
+        with workshop.database.write() as session:
+            fence(session, job.lease)
+            state.write_vectors(session, rows)
+
+
+def _register(workshop: Workshop, job: Preparation, basis: Basis, made: State, count: int) -> Terms:
+    """Fix the lineage's terms: basis, noise, cap, charge and limit. They never change again."""
+    policy = job.policy
+    budget = policy.budget(basis)
+    with workshop.database.write() as session:
+        fence(session, job.lease)
+        lineage = session.get_one(Lineage, job.lineage_id)
+        lineage.method, lineage.basis = policy.method, basis.value
+        lineage.sigma, lineage.charge, lineage.budget = policy.sigma, budget.charge, budget.limit
+        claims = basis is not Basis.NONE
+        lineage.delta_cap = policy.delta_cap if basis is Basis.PROVED else 0.0 if claims else None
+        lineage.epsilon, lineage.delta = (policy.epsilon, policy.delta) if claims else (None, None)
+        reference = reference_of(policy, made)
+        lineage.manifest = (lineage.manifest or {}) | {"reference": reference.value, "vectors": bool(made.vectors)}
+    return Terms(
+        method=policy.method,
+        basis=basis,
+        reference=reference,
+        sigma=policy.sigma,
+        delta_cap=policy.delta_cap,
+        delta=policy.delta,
+        charge=budget.charge,
+        spent=0,
+        limit=budget.limit,
+        count=count,
+        releases=0,
+    )
+
+
+def reference_of(policy: Policy, made: State) -> Reference:
+    """Which retraining the method approximates: what its report says, else what the policy asks."""
+    report = made.facts.get("report")
+    named = report.get("reference") if isinstance(report, dict) else None
+    if isinstance(named, str):
+        return Reference(named)
+    return policy.reference or Reference.RENORMALISED
+
+
+def _report(made: State, bench: Bench, job: Preparation) -> dict[str, Any]:
+    """What preparation measured, before any deletion."""
+    measured = made.facts.get("report")
+    report = dict(cast(Mapping[str, Any], measured)) if isinstance(measured, dict) else {}
+    return report | {"dimension": bench.problem.dimension, "attempts": job.attempt}
+
+
+def _clean(workshop: Workshop, job: Preparation) -> None:
+    """Delete everything that an earlier attempt left: rows, and their keys."""
+    with workshop.database.write() as session:
+        fence(session, job.lease)
+        if session.scalar(select(Version.id).where(Version.lineage_id == job.lineage_id).limit(1)):
+            raise RuntimeError(f"lineage {job.lineage_id} has a version: it is not being prepared")
+        for rows in (Membership, Recollection):
+            session.execute(delete(rows).where(rows.lineage_id == job.lineage_id))
+    workshop.keys.destroy_lineage(job.lineage_id)
+
+
+def _refuse(workshop: Workshop, job: Preparation, what: str, hint: str) -> None:
+    with workshop.database.write() as session:
+        model = fence(session, job.lease)
+        claim.refuse(session, model, session.get_one(Lineage, job.lineage_id), what, hint)
+
+
+def _reason(error: Exception) -> tuple[str, str]:
+    if isinstance(error, Refused | RecipeError):
+        return error.what, error.hint
+    if isinstance(error, CapNotReached):
+        return f"The cap cannot be reached: {error}.", "Raise delta_cap and sigma together, or weight_decay."
+    return f"The trained weights cannot be published: {error}.", "Lower the learning rate."
+
+
+class _Shown:
+    """Writes progress onto the lineage, at most twice a second. Raises Stale once the lease is lost."""
+
+    def __init__(self, workshop: Workshop, job: Preparation) -> None:
+        self._workshop, self._job = workshop, job
+        self._written = 0.0
+
+    def part(self, phase: str, start: float, stop: float) -> Progress:
+        """The progress of one phase, which is this stretch of the whole."""
+        return cast(Progress, lambda share: self._show(phase, start + (stop - start) * share))
+
+    def _show(self, phase: str, share: float) -> None:
+        if time.monotonic() - self._written < PROGRESS_SECONDS:
+            return
+        self._written = time.monotonic()
+        with self._workshop.database.write() as session:
+            fence(session, self._job.lease)
+            lineage = session.get_one(Lineage, self._job.lineage_id)
+            lineage.progress, lineage.phase = min(share, 0.99), phase

@@ -1,0 +1,121 @@
+"""AES-256-GCM, twice: one row under its holder's key, and one file in chunks under the sealing key."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+MAGIC = b"expunge-sealed-1"
+SALT_BYTES = 32
+KEY_ID_BYTES = 8
+CHUNK = 1 << 20
+TAG_BYTES = 16
+
+
+class Unsealable(RuntimeError):
+    """Sealed bytes were changed, cut, or sealed under another key."""
+
+
+@dataclass(frozen=True)
+class SealedRow:
+    """``nonce`` is fresh for every row; ``sealed`` is the ciphertext with its tag."""
+
+    nonce: bytes
+    sealed: bytes
+
+
+def new_key() -> bytes:
+    """A fresh 256-bit key."""
+    return secrets.token_bytes(32)
+
+
+def seal_row(key: bytes, place: str, data: bytes | memoryview) -> SealedRow:
+    """Seal ``data``; it opens only at the same ``place`` (authenticated, not stored)."""
+    nonce = os.urandom(12)
+    return SealedRow(nonce, AESGCM(key).encrypt(nonce, data, place.encode()))
+
+
+def open_row(key: bytes, place: str, row: SealedRow) -> bytes:
+    """The data of ``seal_row``. Raises Unsealable."""
+    try:
+        return AESGCM(key).decrypt(row.nonce, row.sealed, place.encode())
+    except InvalidTag:
+        raise Unsealable(f"the sealed row of {place} does not open under its key") from None
+
+
+class Sealer:
+    """Seals whole files under one key.
+
+    Each file has its own key (HKDF of the sealing key and a random salt), so the nonces may count its chunks. A
+    last chunk is marked as such, which makes a file that was cut at a chunk's end fail to open.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self.key_id = hashlib.sha256(b"expunge/sealing-key-id" + key).digest()[:KEY_ID_BYTES]
+
+    def seal(self, chunks: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+        """The sealed file, in chunks of about 1 MiB."""
+        header = MAGIC + self.key_id + os.urandom(SALT_BYTES)
+        cipher = self._cipher(header)
+        yield header
+        held: bytes | None = None
+        count = 0
+        for block in _regular(chunks):
+            if held is not None:
+                yield cipher.encrypt(_nonce(count, last=0), held, header)
+                count += 1
+            held = block
+        yield cipher.encrypt(_nonce(count, last=1), held or b"", header)
+
+    def unseal(self, data: bytes) -> bytes:
+        """The content. Raises Unsealable."""
+        head = len(MAGIC) + KEY_ID_BYTES + SALT_BYTES
+        header, body = data[:head], memoryview(data)[head:]
+        if len(header) < head or not header.startswith(MAGIC):
+            raise Unsealable("not a sealed file of this service")
+        if header[len(MAGIC) : len(MAGIC) + KEY_ID_BYTES] != self.key_id:
+            raise Unsealable("the file was sealed under another EXPUNGE_SEALING_KEY_FILE")
+        cipher = self._cipher(header)
+        starts = range(0, max(1, len(body)), CHUNK + TAG_BYTES)
+        try:
+            return b"".join(
+                cipher.decrypt(
+                    _nonce(count, int(count == len(starts) - 1)), body[start : start + CHUNK + TAG_BYTES], header
+                )
+                for count, start in enumerate(starts)
+            )
+        except InvalidTag:
+            raise Unsealable("the sealed file was changed or cut") from None
+
+    def _cipher(self, header: bytes) -> AESGCM:
+        salt = header[-SALT_BYTES:]
+        return AESGCM(HKDF(algorithm=SHA256(), length=32, salt=salt, info=MAGIC).derive(self._key))
+
+
+def _nonce(count: int, last: int) -> bytes:
+    return count.to_bytes(11, "big") + bytes([last])
+
+
+def _regular(chunks: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """The same bytes in blocks of exactly CHUNK, the last one shorter."""
+    buffer = bytearray()
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        while view:
+            taken = view[: CHUNK - len(buffer)]
+            buffer += taken
+            view = view[len(taken) :]
+            if len(buffer) == CHUNK:
+                yield bytes(buffer)
+                buffer.clear()
+    if buffer:
+        yield bytes(buffer)

@@ -1,0 +1,282 @@
+"""A release: claim -> load -> forget -> certify -> publish. One version for everything that waited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from service import ledger
+from service.crash import crash_point
+from service.identity import new_id
+from service.records import Lineage, Version
+from service.storage import Damaged
+from unlearning.certificate import Basis, Reference
+from unlearning.policy import Clock, Hold, Queue, Retrain, next_action
+from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Refused, State
+from workers import manifest, recipes, state
+from workers.bench import Bench, Benches
+from workers.certify import CapNotReached, Certified, Size, Terms, certify
+from workers.claim import Claimed, Deletions
+from workers.codec import Malformed
+from workers.erase import destroy_keys, drop_superseded_state
+from workers.needs import generator, needs_forgotten, needs_retained
+from workers.plan import Plan, Target, forgotten, plan
+from workers.prepare import checkpoint_of
+from workers.publish import Draft, HoldAppeared, Outcome, publish, settle_without_version, withhold
+from workers.sealing import Unsealable
+from workers.stopwatch import Stopwatch
+from workers.workshop import Workshop
+
+PLANS = 5
+"""a legal hold that appears while we compute makes us plan again, so often at most in one claim"""
+
+
+class Held(RuntimeError):
+    """The release cannot be made; its tasks are held, visibly. ``facts`` are counts for the audit log."""
+
+    def __init__(self, reason: str, **facts: Json) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.facts = facts
+
+
+@dataclass(frozen=True)
+class Head:
+    """What this release stands on."""
+
+    terms: Terms
+    version_id: str
+    state: str
+    accuracy: float | None
+    recipe_digest: str
+    vectors: bool
+
+
+@dataclass(frozen=True)
+class Errand:
+    """One claim in hand, and what it is done with."""
+
+    workshop: Workshop
+    benches: Benches
+    job: Deletions
+    watch: Stopwatch
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Everything that forgetting reads."""
+
+    bench: Bench
+    state: State
+    forget: ForgetSet
+    retain: Examples | None
+
+
+def release(errand: Errand) -> None:
+    """Carry out a batch of deletions: a new version, or an outcome for each task. Raises Stale."""
+    crash_point("worker-after-claim")
+    for _ in range(PLANS):
+        try:
+            _release_once(errand)
+            return
+        except HoldAppeared:
+            continue
+    raise RuntimeError("legal holds kept appearing while the release was computed")
+
+
+def _release_once(errand: Errand) -> None:
+    workshop, job = errand.workshop, errand.job
+    with errand.watch.phase("load"), workshop.database.read() as session:
+        head = _head(session, job)
+        planned = plan(session, job, atomic=head.vectors)
+    outcomes = _without_weights(planned)
+    if not planned.forget:
+        settle_without_version(workshop.database, job, outcomes)
+        return
+    try:
+        _require_budget(job, head, len(planned.forget))
+        bench, certified = _compute(errand, head, planned)
+        if _too_bad(job, head, certified):
+            _withhold(errand, planned, certified)
+            return
+        _publish(errand, head, planned, _draft(errand, planned, bench, certified))
+    except Held as held:
+        outcomes |= dict.fromkeys(planned.forget, Outcome("held", None, held.reason))
+        settle_without_version(workshop.database, job, outcomes, **held.facts)
+
+
+def _compute(errand: Errand, head: Head, planned: Plan) -> tuple[Bench, Certified]:
+    """Load, forget, certify. Raises Held with the reason, where one of them cannot be done."""
+    watch = errand.watch
+    try:
+        with watch.phase("load"):
+            loaded = _load(errand, head, planned)
+        crash_point("worker-after-load")
+        with watch.phase("forget"):
+            result = _forget(loaded)
+        with watch.phase("certify"):
+            size = Size(len(planned.target.positions), planned.target.people)
+            return loaded.bench, certify(loaded.bench, head.terms, result, loaded.retain, size)
+    except CapNotReached:
+        raise Held("cap_not_reached") from None
+    except (Damaged, Unsealable) as error:
+        raise Held("state_damaged", what=type(error).__name__) from None
+    except Malformed:
+        raise Held("weights_not_finite") from None
+    except Refused as error:
+        raise Held("method_refused", what=error.what) from None
+    except manifest.Changed as error:
+        raise Held("samples_changed", missing=error.missing, changed=error.changed) from None
+
+
+def _draft(errand: Errand, planned: Plan, bench: Bench, certified: Certified) -> Draft:
+    """Write the files, durably."""
+    workshop, watch = errand.workshop, errand.watch
+    with watch.phase("store"):
+        checkpoint = workshop.store.put(checkpoint_of(bench, certified))
+        kept = state.keep(workshop, certified.state, certified.evidence)
+    return Draft(
+        version_id=new_id(),
+        checkpoint=checkpoint,
+        state=kept,
+        method=errand.job.policy.method,
+        claim=certified.claim,
+        accuracy=certified.accuracy,
+        charge=certified.charge,
+        target=planned.target,
+        seconds=watch.seconds,
+    )
+
+
+def _publish(errand: Errand, head: Head, planned: Plan, draft: Draft) -> None:
+    workshop = errand.workshop
+    outcomes = _without_weights(planned)
+    outcomes |= {task: Outcome("completed", len(positions)) for task, positions in planned.forget.items()}
+    try:
+        publish(workshop.database, errand.job, draft, outcomes)
+    except ledger.Overspent:
+        raise Held("budget_exhausted") from None
+    drop_superseded_state(workshop.database, workshop.private, head.version_id)
+    destroy_keys(workshop.database, workshop.keys)
+
+
+def _withhold(errand: Errand, planned: Plan, certified: Certified) -> None:
+    outcomes = _without_weights(planned) | dict.fromkeys(planned.forget, Outcome("held", None, "utility_gate"))
+    try:
+        withhold(errand.workshop.database, errand.job, certified.charge, outcomes, "utility_gate")
+    except ledger.Overspent:
+        raise Held("budget_exhausted") from None
+
+
+def _head(session: Session, job: Deletions) -> Head:
+    lineage = session.get_one(Lineage, job.lineage_id)
+    version = session.get_one(Version, job.head_id)
+    frozen = lineage.manifest or {}
+    releases = session.scalar(
+        select(func.count()).select_from(Version).where(Version.lineage_id == lineage.id, Version.samples > 0)
+    )
+    terms = Terms(
+        method=lineage.method,
+        basis=Basis(lineage.basis),
+        reference=Reference(frozen["reference"]),
+        sigma=lineage.sigma or 0.0,
+        delta_cap=lineage.delta_cap or 0.0,
+        delta=job.policy.delta,
+        charge=lineage.charge,
+        spent=lineage.spent,
+        limit=lineage.budget,
+        count=int(frozen["samples"]),
+        releases=releases or 0,
+    )
+    return Head(
+        terms, version.id, version.state, version.holdout_accuracy, frozen["recipe_digest"], bool(frozen["vectors"])
+    )
+
+
+def _require_budget(job: Deletions, head: Head, waiting: int) -> None:
+    """Stop before the work where the next release does not fit; the transaction decides in the end."""
+    budget = job.policy.budget(head.terms.basis, head.terms.spent)
+    action = next_action(job.policy, budget, Queue(waiting=waiting), Clock(0))
+    if isinstance(action, Hold | Retrain):
+        raise Held("budget_exhausted")
+
+
+def _load(errand: Errand, head: Head, planned: Plan) -> Loaded:
+    workshop, job = errand.workshop, errand.job
+    bench = _bench(errand.benches, job, head)
+    device = bench.problem.device
+    secret = state.load(workshop, head.state, device)
+    crash_point("worker-after-digest")
+    with workshop.database.read() as session:
+        vectors = state.read_vectors(session, workshop, job.lineage_id, planned.target.holders, device)
+    if head.vectors and len(vectors) < len(planned.target.holders):
+        raise Held("vectors_missing", missing=len(planned.target.holders) - len(vectors))
+    forget_examples, retain = _samples(workshop, bench, job, head.terms.basis, planned.target)
+    forget = ForgetSet(frozenset(planned.target.holders), planned.target.positions, forget_examples)
+    return Loaded(bench, replace(secret, vectors=vectors), forget, retain)
+
+
+def _bench(benches: Benches, job: Deletions, head: Head) -> Bench:
+    try:
+        bench = benches.of(job.lineage_id, job.recipe, job.policy)
+    except Refused as error:
+        raise Held("recipe_refused", what=error.what) from None
+    if bench.digest != head.recipe_digest:
+        raise Held("recipe_changed")
+    return bench
+
+
+def _samples(
+    workshop: Workshop, bench: Bench, job: Deletions, basis: Basis, target: Target
+) -> tuple[Examples | None, Examples | None]:
+    """The forgotten and the retained samples, each only where it is needed; the recipe is run anew for them."""
+    wants_forgotten = needs_forgotten(bench.method)
+    wants_retained = needs_retained(bench.method, basis)
+    if not (wants_forgotten or wants_retained):
+        return None, None
+    with workshop.database.read() as session:
+        places = manifest.places(session, job.lineage_id)
+        gone = forgotten(session, job.lineage_id)
+    try:
+        samples = recipes.load(workshop.recipes, job.recipe).recipe.samples
+    except Refused as error:
+        raise Held("recipe_refused", what=error.what) from None
+    now = manifest.entries(workshop.pepper, samples, job.policy.granularity)
+    going = frozenset(target.positions)
+    device = bench.problem.device
+    everyone = frozenset(place.position for place in places)
+    retained = manifest.found_again(samples, now, places, gone | going, device) if wants_retained else None
+    if retained is not None and len(retained) == 0:
+        raise Held("nobody_left")
+    return manifest.found_again(samples, now, places, everyone - going, device) if wants_forgotten else None, retained
+
+
+def _forget(loaded: Loaded) -> Forgotten:
+    bench = loaded.bench
+    return bench.method.forget(
+        bench.problem,
+        loaded.state,
+        loaded.forget,
+        loaded.retain,
+        generator(torch.device(bench.problem.device)),
+    )
+
+
+def _too_bad(job: Deletions, head: Head, certified: Certified) -> bool:
+    """The utility gate: y's holdout accuracy fell by more than the policy allows."""
+    tolerance = job.policy.utility_tolerance
+    if tolerance is None or head.accuracy is None:
+        return False
+    return head.accuracy - certified.accuracy > tolerance
+
+
+def _without_weights(planned: Plan) -> dict[Claimed, Outcome]:
+    """The outcomes that no release changes: nothing to forget, or held."""
+    empty: Mapping[Claimed, str] = planned.empty
+    return {task: Outcome("completed", 0, reason) for task, reason in empty.items()} | {
+        task: Outcome("held", None, reason) for task, reason in planned.held.items()
+    }

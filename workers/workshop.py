@@ -1,0 +1,56 @@
+"""What a worker process works with, opened once."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from celery import Celery
+
+from service import queue
+from service.db import Database
+from service.identity import Pepper
+from service.settings import Settings, read_secret
+from service.storage import Store
+from workers.keystore import KeyStore
+from workers.sealing import Sealer
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """``store`` holds what is published (y), ``private`` what never leaves the workers (w~), ``keys`` the row keys."""
+
+    owner: str
+    database: Database
+    store: Store
+    private: Store
+    keys: KeyStore
+    sealer: Sealer
+    pepper: Pepper
+    bell: Celery
+    recipes: Path
+    device: str
+    lease_seconds: float
+
+    def close(self) -> None:
+        self.database.close()
+        self.keys.close()
+
+
+def open_workshop(settings: Settings) -> Workshop:
+    """Raises SettingsError where a secret is missing."""
+    return Workshop(
+        owner=f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}",
+        database=Database(settings.database_url),
+        store=Store(settings.store),
+        private=Store(settings.private_store),
+        keys=KeyStore(settings.key_store_url),
+        sealer=Sealer(read_secret("EXPUNGE_SEALING_KEY_FILE", settings.sealing_key_file)),
+        pepper=Pepper.load(settings.pepper_file),
+        bell=queue.publisher(settings.broker_url),
+        recipes=settings.recipes,
+        device=settings.device,
+        lease_seconds=settings.lease_seconds,
+    )
