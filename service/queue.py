@@ -91,7 +91,7 @@ def _transport(broker_url: str) -> dict[str, Any]:
         "polling_interval": POLLING_SECONDS,
     }
     return {
-        "broker_url": "filesystem://",
+        "broker_url": "filesystem://localhost//",
         "broker_transport": "service.transport:Transport",
         "broker_transport_options": options,
     }
