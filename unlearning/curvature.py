@@ -38,6 +38,16 @@ def hessian_products(
     return products.detach()
 
 
+def gradient_and_product(problem: Problem, w: Tensor, x: Tensor, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient (d,) of the mean data loss on (x, y) at w and H v (d,), without decay, from one forward pass."""
+    head = head_of(problem)
+    if head is not None:
+        features = head.features(x)
+        return head.gradient(w, features, y), head.operator(w, features, y)(v)
+    pulled = vjp(lambda u: grad(problem.mean_loss)(u, x, y), w)
+    return pulled[0].detach(), pulled[1](v)[0].detach()
+
+
 def gauss_newton_products(
     problem: Problem, w: Tensor, x: Tensor, y: Tensor, vectors: Tensor, *, chunk: int | None = None
 ) -> Tensor:

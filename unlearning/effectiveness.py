@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from unlearning.protocol import Examples, Refused
+from unlearning.protocol import Examples, ForgetSet, Method, Refused, State
+from unlearning.recipe import RecipeError
+
+if TYPE_CHECKING:
+    from unlearning.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,55 @@ def effectiveness(untouched: Tensor, unlearned: Tensor, retrained: Tensor) -> fl
     if before == 0.0:
         return 0.0 if after == 0.0 else math.inf
     return after / before
+
+
+def measure(
+    method: Method,
+    problem: Problem,
+    examples: Examples,
+    state: State,
+    *,
+    retrained: Callable[[tuple[int, ...]], Tensor],
+    sets: Sequence[CalibrationSet],
+) -> list[float]:
+    """The effectiveness of one release of each set, in order. ``retrained`` maps positions to the reference's weights.
+
+    A reference that diverges gives infinity: there is nothing to approximate.
+
+    Raises:
+        Refused: the method refuses one of the sets.
+    """
+    return [_measure_one(method, problem, examples, state, retrained=retrained, chosen=chosen) for chosen in sets]
+
+
+def require_effective(method: str, measured: Sequence[float], threshold: float, hint: str) -> None:
+    """Raises Refused where the mean of ``measured`` is not below ``threshold``."""
+    mean = sum(measured) / len(measured)
+    if mean < threshold:
+        return
+    raise Refused(
+        f"{method} leaves {mean:.3g} of the distance to retraining on this model (1: as far as doing nothing), where "
+        f"at most {threshold:g} is asked.",
+        hint,
+    )
+
+
+def _measure_one(
+    method: Method,
+    problem: Problem,
+    examples: Examples,
+    state: State,
+    *,
+    retrained: Callable[[tuple[int, ...]], Tensor],
+    chosen: CalibrationSet,
+) -> float:
+    forget = ForgetSet(frozenset(chosen.holders), tuple(chosen.positions.tolist()), examples.only(chosen.positions))
+    generator = torch.Generator().manual_seed(problem.training.seed)
+    unlearned = method.forget(problem, state, forget, examples.without(chosen.positions), generator).state.weights
+    try:
+        return effectiveness(state.weights, unlearned, retrained(forget.positions))
+    except RecipeError:
+        return math.inf
 
 
 def _set_of(examples: Examples, holders: tuple[str, ...]) -> CalibrationSet:

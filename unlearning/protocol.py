@@ -115,6 +115,21 @@ class ForgetSet:
         return bool(self.positions)
 
 
+def retained(forget: ForgetSet, retain: Examples | None) -> Examples:
+    """The retain set, for a method that cannot do without.
+
+    Raises:
+        Refused: it is not given, nobody is in it, or someone in it is to be forgotten.
+    """
+    if retain is None:
+        raise Refused("The retain set is not readable.", "Use recollection or safe, which do not need it.")
+    if len(retain) == 0:
+        raise Refused("Nobody is left to retain.", "Retire the model instead.")
+    if len(retain.only(torch.tensor(forget.positions, dtype=torch.int64))) > 0:
+        raise Refused("The retain set holds samples that are to be forgotten.", "Leave them out.")
+    return retain
+
+
 @dataclass(frozen=True)
 class Forgotten:
     """A release before certification: the new state, and measurements for operators (sealed, never published)."""

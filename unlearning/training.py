@@ -225,8 +225,15 @@ def _descend(problem: Problem, everyone: Tensor, kept: Examples, reference: str,
     return Learned(trajectory.checkpoints[-1], trajectory)
 
 
-def retrace(problem: Problem, examples: Examples, trajectory: Trajectory, omit: Sequence[int]) -> Tensor:
-    """The final weights (d,) had ``omit`` been absent from every batch of a recorded training, |B_t| kept.
+def retrace(
+    problem: Problem,
+    examples: Examples,
+    trajectory: Trajectory,
+    omit: Sequence[int],
+    *,
+    reference: str = "fixed-denominator",
+) -> Tensor:
+    """The final weights (d,) had ``omit`` been absent from every batch of a recorded training.
 
     Clipping is decided anew at every step. Without ``omit`` this is the training itself, bit for bit.
 
@@ -234,7 +241,7 @@ def retrace(problem: Problem, examples: Examples, trajectory: Trajectory, omit: 
         RecipeError: the weights stop being finite.
     """
     kept = examples.without(torch.tensor(omit, dtype=torch.int64))
-    return _follow(problem, kept, trajectory, "fixed-denominator", silent).checkpoints[-1]
+    return _follow(problem, kept, trajectory, reference, silent).checkpoints[-1]
 
 
 def _follow(problem: Problem, kept: Examples, plan: Trajectory, reference: str, progress: Progress) -> Trajectory:

@@ -172,6 +172,25 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("safe", "keep", softmax, {"mode": "keep"}, near=None, remembers=("kept",)),
         Case("safe", "projected", network, {"features": 2}, near=None),
     ),
+    "newton": (
+        Case("newton", "quadratic", quadratic, near=0.3),
+        Case("newton", "converged", lambda: softmax(converge=1e-10), near=0.3),
+        Case("newton", "network", network, {"damping": 1.0, "threshold": None}, near=None),
+        Case("newton", "lissa", quadratic, {"solver": "lissa", "damping": 0.1, "lissa_batch": 20}, near=0.9),
+    ),
+    "mini": (
+        Case("mini", "quadratic", quadratic, {"steps": 40}, near=1e-9),
+        Case("mini", "network", network, {"steps": 20}, near=0.4),
+        Case(
+            "mini",
+            "fixed-denominator",
+            quadratic,
+            {"steps": 40, "reference": "fixed-denominator"},
+            near=1e-9,
+            reference="fixed-denominator",
+        ),
+        Case("mini", "secant", softmax, {"products": "secant", "steps": 15}, near=0.7),
+    ),
 }
 
 

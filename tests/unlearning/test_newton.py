@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from unlearning.convex import converge, distance_bound
+from unlearning.effectiveness import calibration_sets
 from unlearning.methods.newton import METHOD, Newton
 from unlearning.objective import Objective
 from unlearning.problem import Problem
-from unlearning.protocol import Examples, ForgetSet, Learned, Need, Refused, State
+from unlearning.protocol import Examples, ForgetSet, Need, Refused, State
 from unlearning.recipe import Recipe, Samples, Training
-from unlearning.training import train
+from unlearning.training import learn, train
 
 CONVERGED = Training(epochs=0, weight_decay=0.05, converge=1e-11, seed=3)
 
@@ -38,7 +42,8 @@ def recipe(training: Training = CONVERGED, model: str = "linear", loss: str = "c
 
 
 def prepared(made: Recipe, method: Newton = Newton()) -> tuple[Problem, Examples, State]:  # noqa: B008  (frozen)
-    problem = Problem(made)
+    """A trained model and a state, without the measurement that has its own tests."""
+    problem, method = Problem(made), replace(method, threshold=None)
     examples = made.samples.examples()
     return problem, examples, method.prepare(problem, examples, train(problem, examples))
 
@@ -242,9 +247,9 @@ def test_negative_curvature_is_refused_at_registration_with_the_damping_that_wor
     smallest = float(torch.linalg.eigvalsh(hessian)[0])
     assert smallest < -1e-3
     with pytest.raises(Refused, match=f"eigenvalue is at most {smallest:.3g}") as refusal:
-        Newton().prepare(problem, examples, learned)
+        Newton(threshold=None).prepare(problem, examples, learned)
     assert f"Set damping above {-smallest:.3g}" in refusal.value.hint
-    Newton(damping=-1.01 * smallest).prepare(problem, examples, learned)
+    Newton(damping=-1.01 * smallest, threshold=None).prepare(problem, examples, learned)
 
 
 def test_negative_curvature_met_by_a_release_is_refused() -> None:
@@ -298,11 +303,12 @@ def test_forgetting_everyone_is_refused() -> None:
         Newton().forget(problem, state, forget, retain, seeded())
 
 
-def test_forgetting_someone_twice_changes_nothing_but_rounding() -> None:
+def test_forgetting_someone_twice_changes_nothing_once_the_gradient_is_reached() -> None:
     method = Newton(steps=20, gradient_norm=1e-10)
     problem, examples, state = prepared(recipe(), method)
     forget, retain = without(examples, 7, 8)
     once = method.forget(problem, state, forget, retain, seeded())
+    # The samples are gone, so a second request for the same people brings the same retain set.
     twice = method.forget(problem, once.state, forget, retain, seeded())
     assert torch.equal(once.state.weights, twice.state.weights)
     assert twice.evidence["steps"] == []
@@ -337,6 +343,40 @@ def test_repeats_bit_for_bit_and_ignores_the_order_of_the_forget_set() -> None:
     assert torch.equal(first, method.forget(problem, state, turned, retain, seeded()).state.weights)
 
 
+def test_preparation_measures_how_near_a_step_comes_to_retraining() -> None:
+    made = recipe()
+    problem, examples = Problem(made), made.samples.examples()
+    learned = train(problem, examples)
+    method = Newton(calibration_count=1)
+    report = method.prepare(problem, examples, learned).facts["report"]
+    [chosen] = calibration_sets(examples, 0.05, 1, made.training.seed)
+    forget, retain = without(examples, *chosen.positions.tolist())
+    found = method.forget(problem, State(learned.weights), forget, retain, seeded()).state.weights
+    retrained = converge(problem.double(), problem.initial().double(), retain, 1e-11)
+    assert report["effectiveness"] == pytest.approx(  # type: ignore[index,call-overload]
+        float((found - retrained).norm() / (learned.weights - retrained).norm()), rel=1e-5
+    )
+    with pytest.raises(Refused, match=r"newton leaves 0\.0.* of the distance to retraining"):
+        Newton(threshold=1e-4).prepare(problem, examples, learned)
+
+
+def test_a_step_that_does_not_help_is_refused_at_registration() -> None:
+    # Ten epochs are far from a minimum: the step goes where no retraining of ten epochs goes.
+    made = recipe(Training(epochs=10, learning_rate=0.1, weight_decay=1e-3), "tanh")
+    problem, examples = Problem(made), made.samples.examples()
+    with pytest.raises(Refused, match="of the distance to retraining on this model"):
+        Newton(damping=0.5).prepare(problem, examples, train(problem, examples))
+
+
+def test_a_model_trained_elsewhere_is_not_measured() -> None:
+    made = recipe()
+    weights = Problem(made).tensors(torch.zeros(15))
+    elsewhere = replace(made, weights=weights)
+    problem, examples = Problem(elsewhere), made.samples.examples()
+    state = Newton().prepare(problem, examples, learn(elsewhere, problem, examples))
+    assert state.facts["report"] == {"damping": 0.0}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -349,6 +389,10 @@ def test_repeats_bit_for_bit_and_ignores_the_order_of_the_forget_set() -> None:
         {"radius": -1.0},
         {"lissa_batch": 0},
         {"precision": "float16"},
+        {"threshold": 0.0},
+        {"calibration_count": 0},
+        {"calibration_share": 1.0},
+        {"damping": math.nan},
     ],
 )
 def test_hyperparameters_out_of_range_are_refused(wrong: dict[str, object]) -> None:
@@ -357,13 +401,21 @@ def test_hyperparameters_out_of_range_are_refused(wrong: dict[str, object]) -> N
         Newton(**wrong)  # type: ignore[arg-type]
 
 
-def test_what_it_declares() -> None:
+def test_the_state_is_the_weights_and_a_report() -> None:
     assert METHOD is Newton
     assert Newton.needs == {Need.RETAINED}
     problem, examples, state = prepared(recipe())
     forget, retain = without(examples, 0)
     after = Newton().forget(problem, state, forget, retain, seeded()).state
-    assert not state.tensors
     assert not after.tensors
     assert not after.vectors
-    assert isinstance(Learned(after.weights).weights, Tensor)
+    assert after.facts == state.facts == {"report": {"damping": 0.0}}
+
+
+def test_samples_that_are_retained_and_forgotten_at_once_are_refused() -> None:
+    problem, examples, state = prepared(recipe())
+    forget, _ = without(examples, 0)
+    with pytest.raises(Refused, match="holds samples that are to be forgotten"):
+        Newton().forget(problem, state, forget, examples, seeded())
+    with pytest.raises(Refused, match="not readable"):
+        Newton().forget(problem, state, forget, None, seeded())

@@ -25,6 +25,9 @@ Deviations, each with its reason:
 * Everything is computed in float64 unless ``precision`` says otherwise: in float32 conjugate gradients stall near
   (condition number) * 6e-8. Trainings with ``converge`` always take float64.
 
+* Preparation measures on a few sets of people, really retrained without them, whether the step helps on this model,
+  and refuses above ``threshold``.
+
 What cannot be solved is refused, not returned: neither decay nor damping on some coordinate (nothing keeps the
 Hessian from being singular), a direction of non-positive curvature, a residual that is not reached, a step after which
 the objective is higher than before, and nobody left.
@@ -41,11 +44,12 @@ import torch
 from torch import Tensor
 
 from unlearning.curvature import Solution, conjugate_gradients, spectral_norm
+from unlearning.effectiveness import calibration_sets, measure, require_effective
 from unlearning.heads import head_of
 from unlearning.objective import Objective
 from unlearning.problem import Problem
-from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State
-from unlearning.training import silent
+from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State, retained
+from unlearning.training import silent, train
 
 SOLVERS = ("conjugate-gradients", "lissa")
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
@@ -73,6 +77,10 @@ class Newton:
         lissa_repeats: s_1, recursions that are averaged.
         lissa_batch: samples drawn (with replacement) for each product; None: everyone retained.
         precision: "float64" or "float32".
+        threshold: preparation refuses an effectiveness of this or more; None: it is not measured. A model trained
+            elsewhere has no retraining to measure against.
+        calibration_count: how many sets of holders are really retrained without.
+        calibration_share: the share of all holders in each set.
 
     Raises:
         Refused: a value outside its range.
@@ -93,23 +101,30 @@ class Newton:
     lissa_repeats: int = 1
     lissa_batch: int | None = None
     precision: str = "float64"
+    threshold: float | None = 0.7
+    calibration_count: int = 3
+    calibration_share: float = 0.05
 
     def __post_init__(self) -> None:
         _require(0.0 <= self.damping < float("inf"), "damping", self.damping, "0 or more")
         _require(self.solver in SOLVERS, "solver", self.solver, f"one of {', '.join(SOLVERS)}")
         _require(0.0 < self.residual < 1.0, "residual", self.residual, "between 0 and 1")
         _require(self.precision in PRECISIONS, "precision", self.precision, f"one of {', '.join(PRECISIONS)}")
-        for name in ("iterations", "steps", "lissa_depth", "lissa_repeats"):
+        for name in ("iterations", "steps", "lissa_depth", "lissa_repeats", "calibration_count"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        for name in ("gradient_norm", "radius", "lissa_scale", "lissa_batch"):
+        for name in ("gradient_norm", "radius", "lissa_scale", "lissa_batch", "threshold"):
             value = getattr(self, name)
             _require(value is None or value > 0, name, value, "positive, or None")
+        _require(0 < self.calibration_share < 1, "calibration_share", self.calibration_share, "between 0 and 1")
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
-        """Keep the weights; see whether a step could be solved on everyone.
+        """Keep the weights; see whether a step can be solved on everyone, and whether it helps.
+
+        ``facts["report"]`` holds ``damping`` and, where measured, ``effectiveness``.
 
         Raises:
-            Refused: the step would have no unique solution, weights outside the ball, a LiSSA scale that diverges.
+            Refused: the step would have no unique solution, weights outside the ball, a LiSSA scale that diverges,
+                an effectiveness of ``threshold`` or more.
         """
         self._require_unique(problem)
         self._require_inside(learned.weights)
@@ -119,8 +134,14 @@ class Newton:
             self._require_definite(Objective(work, examples), w)
         if self.solver == "lissa":
             self._scale(Objective(work, examples), w)
+        report: dict[str, Json] = {"damping": self.damping}
+        progress(0.1)
+        if self.threshold is not None and problem.recipe.weights is None:
+            measured = self._measure(problem, examples, State(learned.weights))
+            require_effective("newton", measured, self.threshold, "Change damping, or choose rewind or retrain.")
+            report |= {"effectiveness": sum(measured) / len(measured), "threshold": self.threshold}
         progress(1.0)
-        return State(learned.weights)
+        return State(learned.weights, {}, {"report": report})
 
     def forget(
         self,
@@ -137,10 +158,9 @@ class Newton:
         """
         if not forget:
             return Forgotten(state)
-        if retain is None or len(retain) == 0:
-            raise Refused("Nobody is left to retain.", "Retire the model instead.")
+        left = retained(forget, retain)
         work = self._work(problem)
-        objective = Objective(work, retain)
+        objective = Objective(work, left)
         w = state.weights.to(device=work.device, dtype=work.dtype)
         gradient = objective.gradient(w)
         taken: list[Json] = []
@@ -152,6 +172,14 @@ class Newton:
         weights = w.to(state.weights.dtype)
         evidence: dict[str, Json] = {"steps": taken, "gradient_norm": float(gradient.norm())}
         return Forgotten(State(weights, state.tensors, state.facts), evidence)
+
+    def _measure(self, problem: Problem, examples: Examples, state: State) -> list[float]:
+        sets = calibration_sets(examples, self.calibration_share, self.calibration_count, problem.training.seed)
+
+        def again(omit: tuple[int, ...]) -> Tensor:
+            return train(problem, examples, omit=omit).weights
+
+        return measure(self, problem, examples, state, retrained=again, sets=sets)
 
     def _work(self, problem: Problem) -> Problem:
         if problem.training.converge is not None:
