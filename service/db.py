@@ -22,6 +22,7 @@ _CLOCKS = {
     "sqlite": "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000",
     "postgresql": "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)",
 }
+_MOUNTS = Path("/proc/self/mounts")
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"}
 
 
@@ -67,8 +68,10 @@ class Database:
             return True
         raw = self.engine.raw_connection()
         try:
+            raw.cursor().execute("PRAGMA busy_timeout=100")  # waiting for readers would make the writers wait
             busy, _, _ = raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
+            raw.cursor().execute(f"PRAGMA busy_timeout={int(BUSY_SECONDS * 1000)}")
             raw.close()
         return not busy
 
@@ -151,10 +154,9 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _refuse_network_filesystem(path: Path) -> None:
-    mounts = Path("/proc/self/mounts")
-    if not mounts.exists():
+    if not _MOUNTS.exists():
         return
-    points = (line.split()[1:3] for line in mounts.read_text().splitlines())
+    points = (line.split()[1:3] for line in _MOUNTS.read_text().splitlines())
     holding = [(point, kind) for point, kind in points if path.is_relative_to(point)]
     if not holding:
         return

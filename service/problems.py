@@ -112,10 +112,12 @@ def _invalid(_: Request, error: Exception) -> JSONResponse:
 
 
 def _fault(fault: Mapping[str, Any]) -> Error:
-    """Where and why, without the value. The name of an unknown field is the client's too: only its parent is told."""
-    place, *path = fault["loc"] or ("body",)
+    """Where and why, without the value. Names that the client chose are values too: only their parent is told."""
+    place, *path = tuple[Any, ...](fault["loc"] or ("body",))
     if fault["type"] == "extra_forbidden":
         path = path[:-1]
+    if "options" in path:
+        path = path[: path.index("options") + 1]
     if fault["type"] == "json_invalid":
         return {"pointer": "", "detail": "The body is not valid JSON."}
     detail = str(fault["msg"])

@@ -62,7 +62,10 @@ class Registration(BaseModel):
             errors = [{"pointer": f"/{error.field}", "detail": error.hint}]
             raise Problem(422, "invalid_policy", "The policy cannot be used; see errors.", errors) from None
         except ValueError:
-            raise Problem(422, "invalid_policy", "The policy's numbers are out of range.") from None
+            errors = [
+                {"pointer": "", "detail": "epsilon, delta, sigma and delta_cap together give no countable budget."}
+            ]
+            raise Problem(422, "invalid_policy", "The policy cannot be used; see errors.", errors) from None
 
 
 class ModelView(BaseModel):

@@ -1,0 +1,152 @@
+"""Health, readiness and metrics."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import select, text
+
+from service.context import Service
+from service.db import now
+from service.identity import new_id
+from service.ledger import charge
+from service.progress import settle
+from service.records import Heartbeat, PhaseSeconds, Task
+from tests.service.worlds import live_model, publish
+
+ROOT = Path(__file__).parents[2]
+
+
+def beat(service: Service, age_seconds: float, kind: str = "worker") -> None:
+    with service.database.write() as session:
+        at = now(session) - int(age_seconds * 1e6)
+        session.add(Heartbeat(process=new_id(), kind=kind, software="1", started_at=at, beat_at=at))
+
+
+def test_healthy_means_that_the_process_answers(api: TestClient) -> None:
+    assert api.get("/healthz").json() == {"status": "ok"}
+
+
+def test_ready_needs_a_live_worker(api: TestClient, service: Service) -> None:
+    answer = api.get("/readyz")
+    assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
+    assert "worker" in answer.json()["detail"]
+    beat(service, 3600)
+    beat(service, 0, "keeper")
+    assert api.get("/readyz").status_code == 503
+    beat(service, 1)
+    assert api.get("/readyz").json() == {"status": "ready", "workers": 1}
+
+
+def test_ready_needs_the_schema_of_this_release(api: TestClient, service: Service) -> None:
+    beat(service, 0)
+    with service.database.write() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = 'future'"))
+    assert "ahead" in api.get("/readyz").json()["detail"]
+    with service.database.write() as session:
+        session.execute(text("DELETE FROM alembic_version"))
+    assert "behind" in api.get("/readyz").json()["detail"]
+
+
+def scrape(api: TestClient) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    answer = api.get("/metrics")
+    assert answer.status_code == 200
+    families = text_string_to_metric_families(answer.text)
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_metrics_are_what_the_database_says(client: TestClient, service: Service) -> None:
+    model = live_model(service)
+    live_model(service, "digits", tenant_id="other")
+    headers = {"Idempotency-Key": "k"}
+    old = {"subject_id": "ada", "regulation": "gdpr", "received_at": "2026-01-01T00:00:00Z"}
+    made = client.post("/v1/deletion-requests", json=old, headers=headers).json()
+    beat(service, 0)
+    ours = (("model", "digits"),)
+    before = scrape(client)
+    assert before["expunge_deletion_requests_total", (("status", "queued"),)] == 1
+    assert before["expunge_deletion_requests_pending", ours] == 1
+    assert before["expunge_deletion_requests_pending", (("model", "other/digits"),)] == 0
+    assert before["expunge_requests_overdue", ours] == 1
+    assert before["expunge_deletion_oldest_pending_seconds", ours] > 1e6
+    version = publish(service, model, b"two", samples=2)
+    with service.database.write() as session:
+        charge(session, model.lineage_id or 0, version.id, 1_000_000)
+        task = session.scalars(select(Task)).one()
+        task.status, task.samples, task.version_id, task.method = "completed", 2, version.id, "recollection"
+        task.completed_at = now(session)
+        settle(session, [made["id"]])
+        session.add(
+            PhaseSeconds(
+                model_id=model.id,
+                version_id=version.id,
+                method="recollection",
+                phase="forget",
+                seconds=0.03,
+                created_at=1,
+            )
+        )
+    after = scrape(client)
+    labels = (("method", "recollection"), ("model", "digits"))
+    assert after["expunge_deletion_requests_total", (("status", "completed"),)] == 1
+    assert after["expunge_deletion_requests_pending", ours] == after["expunge_requests_overdue", ours] == 0
+    assert after["expunge_deletion_latency_seconds_count", labels] == 1
+    assert after["expunge_deletion_latency_seconds_bucket", (("le", "60.0"), *labels)] == 0
+    assert after["expunge_samples_forgotten_total", labels] == 2
+    assert after["expunge_unlearning_seconds_bucket", (("le", "0.05"), *labels, ("phase", "forget"))] == 1
+    assert after["expunge_unlearning_seconds_bucket", (("le", "0.01"), *labels, ("phase", "forget"))] == 0
+    assert after["expunge_publications_total", (("model", "digits"), ("result", "published"))] == 2
+    assert after["expunge_model_version", ours] == 2
+    assert after["expunge_budget_spent_ratio", ours] == pytest.approx(1 / 10.5)
+    assert 0 < after["expunge_budget_epsilon_spent", ours] < after["expunge_budget_epsilon_limit", ours]
+    assert after["expunge_audit_log_size", ()] == 0
+    assert any(name == "expunge_worker_heartbeat_timestamp_seconds" for name, _ in after)
+
+
+def test_every_metric_of_the_surface_is_there(client: TestClient, service: Service) -> None:
+    named = {
+        "deletion_requests_total deletion_requests_pending deletion_oldest_pending_seconds deletion_latency_seconds",
+        "unlearning_seconds samples_forgotten_total publications_total model_version budget_epsilon_spent",
+        "budget_epsilon_limit budget_spent_ratio requests_overdue worker_heartbeat_timestamp_seconds audit_log_size",
+    }
+    shown = set(re.findall(r"^# TYPE expunge_(\S+)", client.get("/metrics").text, re.MULTILINE))
+    assert {name for line in named for name in line.split()} <= shown
+
+
+SCRIPT = """
+import sys, time
+began = time.perf_counter()
+from service.app import create_app
+create_app()
+took = time.perf_counter() - began
+heavy = {"torch", "numpy", "safetensors", "sklearn", "workers"}
+print(took, *sorted({name.partition(".")[0] for name in sys.modules} & heavy))
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+def test_the_api_starts_fast_stays_small_and_never_loads_torch(tmp_path: Path) -> None:
+    environment = {"EXPUNGE_HOME": str(tmp_path), "PATH": "", "PYTHONPATH": str(ROOT)}
+    runs = []
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT], env=environment, check=True, capture_output=True, text=True
+        )
+        first, second = done.stdout.splitlines()
+        took, *loaded = first.split()
+        assert loaded == []
+        runs.append((float(took), int(second)))
+        time.sleep(0.1)
+    assert min(took for took, _ in runs) < 1.5
+    assert min(kilobytes for _, kilobytes in runs) < 150_000

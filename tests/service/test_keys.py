@@ -1,0 +1,143 @@
+"""API keys: who may call what, on every route."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from fastapi.routing import APIRoute
+from fastapi.testclient import TestClient
+from sqlalchemy import select
+
+from service.app import create_app
+from service.auth import Scope, authenticate, create_key, list_keys, revoke_key
+from service.context import Service
+from service.db import now
+from service.identity import Pepper
+from service.records import ApiKey, AuditEntry
+from service.settings import Settings
+
+Keys = Callable[..., dict[str, str]]
+OPEN = {"/healthz", "/readyz", "/metrics"}
+
+
+def routes(client: TestClient) -> Iterator[tuple[str, str]]:
+    """Every (method, path) of the OpenAPI document, its parameters filled in."""
+    for path, methods in client.app.openapi()["paths"].items():  # type: ignore[attr-defined]
+        for method in methods:
+            filled = path.replace("{request_id}", "0" * 32).replace("{name}", "digits").replace("{number}", "head")
+            yield method.upper(), filled.replace("{hold_id}", "0" * 32).replace("{consumer_id}", "web")
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_every_route_asks_for_a_key(api: TestClient, key_of: Keys) -> None:
+    asked = 0
+    for method, path in routes(api):
+        if path in OPEN:
+            continue
+        asked += 1
+        missing = api.request(method, path, json={"any": 1} if method in ("POST", "PUT") else None)
+        assert (missing.status_code, missing.json()["code"]) == (401, "key_missing"), (method, path)
+        assert missing.headers["www-authenticate"].startswith("Bearer")
+        wrong = api.request(method, path, headers={"Authorization": f"Bearer exp_{'0' * 12}_{'0' * 64}"})
+        assert (wrong.status_code, wrong.json()["code"]) == (401, "key_invalid"), (method, path)
+        assert 'error="invalid_token"' in wrong.headers["www-authenticate"]
+    assert asked > 10
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_every_route_asks_for_exactly_one_scope(api: TestClient, key_of: Keys) -> None:
+    keys = {scope: key_of(scope) for scope in Scope}
+    for method, path in routes(api):
+        if path in OPEN:
+            continue
+        allowed = []
+        for scope, key in keys.items():
+            answer = api.request(method, path, headers=key, params={"leaf": "0", "old_size": 1})
+            if answer.status_code != 403:
+                allowed.append(scope)
+            else:
+                assert answer.json()["code"] == "scope_missing"
+        assert len(allowed) == 1, (method, path, allowed)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_every_route_of_the_application_is_documented(api: TestClient) -> None:
+    documented = set(api.app.openapi()["paths"])  # type: ignore[attr-defined]
+    made = {route.path for route in api.app.routes if isinstance(route, APIRoute)}  # type: ignore[attr-defined]
+    assert made <= documented | {"/"}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        "Basic YTpi",
+        "Bearer exp_",
+        "Bearer exp_zz_zz",
+        "Bearer " + "x" * 5000,
+        b"Bearer caf\xc3\xa9",
+    ],
+)
+def test_a_malformed_key_is_refused(api: TestClient, header: str | bytes) -> None:
+    answer = api.get("/v1/models", headers={"Authorization": header})  # type: ignore[dict-item]
+    assert answer.status_code == 401
+
+
+def test_a_key_with_another_secret_does_not_work(service: Service, key_of: Keys) -> None:
+    key = key_of()["Authorization"].removeprefix("Bearer ")
+    wrong = key[:-1] + ("0" if key[-1] != "0" else "1")
+    with service.database.read() as session:
+        assert authenticate(session, service.pepper, key) is not None
+        assert authenticate(session, service.pepper, wrong) is None
+        assert authenticate(session, Pepper.of(b"p" * 32), key) is None
+
+
+def test_a_revoked_or_expired_key_does_not_work(api: TestClient, service: Service, key_of: Keys) -> None:
+    with service.database.read() as session:
+        at = now(session)
+    lasting, expired = key_of(expires_at=at + 60_000_000), key_of(expires_at=at)
+    assert api.get("/v1/models", headers=lasting).status_code == 200
+    assert api.get("/v1/models", headers=expired).status_code == 401
+    with service.database.write() as session:
+        prefix = lasting["Authorization"].split("_")[1]
+        assert revoke_key(session, prefix)
+        assert not revoke_key(session, prefix)
+        assert not revoke_key(session, "unknown")
+    assert api.get("/v1/models", headers=lasting).status_code == 401
+
+
+def test_the_secret_is_kept_nowhere(service: Service) -> None:
+    with service.database.write() as session:
+        key = create_key(session, service.pepper, label="one", scopes=["models:read"])
+    with service.database.read() as session:
+        (row,) = list_keys(session)
+        assert (row.id, row.prefix, row.scopes) == (key.id, key.prefix, ["models:read"])
+        for table in (ApiKey, AuditEntry):
+            assert key.secret[-64:] not in repr(session.execute(select(table.__table__)).all())  # type: ignore[arg-type]
+    assert key.secret not in repr(key)
+
+
+@pytest.mark.parametrize(("scopes", "tenant"), [([], "default"), (["all"], "default"), (["models:read"], "../x")])
+def test_a_key_needs_known_scopes_and_a_tenant(service: Service, scopes: list[str], tenant: str) -> None:
+    with pytest.raises(ValueError), service.database.write() as session:
+        create_key(session, service.pepper, label="one", scopes=scopes, tenant_id=tenant)
+
+
+def test_two_tenants_see_nothing_of_each_other(api: TestClient, key_of: Keys, settings: Settings) -> None:
+    one, two = key_of(tenant_id="one"), key_of(tenant_id="two")
+    body = {"name": "digits", "recipe": "digits", "method": "recollection"}
+    assert api.post("/v1/models", json=body, headers=one).status_code == 202
+    made = api.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers=one | {"Idempotency-Key": "k"}).json()
+    for path in ("/v1/models/digits", "/v1/models/digits/versions", f"/v1/deletion-requests/{made['id']}"):
+        assert api.get(path, headers=one).status_code == 200
+        assert api.get(path, headers=two).status_code == 404
+    for path in ("/v1/models", "/v1/deletion-requests"):
+        assert len(api.get(path, headers=one).json()["data"]) == 1
+        assert api.get(path, headers=two).json()["data"] == []
+    limited = {"subject_id": "ada", "models": ["digits"]}
+    answer = api.post("/v1/deletion-requests", json=limited, headers=two | {"Idempotency-Key": "k"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "unknown_model")
+    assert create_app(settings) is not None

@@ -1,0 +1,123 @@
+"""Errors: every one a problem, none repeats what was sent."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from service import db, problems
+from service.app import create_app
+from service.context import Service
+from service.db import Busy, Database, now
+from service.settings import Settings
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+PATH = "/v1/deletion-requests"
+JSON = {"Idempotency-Key": "k", "Content-Type": "application/json"}
+
+
+def is_problem(answer: Any, status: int, code: str) -> bool:
+    assert answer.headers["content-type"] == "application/problem+json", answer.text
+    body = answer.json()
+    assert body.keys() == {"type", "title", "status", "detail", "instance", "code", "errors"}
+    assert body["type"] == f"urn:expunge:problem:{body['code']}"
+    assert "canary" not in answer.text
+    return (answer.status_code, body["status"], body["code"]) == (status, status, code)
+
+
+def test_what_the_framework_refuses_is_a_problem_too(client: TestClient) -> None:
+    assert is_problem(client.get("/canary"), 404, "not_found")
+    assert is_problem(client.put("/v1/models"), 405, "method_not_allowed")
+    assert is_problem(client.get(PATH + "/canary"), 422, "invalid_request")
+    assert is_problem(client.get(PATH, params={"limit": "canary"}), 422, "invalid_request")
+    assert is_problem(client.get(PATH, params={"status": "canary"}), 422, "invalid_request")
+    assert is_problem(client.get("/v1/audit-log/proof", params={"leaf": "canary"}), 422, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    "content", ["{canary", '{"subject_id": NaN canary', "\xff\xfe", '{"subject_id":' * 20_00, "[" * 50_000, "9" * 5000]
+)
+def test_a_body_that_is_not_json_is_a_problem(client: TestClient, content: str) -> None:
+    answer = client.post(PATH, content=content.encode("latin-1"), headers=JSON)
+    assert answer.status_code in (400, 422)
+    assert is_problem(answer, answer.status_code, answer.json()["code"])
+
+
+def test_a_body_over_the_limit_is_refused_before_it_is_parsed(client: TestClient) -> None:
+    assert is_problem(client.post(PATH, content=b"x" * 100_001, headers=JSON), 413, "body_too_large")
+
+    def chunks() -> Any:  # no Content-Length
+        for _ in range(200):
+            yield b"x" * 1000
+
+    assert is_problem(client.post(PATH, content=chunks(), headers=JSON), 413, "body_too_large")
+
+
+def test_an_encoded_body_is_refused(client: TestClient) -> None:
+    body = gzip.compress(json.dumps({"subject_id": "ada"}).encode())
+    assert is_problem(
+        client.post(PATH, content=body, headers=JSON | {"Content-Encoding": "gzip"}), 415, "content_encoding"
+    )
+
+
+def test_a_body_of_another_type_is_refused(client: TestClient) -> None:
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+        answer = client.post(PATH, content=b"subject_id=canary", headers=JSON | {"Content-Type": kind})
+        assert is_problem(answer, 415, "content_type")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(db, "BUSY_SECONDS", 0.2)
+
+
+def test_a_busy_database_asks_to_come_back(impatient: None, client: TestClient, service: Service) -> None:
+    other = Database(service.database.engine.url.render_as_string())
+    with other.write() as session:
+        now(session)
+        answer = client.post(PATH, json={"subject_id": "ada"}, headers={"Idempotency-Key": "k"})
+    assert is_problem(answer, 503, "busy")
+    assert answer.headers["retry-after"] == "1"
+    other.close()
+
+
+def test_an_unexpected_error_tells_neither_client_nor_log_what_it_carried(
+    settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = create_app(settings)
+
+    @app.get("/boom")
+    def boom() -> None:
+        raise RuntimeError("canary in a message")
+
+    with TestClient(app, raise_server_exceptions=False) as client:
+        answer = client.get("/boom")
+    assert is_problem(answer, 500, "internal_error")
+    logged = capsys.readouterr().err
+    assert "canary" not in logged
+    line = json.loads(next(each for each in logged.splitlines() if "unexpected error" in each))
+    assert "RuntimeError" in line["message"]
+    assert "boom" in line["message"]
+
+
+def test_a_log_line_has_no_field_that_is_not_on_the_list(
+    capsys: pytest.CaptureFixture[str], settings: Settings
+) -> None:
+    create_app(settings)
+    try:
+        raise ValueError("canary")
+    except ValueError:
+        logging.getLogger("service.test").exception("it failed", extra={"subject": "canary", "model": "digits"})
+    line = json.loads(capsys.readouterr().err)
+    assert line.keys() == {"time", "level", "logger", "message", "model", "error"}
+    assert "canary" not in json.dumps(line)
+
+
+def test_busy_is_what_the_problem_says(settings: Settings) -> None:
+    assert Busy.retry_after_seconds == 1
+    assert problems.not_found("audit_entry").detail == "There is no such audit entry."

@@ -1,0 +1,83 @@
+"""Settings: where they come from, which secrets they demand, and that each is documented."""
+
+from __future__ import annotations
+
+import re
+import stat
+from pathlib import Path
+
+import pytest
+
+from service.identity import Pepper, digest, new_id
+from service.settings import Settings, SettingsError, ensure_secrets, read_secret
+
+ROOT = Path(__file__).parents[2]
+SECRETS = ("sealing_key_file", "pepper_file", "signing_key_file")
+
+
+def test_every_setting_is_documented_with_its_default_and_no_other_is() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    documented = set(re.findall(r"^\| `EXPUNGE_([A-Z_]+)` \|", page, re.MULTILINE))
+    assert documented == {name.upper() for name in Settings.model_fields}
+
+
+def test_what_is_not_set_lies_in_the_home_by_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EXPUNGE_HOME", "here")
+    monkeypatch.setenv("EXPUNGE_STORE", "/elsewhere")
+    settings = Settings()
+    assert settings.home == tmp_path / "here"
+    assert settings.database_url == f"sqlite:///{tmp_path}/here/expunge.db"
+    assert settings.pepper_file == tmp_path / "here" / "secrets" / "pepper"
+    assert settings.store == Path("/elsewhere")
+
+
+def test_development_makes_missing_secrets_once_and_for_the_owner_alone(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    ensure_secrets(settings)
+    secrets = {name: read_secret(name, getattr(settings, name)) for name in SECRETS}
+    assert len(set(secrets.values())) == 3
+    ensure_secrets(settings)
+    for name, secret in secrets.items():
+        path: Path = getattr(settings, name)
+        assert read_secret(name, path) == secret
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_production_refuses_to_start_without_a_secret_and_names_it(tmp_path: Path, name: str) -> None:
+    ensure_secrets(Settings(home=tmp_path))
+    settings = Settings(home=tmp_path, mode="production")
+    ensure_secrets(settings)
+    getattr(settings, name).unlink()
+    with pytest.raises(SettingsError, match=f"EXPUNGE_{name.upper()}"):
+        ensure_secrets(settings)
+    assert not getattr(settings, name).exists()
+
+
+@pytest.mark.parametrize("content", ["", "zz" * 32, "ab" * 31, "ab" * 33, "\x00"])
+def test_a_malformed_secret_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "secret"
+    path.write_text(content)
+    with pytest.raises(SettingsError, match="EXPUNGE_PEPPER_FILE"):
+        Pepper.load(path)
+
+
+def test_a_secret_never_shows_in_a_representation() -> None:
+    pepper = Pepper.of(b"\x07" * 32)
+    assert "07" * 32 not in repr(pepper)
+    assert repr(b"\x07" * 32)[2:-1] not in repr(pepper)
+    assert "canary" not in repr(Settings(api_key="canary"))
+
+
+def test_digests_differ_by_kind_value_and_pepper() -> None:
+    one, two = Pepper.of(b"1" * 32), Pepper.of(b"2" * 32)
+    digests = {
+        digest(pepper, kind, value) for pepper in (one, two) for kind in ("subject", "sample") for value in ("a", "b")
+    }  # type: ignore[arg-type]
+    assert len(digests) == 8
+    assert all(re.fullmatch(r"[0-9a-f]{64}", each) for each in digests)
+    assert one.id != two.id
+    assert one == Pepper.of(b"1" * 32)
+    assert new_id() != new_id()

@@ -1,0 +1,99 @@
+"""RFC 6962 trees against the definition, written here from the RFC alone."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service import tree
+
+# https://www.rfc-editor.org/rfc/rfc6962 section 2.1, as the certificate-transparency project publishes the values
+KNOWN = {
+    0: "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+    1: "6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d",
+    2: "fac54203e7cc696cf0dfcb42c92a1d9dbaf70ad9e621f4bd8d98662f00e3c125",
+    3: "aeb6bcfe274b70a14fb067a5e5578264db0fa9b51af5e0ba159158f329e06e77",
+    8: "5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328",
+}
+INPUTS = [
+    bytes.fromhex(text)
+    for text in ("", "00", "10", "2021", "3031", "40414243", "5051525354555657", "606162636465666768696a6b6c6d6e6f")
+]
+
+
+def mth(data: list[bytes]) -> bytes:
+    """MTH of RFC 6962, section 2.1, word for word."""
+    if not data:
+        return hashlib.sha256(b"").digest()
+    if len(data) == 1:
+        return hashlib.sha256(b"\x00" + data[0]).digest()
+    k = max(2**e for e in range(20) if 2**e < len(data))
+    return hashlib.sha256(b"\x01" + mth(data[:k]) + mth(data[k:])).digest()
+
+
+def leaves(count: int) -> tuple[list[bytes], list[bytes]]:
+    data = [f"entry {n}".encode() for n in range(count)]
+    return data, [tree.leaf_hash(each) for each in data]
+
+
+@pytest.mark.parametrize("size", sorted(KNOWN))
+def test_roots_are_the_published_ones(size: int) -> None:
+    assert tree.root_of([tree.leaf_hash(each) for each in INPUTS[:size]]).hex() == KNOWN[size]
+
+
+@pytest.mark.parametrize("size", range(70))
+def test_appending_one_by_one_gives_the_root_of_the_definition(size: int) -> None:
+    data, hashes = leaves(size)
+    frontier: list[bytes] = []
+    for place, leaf in enumerate(hashes):
+        tree.append(frontier, place, leaf)
+        assert len(frontier) == (place + 1).bit_count()
+    assert tree.root(frontier) == mth(data)
+
+
+def test_every_inclusion_proof_verifies_and_no_other_leaf_does() -> None:
+    for size in range(1, 34):
+        _, hashes = leaves(size)
+        root = tree.root_of(hashes)
+        for index in range(size):
+            proof = tree.inclusion_proof(hashes, index)
+            assert tree.verify_inclusion(hashes[index], index, size, proof, root)
+            assert not tree.verify_inclusion(hashes[index], (index + 1) % size, size, proof, root) or size == 1
+            assert not tree.verify_inclusion(tree.leaf_hash(b"other"), index, size, proof, root)
+            assert not tree.verify_inclusion(hashes[index], index, size, [*proof, root], root)
+            if proof:
+                assert not tree.verify_inclusion(hashes[index], index, size, proof[:-1], root)
+
+
+def test_every_consistency_proof_verifies_and_a_rewritten_prefix_does_not() -> None:
+    for size in range(1, 34):
+        _, hashes = leaves(size)
+        root = tree.root_of(hashes)
+        for old in range(1, size + 1):
+            proof = tree.consistency_proof(hashes, old)
+            old_root = tree.root_of(hashes[:old])
+            assert tree.verify_consistency(old, size, old_root, root, proof)
+            forged = tree.root_of([tree.leaf_hash(b"other"), *hashes[1:old]])
+            assert not tree.verify_consistency(old, size, forged, root, proof)
+            assert not tree.verify_consistency(old, size, old_root, forged, proof)
+
+
+@given(st.integers(1, 300), st.data())
+def test_proofs_are_as_long_as_the_rfc_says(size: int, data: st.DataObject) -> None:
+    index = data.draw(st.integers(0, size - 1))
+    _, hashes = leaves(size)
+    assert len(tree.inclusion_proof(hashes, index)) <= (size - 1).bit_length()
+
+
+def test_proofs_outside_the_tree_are_refused() -> None:
+    _, hashes = leaves(5)
+    for index in (-1, 5):
+        with pytest.raises(IndexError):
+            tree.inclusion_proof(hashes, index)
+        assert not tree.verify_inclusion(hashes[0], index, 5, [], hashes[0])
+    for old in (0, 6):
+        with pytest.raises(IndexError):
+            tree.consistency_proof(hashes, old)

@@ -1,0 +1,127 @@
+"""The exported log, checked offline: at least two hundred tamperings, each detected."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import pytest
+
+from service import tree
+from service.ledger import canonical
+from service.notes import Signer
+from service.verify import Tampered, verify
+
+SIGNER = Signer("log.example/one", b"s" * 32)
+OTHER = Signer("log.example/one", b"x" * 32)
+
+
+def exported(size: int, fork: int | None = None) -> list[dict[str, Any]]:
+    """A log of ``size`` entries; from ``fork`` on, another history."""
+    bodies = [canonical({"n": n, "branch": fork is not None and n >= fork}) for n in range(size)]
+    return [{"index": n, "leaf_hash": tree.leaf_hash(b.encode()).hex(), "body": b} for n, b in enumerate(bodies)]
+
+
+def head(entries: list[dict[str, Any]], signer: Signer = SIGNER) -> str:
+    leaves = [bytes.fromhex(entry["leaf_hash"]) for entry in entries]
+    return signer.checkpoint(len(leaves), tree.root_of(leaves))
+
+
+def test_an_honest_log_verifies_with_the_heads_of_before() -> None:
+    entries = exported(23)
+    earlier = [head(entries[:size]) for size in (1, 8, 22, 23)]
+    assert verify(entries, head(entries), SIGNER.verifier, earlier).size == 23
+    assert verify([], SIGNER.checkpoint(0, tree.EMPTY_ROOT), SIGNER.verifier).size == 0
+
+
+def test_entries_that_came_after_the_head_do_no_harm() -> None:
+    entries = exported(9)
+    assert verify(entries, head(entries[:7]), SIGNER.verifier).size == 7
+
+
+def test_entries_of_another_tenant_are_verified_by_their_hash() -> None:
+    entries = exported(9)
+    hidden = [entry | {"body": None} if n % 2 else entry for n, entry in enumerate(entries)]
+    assert verify(hidden, head(entries), SIGNER.verifier).size == 9
+
+
+def tamper(kind: str, entries: list[dict[str, Any]], dice: random.Random) -> list[dict[str, Any]]:
+    """``entries`` changed by somebody who knows the format, and repairs indices and hashes where it helps them."""
+    entries = copy.deepcopy(entries)
+    place = dice.randrange(len(entries))
+    if kind == "edit":
+        entries[place]["body"] = entries[place]["body"].replace('"n":', '"m":')
+    elif kind == "edit and rehash":
+        entries[place]["body"] = canonical({"forged": place})
+        entries[place]["leaf_hash"] = tree.leaf_hash(entries[place]["body"].encode()).hex()
+    elif kind == "remove":
+        del entries[place]
+    elif kind == "remove and renumber":
+        del entries[place]
+        entries = [entry | {"index": n} for n, entry in enumerate(entries)]
+    elif kind == "reorder":
+        other = (place + 1 + dice.randrange(len(entries) - 1)) % len(entries)
+        entries[place], entries[other] = entries[other], entries[place]
+    elif kind == "reorder and renumber":
+        other = (place + 1 + dice.randrange(len(entries) - 1)) % len(entries)
+        entries[place], entries[other] = entries[other], entries[place]
+        entries = [entry | {"index": n} for n, entry in enumerate(entries)]
+    elif kind == "truncate":
+        del entries[place:]
+    elif kind == "insert":
+        entries.insert(place, exported(1)[0] | {"index": place})
+        entries = [entry | {"index": n} for n, entry in enumerate(entries)]
+    return entries
+
+
+KINDS = (
+    "edit",
+    "edit and rehash",
+    "remove",
+    "remove and renumber",
+    "reorder",
+    "reorder and renumber",
+    "truncate",
+    "insert",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_of_thirty_tamperings_of_a_kind_is_detected(kind: str) -> None:
+    dice = random.Random(kind)
+    for _ in range(30):
+        entries = exported(dice.randrange(2, 40))
+        with pytest.raises(Tampered):
+            verify(tamper(kind, entries, dice), head(entries), SIGNER.verifier)
+
+
+def test_a_log_cut_back_together_with_its_head_contradicts_a_head_of_before() -> None:
+    entries = exported(20)
+    for size in range(1, 20):
+        with pytest.raises(Tampered, match="truncated"):
+            verify(entries[:size], head(entries[:size]), SIGNER.verifier, [head(entries)])
+
+
+def test_a_fork_contradicts_a_head_of_before() -> None:
+    seen = exported(20)
+    for fork in range(20):
+        forked = exported(25, fork=fork)
+        with pytest.raises(Tampered, match="forked"):
+            verify(forked, head(forked), SIGNER.verifier, [head(seen)])
+
+
+def test_a_head_signed_by_somebody_else_is_refused() -> None:
+    entries = exported(5)
+    with pytest.raises(Tampered, match="not authentic"):
+        verify(entries, head(entries, OTHER), SIGNER.verifier)
+    with pytest.raises(Tampered, match="not authentic"):
+        verify(entries, head(entries), SIGNER.verifier, [head(entries[:3], OTHER)])
+
+
+@pytest.mark.parametrize(
+    "line", [{}, {"index": "x", "leaf_hash": "", "body": None}, {"index": 0, "leaf_hash": "zz", "body": ""}]
+)
+def test_a_malformed_line_is_refused(line: dict[str, Any]) -> None:
+    with pytest.raises(Tampered):
+        verify([line], head(exported(1)), SIGNER.verifier)
