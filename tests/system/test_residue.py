@@ -14,12 +14,12 @@ from types import ModuleType
 import numpy as np
 import torch
 from sqlalchemy import select
-from workers.keystore import KeyStore
-from workers.sealing import SealedRow, open_row
 
 from service.identity import Pepper, subject_digest
 from service.records import Model, Recollection
 from tests.stack import Stack
+from workers.keystore import KeyStore
+from workers.sealing import SealedRow, open_row
 
 RECIPES = Path(__file__).parent / "recipes"
 
