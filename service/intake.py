@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import insert, select
+from sqlalchemy import Select, insert, select
 from sqlalchemy.orm import Session
 
 from service import tombstones
@@ -66,7 +65,8 @@ def accept(
 
     Raises UnknownModels, ReceivedInFuture.
     """
-    models = _lock_models(session, tenant_id, order)
+    # in share mode: no publication can pass between our matching and our commit
+    models = session.scalars(named_models(session, tenant_id, order).with_for_update(read=True)).all()
     at = now(session)
     request = _request(session, pepper, tenant_id, order, at)
     crash_point("api-after-request")
@@ -123,17 +123,16 @@ def instant(at: int) -> datetime:
     return _EPOCH + timedelta(microseconds=at)
 
 
-def _lock_models(session: Session, tenant_id: str, order: Order) -> Sequence[Model]:
-    """The models in question, in share mode: no publication can pass between our matching and our commit."""
-    if order.models is not None:
-        known = set(session.scalars(select(Model.name).where(Model.tenant_id == tenant_id)))
-        unknown = [place for place, name in enumerate(order.models) if name not in known]
-        if unknown:
-            raise UnknownModels(unknown)
-    chosen = select(Model).where(Model.tenant_id == tenant_id, Model.status.in_(_FORGETTING))
-    if order.models is not None:
-        chosen = chosen.where(Model.name.in_(order.models))
-    return session.scalars(chosen.order_by(Model.id).with_for_update(read=True)).all()
+def named_models(session: Session, tenant_id: str, order: Order) -> Select[Model]:
+    """The models that the order is about and that can forget, in id order. Raises UnknownModels."""
+    chosen = select(Model).where(Model.tenant_id == tenant_id, Model.status.in_(_FORGETTING)).order_by(Model.id)
+    if order.models is None:
+        return chosen
+    known = set(session.scalars(select(Model.name).where(Model.tenant_id == tenant_id)))
+    unknown = [place for place, name in enumerate(order.models) if name not in known]
+    if unknown:
+        raise UnknownModels(unknown)
+    return chosen.where(Model.name.in_(order.models))
 
 
 def _request(session: Session, pepper: Pepper, tenant_id: str, order: Order, at: int) -> DeletionRequest:

@@ -13,10 +13,11 @@ from sqlalchemy.orm import Session
 
 from service import idempotency
 from service.auth import Caller, Scope
+from service.cancellation import TooLate, cancel
 from service.context import Running, Service, holding, problems
 from service.crash import crash_point
 from service.identity import digest
-from service.intake import Order, ReceivedInFuture, UnknownModels, accept, opening
+from service.intake import Accepted, Order, ReceivedInFuture, UnknownModels, accept, opening
 from service.ledger import canonical
 from service.names import ModelName, Moment, PersonalId, RequestId, When
 from service.pages import Cursor, Limit, Page, decode, encode, link
@@ -102,7 +103,7 @@ def create(
     idempotency_key: KeyHeader = None,
 ) -> Response:
     key = idempotency.read_key(idempotency_key)
-    _check_length(order, service.settings.max_sample_ids)
+    check_length(order, service.settings.max_sample_ids)
     body = canonical({"path": _PATH, "body": order.model_dump(mode="json", exclude_unset=True)})
     crash_point("api-before-transaction")
     with service.database.write(crash="api-inside-commit") as session:
@@ -169,6 +170,23 @@ def show(request_id: RequestId, service: Running, caller: Reader, response: Resp
     return view
 
 
+@router.delete(
+    _PATH + "/{request_id}",
+    response_model=DeletionRequestView,
+    responses=problems(404, 409),
+    summary="Cancel a request inside its cancel window",
+)
+def withdraw(request_id: RequestId, service: Running, caller: Writer) -> DeletionRequestView:
+    with service.database.write() as session:
+        row = find(session, caller.tenant_id, request_id)
+        try:
+            cancel(session, row)
+        except TooLate:
+            detail = "The cancel window is over or a worker has begun; the request will be carried out."
+            raise Problem(409, "not_cancellable", detail) from None
+        return views(session, [row])[0]
+
+
 def find(session: Session, tenant_id: str, request_id: str) -> DeletionRequest:
     """The tenant's request. Raises Problem (404)."""
     row = session.get(DeletionRequest, request_id)
@@ -216,25 +234,28 @@ def _total(samples: Iterable[int | None]) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
-def _accept(
-    session: Session, service: Service, caller: Caller, order: DeletionOrder
-) -> tuple[idempotency.Stored, tuple[str, ...]]:
+def take_in(session: Session, service: Service, caller: Caller, order: DeletionOrder) -> Accepted:
+    """Accept an order. Raises Problem (422) for one that cannot be."""
     try:
-        accepted = accept(
-            session, service.pepper, caller.tenant_id, order.order(), service.settings.cancel_window_seconds
-        )
+        return accept(session, service.pepper, caller.tenant_id, order.order(), service.settings.cancel_window_seconds)
     except UnknownModels as error:
         errors = [{"pointer": f"/models/{place}", "detail": "There is no such model."} for place in error.places]
         raise Problem(422, "unknown_model", "The request names models that do not exist.", errors) from None
     except ReceivedInFuture:
         errors = [{"pointer": "/received_at", "detail": "It must not be in the future."}]
         raise Problem(422, "received_in_future", "received_at lies in the future.", errors) from None
+
+
+def _accept(
+    session: Session, service: Service, caller: Caller, order: DeletionOrder
+) -> tuple[idempotency.Stored, tuple[str, ...]]:
+    accepted = take_in(session, service, caller, order)
     view = views(session, [accepted.request])[0]
     headers = {"Location": f"{_PATH}/{view.id}", "Retry-After": str(_POLL_SECONDS)}
     return idempotency.Stored(202, headers, view.model_dump(mode="json")), accepted.nudges
 
 
-def _check_length(order: DeletionOrder, limit: int) -> None:
+def check_length(order: DeletionOrder, limit: int) -> None:
     if order.sample_ids is not None and len(order.sample_ids) > limit:
         errors = [{"pointer": "/sample_ids", "detail": f"At most {limit} ids."}]
         raise Problem(422, "too_many_sample_ids", "Name fewer samples, or send several requests.", errors)

@@ -1,0 +1,127 @@
+"""Cancelling inside the window, batches and estimates."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import func, select
+
+from service.context import Service
+from service.ledger import charge
+from service.progress import settle
+from service.records import AuditEntry, DeletionRequest, Forgotten, Task, Tombstone
+from service.tombstones import positions
+from tests.service.worlds import live_model
+
+PATH = "/v1/deletion-requests"
+
+
+@pytest.fixture
+def window(service: Service) -> None:
+    object.__setattr__(service, "settings", service.settings.model_copy(update={"cancel_window_seconds": 3600.0}))
+
+
+def post(client: TestClient, **body: Any) -> Any:
+    return client.post(PATH, json=body, headers={"Idempotency-Key": secrets.token_hex(8)}).json()
+
+
+def test_a_request_inside_its_window_is_cancelled_as_a_whole(
+    window: None, client: TestClient, service: Service
+) -> None:
+    model = live_model(service)
+    live_model(service, "faces", {"ada": ["x"]})
+    made = post(client, subject_id="ada")
+    answer = client.delete(f"{PATH}/{made['id']}")
+    assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")
+    assert {part["status"] for part in answer.json()["models"]} == {"cancelled"}
+    assert client.delete(f"{PATH}/{made['id']}").json() == answer.json()
+    with service.database.read() as session:
+        assert positions(session, "default", "digits", model.lineage_id or 0) == {}
+        kinds = session.scalars(select(AuditEntry.kind).where(AuditEntry.request_id == made["id"])).all()
+    assert kinds == ["request.accepted", "request.cancelled"]
+
+
+def test_one_task_that_has_begun_keeps_the_whole_request(window: None, client: TestClient, service: Service) -> None:
+    live_model(service)
+    live_model(service, "faces", {"ada": ["x"]})
+    made = post(client, subject_id="ada")
+    with service.database.write() as session:
+        session.scalars(select(Task)).first().status = "running"  # type: ignore[union-attr]
+        settle(session, [made["id"]])
+    answer = client.delete(f"{PATH}/{made['id']}")
+    assert (answer.status_code, answer.json()["code"]) == (409, "not_cancellable")
+    with service.database.read() as session:
+        assert session.scalar(select(func.count()).where(Task.status == "cancelled")) == 0
+        assert session.scalar(select(func.count()).where(Tombstone.lifted_at.is_not(None))) == 0
+
+
+def test_without_a_window_nothing_can_be_cancelled(client: TestClient, service: Service) -> None:
+    live_model(service)
+    for subject in ("ada", "nobody"):
+        assert client.delete(f"{PATH}/{post(client, subject_id=subject)['id']}").status_code == 409
+    assert client.delete(f"{PATH}/{'0' * 32}").status_code == 404
+
+
+def test_a_batch_gives_each_item_its_outcome(client: TestClient, service: Service) -> None:
+    live_model(service)
+    items = [{"subject_id": "ada"}, {"subject_id": "bob", "models": ["canary"]}, {"subject_id": "nobody"}]
+    headers = {"Idempotency-Key": "batch-1"}
+    answer = client.post(f"{PATH}/batch", json={"requests": items}, headers=headers)
+    assert answer.status_code == 207
+    outcomes = answer.json()["outcomes"]
+    assert [(each["index"], each["status"]) for each in outcomes] == [(0, 202), (1, 422), (2, 202)]
+    assert outcomes[0]["request"]["status"] == "queued"
+    assert outcomes[1]["problem"]["code"] == "unknown_model"
+    assert outcomes[2]["request"]["reason"] == "no_match"
+    assert "canary" not in answer.text
+    assert len({outcomes[place]["request"]["opening"] for place in (0, 2)}) == 2
+    assert client.post(f"{PATH}/batch", json={"requests": items}, headers=headers).json() == answer.json()
+    with service.database.read() as session:
+        assert session.scalar(select(func.count()).select_from(DeletionRequest)) == 2
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [[], [{"subject_id": "ada"}] * 1001, [{"subject_id": "ada"}, {"canary": 1}], [{"sample_ids": ["x"] * 51}]],
+)
+def test_a_malformed_batch_is_refused_whole(client: TestClient, service: Service, requests: list[Any]) -> None:
+    answer = client.post(f"{PATH}/batch", json={"requests": requests}, headers={"Idempotency-Key": "k"})
+    assert answer.status_code == 422
+    assert "canary" not in answer.text
+    with service.database.read() as session:
+        assert session.scalar(select(func.count()).select_from(DeletionRequest)) == 0
+
+
+def test_an_estimate_says_what_it_would_cost_and_changes_nothing(client: TestClient, service: Service) -> None:
+    model = live_model(service)
+    live_model(service, "faces", {"zoe": ["x"]})
+    with service.database.read() as session:
+        before = session.scalar(select(func.count()).select_from(AuditEntry))
+    assert client.post(f"{PATH}/estimate", json={"subject_id": "ada"}).json() == {
+        "samples": 2,
+        "models": [
+            {
+                "model": "digits",
+                "samples": 2,
+                "method": "recollection",
+                "basis": "proved",
+                "charge": 1_000_000,
+                "releases_left": 9,
+                "retrain_due": False,
+            }
+        ],
+    }
+    assert client.post(f"{PATH}/estimate", json={"sample_ids": ["ada-1", "x", "nope"]}).json()["samples"] == 2
+    assert client.post(f"{PATH}/estimate", json={"subject_id": "nobody"}).json() == {"samples": 0, "models": []}
+    assert client.post(f"{PATH}/estimate", json={"subject_id": "ada", "models": ["nope"]}).status_code == 422
+    with service.database.write() as session:
+        session.add(Forgotten(lineage_id=model.lineage_id or 0, position=0, version_id="v"))
+        charge(session, model.lineage_id or 0, None, 9_000_000)
+    (cost,) = client.post(f"{PATH}/estimate", json={"subject_id": "ada"}).json()["models"]
+    assert (cost["samples"], cost["releases_left"], cost["retrain_due"]) == (1, 0, True)
+    with service.database.read() as session:
+        assert session.scalar(select(func.count()).select_from(AuditEntry)) == before
+        assert session.scalar(select(func.count()).select_from(DeletionRequest)) == 0

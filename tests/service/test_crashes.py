@@ -1,0 +1,70 @@
+"""The API dies by SIGKILL at each of its crash points; the client retries with its key: one request, never none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import func, select
+
+from service.context import Service
+from service.records import AuditEntry, DeletionRequest, IdempotencyKey, Task, Tombstone
+from tests.service.worlds import live_model
+
+ROOT = Path(__file__).parents[2]
+POINTS = ("api-before-transaction", "api-after-request", "api-after-audit", "api-inside-commit", "api-after-commit")
+SCRIPT = """
+import sys
+from fastapi.testclient import TestClient
+from service.app import create_app
+with TestClient(create_app()) as client:
+    client.headers["Authorization"] = sys.argv[1]
+    client.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers={"Idempotency-Key": "once"})
+"""
+
+
+def rows(service: Service) -> list[int]:
+    tables = (DeletionRequest, Tombstone, Task, IdempotencyKey)
+    with service.database.read() as session:
+        counts = [session.scalar(select(func.count()).select_from(table)) or 0 for table in tables]
+        accepted = session.scalar(select(func.count()).where(AuditEntry.kind == "request.accepted")) or 0
+    return [*counts, accepted]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_death_loses_nothing_and_doubles_nothing(client: TestClient, service: Service, point: str) -> None:
+    live_model(service)
+    key: Any = client.headers["Authorization"]
+    environment = {
+        "EXPUNGE_HOME": str(service.settings.home),
+        "EXPUNGE_DATABASE_URL": service.settings.database_url,
+        "EXPUNGE_TEST_BUILD": "1",
+        "EXPUNGE_CRASH_AT": point,
+        "PYTHONPATH": str(ROOT),
+        "PATH": os.environ["PATH"],
+    }
+    died = subprocess.run([sys.executable, "-c", SCRIPT, key], env=environment, check=False, capture_output=True)
+    assert died.returncode == -9, died.stderr
+    time.sleep(0.2)  # PostgreSQL may still be ending the dead client's transaction
+    left = rows(service)
+    assert left in ([0] * 5, [1] * 5)
+    if point != "api-inside-commit":
+        assert left == [int(point == "api-after-commit")] * 5
+    answer = client.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers={"Idempotency-Key": "once"})
+    assert answer.status_code == 202
+    assert rows(service) == [1] * 5
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_stray_variable_kills_nothing_outside_a_test_build(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXPUNGE_CRASH_AT", "api-after-request")
+    answer = client.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers={"Idempotency-Key": "k"})
+    assert answer.status_code == 202
