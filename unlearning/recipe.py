@@ -208,12 +208,15 @@ def _subjects_of(entry: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_ids(ids: Iterable[str]) -> None:
+    """Refused by position: an id may name a person, and a refusal is kept with the model."""
     seen: set[str] = set()
-    for identity in ids:
+    for position, identity in enumerate(ids):
         if not isinstance(identity, str) or not identity:
-            raise RecipeError(f"The sample id {identity!r} is not a string or empty.", "Give non-empty strings.")
+            raise RecipeError(
+                f"The sample id at position {position} is not a string or empty.", "Give non-empty strings."
+            )
         if identity in seen:
-            raise RecipeError(f"The sample id {identity!r} occurs twice.", "Give every sample its own id.")
+            raise RecipeError(f"The sample id at position {position} occurs twice.", "Give every sample its own id.")
         seen.add(identity)
 
 

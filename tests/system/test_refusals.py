@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -79,7 +80,7 @@ def test_a_recipe_that_cannot_be_served_is_refused_with_its_reason(
     [
         ({"method": "wish"}, "retrain"),
         ({"epsilon": -1}, "epsilon"),
-        ({"delta_cap": 1.0, "sigma": 1e-4}, "sigma"),
+        ({"delta_cap": 1e-2, "sigma": 1e-3}, "sigma"),
         ({"options": {"damping": "x" * 300}}, "options"),
         ({"recipe": "../../etc/passwd"}, "recipe"),
         ({"name": "Digits!"}, "name"),
@@ -94,12 +95,13 @@ def test_a_registration_that_makes_no_sense_changes_nothing(stack: Stack, change
 
 def refused(stack: Stack, body: Any, status: int, says: str, path: str = REQUESTS, **headers: str | None) -> None:
     """POST and expect a problem that says so and echoes nothing."""
-    given = {"Authorization": f"Bearer {stack.account.api_key}", "Idempotency-Key": "refused", **headers}
-    content = (
-        {"content": body, "headers": {"Content-Type": "application/json"}} if isinstance(body, str) else {"json": body}
+    ours = {"Authorization": f"Bearer {stack.account.api_key}", "Idempotency-Key": "refused"}
+    given = ours | {"Content-Type": "application/json"} | headers
+    answer = stack.http.post(
+        path,
+        content=body if isinstance(body, str) else json.dumps(body),
+        headers={name: value for name, value in given.items() if value is not None},
     )
-    extra: dict[str, str] = content.pop("headers", {})
-    answer = stack.http.post(path, headers=extra | {k: v for k, v in given.items() if v is not None}, **content)
     assert answer.status_code == status, answer.text
     assert answer.headers["Content-Type"] == "application/problem+json"
     assert answer.json().keys() >= {"type", "title", "status", "detail", "instance", "code", "errors"}

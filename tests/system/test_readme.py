@@ -1,0 +1,67 @@
+"""What the README tells a newcomer to type, typed word for word."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.stack import Stack
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+BLOCKS = re.findall(r"^```sh\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line.startswith(".venv/bin/expunge ")]
+CURLS = [text for block in BLOCKS for text in re.findall(r"^curl .*?(?<!\\)$", block, re.DOTALL | re.MULTILINE)]
+
+
+def test_the_commands_of_the_readme_work_in_their_order(stack: Stack) -> None:
+    environment = stack.environment | {"EXPUNGE_URL": stack.account.url, "EXPUNGE_API_KEY": stack.account.api_key}
+    assert len(COMMANDS) >= 5
+    for line in COMMANDS:
+        command = [sys.executable, "-m", "service.cli", *shlex.split(line)[1:]]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        assert done.stdout.strip()
+
+
+def test_the_curl_lines_of_the_readme_work_in_their_order(stack: Stack) -> None:
+    codes = [code_of(line, stack) for line in CURLS]
+    assert codes[:2] == [202, 202]
+    stack.eventually(lambda: code_of(CURLS[2], stack), lambda code: code == 200)
+
+
+def code_of(line: str, stack: Stack) -> int:
+    """Do what the curl line says: its headers, its data, its address."""
+    values = {"URL": stack.account.url, "KEY": stack.account.api_key}
+    plain = line.replace("\\\n", " ").replace("$(uuidgen)", os.urandom(8).hex())
+    for name, value in values.items():
+        plain = plain.replace(f"${name}", value)
+    curl, *words = shlex.split(plain)
+    assert curl == "curl"
+    headers, data, address = {}, None, ""
+    while words:
+        word = words.pop(0)
+        if word == "-H":
+            name, _, value = words.pop(0).partition(": ")
+            headers[name] = value
+        elif word == "-d":
+            data = words.pop(0)
+        elif word != "-s":
+            address = word
+    return httpx.request("POST" if data else "GET", address, content=data, headers=headers).status_code
+
+
+def test_the_readme_names_the_two_commands_first() -> None:
+    first = BLOCKS[0].splitlines()
+    assert [line.split("#")[0].strip() for line in first] == ["make demo", "make test"]
+
+
+@pytest.mark.parametrize("target", re.findall(r"\]\(([^)#:]+)\)", README))
+def test_what_the_readme_links_to_exists(target: str) -> None:
+    assert (Path(__file__).parents[2] / target).exists()
