@@ -51,7 +51,8 @@ class Stack:
         child.start()
 
     def stop(self, name: str) -> None:
-        self.processes[name].stop()
+        """Ask it to stop; kill it a second later: Celery takes four to look up, and whatever dies must leave no trace."""
+        self.processes[name].stop(1)
 
     def restart(self, name: str, **environment: str) -> None:
         self.stop(name)
@@ -159,7 +160,7 @@ def running(home: Path, recipes: Path, **settings: str) -> Iterator[Stack]:
         for child in processes.values():
             child.ask_to_stop()
         for child in processes.values():
-            child.await_stop(10)
+            child.await_stop(1)
 
 
 def _readiness(stack: Stack) -> int:

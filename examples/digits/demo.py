@@ -31,6 +31,7 @@ def main() -> None:
         environment = clean_environment(Path(home))
         with running(Path(home), environment) as account, Client(account) as client:
             facts = demonstrate(client, environment)
+    say(facts)
     print(json.dumps(facts))
     if not facts["audit_verified"]:
         sys.exit(1)
@@ -63,6 +64,21 @@ def demonstrate(client: Client, environment: dict[str, str]) -> dict[str, Any]:
         "budget": {name: budget[name] for name in ("spent", "limit", "releases_left")},
         "audit_verified": verified,
     }
+
+
+def say(facts: dict[str, Any]) -> None:
+    """The facts in words, on standard error."""
+    claim, budget = facts["certificate"], facts["budget"]
+    lines = (
+        f"{PERSON} is forgotten: {facts['samples_forgotten']} samples, {facts['latency_seconds']:.1f} s after the request.",
+        f"Held-out accuracy: {facts['holdout_accuracy_before']:.1%} before, {facts['holdout_accuracy_after']:.1%} after.",
+        f"Certificate: {claim['basis']}. Before its noise (sigma {claim['sigma']:g}) the release lies within "
+        f"{claim['delta_cap']:g} of retraining without the person ({claim['reference']}); all releases so far are "
+        f"together ({claim['epsilon']:.2g}, {claim['delta']:g})-indistinguishable from it.",
+        f"Budget: {budget['releases_left']:,} more releases at this rate.",
+        f"Audit log: {'verified' if facts['audit_verified'] else 'NOT verified'}.",
+    )
+    print("\n" + "\n".join(lines), file=sys.stderr)
 
 
 def expunge(*arguments: str, check: bool = True, **environment: str) -> bool:
