@@ -18,7 +18,7 @@ up: $(VENV)/.runtime
 
 test: $(VENV)/.dev
 	@$(BIN)/python -m tests.servers
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -10,6 +10,13 @@ import redis
 from tests import servers
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one file share a pytest process, and with it their module's fixtures, unless they name a group."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[servers.Postgres]:
     """A running PostgreSQL; ``with postgres_server.database() as url`` gives a fresh database."""

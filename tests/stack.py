@@ -51,7 +51,7 @@ class Stack:
         child.start()
 
     def stop(self, name: str) -> None:
-        """Ask it to stop; kill it a second later: Celery takes four to look up, and whatever dies must leave no trace."""
+        """Ask it to stop, and kill it a second later: Celery takes four to look up."""
         self.processes[name].stop(1)
 
     def restart(self, name: str, **environment: str) -> None:

@@ -31,7 +31,6 @@ def main() -> None:
         environment = clean_environment(Path(home))
         with running(Path(home), environment) as account, Client(account) as client:
             facts = demonstrate(client, environment)
-    say(facts)
     print(json.dumps(facts))
     if not facts["audit_verified"]:
         sys.exit(1)
@@ -50,7 +49,7 @@ def demonstrate(client: Client, environment: dict[str, str]) -> dict[str, Any]:
     expunge("budget", MODEL, **environment)
     verified = expunge("audit", "verify", check=False, **environment)
     claim, budget = after["claim"], client.get(f"/v1/models/{MODEL}/budget")
-    return {
+    facts = {
         "model": MODEL,
         "version_before": before["number"],
         "version_after": after["number"],
@@ -64,18 +63,18 @@ def demonstrate(client: Client, environment: dict[str, str]) -> dict[str, Any]:
         "budget": {name: budget[name] for name in ("spent", "limit", "releases_left")},
         "audit_verified": verified,
     }
+    say(facts, claim["statement"])
+    return facts
 
 
-def say(facts: dict[str, Any]) -> None:
-    """The facts in words, on standard error."""
-    claim, budget = facts["certificate"], facts["budget"]
+def say(facts: dict[str, Any], statement: str) -> None:
+    """The facts in words, on standard error. ``statement`` is the certificate's own sentence."""
+    before, after = facts["holdout_accuracy_before"], facts["holdout_accuracy_after"]
     lines = (
-        f"{PERSON} is forgotten: {facts['samples_forgotten']} samples, {facts['latency_seconds']:.1f} s after the request.",
-        f"Held-out accuracy: {facts['holdout_accuracy_before']:.1%} before, {facts['holdout_accuracy_after']:.1%} after.",
-        f"Certificate: {claim['basis']}. Before its noise (sigma {claim['sigma']:g}) the release lies within "
-        f"{claim['delta_cap']:g} of retraining without the person ({claim['reference']}); all releases so far are "
-        f"together ({claim['epsilon']:.2g}, {claim['delta']:g})-indistinguishable from it.",
-        f"Budget: {budget['releases_left']:,} more releases at this rate.",
+        f"{PERSON} is forgotten: {facts['samples_forgotten']} samples, {facts['latency_seconds']:.1f} s after asking.",
+        f"Accuracy on held-out data: {before:.1%} before, {after:.1%} after.",
+        f"Certificate ({facts['certificate']['basis']}): {statement}",
+        f"Budget: enough for {facts['budget']['releases_left']:,} more releases.",
         f"Audit log: {'verified' if facts['audit_verified'] else 'NOT verified'}.",
     )
     print("\n" + "\n".join(lines), file=sys.stderr)
