@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import delete, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -90,16 +89,3 @@ def finish(session: Session, caller: Caller, key: str, stored: Stored) -> None:
     """Store the answer under the key that ``begin`` claimed, in the same transaction."""
     row = session.get_one(IdempotencyKey, (caller.tenant_id, caller.key_id, key))
     row.status_code, row.headers, row.answer = stored.status, stored.headers, stored.answer
-
-
-def purge(session: Session, limit: int = 1000) -> int:
-    """Delete up to ``limit`` expired keys; returns how many. The keeper calls this."""
-    expired = select(IdempotencyKey.tenant_id, IdempotencyKey.key_id, IdempotencyKey.key)
-    rows = session.execute(expired.where(IdempotencyKey.expires_at <= now(session)).limit(limit)).all()
-    for tenant_id, key_id, key in rows:
-        session.execute(
-            delete(IdempotencyKey).where(
-                IdempotencyKey.tenant_id == tenant_id, IdempotencyKey.key_id == key_id, IdempotencyKey.key == key
-            )
-        )
-    return len(rows)

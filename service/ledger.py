@@ -12,7 +12,7 @@ from service import tree
 from service.crash import crash_point
 from service.db import now
 from service.identity import new_id
-from service.records import AuditEntry, BudgetEntry, Lineage, TreeHead
+from service.records import AuditEntry, BudgetEntry, Lineage, TreeHead, TreeNode
 
 if TYPE_CHECKING:
     from service.notes import Signer
@@ -113,7 +113,8 @@ def integrate(session: Session, signer: Signer, limit: int = 5000) -> int:
     frontier = [bytes.fromhex(each) for each in head.frontier] if head else []
     for entry in entries:
         leaf = tree.leaf_hash(entry.body.encode())
-        tree.append(frontier, size, leaf)
+        for level, index, found in tree.append(frontier, size, leaf):
+            session.add(TreeNode(level=level, index=index, hash=found.hex()))
         entry.log_index, entry.leaf_hash = size, leaf.hex()
         size += 1
     session.flush()
@@ -136,6 +137,17 @@ def integrate(session: Session, signer: Signer, limit: int = 5000) -> int:
 def newest_head(session: Session) -> TreeHead | None:
     """The newest signed head; None before the first entry is integrated."""
     return session.scalar(select(TreeHead).order_by(TreeHead.size.desc()).limit(1))
+
+
+def nodes(session: Session) -> tree.Node:
+    """The log's stored nodes: a proof reads a few dozen rows, however long the log is."""
+
+    def node(level: int, index: int) -> bytes:
+        leaf = select(AuditEntry.leaf_hash).where(AuditEntry.log_index == index)
+        inner = select(TreeNode.hash).where(TreeNode.level == level, TreeNode.index == index)
+        return bytes.fromhex(str(session.execute(inner if level else leaf).scalar_one()))
+
+    return node
 
 
 def _lock_log(session: Session) -> None:

@@ -354,6 +354,39 @@ class TreeHead(Record):
     created_at: Mapped[int] = mapped_column(Moment)
 
 
+class TreeNode(Record):
+    """The root of a complete subtree of the audit log; level 0 stands in the entries themselves."""
+
+    __tablename__ = "tree_nodes"
+    level: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    index: Mapped[int] = mapped_column(Count, primary_key=True, autoincrement=False)
+    hash: Mapped[str] = mapped_column(Digest)
+
+
+class Certificate(Record):
+    """A certificate of erasure, issued once for each completion of a request. Its bytes never change."""
+
+    __tablename__ = "certificates"
+    request_id: Mapped[str] = mapped_column(Id, ForeignKey("deletion_requests.id"), primary_key=True)
+    completed_at: Mapped[int] = mapped_column(Moment, primary_key=True, autoincrement=False)
+    """of the request: one that is reopened gets another certificate when it completes again"""
+    tenant_id: Mapped[str] = mapped_column(Name)
+    envelope: Mapped[str] = mapped_column(Text)
+    """DSSE, as JSON"""
+    issued_at: Mapped[int] = mapped_column(Moment)
+
+
+class Consumer(Record):
+    """Somebody who serves a model, and which version they last said they serve."""
+
+    __tablename__ = "consumers"
+    model_id: Mapped[str] = mapped_column(Id, ForeignKey("models.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(Name, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Name)
+    version_id: Mapped[str] = mapped_column(Id)
+    seen_at: Mapped[int] = mapped_column(Moment)
+
+
 class Heartbeat(Record):
     __tablename__ = "heartbeats"
     process: Mapped[str] = mapped_column(String(120), primary_key=True)

@@ -1,14 +1,17 @@
 """Merkle trees as RFC 6962 section 2.1 defines them. Pure; hashes are 32 bytes.
 
 The frontier of a tree is the list of the roots of its complete subtrees, largest first: one for each bit set in
-its size. It is all that appending and the root need.
+its size. It is all that appending and the root need. Proofs need the roots of complete subtrees further down:
+``node(level, index)`` is the root over the leaves from ``index << level`` up to ``(index + 1) << level``.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
+Node: TypeAlias = Callable[[int, int], bytes]
 EMPTY_ROOT = hashlib.sha256(b"").digest()
 
 
@@ -20,13 +23,20 @@ def node_hash(left: bytes, right: bytes) -> bytes:
     return hashlib.sha256(b"\x01" + left + right).digest()
 
 
-def append(frontier: list[bytes], size: int, leaf: bytes) -> None:
-    """Add a leaf's hash to the tree of ``size`` leaves, changing ``frontier`` in place."""
+def append(frontier: list[bytes], size: int, leaf: bytes) -> list[tuple[int, int, bytes]]:
+    """Add a leaf's hash to the tree of ``size`` leaves, changing ``frontier`` in place.
+
+    Returns the (level, index, hash) of every subtree above the leaf that it completed.
+    """
     frontier.append(leaf)
-    while size & 1:
+    completed = []
+    level = 0
+    while size >> level & 1:
         right, left = frontier.pop(), frontier.pop()
         frontier.append(node_hash(left, right))
-        size >>= 1
+        level += 1
+        completed.append((level, size >> level, frontier[-1]))
+    return completed
 
 
 def root(frontier: Sequence[bytes]) -> bytes:
@@ -47,23 +57,51 @@ def root_of(leaves: Sequence[bytes]) -> bytes:
     return root(frontier)
 
 
-def inclusion_proof(leaves: Sequence[bytes], index: int) -> list[bytes]:
-    """The audit path of the leaf at ``index``, from the leaf up. Raises IndexError."""
-    if not 0 <= index < len(leaves):
-        raise IndexError(f"leaf {index} of a tree of {len(leaves)}")
-    if len(leaves) == 1:
-        return []
-    split = _split(len(leaves))
-    if index < split:
-        return [*inclusion_proof(leaves[:split], index), root_of(leaves[split:])]
-    return [*inclusion_proof(leaves[split:], index - split), root_of(leaves[:split])]
+def in_memory(leaves: Sequence[bytes]) -> Node:
+    """The nodes of the tree over these leaf hashes."""
+    nodes = {(0, index): leaf for index, leaf in enumerate(leaves)}
+    frontier: list[bytes] = []
+    for size, leaf in enumerate(leaves):
+        nodes |= {(level, index): found for level, index, found in append(frontier, size, leaf)}
+    return lambda level, index: nodes[level, index]
 
 
-def consistency_proof(leaves: Sequence[bytes], old_size: int) -> list[bytes]:
-    """The proof that the tree of the first ``old_size`` leaves is a prefix of this one. Raises IndexError."""
-    if not 0 < old_size <= len(leaves):
-        raise IndexError(f"a prefix of {old_size} leaves of a tree of {len(leaves)}")
-    return _subproof(leaves, old_size, True)
+def inclusion_proof(node: Node, size: int, index: int) -> list[bytes]:
+    """The audit path of the leaf at ``index``, from the leaf up: RFC 6962's PATH. Raises IndexError."""
+    if not 0 <= index < size:
+        raise IndexError(f"leaf {index} of a tree of {size}")
+    start, end = 0, size
+    path: list[bytes] = []
+    while end - start > 1:
+        split = start + _split(end - start)
+        if index < split:
+            path.append(_span(node, split, end))
+            end = split
+        else:
+            path.append(_span(node, start, split))
+            start = split
+    return path[::-1]
+
+
+def consistency_proof(node: Node, size: int, old_size: int) -> list[bytes]:
+    """The proof that the tree of the first ``old_size`` leaves is a prefix of this one: RFC 6962's SUBPROOF.
+
+    Raises IndexError.
+    """
+    if not 0 < old_size <= size:
+        raise IndexError(f"a prefix of {old_size} leaves of a tree of {size}")
+    start, end = 0, size
+    path: list[bytes] = []
+    while end != old_size:
+        split = start + _split(end - start)
+        if old_size <= split:
+            path.append(_span(node, split, end))
+            end = split
+        else:
+            path.append(_span(node, start, split))
+            start = split
+    # the client holds the old root; where the descent ended in it, sending it again would say nothing
+    return path[::-1] if start == 0 else [_span(node, start, end), *path[::-1]]
 
 
 def verify_inclusion(leaf: bytes, index: int, size: int, proof: Sequence[bytes], expected_root: bytes) -> bool:
@@ -110,14 +148,14 @@ def verify_consistency(old_size: int, new_size: int, old_root: bytes, new_root: 
     return last == 0 and old == old_root and new == new_root
 
 
-def _subproof(leaves: Sequence[bytes], old_size: int, known: bool) -> list[bytes]:
-    """RFC 6962's SUBPROOF; ``known``: the client holds the old subtree's root already."""
-    if old_size == len(leaves):
-        return [] if known else [root_of(leaves)]
-    split = _split(len(leaves))
-    if old_size <= split:
-        return [*_subproof(leaves[:split], old_size, known), root_of(leaves[split:])]
-    return [*_subproof(leaves[split:], old_size - split, False), root_of(leaves[:split])]
+def _span(node: Node, start: int, end: int) -> bytes:
+    """The root over the leaves from ``start`` up to ``end``, where ``start`` is where RFC 6962 splits a tree."""
+    parts = []
+    while start < end:
+        level = (end - start).bit_length() - 1
+        parts.append(node(level, start >> level))
+        start += 1 << level
+    return root(parts)
 
 
 def _split(size: int) -> int:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from service import tree
 from service.auth import Caller, Scope
 from service.context import Running, holding, problems
-from service.ledger import newest_head
+from service.ledger import newest_head, nodes
 from service.names import Moment
 from service.pages import Cursor, Limit, Page, decode, encode, link
 from service.problems import Problem, not_found
@@ -107,7 +107,7 @@ def consistency(
         head = _head(session)
         if old_size > head.size:
             raise Problem(404, "head_not_found", "The log is not that long.")
-        hashes = tree.consistency_proof(_leaves(session, head.size), old_size)
+        hashes = tree.consistency_proof(nodes(session), head.size, old_size)
     return ConsistencyView(old_size=old_size, size=head.size, hashes=_texts(hashes), checkpoint=head.note)
 
 
@@ -118,7 +118,7 @@ def inclusion(session: Session, leaf: str) -> InclusionView:
     if found is None or found[0] is None:
         raise not_found("audit_entry")
     head = _head(session)
-    hashes = tree.inclusion_proof(_leaves(session, head.size), found[0])
+    hashes = tree.inclusion_proof(nodes(session), head.size, found[0])
     return InclusionView(
         index=found[0], size=head.size, leaf_hash=found[1], hashes=_texts(hashes), checkpoint=head.note
     )
@@ -129,11 +129,6 @@ def _head(session: Session) -> TreeHead:
     if head is None:
         raise Problem(404, "head_not_found", "The log has no entry yet.", headers={"Retry-After": "1"})
     return head
-
-
-def _leaves(session: Session, size: int) -> list[bytes]:
-    rows = select(AuditEntry.leaf_hash).where(AuditEntry.log_index < size).order_by(AuditEntry.log_index)
-    return [bytes.fromhex(leaf) for leaf in session.scalars(rows) if leaf is not None]
 
 
 def _texts(hashes: list[bytes]) -> list[str]:

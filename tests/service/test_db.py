@@ -16,7 +16,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from service import db
 from service.db import Busy, Database, now
-from service.ledger import record
+from service.ledger import integrate, record
+from service.notes import Signer
 from service.records import AuditEntry, Lease, Record
 from service.schema import SchemaState, migrate, schema_state
 
@@ -46,6 +47,28 @@ def test_the_schema_says_where_it_stands(tmp_path: Path) -> None:
     assert schema_state(database) is SchemaState.AHEAD
     with pytest.raises(RuntimeError, match="newer release"):
         migrate(database)
+    database.close()
+
+
+def test_a_log_from_the_first_schema_gets_its_inner_nodes(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'old.db'}")
+    migrate(database)
+    signer = Signer("log", b"s" * 32)
+    with database.write() as session:
+        for n in range(13):
+            record(session, "t", "x", n=n)
+    with database.write() as session:
+        integrate(session, signer)
+        nodes = 'SELECT level, "index", hash FROM tree_nodes ORDER BY 1, 2'
+        wanted = session.execute(text(nodes)).all()
+    with database.write() as session:
+        for table in ("tree_nodes", "certificates", "consumers"):
+            session.execute(text(f"DROP TABLE {table}"))
+        session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    assert schema_state(database) is SchemaState.BEHIND
+    migrate(database)
+    with database.read() as session:
+        assert session.execute(text(nodes)).all() == wanted
     database.close()
 
 

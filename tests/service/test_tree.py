@@ -34,6 +34,26 @@ def mth(data: list[bytes]) -> bytes:
     return hashlib.sha256(b"\x01" + mth(data[:k]) + mth(data[k:])).digest()
 
 
+def path(index: int, data: list[bytes]) -> list[bytes]:
+    """PATH of RFC 6962, section 2.1.1, word for word."""
+    if len(data) == 1:
+        return []
+    k = max(2**e for e in range(20) if 2**e < len(data))
+    if index < k:
+        return [*path(index, data[:k]), mth(data[k:])]
+    return [*path(index - k, data[k:]), mth(data[:k])]
+
+
+def subproof(old: int, data: list[bytes], known: bool = True) -> list[bytes]:
+    """SUBPROOF of RFC 6962, section 2.1.2, word for word."""
+    if old == len(data):
+        return [] if known else [mth(data)]
+    k = max(2**e for e in range(20) if 2**e < len(data))
+    if old <= k:
+        return [*subproof(old, data[:k], known), mth(data[k:])]
+    return [*subproof(old - k, data[k:], False), mth(data[:k])]
+
+
 def leaves(count: int) -> tuple[list[bytes], list[bytes]]:
     data = [f"entry {n}".encode() for n in range(count)]
     return data, [tree.leaf_hash(each) for each in data]
@@ -54,12 +74,21 @@ def test_appending_one_by_one_gives_the_root_of_the_definition(size: int) -> Non
     assert tree.root(frontier) == mth(data)
 
 
+def test_proofs_are_those_of_the_definition() -> None:
+    for size in range(1, 40):
+        data, hashes = leaves(size)
+        node = tree.in_memory(hashes)
+        for index in range(size):
+            assert tree.inclusion_proof(node, size, index) == path(index, data)
+            assert tree.consistency_proof(node, size, index + 1) == subproof(index + 1, data)
+
+
 def test_every_inclusion_proof_verifies_and_no_other_leaf_does() -> None:
     for size in range(1, 34):
         _, hashes = leaves(size)
         root = tree.root_of(hashes)
         for index in range(size):
-            proof = tree.inclusion_proof(hashes, index)
+            proof = tree.inclusion_proof(tree.in_memory(hashes), len(hashes), index)
             assert tree.verify_inclusion(hashes[index], index, size, proof, root)
             assert not tree.verify_inclusion(hashes[index], (index + 1) % size, size, proof, root) or size == 1
             assert not tree.verify_inclusion(tree.leaf_hash(b"other"), index, size, proof, root)
@@ -73,7 +102,7 @@ def test_every_consistency_proof_verifies_and_a_rewritten_prefix_does_not() -> N
         _, hashes = leaves(size)
         root = tree.root_of(hashes)
         for old in range(1, size + 1):
-            proof = tree.consistency_proof(hashes, old)
+            proof = tree.consistency_proof(tree.in_memory(hashes), len(hashes), old)
             old_root = tree.root_of(hashes[:old])
             assert tree.verify_consistency(old, size, old_root, root, proof)
             forged = tree.root_of([tree.leaf_hash(b"other"), *hashes[1:old]])
@@ -85,15 +114,15 @@ def test_every_consistency_proof_verifies_and_a_rewritten_prefix_does_not() -> N
 def test_proofs_are_as_long_as_the_rfc_says(size: int, data: st.DataObject) -> None:
     index = data.draw(st.integers(0, size - 1))
     _, hashes = leaves(size)
-    assert len(tree.inclusion_proof(hashes, index)) <= (size - 1).bit_length()
+    assert len(tree.inclusion_proof(tree.in_memory(hashes), len(hashes), index)) <= (size - 1).bit_length()
 
 
 def test_proofs_outside_the_tree_are_refused() -> None:
     _, hashes = leaves(5)
     for index in (-1, 5):
         with pytest.raises(IndexError):
-            tree.inclusion_proof(hashes, index)
+            tree.inclusion_proof(tree.in_memory(hashes), len(hashes), index)
         assert not tree.verify_inclusion(hashes[0], index, 5, [], hashes[0])
     for old in (0, 6):
         with pytest.raises(IndexError):
-            tree.consistency_proof(hashes, old)
+            tree.consistency_proof(tree.in_memory(hashes), len(hashes), old)
