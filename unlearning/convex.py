@@ -146,9 +146,10 @@ class _Objective:
         return self.share * self.head.gradient(w, self.features, self.targets) + self.decay * w
 
     def products(self, w: Tensor) -> Callable[[Tensor], Tensor]:
+        data = self.head.operator(self.features @ self.head.matrix(w).T, self.features, self.targets)
+
         def product(v: Tensor) -> Tensor:
-            data = self.head.products(w, self.features, self.targets, v.unsqueeze(0))[0]
-            return self.share * data + self.decay * v
+            return self.share * data(v) + self.decay * v
 
         return product
 

@@ -43,7 +43,7 @@ def gradient_and_product(problem: Problem, w: Tensor, x: Tensor, y: Tensor, v: T
     head = head_of(problem)
     if head is not None:
         features = head.features(x)
-        return head.gradient(w, features, y), head.operator(w, features, y)(v)
+        return head.gradient(w, features, y), head.products(w, features, y, v.unsqueeze(0))[0]
     pulled = vjp(lambda u: grad(problem.mean_loss)(u, x, y), w)
     return pulled[0].detach(), pulled[1](v)[0].detach()
 
@@ -175,6 +175,40 @@ def solve_rows(
         count += 1
     shares = torch.where(goal > 0.0, squared / goal, torch.zeros_like(squared))
     return Solution(x, float(shares.max()) ** 0.5 * tolerance, count)
+
+
+def refined_conjugate_gradients(
+    product: Callable[[Tensor], Tensor],
+    quick: Callable[[Tensor], Tensor],
+    b: Tensor,
+    tolerance: float,
+    *,
+    iterations: int = 1000,
+) -> Solution:
+    """``conjugate_gradients`` for a float64 b (d,), mostly in float32: ``quick`` is A there, ``product`` in float64.
+
+    Iterative refinement: solve for the residual in float32, correct, compute the residual again in float64. Where
+    float32 gets no further (it sees no positive curvature, or no longer halves the residual), float64 goes on. The
+    residual of the solution is the recomputed one.
+    """
+    x, residual = torch.zeros_like(b), b
+    size = norm = float(b.norm())
+    goal = tolerance * size
+    count, least = 0, math.inf
+    while norm > goal and count < iterations:
+        step = conjugate_gradients(quick, (residual / norm).float(), max(0.9 * goal / norm, 1e-6), iterations - count)
+        trial = x + norm * step.x.to(b.dtype)
+        fresh = b - product(trial)
+        count += step.iterations + 1
+        if not (step.curvature > 0.0 and float(fresh.norm()) <= norm / 2):
+            break
+        x, residual, norm, least = trial, fresh, float(fresh.norm()), min(least, step.curvature)
+    if norm > goal:
+        # Half: the residual that is carried along drifts from the true one, which is what is promised.
+        step = conjugate_gradients(product, residual, 0.5 * goal / norm, max(0, iterations - count))
+        x, count, least = x + step.x, count + step.iterations + 1, min(least, step.curvature)
+        norm = float((b - product(x)).norm())
+    return Solution(x, norm / size if size > 0 else 0.0, count, least)
 
 
 def spectral_norm(product: Callable[[Tensor], Tensor], start: Tensor, iterations: int = 30) -> tuple[float, float]:

@@ -22,17 +22,22 @@ from unlearning.problem import Problem
 class Curve:
     """One loss as a function of its scores z (n, K).
 
-    ``residual(z, y)`` is dl/dz (n, K). ``bend(z, y, u)`` applies d^2 l/dz^2 to u (n, m, K). ``steepness`` bounds the
-    spectral norm of d^2 l/dz^2. ``rounding(z, y)`` (n,) bounds, in units of the float64 round-off 2^-53, the error
-    of the computed residual's Euclidean norm, given that exp and the sigmoid are accurate to 4 units in the last
-    place.
+    ``residual(z, y)`` is dl/dz (n, K). ``coefficients(z, y)`` (n, K) is all that d^2 l/dz^2 depends on, and
+    ``bent(coefficients, u)`` applies it to u (n, m, K). ``steepness`` bounds the spectral norm of d^2 l/dz^2.
+    ``rounding(z, y)`` (n,) bounds, in units of the float64 round-off 2^-53, the error of the computed residual's
+    Euclidean norm, given that exp and the sigmoid are accurate to 4 units in the last place.
     """
 
     residual: Callable[[Tensor, Tensor], Tensor]
-    bend: Callable[[Tensor, Tensor, Tensor], Tensor]
+    coefficients: Callable[[Tensor, Tensor], Tensor]
+    bent: Callable[[Tensor, Tensor], Tensor]
     steepness: float
     rounding: Callable[[Tensor, Tensor], Tensor]
     classifies: bool
+
+    def bend(self, z: Tensor, y: Tensor, u: Tensor) -> Tensor:
+        """(d^2 l/dz^2 at z (n, K)) u for u (n, m, K)."""
+        return self.bent(self.coefficients(z, y), u)
 
 
 @dataclass(frozen=True)
@@ -80,13 +85,13 @@ class Head:
         bent = self.curve.bend(scores, y, directions).reshape(shape[0], -1)
         return self.vector((bent.T @ features).reshape(*shape[1:], -1)) / len(features)
 
-    def operator(self, w: Tensor, features: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
-        """v (d,) -> H v (d,) as ``products`` gives it, with the scores at w computed once for many v in turn."""
-        scores = features @ self.matrix(w).T
+    def operator(self, scores: Tensor, features: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+        """v (d,) -> H v (d,) where the scores are z (n, K), for many v in turn: what does not depend on v is kept."""
+        coefficients = self.curve.coefficients(scores, y)
 
         def product(v: Tensor) -> Tensor:
-            bent = self.curve.bend(scores, y, (features @ self.matrix(v).T).unsqueeze(1)).squeeze(1)
-            return self.vector(bent.T @ features) / len(features)
+            directions = (features @ self.matrix(v).T).unsqueeze(1)
+            return self.vector(self.curve.bent(coefficients, directions).squeeze(1).T @ features) / len(features)
 
         return product
 
@@ -131,10 +136,13 @@ def _softmax_residual(z: Tensor, y: Tensor) -> Tensor:
     return z.softmax(dim=1) - wanted.to(z.dtype)
 
 
-def _softmax_bend(z: Tensor, _y: Tensor, u: Tensor) -> Tensor:
-    p = z.softmax(dim=1).unsqueeze(1)
-    weighted = p * u
-    return weighted - p * weighted.sum(dim=2, keepdim=True)
+def _softmax_bent(p: Tensor, u: Tensor) -> Tensor:
+    weighted = p.unsqueeze(1) * u
+    return weighted - p.unsqueeze(1) * weighted.sum(dim=2, keepdim=True)
+
+
+def _diagonal_bent(c: Tensor, u: Tensor) -> Tensor:
+    return c.unsqueeze(1) * u
 
 
 def _softmax_rounding(z: Tensor, _y: Tensor) -> Tensor:
@@ -156,24 +164,34 @@ def _size(z: Tensor, y: Tensor) -> Tensor:
 
 
 CURVES: dict[str, Curve] = {
-    "cross_entropy": Curve(_softmax_residual, _softmax_bend, 0.5, _softmax_rounding, classifies=True),
+    "cross_entropy": Curve(
+        residual=_softmax_residual,
+        coefficients=lambda z, _y: z.softmax(dim=1),
+        bent=_softmax_bent,
+        steepness=0.5,
+        rounding=_softmax_rounding,
+        classifies=True,
+    ),
     "binary_logistic": Curve(
         residual=lambda z, y: z.sigmoid() - y.reshape(-1, 1).to(z.dtype),
-        bend=lambda z, _y, u: (z.sigmoid() * (-z).sigmoid()).unsqueeze(1) * u,
+        coefficients=lambda z, _y: z.sigmoid() * (-z).sigmoid(),
+        bent=_diagonal_bent,
         steepness=0.25,
         rounding=lambda z, _y: torch.full_like(z[:, 0], 8.0),
         classifies=True,
     ),
     "squared_error": Curve(
         residual=lambda z, y: z - y.to(z.dtype).reshape(z.shape),
-        bend=lambda _z, _y, u: u,
+        coefficients=lambda z, _y: torch.ones_like(z),
+        bent=lambda _c, u: u,
         steepness=1.0,
         rounding=_size,
         classifies=False,
     ),
     "squared_hinge": Curve(
         residual=lambda z, y: -_signs(z, y) * F.relu(1.0 - _signs(z, y) * z),
-        bend=lambda z, y, u: (_signs(z, y) * z < 1.0).to(z.dtype).unsqueeze(1) * u,
+        coefficients=lambda z, y: (_signs(z, y) * z < 1.0).to(z.dtype),
+        bent=_diagonal_bent,
         steepness=1.0,
         rounding=_size,
         classifies=True,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from unlearning.convex import converge, distance_bound
+from unlearning.curvature import refined_conjugate_gradients
 from unlearning.effectiveness import calibration_sets
 from unlearning.methods.newton import METHOD, Newton
 from unlearning.objective import Objective
@@ -105,9 +106,11 @@ def test_pieces_of_the_samples_give_the_same_objective(monkeypatch: pytest.Monke
     hessian, gradient = dense(problem, w, examples)
     assert len(pieces._pieces) > 3
     for objective in (whole, pieces):
-        assert torch.allclose(objective.gradient(w), gradient, atol=1e-13)
+        here = objective.at(w)
+        assert torch.allclose(here.gradient, gradient, atol=1e-13)
+        assert torch.allclose(here.product(v), hessian @ v, atol=1e-12)
         assert torch.allclose(objective.products(w)(v), hessian @ v, atol=1e-12)
-        assert torch.allclose(objective.value(w), whole.value(w), atol=1e-13)
+        assert torch.allclose(here.value, whole.at(w).value, atol=1e-13)
 
 
 def test_one_step_on_a_quadratic_is_the_retrained_minimiser() -> None:
@@ -264,8 +267,28 @@ def test_negative_curvature_met_by_a_release_is_refused() -> None:
 def test_a_solve_that_does_not_converge_is_refused() -> None:
     problem, examples, state = prepared(recipe())
     forget, retain = without(examples, 0, 1)
-    with pytest.raises(Refused, match=r"relative residual is .* after 2 products, above 1e-06"):
+    with pytest.raises(Refused, match=r"relative residual is .* after 4 products, above 1e-06"):
         Newton(iterations=2).forget(problem, state, forget, retain, seeded())
+
+
+def test_float32_products_reach_a_float64_residual() -> None:
+    generator = torch.Generator().manual_seed(0)
+    basis, _ = torch.linalg.qr(torch.randn(60, 60, generator=generator, dtype=torch.float64))
+    b = torch.randn(60, generator=generator, dtype=torch.float64)
+    for condition, tolerance, quick_enough in ((1e2, 1e-11, True), (1e9, 1e-7, False)):
+        matrix = (basis * torch.logspace(0, -math.log10(condition), 60, dtype=torch.float64)) @ basis.T
+        rough = matrix.float()
+        counted: list[int] = []
+
+        def exact(v: Tensor, matrix: Tensor = matrix, counted: list[int] = counted) -> Tensor:
+            counted.append(1)
+            return matrix @ v
+
+        found = refined_conjugate_gradients(exact, rough.__matmul__, b, tolerance, iterations=20_000)
+        residual = float((b - matrix @ found.x).norm() / b.norm())
+        assert residual == pytest.approx(found.residual, rel=1e-3)
+        assert residual <= tolerance
+        assert (len(counted) < 5) == quick_enough
 
 
 def test_a_residual_beyond_float32_is_refused_there() -> None:

@@ -22,8 +22,9 @@ Deviations, each with its reason:
   paper's bound needs the constraint during training.
 * ``steps`` may be more than 1: the step again, until the gradient's norm is at most ``gradient_norm``. For strongly
   convex models that norm over lambda bounds the distance to retraining, which one step alone does not.
-* Everything is computed in float64 unless ``precision`` says otherwise: in float32 conjugate gradients stall near
-  (condition number) * 6e-8. Trainings with ``converge`` always take float64.
+* Gradients, residuals and the sum are in float64 unless ``precision`` says otherwise: in float32 alone, conjugate
+  gradients stall near (condition number) * 6e-8. Most products of a solve are in float32 all the same, refined until
+  the float64 residual is reached. Trainings with ``converge`` always take float64.
 
 * Preparation measures on a few sets of people, really retrained without them, whether the step helps on this model,
   and refuses above ``threshold``.
@@ -35,18 +36,17 @@ the objective is higher than before, and nobody left.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from unlearning.curvature import Solution, conjugate_gradients, spectral_norm
+from unlearning.curvature import Solution, refined_conjugate_gradients, spectral_norm
 from unlearning.effectiveness import calibration_sets, measure, require_effective
 from unlearning.heads import head_of
-from unlearning.objective import Objective
+from unlearning.objective import Objective, Point, Product
 from unlearning.problem import Problem
 from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State, retained
 from unlearning.training import silent, train
@@ -54,9 +54,6 @@ from unlearning.training import silent, train
 SOLVERS = ("conjugate-gradients", "lissa")
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
 EIGENVALUE_PRODUCTS = 40
-
-Product: TypeAlias = Callable[[Tensor], Tensor]
-"""v (d,) -> A v (d,)"""
 
 
 @dataclass(frozen=True)
@@ -160,18 +157,20 @@ class Newton:
             return Forgotten(state)
         left = retained(forget, retain)
         work = self._work(problem)
-        objective = Objective(work, left)
+        objective, quick = Objective(work, left), Objective(work.cast(torch.float32), left)
         w = state.weights.to(device=work.device, dtype=work.dtype)
-        gradient = objective.gradient(w)
+        here = objective.at(w)
         taken: list[Json] = []
-        while len(taken) < self.steps and not self._arrived(gradient):
-            solution = self._solve(objective, w, gradient, generator)
-            w = self._project(_descended(objective, w, w - solution.x))
-            before, gradient = float(gradient.norm()), objective.gradient(w)
-            taken.append({"gradient_norm": before, "residual": solution.residual, "products": solution.iterations})
-        weights = w.to(state.weights.dtype)
-        evidence: dict[str, Json] = {"steps": taken, "gradient_norm": float(gradient.norm())}
-        return Forgotten(State(weights, state.tensors, state.facts), evidence)
+        while len(taken) < self.steps and not self._arrived(here):
+            found = self._lissa(objective, w, here, generator) if self.solver == "lissa" else self._cg(quick, w, here)
+            stepped = w - found.x
+            there = objective.at(stepped)
+            _require_descent(here, there)
+            taken.append({"gradient_norm": _norm(here), "residual": found.residual, "products": found.iterations})
+            w = self._project(stepped)
+            here = there if w is stepped else objective.at(w)
+        evidence: dict[str, Json] = {"steps": taken, "gradient_norm": _norm(here)}
+        return Forgotten(State(w.to(state.weights.dtype), state.tensors, state.facts), evidence)
 
     def _measure(self, problem: Problem, examples: Examples, state: State) -> list[float]:
         sets = calibration_sets(examples, self.calibration_share, self.calibration_count, problem.training.seed)
@@ -186,48 +185,43 @@ class Newton:
             return problem.double()
         return problem.cast(PRECISIONS[self.precision])
 
-    def _arrived(self, gradient: Tensor) -> bool:
-        norm = float(gradient.norm())
+    def _arrived(self, here: Point) -> bool:
+        norm = _norm(here)
         return norm == 0.0 or (self.gradient_norm is not None and norm <= self.gradient_norm)
 
     def _project(self, w: Tensor) -> Tensor:
         norm = float(w.norm())
         return w if self.radius is None or norm <= self.radius else w * (self.radius / norm)
 
-    def _solve(self, objective: Objective, w: Tensor, gradient: Tensor, generator: torch.Generator) -> Solution:
-        """(H + lambda I)^{-1} gradient, with its recomputed residual."""
-        product = self._damped(objective.products(w))
-        if self.solver == "lissa":
-            found = self._lissa(objective, w, gradient, generator)
-        else:
-            # Half: the residual that is carried along drifts from the true one, which is what is promised.
-            found = conjugate_gradients(product, gradient, self.residual / 2, self.iterations)
-            _require_curved(found)
-        residual = float((gradient - product(found.x)).norm() / gradient.norm())
-        limit = 1.0 if self.solver == "lissa" else self.residual
-        if not residual <= limit:
-            raise Refused(
-                f"The solve does not converge: its relative residual is {residual:.2g} after {found.iterations} "
-                f"products, above {limit:.2g}.",
-                "Raise iterations, damping or residual, or choose retrain.",
-            )
-        return Solution(found.x, residual, found.iterations)
+    def _cg(self, quick: Objective, w: Tensor, here: Point) -> Solution:
+        """(H + lambda I)^{-1} grad F_D by conjugate gradients, with its recomputed residual."""
+        product = self._damped(here.product)
+        rough = self._damped(quick.products(w.float()))
+        found = refined_conjugate_gradients(product, rough, here.gradient, self.residual, iterations=self.iterations)
+        _require_curved(found)
+        _require_solved(found, self.residual)
+        return found
 
-    def _lissa(self, objective: Objective, w: Tensor, b: Tensor, generator: torch.Generator) -> Solution:
-        """Algorithm 1's recursion: v_0 = b, v_j = b + v_{j-1} - A_j v_{j-1} / scale; x = v / scale, averaged.
+    def _lissa(self, objective: Objective, w: Tensor, here: Point, generator: torch.Generator) -> Solution:
+        """Algorithm 1's recursion: v_0 = g, v_j = g + v_{j-1} - A_j v_{j-1} / scale; x = v / scale, averaged.
 
-        A_j is the damped Hessian of ``lissa_batch`` retained samples, drawn afresh with replacement.
+        A_j is the damped Hessian of ``lissa_batch`` retained samples, drawn afresh with replacement. Its residual is
+        what its depth gives; it must be below 1, which is that of no step at all.
         """
-        scale = self._scale(objective, w)
+        scale, g = self._scale(objective, w), here.gradient
         draw = self._draws(objective, w, generator)
-        total = torch.zeros_like(b)
+        total = torch.zeros_like(g)
         for _ in range(self.lissa_repeats):
-            v = b
+            v = g
             for depth in range(1, self.lissa_depth + 1):
-                v = b + v - draw()(v) / scale
-                _require_contraction(v, b, depth, scale)
+                v = g + v - draw()(v) / scale
+                _require_contraction(v, g, depth, scale)
             total = total + v / scale
-        return Solution(total / self.lissa_repeats, math.nan, self.lissa_depth * self.lissa_repeats)
+        x = total / self.lissa_repeats
+        residual = float((g - self._damped(here.product)(x)).norm() / g.norm())
+        found = Solution(x, residual, self.lissa_depth * self.lissa_repeats)
+        _require_solved(found, 1.0)
+        return found
 
     def _draws(self, objective: Objective, w: Tensor, generator: torch.Generator) -> Callable[[], Product]:
         """Gives A_1, A_2, ..., each as its product."""
@@ -323,16 +317,29 @@ def _require_contraction(v: Tensor, b: Tensor, depth: int, scale: float) -> None
     )
 
 
-def _descended(objective: Objective, w: Tensor, stepped: Tensor) -> Tensor:
-    """``stepped``, where the objective is no higher than at w."""
-    before, after = float(objective.value(w)), float(objective.value(stepped))
-    rounding = torch.finfo(w.dtype).eps ** 0.5 * (1.0 + abs(before))
+def _require_solved(found: Solution, limit: float) -> None:
+    if found.residual <= limit:
+        return
+    raise Refused(
+        f"The solve does not converge: its relative residual is {found.residual:.2g} after {found.iterations} "
+        f"products, above {limit:.2g}.",
+        "Raise iterations, damping or residual, or choose retrain.",
+    )
+
+
+def _require_descent(here: Point, there: Point) -> None:
+    before, after = float(here.value), float(there.value)
+    rounding = torch.finfo(here.value.dtype).eps ** 0.5 * (1.0 + abs(before))
     if after <= before + rounding:
-        return stepped
+        return
     raise Refused(
         f"The step diverges: the objective of those who are left goes from {before:.6g} to {after:.6g}.",
         "Raise damping, or choose retrain.",
     )
+
+
+def _norm(point: Point) -> float:
+    return float(point.gradient.norm())
 
 
 def _require(holds: bool, name: str, value: object, must: str) -> None:
