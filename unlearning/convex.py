@@ -93,12 +93,11 @@ def converge(
         norm = float(gradient.norm())
         if norm <= tolerance:
             return w
+        if norm <= objective.rounding(w):  # nothing but round-off is left to descend on
+            break
         forcing = min(0.1, norm**0.5)
         step = -conjugate_gradients(objective.products(w), gradient, forcing).x
-        trial, gradient = _search(objective, w, gradient, step)
-        if torch.equal(trial, w):
-            break
-        w = trial
+        w, gradient = _search(objective, w, gradient, step)
     raise Refused(
         f"Newton's method stopped at a gradient norm of {float(gradient.norm()):.1e}, above {tolerance:.1e}.",
         "Raise converge or weight_decay.",

@@ -188,8 +188,10 @@ class Recipe:
     def __post_init__(self) -> None:
         if isinstance(self.loss, str) and self.loss not in LOSSES:
             raise RecipeError(f"The loss {self.loss!r} is not known.", f"Use a callable or one of {', '.join(LOSSES)}.")
-        if not callable(self.model):
-            raise RecipeError("The model is not callable.", "Give a function that builds the nn.Module.")
+        if isinstance(self.model, nn.Module) or not callable(self.model):
+            raise RecipeError(
+                f"The model is a {type(self.model).__name__}.", "Give a function that builds the nn.Module."
+            )
         inputs, targets = self.holdout
         if len(inputs) != len(targets) or len(inputs) == 0:
             raise RecipeError(
