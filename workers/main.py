@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 
+from service.logs import configure
 from service.settings import Settings
-
-log = logging.getLogger(__name__)
 
 
 def main(arguments: list[str]) -> int:
@@ -17,9 +15,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: python -m workers.main worker|keeper\n")
         return 2
     settings = Settings()
-    logging.basicConfig(
-        level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
-    )
+    configure(settings.log_level)
     return _worker(settings) if arguments == ["worker"] else _keeper(settings)
 
 
@@ -38,7 +34,7 @@ def _worker(settings: Settings) -> int:
         app.Worker(
             pool="solo",
             concurrency=1,
-            loglevel=settings.log_level,
+            loglevel="WARNING",
             hostname=f"expunge-{os.getpid()}",
             without_gossip=True,
             without_mingle=True,
