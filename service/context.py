@@ -32,10 +32,9 @@ class Service:
     bell: Celery
 
     def nudge(self, model_ids: Iterable[str]) -> None:
-        from service.queue import nudge  # noqa: PLC0415 (celery is slow to load, and only writes ring)
+        from service.queue import ring  # noqa: PLC0415 (celery is slow to load, and only writes ring)
 
-        for model_id in model_ids:
-            nudge(self.bell, model_id)
+        ring(self.database, self.bell, model_ids)
 
 
 def running(request: Request) -> Service:

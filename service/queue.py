@@ -8,12 +8,17 @@ never retried, and its errors are swallowed and counted.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from celery import Celery
 from prometheus_client import Counter
+from sqlalchemy import select, update
+
+from service.db import Busy, Database, now
+from service.records import Model
 
 TASK = "expunge.work"
 QUEUE = "expunge"
@@ -39,6 +44,30 @@ def publisher(broker_url: str) -> Celery:
 def consumer(broker_url: str) -> Celery:
     """The app that a worker runs. Acknowledged late: a message outlives a worker that dies before its end."""
     return _app(broker_url)
+
+
+def ring(database: Database, app: Celery, model_ids: Iterable[str]) -> None:
+    """Nudge each model that has no nudge outstanding. Never raises: what is lost here, the keeper's sweep finds.
+
+    A model's mark is cleared when a worker claims. Ten thousand requests for one model ring once.
+    """
+    try:
+        marked = _mark(database, list(model_ids))
+    except Busy:
+        FAILED_NUDGES.inc()
+        return
+    for model_id in marked:
+        nudge(app, model_id)
+
+
+def _mark(database: Database, model_ids: list[str]) -> list[str]:
+    silent = (Model.id.in_(model_ids), Model.nudged_at == 0)
+    with database.read() as session:
+        if session.scalar(select(Model.id).where(*silent).limit(1)) is None:
+            return []
+    with database.write() as session:
+        mark = update(Model).where(*silent).values(nudged_at=now(session)).returning(Model.id)
+        return list(session.scalars(mark.execution_options(synchronize_session=False)))
 
 
 def nudge(app: Celery, model_id: str) -> bool:

@@ -7,7 +7,7 @@ import time
 import traceback
 
 from celery import Celery
-from sqlalchemy import update
+from sqlalchemy import select
 
 from service import queue
 from service.crash import crash_point
@@ -73,16 +73,10 @@ class Worker:
 
     def _ring_again(self, model_id: str) -> None:
         """Requests that came meanwhile: go to the end of the line, so that other models get their turn."""
-        with self._workshop.database.write() as session:
-            at = now(session)
-            waiting = session.execute(
-                update(Model)
-                .where(Model.id == model_id, Model.due_at <= at, Model.nudged_at == 0)
-                .values(nudged_at=at)
-                .returning(Model.id)
-            ).first()
-        if waiting is not None:
-            queue.nudge(self._workshop.bell, model_id)
+        with self._workshop.database.read() as session:
+            waits = session.scalar(select(Model.id).where(Model.id == model_id, Model.due_at <= now(session)))
+        if waits is not None:
+            queue.ring(self._workshop.database, self._workshop.bell, [model_id])
 
 
 def register(app: Celery, worker: Worker) -> None:

@@ -80,7 +80,8 @@ def claim(database: Database, model_id: str, owner: str, lease_seconds: float) -
 def _preparation(session: Session, model: Model, lease: Lease) -> Preparation | None:
     lineage = session.get_one(Lineage, model.lineage_id)
     if lineage.attempts >= HOLD_AFTER:
-        refuse(session, model, lineage, f"worker_lost: {HOLD_AFTER} workers died", f"The last was at: {lineage.phase}.")
+        what = f"worker_lost: {HOLD_AFTER} attempts ended without a result, the last in phase {lineage.phase}."
+        refuse(session, model, lineage, what, "Read the worker's log, and register the model again.")
         return None
     lineage.attempts += 1
     record(session, model.tenant_id, "preparation.claimed", model_id=model.id, attempt=lineage.attempts)

@@ -35,10 +35,10 @@ def lock(session: Session, model_id: str) -> Model | None:
 
 
 def fence(session: Session, lease: Lease) -> Model:
-    """The model's row, locked, if the lease is still this one. Raises Stale."""
+    """The model's row, locked, if the lease is still this one and was not given back. Raises Stale."""
     model = lock(session, lease.model_id)
-    if model is None or model.lease_token != lease.token:
-        raise Stale(f"the lease {lease.token} on model {lease.model_id} was taken over")
+    if model is None or model.lease_token != lease.token or model.lease_expires_at == 0:
+        raise Stale(f"the lease {lease.token} on model {lease.model_id} was taken over or given back")
     return model
 
 

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -33,6 +34,7 @@ from workers.erase import destroy_keys
 from workers.keystore import BATCH, batches
 from workers.lease import fence
 from workers.needs import generator, needs_forgotten, needs_retained
+from workers.patience import patiently
 from workers.plan import Target, target_of
 from workers.publish import Draft, Registered, TombstoneAppeared, publish_first
 from workers.stopwatch import Stopwatch
@@ -94,7 +96,7 @@ def _publish_version_1(workshop: Workshop, job: Preparation, ready: Ready, watch
     while True:
         draft = _draft(workshop, job, ready, target, watch)
         try:
-            publish_first(workshop.database, job, draft, ready.registered)
+            patiently(partial(publish_first, workshop.database, job, draft, ready.registered))
             return
         except TombstoneAppeared as appeared:
             workshop.private.delete(draft.state.digest)
@@ -123,7 +125,7 @@ def _draft(workshop: Workshop, job: Preparation, ready: Ready, target: Target, w
         accuracy=certified.accuracy,
         charge=certified.charge,
         target=target,
-        seconds=dict(watch.seconds),
+        seconds={},
     )
 
 

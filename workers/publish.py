@@ -7,7 +7,7 @@ before; keys are destroyed and files purged after.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import func, insert, select, update
@@ -34,7 +34,7 @@ from service.storage import Stored
 from unlearning.certificate import Claim
 from workers.claim import Claimed, Deletions, Job, Preparation
 from workers.keystore import BATCH, batches
-from workers.lease import SECOND, fence, give_back
+from workers.lease import SECOND, Stale, fence, give_back
 from workers.plan import Target, held_positions
 from workers.state import drop_vectors
 
@@ -91,6 +91,7 @@ def publish(database: Database, job: Deletions, draft: Draft, outcomes: Mapping[
     crash_point("worker-before-publish")
     with database.write(crash="publish-inside-commit") as session:
         model = fence(session, job.lease)
+        _require_head(model, job.head_id)
         _require_no_hold(session, job, draft.target)
         parent = session.get_one(Version, model.head_id)
         _make_version(session, job, model, draft, parent)
@@ -98,6 +99,13 @@ def publish(database: Database, job: Deletions, draft: Draft, outcomes: Mapping[
         _queue_newcomers(session, job, model, parent.published_at - HOUR)
         _wrap_up(session, model, _next_due(session, model))
     crash_point("worker-after-commit")
+
+
+def note_commit(database: Database, job: Deletions, draft: Draft, seconds: float) -> None:
+    """How long the transaction took, its commit included; so it can only be written afterwards."""
+    with database.write() as session:
+        model = session.get_one(Model, job.lease.model_id)
+        _time_phases(session, model, replace(draft, seconds={"commit": seconds}), now(session))
 
 
 def publish_first(database: Database, job: Preparation, draft: Draft, registered: Registered) -> None:
@@ -108,6 +116,7 @@ def publish_first(database: Database, job: Preparation, draft: Draft, registered
     crash_point("worker-before-publish")
     with database.write(crash="publish-inside-commit") as session:
         model = fence(session, job.lease)
+        _require_head(model, None)
         _require_no_hold(session, job, draft.target)
         named = tombstones.positions(session, job.tenant_id, job.model_name, job.lineage_id)
         _require_all_forgotten(session, job, draft, named)
@@ -159,6 +168,12 @@ def give_up(database: Database, job: Job, why: str, pause_seconds: float) -> Non
         settle(session, [task.request_id for task in tasks])
         ledger.record(session, job.tenant_id, "attempt.failed", model_id=model.id, token=job.lease.token, why=why)
         _wrap_up(session, model, now(session) + int(pause_seconds * SECOND))
+
+
+def _require_head(model: Model, head_id: str | None) -> None:
+    """A commit whose outcome was never learned may have taken effect: then this publication is made already."""
+    if model.head_id != head_id:
+        raise Stale(f"model {model.id} has another head than this release stands on")
 
 
 def _require_no_hold(session: Session, job: Job, target: Target) -> None:
@@ -377,6 +392,7 @@ def _next_due(session: Session, model: Model) -> int | None:
 
 
 def _wrap_up(session: Session, model: Model, due_at: int | None) -> None:
+    session.execute(update(Lineage).where(Lineage.id == model.lineage_id).values(phase=None))
     model.due_at = due_at
     give_back(model)
     session.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -24,9 +25,10 @@ from workers.claim import Claimed, Deletions
 from workers.codec import Malformed
 from workers.erase import destroy_keys, drop_superseded_state
 from workers.needs import generator, needs_forgotten, needs_retained
+from workers.patience import patiently
 from workers.plan import Plan, Target, forgotten, plan
 from workers.prepare import checkpoint_of
-from workers.publish import Draft, HoldAppeared, Outcome, publish, settle_without_version, withhold
+from workers.publish import Draft, HoldAppeared, Outcome, note_commit, publish, settle_without_version, withhold
 from workers.sealing import Unsealable
 from workers.stopwatch import Stopwatch
 from workers.workshop import Workshop
@@ -148,7 +150,7 @@ def _draft(errand: Errand, planned: Plan, bench: Bench, certified: Certified) ->
         accuracy=certified.accuracy,
         charge=certified.charge,
         target=planned.target,
-        seconds=watch.seconds,
+        seconds=dict(watch.seconds),
     )
 
 
@@ -156,10 +158,12 @@ def _publish(errand: Errand, head: Head, planned: Plan, draft: Draft) -> None:
     workshop = errand.workshop
     outcomes = _without_weights(planned)
     outcomes |= {task: Outcome("completed", len(positions)) for task, positions in planned.forget.items()}
+    start = time.perf_counter()
     try:
-        publish(workshop.database, errand.job, draft, outcomes)
+        patiently(lambda: publish(workshop.database, errand.job, draft, outcomes))
     except ledger.Overspent:
         raise Held("budget_exhausted") from None
+    note_commit(workshop.database, errand.job, draft, time.perf_counter() - start)
     drop_superseded_state(workshop.database, workshop.private, head.version_id)
     destroy_keys(workshop.database, workshop.keys)
 

@@ -1,0 +1,33 @@
+"""A fresh world for every test, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.settings import Settings, ensure_secrets
+from tests.service.conftest import database_url, postgres_template, sqlite_template
+from tests.workers import meanwhile
+from tests.workers.worlds import RECIPES, World, open_world
+
+__all__ = ["database_url", "postgres_template", "sqlite_template"]
+
+
+@pytest.fixture
+def settings(database_url: str, tmp_path: Path) -> Settings:
+    chosen = Settings(
+        home=tmp_path / "home", database_url=database_url, recipes=RECIPES, device="cpu", lease_seconds=30
+    )
+    ensure_secrets(chosen)
+    return chosen
+
+
+@pytest.fixture
+def world(settings: Settings) -> Iterator[World]:
+    meanwhile.reset()
+    world = open_world(settings)
+    yield world
+    world.workshop.close()
+    meanwhile.reset()

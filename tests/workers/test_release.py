@@ -1,0 +1,469 @@
+"""Releases against a real database: what a deletion does, once, and what makes it wait."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from sqlalchemy import select
+
+from service.records import (
+    AuditEntry,
+    BudgetEntry,
+    Erasure,
+    Forgotten,
+    Lineage,
+    Model,
+    PhaseSeconds,
+    Recollection,
+    Version,
+)
+from service.storage import Damaged
+from tests.workers import meanwhile
+from tests.workers.worlds import World
+from unlearning.certificate import Basis, Claim
+from workers import state
+from workers.claim import Deletions
+from workers.lease import Stale
+from workers.unlearn import release
+
+
+def test_a_deletion_makes_one_new_version_without_the_person(world: World) -> None:
+    model_id = world.live()
+    request = world.delete("p3")
+    world.work(model_id)
+    first, second = world.versions(model_id)
+    assert (second.number, second.parent_id, second.samples, second.people) == (2, first.id, 3, 1)
+    assert (first.status, second.status, world.model(model_id).head_id) == ("retired", "head", second.id)
+    task = world.task(request)
+    assert (task.status, task.samples, task.version_id, task.method) == ("completed", 3, second.id, "recollection")
+    assert world.request(request).status == "completed"
+    assert world.count(Forgotten) == 3
+    assert world.model(model_id).lease_owner is None
+
+
+def test_the_published_file_holds_finite_weights_of_the_models_shape_and_the_digest_it_is_named_by(
+    world: World,
+) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    world.work(model_id)
+    head = world.head(model_id)
+    path = world.workshop.store.path(head.checkpoint)
+    tensors = load_file(path)
+    assert {name: (tuple(t.shape), t.dtype) for name, t in tensors.items()} == {"weight": ((2, 4), torch.float32)}
+    assert bool(torch.isfinite(tensors["weight"]).all())
+    assert (path.stat().st_size, len(world.workshop.store.read(head.checkpoint))) == (head.size, head.size)
+
+
+def test_a_proved_release_charges_its_cap_and_claims_no_more(world: World) -> None:
+    model_id = world.live(require="proved")
+    world.delete("p3")
+    world.work(model_id)
+    lineage, claim = world.lineage(model_id), Claim.from_json(world.head(model_id).claim)
+    assert (claim.basis, claim.releases, claim.spent, claim.limit) == (
+        Basis.PROVED,
+        1,
+        lineage.charge,
+        lineage.budget,
+    )
+    assert lineage.spent == lineage.charge == sum(entry.charge for entry in world.rows_of(BudgetEntry))
+    assert Claim.from_json(world.versions(model_id)[0].claim).epsilon == 0
+
+
+def test_a_proved_release_lies_within_its_cap_of_the_retained_minimiser(world: World) -> None:
+    """Checked from outside: the secret weights against a minimiser that plain gradient descent finds."""
+    model_id = world.live(require="proved", delta_cap=1e-6)
+    world.delete("p3")
+    world.work(model_id)
+    secret = state.load(world.workshop, world.head(model_id).state, torch.device("cpu")).weights
+    meanwhile.DROPPED.update({"s9", "s10", "s11"})
+    _, _, inputs, targets = meanwhile.people()
+    w = torch.zeros(2, 4, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([w], max_iter=500, tolerance_grad=1e-12, tolerance_change=0, history_size=20)
+
+    def objective() -> torch.Tensor:
+        optimiser.zero_grad()
+        loss = torch.nn.functional.cross_entropy(inputs.double() @ w.T, targets) + 0.05 * w.square().sum()
+        loss.backward()
+        return loss
+
+    optimiser.step(objective)
+    assert float((secret - w.detach().reshape(-1)).norm()) <= 1e-6
+
+
+def test_everything_that_waits_goes_into_one_release(world: World) -> None:
+    model_id = world.live()
+    requests = [world.delete(f"p{index}") for index in range(6)] + [world.delete("p2")]
+    world.work(model_id)
+    head = world.head(model_id)
+    assert (head.number, head.samples, head.people) == (2, 18, 6)
+    assert {world.task(request).version_id for request in requests} == {head.id}
+    assert world.count(Forgotten) == 18
+    assert len([entry for entry in world.rows_of(BudgetEntry) if entry.charge]) == 1
+
+
+def test_nothing_to_forget_makes_no_version_and_costs_nothing(world: World) -> None:
+    model_id = world.live()
+    first = world.delete("p1")
+    world.work(model_id)
+    before = world.footprint()
+    again, unknown = world.delete("p1"), world.delete("nobody")
+    world.work(model_id)
+    after = world.footprint()
+    assert (world.task(again).samples, world.task(again).reason) == (0, "already_forgotten")
+    assert world.task(again).version_id == world.task(first).version_id
+    assert (world.request(unknown).status, world.request(unknown).reason) == ("completed", "no_match")
+    assert {name: after[name] - before[name] for name in before if name != "AuditEntry"} == {
+        "Version": 0,
+        "Forgotten": 0,
+        "BudgetEntry": 0,
+        "Recollection": 0,
+    }
+
+
+def test_a_sample_of_several_people_goes_with_any_of_them(world: World) -> None:
+    model_id = world.live("together")
+    world.delete("both")
+    world.work(model_id)
+    assert world.head(model_id).samples == 12
+    world.delete("p0")
+    world.work(model_id)
+    assert world.head(model_id).samples == 2
+
+
+def test_a_worker_whose_lease_was_taken_over_writes_nothing(world: World) -> None:
+    model_id = world.live()
+    request = world.delete("p3")
+    late = world.claim(model_id, owner="late")
+    assert isinstance(late, Deletions)
+    world.expire_lease(model_id)
+    winner = world.claim(model_id, owner="winner")
+    assert isinstance(winner, Deletions) and winner.lease.token == late.lease.token + 1
+    before = world.footprint()
+    with pytest.raises(Stale):
+        release(world.errand(late))
+    assert world.footprint() == before
+    release(world.errand(winner))
+    with pytest.raises(Stale):
+        release(world.errand(late))
+    assert (world.head(model_id).number, world.count(Forgotten), world.request(request).status) == (2, 3, "completed")
+
+
+def test_a_publication_whose_commit_was_never_learned_is_not_made_twice(world: World) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    job = world.claim(model_id)
+    assert isinstance(job, Deletions)
+    release(world.errand(job))
+    before = world.footprint()
+    with pytest.raises(Stale):
+        release(world.errand(job))
+    assert world.footprint() == before
+
+
+def test_a_live_lease_is_not_claimed(world: World) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    assert world.claim(model_id) is not None
+    assert world.claim(model_id, owner="second") is None
+
+
+def test_the_budget_is_never_overspent_and_what_does_not_fit_is_held(world: World) -> None:
+    model_id = world.live(epsilon=1.0, sigma=0.01, delta_cap=0.0018, on_exhausted="hold")
+    lineage = world.lineage(model_id)
+    assert lineage.budget is not None
+    fits = lineage.budget // lineage.charge
+    assert fits in (1, 2, 3)
+    requests = []
+    for index in range(fits + 1):
+        requests.append(world.delete(f"p{index}"))
+        world.work(model_id)
+    spent = world.lineage(model_id).spent
+    assert spent == fits * lineage.charge == sum(entry.charge for entry in world.rows_of(BudgetEntry))
+    assert spent <= lineage.budget < spent + lineage.charge
+    held = world.request(requests[-1])
+    assert (held.status, held.reason) == ("held", "budget_exhausted")
+    unknown = world.delete("p0")
+    world.work(model_id)
+    assert world.request(unknown).status == "completed"
+
+
+def test_a_basis_that_claims_nothing_has_no_budget(world: World) -> None:
+    model_id = world.live("steps")
+    world.delete("p3")
+    world.work(model_id)
+    claim = Claim.from_json(world.head(model_id).claim)
+    assert (claim.basis, claim.epsilon, world.lineage(model_id).budget) == (Basis.NONE, None, None)
+
+
+@pytest.mark.parametrize("method", ["retrain", "newton"])
+def test_methods_that_read_the_retained_samples_release_too(world: World, method: str) -> None:
+    model_id = world.live(method=method)
+    world.delete("p3")
+    world.work(model_id)
+    assert Claim.from_json(world.head(model_id).claim).basis is (Basis.EXACT if method == "retrain" else Basis.PROVED)
+
+
+def test_a_release_needs_no_sample_of_the_forgotten(world: World) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    meanwhile.DROPPED.update({"s9", "s10", "s11"})
+    world.work(model_id)
+    assert world.head(model_id).number == 2
+
+
+def test_missing_or_changed_retained_samples_hold_the_release_with_counts(world: World) -> None:
+    model_id = world.live()
+    request = world.delete("p3")
+    meanwhile.DROPPED.update({"s0", "s1"})
+    meanwhile.SCALE["s5"] = 2.0
+    world.work(model_id)
+    assert (world.request(request).status, world.request(request).reason) == ("held", "samples_changed")
+    entry = json.loads(entries(world, "release.held")[0].body)
+    assert (entry["missing"], entry["changed"]) == (2, 1)
+    assert world.head(model_id).number == 1
+
+
+def test_a_changed_recipe_holds_the_release(world: World, tmp_path: Path) -> None:
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    source = (world.workshop.recipes / "convex.py").read_text()
+    (folder / "convex.py").write_text(source)
+    moved = World(world.settings, world.workshop.__class__(**(vars(world.workshop) | {"recipes": folder})))
+    model_id = moved.live()
+    request = moved.delete("p3")
+    (folder / "convex.py").write_text(source + "\n# edited\n")
+    moved.work(model_id)
+    assert moved.request(request).reason == "recipe_changed"
+
+
+@pytest.mark.parametrize("damage", ["changed", "removed"])
+def test_a_damaged_state_fails_closed(world: World, damage: str) -> None:
+    model_id = world.live()
+    request = world.delete("p3")
+    path = world.workshop.private.path(world.head(model_id).state)
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1])) if damage == "changed" else path.unlink()
+    with pytest.raises(Damaged):
+        state.load(world.workshop, world.head(model_id).state, torch.device("cpu"))
+    world.work(model_id)
+    assert (world.request(request).reason, world.head(model_id).number) == ("state_damaged", 1)
+
+
+def test_a_bound_above_the_cap_holds_and_costs_nothing(world: World) -> None:
+    model_id = world.live(require="proved")
+    request = world.delete("p3")
+    world.change(Lineage, world.model(model_id).lineage_id, delta_cap=1e-17)
+    world.work(model_id)
+    assert (world.request(request).reason, world.lineage(model_id).spent) == ("cap_not_reached", 0)
+
+
+def test_a_draw_that_the_utility_gate_refused_is_charged_and_held(world: World) -> None:
+    model_id = world.live(utility_tolerance=0.0, sigma=1.0)
+    world.change(Version, world.head(model_id).id, holdout_accuracy=2.0)
+    request = world.delete("p3")
+    world.work(model_id)
+    lineage = world.lineage(model_id)
+    assert (world.request(request).reason, world.head(model_id).number) == ("utility_gate", 1)
+    assert lineage.spent == lineage.charge > 0
+    assert [entry.version_id for entry in world.rows_of(BudgetEntry)] == [None]
+    assert world.count(Forgotten) == 0
+
+
+def test_part_of_a_person_is_held_where_people_are_forgotten_whole(world: World) -> None:
+    model_id = world.live()
+    part, whole = world.delete(samples=["s0"]), world.delete("p5")
+    world.work(model_id)
+    assert (world.request(part).status, world.request(part).reason) == ("held", "partial_subject")
+    assert world.request(whole).status == "completed"
+
+
+def test_all_samples_of_a_person_may_be_named_one_by_one(world: World) -> None:
+    model_id = world.live()
+    requests = [world.delete(samples=["s0", "s1"]), world.delete(samples=["s2"])]
+    world.work(model_id)
+    assert [world.task(request).samples for request in requests] == [2, 1]
+    assert world.head(model_id).samples == 3
+
+
+@pytest.mark.parametrize(("method", "granularity"), [("recollection", "sample"), ("retrain", "subject")])
+def test_single_samples_are_forgotten_where_the_method_can(world: World, method: str, granularity: str) -> None:
+    model_id = world.live(method=method, granularity=granularity)
+    request = world.delete(samples=["s0"])
+    world.work(model_id)
+    assert (world.request(request).status, world.head(model_id).samples) == ("completed", 1)
+
+
+def test_a_legal_hold_keeps_its_person_and_lets_the_others_go(world: World) -> None:
+    model_id = world.live()
+    world.hold("p1")
+    held, free = world.delete("p1"), world.delete("p2")
+    world.work(model_id)
+    assert (world.request(held).reason, world.request(free).status) == ("legal_hold", "completed")
+    assert world.head(model_id).samples == 3
+
+
+def test_a_legal_hold_that_appears_while_computing_is_respected(world: World) -> None:
+    model_id = world.live(require="proved")
+    held, free = world.delete("p1"), world.delete("p2")
+    meanwhile.HAPPENINGS.append(lambda: None)  # the bench runs the recipe first
+    worker = world.worker()
+    meanwhile.HAPPENINGS.append(lambda: world.hold("p1"))
+    worker.work(model_id)
+    assert (world.request(held).reason, world.request(free).status) == ("legal_hold", "completed")
+    assert [(v.number, v.samples) for v in world.versions(model_id)] == [(1, 0), (2, 3)]
+    assert world.lineage(model_id).spent == world.lineage(model_id).charge
+
+
+def test_a_request_that_arrives_while_computing_waits_for_the_next_release(world: World) -> None:
+    model_id = world.live(require="proved")
+    first = world.delete("p1")
+    late: list[str] = []
+    meanwhile.HAPPENINGS.append(lambda: late.append(world.delete("p2")))
+    world.work(model_id)
+    assert (world.request(first).status, world.request(late[0]).status) == ("completed", "queued")
+    assert world.model(model_id).due_at is not None
+    world.work(model_id)
+    assert world.request(late[0]).status == "completed"
+    assert world.head(model_id).number == 3
+
+
+def test_forgetting_everyone_is_held(world: World) -> None:
+    model_id = world.live()
+    requests = [world.delete(f"p{index}") for index in range(12)]
+    world.work(model_id)
+    assert {world.request(request).reason for request in requests} == {"nobody_left"}
+    assert world.head(model_id).number == 1
+
+
+def test_the_audit_log_tells_of_claim_release_and_destroyed_keys(world: World) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    world.work(model_id)
+    kinds = world.kinds()
+    assert kinds[-5:] == [
+        "request.accepted",
+        "release.claimed",
+        "version.published",
+        "request.completed",
+        "keys.destroyed",
+    ]
+    published = json.loads(entries(world, "version.published")[-1].body)
+    head = world.head(model_id)
+    assert (published["version"], published["number"], published["parent"]) == (head.id, 2, head.parent_id)
+    assert (published["checkpoint"], published["charge"]) == (head.checkpoint, world.lineage(model_id).charge)
+    assert len(published["samples"]) == 3
+
+
+def test_equal_sized_forget_sets_publish_identical_facts(world: World) -> None:
+    """Certificate, ledger and audit facts of two models that forgot different people agree, but for names."""
+    models = {name: world.live(name=name) for name in ("one", "two")}
+    facts = []
+    for (name, model_id), person in zip(models.items(), ("p1", "p7"), strict=True):
+        world.delete(person, models=(name,))
+        world.work(model_id)
+        head, lineage = world.versions(model_id)[1], world.lineage(model_id)
+        facts.append((head.claim, head.samples, head.people, lineage.spent, lineage.charge))
+    assert facts[0] == facts[1]
+
+
+def test_every_phase_of_a_release_is_timed(world: World) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    world.work(model_id)
+    rows = world.rows_of(PhaseSeconds)
+    assert {row.phase for row in rows} == {"claim", "load", "forget", "certify", "store", "commit"}
+    assert {row.version_id for row in rows} == {world.head(model_id).id}
+
+
+def test_keys_are_destroyed_after_the_commit_and_only_theirs(world: World) -> None:
+    model_id = world.live()
+    with world.database.read() as session:
+        before = {row.holder: row.key_id for row in session.scalars(select(Recollection))}
+    world.delete("p3")
+    world.work(model_id)
+    erasures = world.rows_of(Erasure)
+    assert len(erasures) == 1 and all(erasure.destroyed_at is not None for erasure in erasures)
+    left = world.workshop.keys.fetch(before.values())
+    assert set(before.values()) - set(left) == {erasures[0].key_id}
+    assert world.count(Recollection) == 11
+
+
+def test_the_secret_state_of_a_superseded_version_is_gone(world: World) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    world.work(model_id)
+    names = {path.name for path in world.workshop.private.root.iterdir()}
+    assert names == {world.head(model_id).state}
+
+
+def test_a_failing_disk_discards_nothing(world: World, tmp_path: Path) -> None:
+    model_id = world.live()
+    request = world.delete("p3")
+    store = world.workshop.store.root
+    hidden = store.rename(tmp_path / "hidden")
+    store.write_text("not a folder")
+    world.work(model_id)
+    assert (world.request(request).status, world.head(model_id).number) == ("queued", 1)
+    assert "attempt.failed" in world.kinds()
+    store.unlink()
+    hidden.rename(store)
+    world.work(model_id)
+    assert world.request(request).status == "queued", "a failed attempt is followed by a pause"
+    world.change(Model, model_id, due_at=None)
+    world.work(model_id)
+    assert world.request(request).status == "completed"
+
+
+def test_an_attempt_that_fails_three_times_is_held_with_its_reason(world: World) -> None:
+    model_id = world.live()
+    request = world.delete("p3")
+    world.workshop.store.root.rename(world.workshop.store.root.with_name("away"))
+    world.workshop.store.root.write_text("not a folder")
+    for _ in range(4):
+        world.change(Model, model_id, due_at=None)
+        world.work(model_id)
+    held = world.request(request)
+    assert held.status == "held"
+    assert held.reason is not None and held.reason.startswith("failed:")
+
+
+def test_a_request_whose_workers_die_three_times_is_held_as_worker_lost(world: World) -> None:
+    model_id = world.live()
+    request = world.delete("p3")
+    for _ in range(3):
+        assert world.claim(model_id) is not None
+        world.expire_lease(model_id)
+    assert world.claim(model_id) is None
+    assert (world.request(request).status, world.request(request).reason) == ("held", "worker_lost")
+    assert world.model(model_id).lease_owner is None
+    body = json.loads(entries(world, "release.held")[-1].body)
+    assert body["attempts"] == 3
+
+
+def test_one_request_that_kills_workers_is_found_among_eight(world: World) -> None:
+    """Every claim that holds the poisonous request dies; all others are released, and it alone is held."""
+    model_id = world.live()
+    requests = [world.delete(f"p{index}") for index in range(8)]
+    poison = world.task(requests[5]).id
+    for _ in range(40):
+        job = world.claim(model_id)
+        if job is None:
+            break
+        assert isinstance(job, Deletions)
+        if poison in {task.id for task in job.tasks}:
+            world.expire_lease(model_id)
+        else:
+            release(world.errand(job))
+    statuses = [world.request(request).status for request in requests]
+    assert statuses == ["completed"] * 5 + ["held"] + ["completed"] * 2
+    assert world.count(Forgotten) == 21
+
+
+def entries(world: World, kind: str) -> list[AuditEntry]:
+    with world.database.read() as session:
+        return list(session.scalars(select(AuditEntry).where(AuditEntry.kind == kind).order_by(AuditEntry.id)))

@@ -1,0 +1,164 @@
+"""A worker in a world of its own: a real database, real stores, a real broker; the worker runs in this process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import func, select
+
+from service import intake, registration
+from service.db import Database, now
+from service.identity import new_id, subject_digest
+from service.records import (
+    AuditEntry,
+    BudgetEntry,
+    DeletionRequest,
+    Forgotten,
+    Hold,
+    Lineage,
+    Model,
+    Recollection,
+    Task,
+    Version,
+)
+from service.settings import Settings
+from unlearning.policy import Policy
+from workers.app import Worker
+from workers.bench import Benches
+from workers.claim import Deletions, Preparation, claim
+from workers.lease import SECOND
+from workers.pulse import Pulse
+from workers.stopwatch import Stopwatch
+from workers.unlearn import Errand
+from workers.workshop import Workshop, open_workshop
+
+TENANT = "default"
+RECIPES = Path(__file__).parent / "recipes"
+
+
+@dataclass
+class World:
+    settings: Settings
+    workshop: Workshop
+
+    @property
+    def database(self) -> Database:
+        return self.workshop.database
+
+    def register(self, recipe: str = "convex", method: str = "recollection", name: str = "m", **policy: Any) -> str:
+        chosen = Policy.from_json({"method": method, "utility_tolerance": None, **policy})
+        with self.database.write() as session:
+            return registration.register(session, TENANT, name, recipe, chosen).id
+
+    def live(self, recipe: str = "convex", method: str = "recollection", name: str = "m", **policy: Any) -> str:
+        """A model with version 1."""
+        model_id = self.register(recipe, method, name, **policy)
+        self.work(model_id)
+        model = self.model(model_id)
+        assert model.status == "live", model.reason
+        return model_id
+
+    def delete(
+        self, subject: str | None = None, samples: list[str] | None = None, models: tuple[str, ...] | None = None
+    ) -> str:
+        named = None if samples is None else tuple(samples)
+        order = intake.Order(subject_id=subject, sample_ids=named, models=models)
+        with self.database.write() as session:
+            return intake.accept(session, self.workshop.pepper, TENANT, order).request.id
+
+    def worker(self) -> Worker:
+        return Worker(self.workshop, self.pulse())
+
+    def pulse(self) -> Pulse:
+        return Pulse(self.database, self.workshop.owner, "worker", self.workshop.lease_seconds, "cpu")
+
+    def work(self, model_id: str) -> None:
+        """What one nudge does."""
+        self.worker().work(model_id)
+
+    def claim(self, model_id: str, owner: str = "another", seconds: float = 30.0) -> Preparation | Deletions | None:
+        return claim(self.database, model_id, owner, seconds)
+
+    def errand(self, job: Deletions) -> Errand:
+        return Errand(self.workshop, Benches(self.workshop), job, Stopwatch(self.pulse()))
+
+    def expire_lease(self, model_id: str) -> None:
+        """As if the worker had died and its lease had run out."""
+        with self.database.write() as session:
+            model = session.get_one(Model, model_id)
+            model.lease_expires_at = min(model.lease_expires_at, 1)
+            model.due_at = None
+
+    def hold(self, subject: str) -> None:
+        with self.database.write() as session:
+            session.add(
+                Hold(
+                    id=new_id(),
+                    tenant_id=TENANT,
+                    subject_digest=subject_digest(self.workshop.pepper, subject),
+                    pepper_id=self.workshop.pepper.id,
+                    reason="litigation",
+                    created_at=now(session),
+                )
+            )
+
+    def change(self, record: type[Any], key: Any, **values: Any) -> None:
+        with self.database.write() as session:
+            row = session.get_one(record, key)
+            for name, value in values.items():
+                setattr(row, name, value)
+
+    def model(self, model_id: str) -> Model:
+        with self.database.read() as session:
+            return session.get_one(Model, model_id)
+
+    def lineage(self, model_id: str) -> Lineage:
+        with self.database.read() as session:
+            return session.get_one(Lineage, session.get_one(Model, model_id).lineage_id)
+
+    def head(self, model_id: str) -> Version:
+        with self.database.read() as session:
+            return session.get_one(Version, session.get_one(Model, model_id).head_id)
+
+    def versions(self, model_id: str) -> list[Version]:
+        with self.database.read() as session:
+            query = select(Version).where(Version.model_id == model_id).order_by(Version.number)
+            return list(session.scalars(query))
+
+    def request(self, request_id: str) -> DeletionRequest:
+        with self.database.read() as session:
+            return session.get_one(DeletionRequest, request_id)
+
+    def task(self, request_id: str) -> Task:
+        with self.database.read() as session:
+            return session.scalars(select(Task).where(Task.request_id == request_id)).one()
+
+    def kinds(self) -> list[str]:
+        """The kinds of all audit entries, in order."""
+        with self.database.read() as session:
+            return list(session.scalars(select(AuditEntry.kind).order_by(AuditEntry.id)))
+
+    def count(self, record: type[Any]) -> int:
+        with self.database.read() as session:
+            return session.scalar(select(func.count()).select_from(record)) or 0
+
+    def footprint(self) -> dict[str, int]:
+        """Everything that a release may change, counted."""
+        return {
+            record.__name__: self.count(record)
+            for record in (Version, Forgotten, BudgetEntry, Recollection, AuditEntry)
+        }
+
+    def rows_of(self, record: type[Any]) -> list[Any]:
+        with self.database.read() as session:
+            return list(session.scalars(select(record)))
+
+
+def open_world(settings: Settings, **changes: Any) -> World:
+    return World(settings, replace(open_workshop(settings), **changes))
+
+
+def seconds(count: float) -> int:
+    return int(count * SECOND)
