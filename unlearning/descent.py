@@ -13,8 +13,12 @@ at most 1 + eta L. Up to step T-K the full gradient differs from the retained on
 <= 2 m G / n at the same point; after it nothing is added. ``Descent.distance`` is this recursion with varying step
 sizes, weight decay and clipping.
 
-With ``Training.sample_clip`` = G, G is true instead of measured: clipping projects each sample's gradient on a ball,
-which keeps it L-Lipschitz. For the claim ``proved`` L must be a closed form too.
+For the claim ``proved`` neither constant may be measured. L has a closed form for linear heads. G is
+``Training.sample_clip``, which projects each sample's gradient on a ball and so keeps it L-Lipschitz, or follows from
+the loss (``closed_form_gradient_bound``). For a linear head whose gradients are not clipped (or that has a single
+output) the data loss is convex, and the step map shrinks instead of expanding: its derivative I - eta (Lambda + H) is
+symmetric with 0 <= H <= L, so growth = max(|1 - eta lambda|, |1 - eta (lambda + L)|). Theorem 3.1, which is about
+nonconvex losses, does not use that; without it the bound says little (docs/methods/rewind.md).
 
 Deviations from the paper, each with its reason:
 
@@ -28,12 +32,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
+import torch
 from torch import Tensor
 
+from unlearning.curvature import hessian_products, spectral_norm
 from unlearning.heads import Head, head_of
 from unlearning.problem import Problem
 from unlearning.protocol import Examples, Refused
+
+LANCZOS = 50
+"""products for one spectral norm"""
 
 
 def published_h(steps: int, rewound: int, *, rate: float, smoothness: float, samples: int, forgotten: int) -> float:
@@ -69,10 +79,12 @@ class Descent:
         samples: n, in the training that the checkpoint comes from.
         forgotten: m, since that training.
         gradient_bound: G, of every sample's data gradient.
-        smoothness: L, a Lipschitz constant of every sample's data gradient.
+        curvature: between what the data loss bends, least and largest: (-L, L) for L-Lipschitz gradients (clipped or
+            not), (0, L) where they are those of a convex loss for any set of samples.
         decay: the least and the largest weight decay of a coordinate, outside the clipping of samples.
         step_clip: C of ``Training.clip``, the bound of a whole step's gradient, decay included.
         reference: ``renormalised`` or ``fixed-denominator``, of the rewound steps and of the retraining alike.
+        rounding: how far a computed step can end from the exact one, for each step; () is exact arithmetic.
     """
 
     rates: Sequence[float]
@@ -80,26 +92,29 @@ class Descent:
     samples: int
     forgotten: int
     gradient_bound: float
-    smoothness: float
+    curvature: tuple[float, float]
     decay: tuple[float, float] = (0.0, 0.0)
     step_clip: float | None = None
     reference: str = "renormalised"
+    rounding: Sequence[float] = ()
 
     def distance(self) -> float:
-        """Bound of ||rewound - retrained||: full batches, the same w_0, exact arithmetic. Infinite on overflow.
+        """Bound of ||rewound - retrained||: full batches, the same w_0. Infinite on overflow, 0 where K = T.
 
-        d_0 = 0; d_{t+1} = growth_t d_t + eta_t c_t with c_t = c before step T-K and 0 from it on,
-        c = 2 m G / n (renormalised) or m G / n (fixed denominator), growth_t = |1 - eta_t lambda| + eta_t L.
-        A clipped step projects the whole gradient on a ball, which expands nothing but mixes decay and data:
-        growth_t = 1 + eta_t (lambda + L).
+        d_0 = 0; d_{t+1} = growth_t d_t + eta_t c_t + 2 rounding_t with c_t = c before step T-K and 0 from it on,
+        c = 2 m G / n (renormalised) or m G / n (fixed denominator), and growth_t = max |1 - eta_t (lambda + h)| over
+        the curvatures h: |1 - eta_t lambda| + eta_t L for (-L, L). A clipped step projects the whole gradient on a
+        ball, which expands nothing but mixes decay and data: growth_t = 1 + eta_t (lambda + L).
         """
         _check_counts(len(self.rates), self.rewound, self.samples, self.forgotten)
         factor = 2.0 if self.reference == "renormalised" else 1.0
         change = factor * self.forgotten * self.gradient_bound / self.samples
+        if self.rewound == len(self.rates) or not self.forgotten:
+            return 0.0
         distance = 0.0
-        for step, rate in enumerate(self.rates):
+        for step, (rate, rounding) in enumerate(zip_longest(self.rates, self.rounding, fillvalue=0.0)):
             source = rate * change if step < len(self.rates) - self.rewound else 0.0
-            distance = self._growth(rate) * distance + source
+            distance = self._growth(rate) * distance + source + 2 * rounding
         return distance
 
     def ignorance(self) -> float:
@@ -109,7 +124,8 @@ class Descent:
             if self.step_clip is not None:
                 distance += 2 * rate * self.step_clip
             else:
-                distance = self._shrink(rate) * distance + 2 * rate * self.gradient_bound
+                shrink = max(abs(1 - rate * decay) for decay in self.decay)
+                distance = shrink * distance + 2 * rate * self.gradient_bound
         return distance
 
     def require_useful(self) -> float:
@@ -122,13 +138,11 @@ class Descent:
             )
         return distance
 
-    def _shrink(self, rate: float) -> float:
-        return max(abs(1 - rate * decay) for decay in self.decay)
-
     def _growth(self, rate: float) -> float:
         if self.step_clip is not None:
-            return 1 + rate * (max(self.decay) + self.smoothness)
-        return self._shrink(rate) + rate * self.smoothness
+            return 1 + rate * (max(self.decay) + max(self.curvature))
+        ends = (min(self.decay) + min(self.curvature), max(self.decay) + max(self.curvature))
+        return max(abs(1 - rate * bend) for bend in ends)
 
 
 def closed_form_smoothness(problem: Problem, feature_norm: float) -> float:
@@ -140,14 +154,101 @@ def closed_form_smoothness(problem: Problem, feature_norm: float) -> float:
     return _head(problem).curve.steepness * feature_norm**2
 
 
-def require_features_within(problem: Problem, examples: Examples, feature_norm: float) -> None:
-    """Raises Refused where some sample's features (the constant 1 of a bias included) are longer than that."""
+RESIDUALS = {"cross_entropy": math.sqrt(2), "binary_logistic": 1.0}
+"""the longest dl/dz for a target that is one class: two points of the simplex, two numbers in [0, 1]"""
+
+
+def closed_form_gradient_bound(problem: Problem, feature_norm: float) -> float:
+    """G of every sample's unclipped data gradient, ||dl/dz|| ||x||: sqrt(2) ||x|| for softmax, ||x|| for logistic
+    regression. Raises Refused where the model is no linear head or the loss another one.
+    """
+    _head(problem)
+    loss = str(problem.recipe.loss)
+    if loss not in RESIDUALS:
+        raise Refused(f"The loss {loss} has no bounded gradient.", f"Use one of {', '.join(RESIDUALS)}.")
+    return RESIDUALS[loss] * feature_norm
+
+
+def proved_constants(problem: Problem, feature_norm: float) -> tuple[tuple[float, float], float]:
+    """The curvature (least, largest) and G, from the model and ``feature_norm`` alone.
+
+    Clipping a scalar residual leaves it increasing in the score, so that one output stays convex; clipped softmax
+    gradients are those of no loss. Raises Refused where the model is no linear head, or its loss another one.
+    """
+    own, clip = closed_form_gradient_bound(problem, feature_norm), problem.training.sample_clip or math.inf
+    convex = own <= clip or _head(problem).layer.out_features == 1
+    smoothness = closed_form_smoothness(problem, feature_norm)
+    return (0.0 if convex else -smoothness, smoothness), min(own, clip)
+
+
+def rounding_errors(problem: Problem, samples: int, feature_norm: float, rates: Sequence[float]) -> tuple[float, ...]:
+    """How far each computed full-batch step of a linear head can end from the exact one, in ``problem``'s dtype.
+
+    With round-off u, R = ``feature_norm``, ||w|| <= W and gamma = 4 (n + d + D + K + 40) u for n samples, d weights, D
+    features and K outputs (any order of summation; exp accurate to 4 units in the last place, as in heads):
+    scores err by gamma W R, residuals by t = gamma (1 + 2 W R), the data gradient by R t + gamma G, and the step by
+    eta (R t + 2 gamma (G + lambda W)) + 4 u W. Clipping projects, which enlarges no error. W_{t+1} = |1 - eta lambda|
+    W_t + eta G from ||w_0||.
+    """
+    layer, bound = _head(problem).layer, closed_form_gradient_bound(problem, feature_norm)
+    unit = torch.finfo(problem.dtype).eps / 2
+    gamma = 4 * (samples + problem.dimension + layer.in_features + layer.out_features + 40) * unit
+    least, decay, longest = float(problem.decay.min()), float(problem.decay.max()), float(problem.initial().norm())
+    errors = []
+    for rate in rates:
+        residual = gamma * (1 + 2 * longest * feature_norm)
+        gradient = feature_norm * residual + 2 * gamma * (bound + decay * longest)
+        errors.append(rate * gradient + 4 * unit * longest)
+        longest = max(abs(1 - rate * least), abs(1 - rate * decay)) * longest + rate * bound
+    return tuple(errors)
+
+
+def require_within(problem: Problem, examples: Examples, feature_norm: float) -> None:
+    """What the closed forms assume of the data.
+
+    Raises Refused where some sample's features (the constant 1 of a bias included) are longer than ``feature_norm``,
+    or a class is given by anything but its index (two classes: 0 or 1).
+    """
+    targets, loss = examples.targets, str(problem.recipe.loss)
+    soft = loss == "cross_entropy" and targets.is_floating_point()
+    if soft or (loss == "binary_logistic" and not bool(((targets == 0) | (targets == 1)).all())):
+        raise Refused("The gradient's bound holds for targets that are one class.", "Give classes as indices.")
     longest = float(_head(problem).features(examples.inputs).double().norm(dim=1).max())
     if longest > feature_norm * (1 + 1e-6):
         raise Refused(
             f"A sample's features have norm {longest:.6g}, above feature_norm = {feature_norm:g}.",
             "Scale every sample's features, or declare a larger feature_norm.",
         )
+
+
+def measured_constants(problem: Problem, examples: Examples, points: Sequence[Tensor]) -> tuple[float, float]:
+    """L and G as seen at ``points`` (each (d,)): the largest spectral norm of the mean data Hessian (Lanczos) and the
+    longest data gradient of a sample.
+
+    Both are lower bounds of the truth, which holds over the whole path: a claim with them is ``estimated``.
+    """
+    seeded = torch.Generator().manual_seed(problem.training.seed)
+    start = torch.randn(problem.dimension, generator=seeded, dtype=problem.dtype).to(problem.device)
+    norms = [_spectral_norm(problem, examples, w, start) for w in points]
+    return max(norms), max(_longest_gradient(problem, examples, w) for w in points)
+
+
+def _spectral_norm(problem: Problem, examples: Examples, w: Tensor, start: Tensor) -> float:
+    def product(v: Tensor) -> Tensor:
+        return hessian_products(problem, w, examples.inputs, examples.targets, v.unsqueeze(0))[0]
+
+    largest, smallest = spectral_norm(product, start, LANCZOS)
+    return max(largest, -smallest)
+
+
+def _longest_gradient(problem: Problem, examples: Examples, w: Tensor) -> float:
+    rows = max(1, 2**24 // problem.dimension)
+    longest = 0.0
+    for first in range(0, len(examples), rows):
+        part = slice(first, first + rows)
+        gradients = problem.sample_gradients(w, examples.inputs[part], examples.targets[part])
+        longest = max(longest, float(gradients.norm(dim=1).max()))
+    return longest
 
 
 def lipschitz_ratio(gradient_difference: Tensor, weight_difference: Tensor) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,15 +12,20 @@ from torch import nn
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.descent import (
     Descent,
+    closed_form_gradient_bound,
     closed_form_smoothness,
     distance_of,
     lipschitz_ratio,
+    measured_constants,
+    proved_constants,
     published_h,
     published_sigma,
-    require_features_within,
+    require_within,
+    rounding_errors,
     tight_h,
 )
 from unlearning.protocol import Refused
+from unlearning.training import advance
 
 
 def test_theorem_3_1_by_hand() -> None:
@@ -65,7 +71,7 @@ def descent(**changes: object) -> Descent:
         "samples": 100,
         "forgotten": 2,
         "gradient_bound": 1.0,
-        "smoothness": 2.0,
+        "curvature": (-2.0, 2.0),
     }
     return Descent(**(given | changes))  # type: ignore[arg-type]
 
@@ -90,6 +96,15 @@ def test_varying_step_sizes_and_decay_by_hand() -> None:
     assert clipped.distance() == pytest.approx(0.032, rel=1e-12)
 
 
+def test_convex_steps_shrink_by_hand() -> None:
+    # .5, then growth max(|1 - .25*.4|, |1 - .25*2.4|) = .9: .02 * .9
+    shrinking = descent(rates=[0.5, 0.25], rewound=1, decay=(0.4, 0.4), curvature=(0.0, 2.0))
+    assert shrinking.distance() == pytest.approx(0.018, rel=1e-12)
+    # a step beyond 2/(lambda + L) expands again: |1 - 1.25 * 2.4| = 2
+    wild = descent(rates=[0.5, 1.25], rewound=1, decay=(0.4, 0.4), curvature=(0.0, 2.0))
+    assert wild.distance() == pytest.approx(0.04, rel=1e-12)
+
+
 def test_what_is_known_without_a_theorem_by_hand() -> None:
     assert descent().ignorance() == pytest.approx(10 * 2 * 0.05)
     # .5: 2*.5 = 1; .25: |1 - .25*.4| * 1 + .5 = 1.4
@@ -100,7 +115,7 @@ def test_what_is_known_without_a_theorem_by_hand() -> None:
 @pytest.mark.parametrize("steps", [50, 5_000])
 def test_a_vacuous_bound_is_refused_in_words(steps: int) -> None:
     with pytest.raises(Refused, match="vacuous: any two data sets"):
-        descent(rates=[1.0] * steps, rewound=1, smoothness=50.0).require_useful()
+        descent(rates=[1.0] * steps, rewound=1, curvature=(-50.0, 50.0)).require_useful()
     assert descent().require_useful() == descent().distance()
 
 
@@ -119,12 +134,16 @@ def test_the_distance_falls_as_more_is_rewound_and_grows_with_the_forgotten() ->
 # --- constants -------------------------------------------------------------------------------------------------
 
 
-def linear(loss: str, outputs: int, bias: bool = True) -> Problem:
+def linear(loss: str, outputs: int, bias: bool = True, **training: float | None) -> Problem:
     x = torch.randn(12, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     y = torch.arange(12) % max(2, outputs)
     names = [f"s{i}" for i in range(12)]
     recipe = Recipe(
-        lambda: nn.Linear(3, outputs, bias=bias), Samples(names, names, x, y), (x, y), loss, Training(epochs=1)
+        lambda: nn.Linear(3, outputs, bias=bias),
+        Samples(names, names, x, y),
+        (x, y),
+        loss,
+        Training(epochs=1, **training),
     )
     return Problem(recipe).double()
 
@@ -148,6 +167,89 @@ def test_no_sample_is_rougher_than_the_closed_form(loss: str, outputs: int, fact
         assert 0.2 * smoothness < worst <= smoothness * (1 + 1e-12)
 
 
+@pytest.mark.parametrize(("loss", "outputs"), [("cross_entropy", 4), ("binary_logistic", 1)])
+def test_no_gradient_is_longer_than_the_closed_form(loss: str, outputs: int) -> None:
+    problem = linear(loss, outputs)
+    everyone = problem.recipe.samples.examples()
+    longest = float((everyone.inputs.square().sum(1) + 1).max().sqrt())
+    bound = closed_form_gradient_bound(problem, longest)
+    w = torch.randn(problem.dimension, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    norms = [problem.sample_gradients(s * w, everyone.inputs, everyone.targets).norm(dim=1).max() for s in (1, 30)]
+    assert 0.5 * bound < float(max(norms)) <= bound
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs", "clip", "gradient_bound", "least"),
+    [
+        ("cross_entropy", 4, None, 2**0.5 * 3, 0.0),
+        ("cross_entropy", 4, 0.5, 0.5, -4.5),
+        ("cross_entropy", 4, 9.0, 2**0.5 * 3, 0.0),
+        ("binary_logistic", 1, 0.5, 0.5, 0.0),
+    ],
+)
+def test_proved_constants_say_what_is_convex(
+    loss: str, outputs: int, clip: float | None, gradient_bound: float, least: float
+) -> None:
+    problem = linear(loss, outputs, sample_clip=clip)
+    curvature, bound = proved_constants(problem, 3.0)
+    assert curvature == (pytest.approx(least), closed_form_smoothness(problem, 3.0))
+    assert bound == pytest.approx(gradient_bound)
+
+
+def test_a_loss_without_a_gradient_bound_is_refused() -> None:
+    with pytest.raises(Refused, match="no bounded gradient"):
+        proved_constants(linear("squared_error", 1), 3.0)
+
+
+def test_a_clipped_logistic_gradient_stays_monotone() -> None:
+    problem = linear("binary_logistic", 1)
+    everyone = problem.recipe.samples.examples()
+    generator = torch.Generator().manual_seed(3)
+    for i in range(len(everyone)):
+        x, y = everyone.inputs[i : i + 1], everyone.targets[i : i + 1]
+        for _ in range(30):
+            pair = [torch.randn(problem.dimension, generator=generator, dtype=torch.float64) for _ in range(2)]
+            grads = [problem.gradient(w, x, y) for w in pair]
+            clipped = [g * min(1.0, 0.4 / float(g.norm())) for g in grads]
+            assert float((clipped[0] - clipped[1]) @ (pair[0] - pair[1])) >= -1e-12
+
+
+@pytest.mark.parametrize(("loss", "outputs"), [("cross_entropy", 4), ("binary_logistic", 1)])
+@pytest.mark.parametrize("clip", [None, 0.3])
+def test_float32_steps_err_less_than_the_rounding_bound(loss: str, outputs: int, clip: float | None) -> None:
+    problem = linear(loss, outputs, sample_clip=clip, weight_decay=0.05)
+    everyone = problem.recipe.samples.examples()
+    coarse = problem.cast(torch.float32)
+    longest = float((everyone.inputs.square().sum(1) + 1).max().sqrt())
+    errors = rounding_errors(coarse, len(everyone), longest, [0.5] * 40)
+    assert rounding_errors(problem, len(everyone), longest, [0.5])[0] == pytest.approx(errors[0] * 2**-29, rel=1e-6)
+    rounded = replace(everyone, inputs=everyone.inputs.float())  # features are data: the same in both precisions
+    exact = replace(everyone, inputs=rounded.inputs.double())
+    w = coarse.initial()
+    worst = 0.0
+    for error in errors:
+        fine, _ = advance(problem, exact, exact.positions, w.double(), 0.5)
+        w, _ = advance(coarse, rounded, rounded.positions, w, 0.5)
+        worst = max(worst, float((w.double() - fine).norm()) / error)
+    assert 1e-5 < worst <= 1.0
+
+
+def test_rounding_adds_up_by_hand() -> None:
+    # 0.02, then growth .9 and two roundings of .003 before and after: (.02 + .006) * .9 + .006
+    done = descent(rates=[0.5, 0.25], rewound=1, decay=(0.4, 0.4), curvature=(0.0, 2.0), rounding=(0.003, 0.003))
+    assert done.distance() == pytest.approx(0.0294, rel=1e-12)
+
+
+def test_soft_targets_have_no_closed_form() -> None:
+    problem = linear("cross_entropy", 4)
+    everyone = problem.recipe.samples.examples()
+    with pytest.raises(Refused, match="one class"):
+        require_within(problem, replace(everyone, targets=torch.full((12, 4), 0.25)), 9.0)
+    logistic = linear("binary_logistic", 1)
+    with pytest.raises(Refused, match="one class"):
+        require_within(logistic, replace(everyone, targets=2 * everyone.targets - 1), 9.0)
+
+
 def test_clipping_a_sample_keeps_its_lipschitz_constant() -> None:
     problem = linear("cross_entropy", 4)
     everyone = problem.recipe.samples.examples()
@@ -165,6 +267,32 @@ def test_clipping_a_sample_keeps_its_lipschitz_constant() -> None:
     assert clipped > 100
 
 
+def test_measured_constants_equal_dense_ones() -> None:
+    problem = linear("cross_entropy", 4)
+    everyone = problem.recipe.samples.examples()
+    x, y = everyone.inputs, everyone.targets
+    generator = torch.Generator().manual_seed(2)
+    points = [torch.randn(problem.dimension, generator=generator, dtype=torch.float64) for _ in range(3)]
+    hessians = [torch.autograd.functional.hessian(lambda v: problem.mean_loss(v, x, y), w) for w in points]
+    lengths = [problem.gradient(w, x[i : i + 1], y[i : i + 1]).norm() for w in points for i in range(len(x))]
+    smoothness, gradient_bound = measured_constants(problem, everyone, points)
+    assert smoothness == pytest.approx(max(float(torch.linalg.matrix_norm(h, 2)) for h in hessians), rel=1e-9)
+    assert gradient_bound == pytest.approx(float(max(lengths)), rel=1e-12)
+
+
+def test_random_perturbations_read_the_smoothness_low() -> None:
+    problem = linear("cross_entropy", 4)
+    everyone = problem.recipe.samples.examples()
+    x, y = everyone.inputs, everyone.targets
+    w = problem.initial()
+    generator = torch.Generator().manual_seed(2)
+    ratios = []
+    for _ in range(20):
+        step = 1e-4 * torch.randn(problem.dimension, generator=generator, dtype=torch.float64)
+        ratios.append(lipschitz_ratio(problem.gradient(w + step, x, y) - problem.gradient(w, x, y), step))
+    assert max(ratios) < 0.8 * measured_constants(problem, everyone, [w])[0]
+
+
 def test_the_ratio_is_gradients_over_weights() -> None:
     assert lipschitz_ratio(torch.tensor([3.0, 4.0]), torch.tensor([0.0, 2.0])) == pytest.approx(2.5)
 
@@ -173,9 +301,9 @@ def test_a_sample_longer_than_declared_is_refused() -> None:
     problem = linear("cross_entropy", 4)
     everyone = problem.recipe.samples.examples()
     longest = float((everyone.inputs.square().sum(1) + 1).max().sqrt())
-    require_features_within(problem, everyone, longest)
+    require_within(problem, everyone, longest)
     with pytest.raises(Refused, match="above feature_norm"):
-        require_features_within(problem, everyone, longest * 0.99)
+        require_within(problem, everyone, longest * 0.99)
 
 
 def test_a_deep_model_has_no_closed_form() -> None:

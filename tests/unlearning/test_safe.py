@@ -404,5 +404,5 @@ def test_binary_logistic_models_are_served() -> None:
 
 @pytest.mark.parametrize("wrong", [{"mode": "both"}, {"reach": 0.0}, {"strength": -1.0}, {"cut": float("inf")}])
 def test_hyperparameters_are_checked(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
+    with pytest.raises(Refused, match=next(iter(wrong))):
         Safe(**wrong)  # type: ignore[arg-type]

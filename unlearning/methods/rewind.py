@@ -37,9 +37,9 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from unlearning.descent import Descent, closed_form_smoothness, require_features_within
+from unlearning.descent import Descent, proved_constants, require_within, rounding_errors
 from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State
-from unlearning.training import REFERENCES, advance, rate_of, replay, silent
+from unlearning.training import REFERENCES, advance, rate_of, replay, silent, train
 
 if TYPE_CHECKING:
     from unlearning.problem import Problem
@@ -74,7 +74,8 @@ class Checkpoint:
             )
         start = len(trajectory) - method.steps_of(len(trajectory))
         _, checkpoint, _ = next(replay(problem, examples, trajectory, start))
-        facts: dict[str, Json] = {"source": "checkpoint"}
+        full = all(len(batch) == len(examples) for batch in trajectory.batches)
+        facts: dict[str, Json] = {"source": "checkpoint", "full_batch": full}
         return Rewound(checkpoint, trajectory.batches[start:], trajectory.rates, facts)
 
 
@@ -110,6 +111,7 @@ class Proximal:
         batches = (examples.positions.cpu(),) * (steps - start)
         facts: dict[str, Json] = {
             "source": "proximal",
+            "full_batch": True,
             "round_trip": self._round_trip(problem, examples, checkpoint, learned.weights, rates[start:]),
         }
         return Rewound(checkpoint, batches, rates, facts)
@@ -143,6 +145,7 @@ class Proximal:
         return error
 
 
+PRECISIONS = ("training", "float64")
 SOURCES: Mapping[str, Source] = {"checkpoint": Checkpoint(), "proximal": Proximal()}
 
 
@@ -156,6 +159,8 @@ class Rewind:
         reference: what a thinned batch is divided by, ``renormalised`` or ``fixed-denominator``.
         feature_norm: for a linear head, a bound on the norm of a sample's features (the constant 1 of a bias
             included) that does not come from the data; checked at preparation. L follows from it in closed form.
+        precision: ``training`` repeats the steps in the training's own dtype; ``float64`` trains once more in float64
+            at preparation, because a proof counts rounding and float32's would drown it.
     """
 
     name: ClassVar[str] = "rewind"
@@ -165,14 +170,17 @@ class Rewind:
     source: str = "checkpoint"
     reference: str = "renormalised"
     feature_norm: float | None = None
+    precision: str = "training"
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction is {self.fraction}: choose a share of the training in (0, 1]")
+            raise Refused(f"fraction is {self.fraction}.", "Choose a share of the training in (0, 1].")
         if self.source not in SOURCES:
-            raise ValueError(f"source is {self.source!r}: choose one of {', '.join(SOURCES)}")
+            raise Refused(f"source is {self.source!r}.", f"Choose one of {', '.join(SOURCES)}.")
         if self.reference not in REFERENCES:
-            raise ValueError(f"reference is {self.reference!r}: choose one of {', '.join(REFERENCES)}")
+            raise Refused(f"reference is {self.reference!r}.", f"Choose one of {', '.join(REFERENCES)}.")
+        if self.precision not in PRECISIONS:
+            raise Refused(f"precision is {self.precision!r}.", f"Choose one of {', '.join(PRECISIONS)}.")
 
     def steps_of(self, steps: int) -> int:
         """K: ``fraction`` of T = ``steps``, to the nearest whole step, at least one."""
@@ -186,16 +194,16 @@ class Rewind:
                 "Use newton or retrain, or train without converge.",
             )
         if self.feature_norm is not None:
-            require_features_within(problem, examples, self.feature_norm)
+            require_within(problem, examples, self.feature_norm)
+        if self.precision == "float64" and learned.weights.dtype != torch.float64:
+            problem, learned = problem.double(), _again(problem.double(), examples, progress)
         rewound = SOURCES[self.source].rewind(self, problem, examples, learned)
         progress(1.0)
-        full = all(len(batch) == len(examples) for batch in rewound.batches)
         facts: dict[str, Json] = {
             "samples": len(examples),
             "forgotten": 0,
             "steps": len(rewound.rates),
             "rewound": len(rewound.batches),
-            "full_batch": full,
         }
         tensors = {
             "checkpoint": rewound.checkpoint,
@@ -219,18 +227,21 @@ class Rewind:
         if not forget:
             return Forgotten(state)
         kept = _retained(state, forget, retain)
-        w = state.tensors["checkpoint"]
+        w = state.tensors["checkpoint"].to(problem.device)
+        problem = problem.cast(w.dtype)
         rates = state.tensors["rates"].tolist()[-_count(state, "rewound") :]
         for positions, rate in zip(_unpack(state), rates, strict=True):
             w, _ = advance(problem, kept, positions, w, rate, reference=self.reference)
         if not bool(torch.isfinite(w).all()):
             raise Refused("The weights are not finite after the repeated steps.", "Retrain at a lower learning rate.")
-        absent = ~torch.isin(state.tensors["positions"], kept.positions.cpu())
+        absent = ~torch.isin(state.tensors["positions"].cpu(), kept.positions.cpu())
         facts = dict(state.facts) | {"forgotten": int(absent.sum())}
         return Forgotten(replace(state, weights=w, facts=facts), {"steps": len(rates)})
 
-    def descent(self, problem: Problem, state: State, *, smoothness: float, gradient_bound: float) -> Descent:
-        """What the bound depends on, with given L and G (measured ones make it ``estimated``).
+    def descent(
+        self, problem: Problem, state: State, *, curvature: tuple[float, float], gradient_bound: float
+    ) -> Descent:
+        """What the bound depends on, with given (-L, L) and G (measured ones make it ``estimated``).
 
         Raises Refused for mini-batches: the theorem is about full-batch gradient descent.
         """
@@ -242,27 +253,32 @@ class Rewind:
             samples=_count(state, "samples"),
             forgotten=_count(state, "forgotten"),
             gradient_bound=gradient_bound,
-            smoothness=smoothness,
+            curvature=curvature,
             decay=(float(problem.decay.min()), float(problem.decay.max())),
             step_clip=problem.training.clip,
             reference=self.reference,
         )
 
     def proved(self, problem: Problem, state: State) -> Descent:
-        """The same with constants that need no data: L in closed form, G = ``Training.sample_clip``.
+        """The same with constants that need no data (``descent.proved_constants``), rounding included.
 
-        Its ``require_useful()`` bounds the distance to the clipped retraining in exact arithmetic. Raises Refused
-        where a condition of that proof is missing.
+        Its ``require_useful()`` bounds the distance to the same training (w_0, T steps, clipping) on the retained
+        samples. Raises Refused where a condition of that proof is missing.
         """
-        clip = problem.training.sample_clip
-        if clip is None:
-            raise Refused("Nothing bounds a sample's gradient.", "Set sample_clip in the training.")
         if self.feature_norm is None:
             raise Refused("No bound of the features' norm is declared.", "Set the method's option feature_norm.")
-        if state.facts["source"] != "checkpoint":
-            raise Refused("The proof needs the training's own checkpoint.", "Train here, with source=checkpoint.")
-        smoothness = closed_form_smoothness(problem, self.feature_norm)
-        return self.descent(problem, state, smoothness=smoothness, gradient_bound=clip)
+        if state.facts["source"] != "checkpoint" or problem.recipe.weights is not None:
+            raise Refused("The proof needs this recipe's own checkpoint.", "Train here, with source=checkpoint.")
+        work = problem.cast(state.weights.dtype)
+        curvature, gradient_bound = proved_constants(work, self.feature_norm)
+        descent = self.descent(work, state, curvature=curvature, gradient_bound=gradient_bound)
+        return replace(descent, rounding=rounding_errors(work, descent.samples, self.feature_norm, descent.rates))
+
+
+def _again(problem: Problem, examples: Examples, progress: Progress) -> Learned:
+    if problem.recipe.weights is not None:
+        raise Refused("A model trained elsewhere cannot be trained again in float64.", "Set precision=training.")
+    return train(problem, examples, progress=progress)
 
 
 def _retained(state: State, forget: ForgetSet, retain: Examples | None) -> Examples:
@@ -270,7 +286,7 @@ def _retained(state: State, forget: ForgetSet, retain: Examples | None) -> Examp
         raise Refused("Rewinding needs the retained samples, and none were given.", "Hand over everyone who stays.")
     if len(retain) == 0:
         raise Refused("Nobody would be left to train on.", "Delete the model instead.")
-    trained = state.tensors["positions"]
+    trained = state.tensors["positions"].cpu()
     gone = torch.tensor(forget.positions, dtype=torch.int64)
     if not bool(torch.isin(gone, trained).all()):
         raise Refused("A sample of the forget set was never trained on.", "Forget samples of this training alone.")

@@ -223,13 +223,13 @@ class Safe:
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
-            raise ValueError(f"mode is {self.mode!r}: choose one of {', '.join(MODES)}")
+            raise Refused(f"mode is {self.mode!r}.", f"Choose one of {', '.join(MODES)}.")
         for name in ("reach", "shrinkage", "ridge", "cut", "features"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} is {value}: choose a finite number above zero")
+                raise Refused(f"{name} is {value}.", "Choose a finite number above zero.")
         if not (math.isfinite(self.strength) and self.strength >= 0):
-            raise ValueError(f"strength is {self.strength}: choose a finite number, zero or above")
+            raise Refused(f"strength is {self.strength}.", "Choose a finite number, zero or above.")
 
     def prepare(
         self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = lambda _: None
@@ -269,6 +269,7 @@ class Safe:
         """
         if not forget:
             return Forgotten(state)
+        state = replace(state, tensors={name: value.to(problem.device) for name, value in state.tensors.items()})
         examples = _samples_of(forget)
         left = _strike(state.tensors["left"], examples.positions)
         samples, gone = _count(state, "samples"), _count(state, "forgotten")

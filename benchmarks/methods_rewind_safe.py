@@ -1,0 +1,156 @@
+"""Rewind's time against retraining's, and SAFE's time and accuracy over a stream.
+
+``python -m benchmarks.methods_rewind_safe`` prints the table, with ``--json`` one row a line. CPU seconds on the
+scikit-learn digits (1,437 training images). Every figure is a ratio of two things measured in one run, or a
+difference of accuracies; ``rows`` gives name, value, target, unit and both sides' raw figures.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+from unlearning import Problem, Recipe, Samples, Training
+from unlearning.methods.retrain import Retrain
+from unlearning.methods.rewind import Rewind
+from unlearning.methods.safe import Safe
+from unlearning.protocol import Examples, ForgetSet, Learned
+from unlearning.training import train
+
+SHARES = (0.1, 0.22, 0.41, 0.61, 0.81)
+"""K/T"""
+ROUNDS, PER_ROUND = 40, 25
+GENERATOR = torch.Generator().manual_seed(0)
+Row = dict[str, object]
+
+
+def rows() -> Iterator[Row]:
+    """Every measurement of this file."""
+    yield from rewind_rows()
+    yield from safe_rows()
+
+
+def rewind_rows(steps: int = 200, repeats: int = 5) -> Iterator[Row]:
+    """A release's CPU seconds over a retrain's, divided by K/T; and its distance to that retrain over doing nothing."""
+    problem, examples, learned = trained(Training(epochs=steps, learning_rate=0.5, weight_decay=1e-4))
+    gone = torch.randperm(len(examples), generator=torch.Generator().manual_seed(1))[:72].sort().values
+    forget = ForgetSet(frozenset(examples.only(gone).holders), tuple(gone.tolist()))
+    retain = examples.without(gone)
+    retrain = Retrain()
+    prepared = retrain.prepare(problem, examples, learned)
+    reference = retrain.forget(problem, prepared, forget, retain, GENERATOR).state.weights
+    untouched = distance(learned.weights, reference)
+    for share in SHARES:
+        method = Rewind(fraction=share)
+        state = method.prepare(problem, examples, learned)
+        slow, fast = [], []
+        for _ in range(repeats):
+            slow.append(cpu_seconds(lambda: retrain.forget(problem, prepared, forget, retain, GENERATOR)))
+            fast.append(cpu_seconds(lambda m=method, s=state: m.forget(problem, s, forget, retain, GENERATOR)))
+        cost = statistics.median(fast) / statistics.median(slow) / share
+        yield row(f"rewind K/T={share}: time / (K/T of a retrain)", cost, "<= 1.1", "ratio", rewind=fast, retrain=slow)
+        done = method.forget(problem, state, forget, retain, GENERATOR).state.weights
+        gap = distance(done, reference)
+        yield row(
+            f"rewind K/T={share}: distance to retraining / untouched's",
+            gap / untouched,
+            "falls",
+            "ratio",
+            rewind=gap,
+            untouched=untouched,
+        )
+
+
+def safe_rows() -> Iterator[Row]:
+    """Time per round over a stream of 40 rounds of 25, and what freezing costs in accuracy at round 20."""
+    problem, examples, learned = trained(Training(epochs=40, batch_size=64, learning_rate=0.5))
+    order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(2))
+    sets = [order[i * PER_ROUND : (i + 1) * PER_ROUND].sort().values for i in range(ROUNDS)]
+    accuracy = {}
+    for mode in ("freeze", "keep"):
+        method = Safe(mode=mode)
+        state = method.prepare(problem, examples, learned)
+        seconds, weights = [], []
+        for gone in sets:
+            given = examples.only(gone)
+            forget = ForgetSet(frozenset(given.holders), tuple(gone.tolist()), given)
+            seconds.append(median_seconds(lambda m=method, s=state, f=forget: m.forget(problem, s, f, None, GENERATOR)))
+            state = method.forget(problem, state, forget, None, GENERATOR).state
+            weights.append(state.weights)
+        growth = statistics.median(seconds[-10:]) / statistics.median(seconds[:10])
+        target = "<= 1.25" if mode == "freeze" else "grows"
+        yield row(f"safe {mode}: time of rounds 31-40 / rounds 1-10", growth, target, "ratio", seconds=seconds)
+        accuracy[mode] = accuracies(problem, examples, weights[19], torch.cat(sets[:20]))
+    for name in ("retained", "forgotten", "holdout"):
+        points = 100 * (accuracy["freeze"][name] - accuracy["keep"][name])
+        raw = {mode: accuracy[mode][name] for mode in accuracy}
+        yield row(f"safe freeze - keep: {name} accuracy at round 20", points, "reported", "points", **raw)
+
+
+def accuracies(problem: Problem, examples: Examples, w: Tensor, gone: Tensor) -> dict[str, float]:
+    retained, forgotten = examples.without(gone), examples.only(gone)
+    return {
+        "retained": problem.accuracy(w, retained.inputs, retained.targets),
+        "forgotten": problem.accuracy(w, forgotten.inputs, forgotten.targets),
+        "holdout": problem.accuracy(w, *problem.recipe.holdout),
+    }
+
+
+def trained(training: Training) -> tuple[Problem, Examples, Learned]:
+    """A network of 4,810 weights, trained on the digits as ``training`` says."""
+    x, y, order = digits()
+    chosen, held = order[:1437], order[1437:]
+    names = [f"image-{i}" for i in chosen.tolist()]
+    recipe = Recipe(
+        lambda: nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10)),
+        Samples(names, names, x[chosen], y[chosen]),
+        (x[held], y[held]),
+        "cross_entropy",
+        training,
+    )
+    problem = Problem(recipe)
+    examples = recipe.samples.examples()
+    return problem, examples, train(problem, examples)
+
+
+@cache
+def digits() -> tuple[Tensor, Tensor, Tensor]:
+    x, y = load_digits(return_X_y=True)
+    inputs = torch.tensor(x, dtype=torch.float32)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    return inputs / inputs.norm(dim=1, keepdim=True), torch.tensor(y), order
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    return float((a - b).norm())
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def median_seconds(work: Callable[[], object], repeats: int = 5) -> float:
+    return statistics.median(cpu_seconds(work) for _ in range(repeats))
+
+
+def row(name: str, value: float, target: str, unit: str, **raw: object) -> Row:
+    return {"name": name, "value": value, "target": target, "unit": unit, "raw": raw}
+
+
+def line_of(measured: Row) -> str:
+    return f"{measured['value']:9.3f} {measured['unit']:7} {measured['target']:9} {measured['name']}"
+
+
+if __name__ == "__main__":
+    for measured in rows():
+        print(json.dumps(measured) if "--json" in sys.argv else line_of(measured))
