@@ -56,7 +56,7 @@ def quadratic(**training: Any) -> ul.Recipe:
 
 def network(**training: Any) -> ul.Recipe:
     """A small tanh network under cross entropy, shuffled batches that are clipped now and then."""
-    settings = {"epochs": 5, "batch_size": 16, "learning_rate": 0.2, "weight_decay": 1e-2, "clip": 0.9, **training}
+    settings = {"epochs": 5, "batch_size": 16, "learning_rate": 0.2, "weight_decay": 1e-2, "clip": 0.5, **training}
     samples = _samples(_classes)
     return ul.Recipe(
         model=lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)),
