@@ -1,7 +1,9 @@
 """The papers' table for a user's own model: every method beside the retrained and the untouched model.
 
-Measurements, never claims. Accuracies and attacks look at y (after noise); distances are those of w~, which is what
-a claim's cap bounds. One seed fixes the forget set and, where we train, the training (its seed plus this one).
+Measurements, never claims. They look at what the method itself gives, not at what a release makes of it when it works
+on until its bound is under the cap; accuracies and attacks with the release's noise, distances without. Two fields look
+at what would be published: ``published_accuracy`` and ``difference_attack_top1``. One seed fixes the forget set and,
+where we train, the training (its seed plus this one).
 """
 
 from __future__ import annotations
@@ -57,10 +59,19 @@ class Certified:
 class Certify(Protocol):
     """Turns a method's result into a release. Raises Refused where the required basis cannot be had."""
 
-    def __call__(self, problem: Problem, method: str, forgotten: Forgotten, retain: Examples) -> Certified: ...
+    def __call__(
+        self, problem: Problem, method: str, forgotten: Forgotten, *, forget: ForgetSet, retain: Examples
+    ) -> Certified: ...
 
 
-def uncertified(problem: Problem, method: str, forgotten: Forgotten, retain: Examples) -> Certified:  # noqa: ARG001
+def uncertified(
+    problem: Problem,  # noqa: ARG001  (the signature of Certify)
+    method: str,  # noqa: ARG001
+    forgotten: Forgotten,
+    *,
+    forget: ForgetSet,  # noqa: ARG001
+    retain: Examples,  # noqa: ARG001
+) -> Certified:
     """No claim and no noise: y is w~."""
     return Certified(forgotten.state.weights)
 
@@ -182,10 +193,11 @@ class _Prepared:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """One release to be measured."""
+    """One release to be measured. ``weights`` (d,) are the method's own, before certification."""
 
     name: str
     reference: str
+    weights: Tensor
     certified: Certified
     size: int
     prepare_seconds: float | None = None
@@ -246,11 +258,12 @@ def _release(
     start = clock()
     forgotten = release(prepared.method, scene.problem, state, forget, retain, generator=_generator(scene))
     between = clock()
-    certified = scene.instruments.certify(scene.problem, prepared.name, forgotten, retain)
+    certified = scene.instruments.certify(scene.problem, prepared.name, forgotten, forget=forget, retain=retain)
     end = clock()
     outcome = _Outcome(
         prepared.name,
         prepared.reference,
+        forgotten.state.weights,
         certified,
         prepared.size,
         prepared.seconds,
@@ -262,11 +275,11 @@ def _release(
 
 def _measured(scene: _Scene, case: _Case, outcome: _Outcome) -> Row:
     problem, gone = scene.problem, scene.examples.only(torch.tensor(case.forget.positions))
-    published = _noised(outcome.certified, scene.seed)
+    shown = _noised(replace(outcome.certified, weights=outcome.weights), scene.seed)
     reference, seconds = scene.retrained(outcome.reference, case.forget)
     guess = membership(
         problem,
-        published,
+        shown,
         scene.instruments.classifier,
         forgotten=gone.inputs,
         retained=case.retain.inputs,
@@ -281,14 +294,15 @@ def _measured(scene: _Scene, case: _Case, outcome: _Outcome) -> Row:
         m=len(gone),
         reference=outcome.reference,
         round=outcome.round,
-        **_geometry(scene.learned.weights, outcome.certified.weights, reference),
-        retained_accuracy=_accuracy(problem, published, case.retain.inputs, case.retain.targets),
-        forgotten_accuracy=_accuracy(problem, published, gone.inputs, gone.targets),
-        test_accuracy=_accuracy(problem, published, *scene.holdout),
+        **_geometry(scene.learned.weights, outcome.weights, reference),
+        retained_accuracy=_accuracy(problem, shown, case.retain.inputs, case.retain.targets),
+        forgotten_accuracy=_accuracy(problem, shown, gone.inputs, gone.targets),
+        test_accuracy=_accuracy(problem, shown, *scene.holdout),
+        published_accuracy=_accuracy(problem, _noised(outcome.certified, scene.seed), *scene.holdout),
         mia_accuracy=guess.accuracy,
         mia_auc=guess.auc,
-        lira_auc=None if case.shadow is None else likelihood_ratio_auc(problem, published, case.shadow),
-        relearn_epochs=relearn_epochs(problem, published, scene.learned.weights, gone, scene.plan.relearn_limit),
+        lira_auc=None if case.shadow is None else likelihood_ratio_auc(problem, shown, case.shadow),
+        relearn_epochs=relearn_epochs(problem, shown, scene.learned.weights, gone, scene.plan.relearn_limit),
         difference_attack_top1=outcome.top1,
         prepare_seconds=outcome.prepare_seconds,
         forget_seconds=outcome.forget_seconds,
@@ -341,8 +355,8 @@ def _rounds(scene: _Scene, rounds: int, samples: int) -> tuple[ForgetSet, ...]:
 
 
 def _untouched(case: _Case, scene: _Scene) -> _Outcome:  # noqa: ARG001  (the same for every forget set)
-    certified = Certified(scene.learned.weights)
-    return _Outcome(UNTOUCHED, scene.plan.reference, certified, _bytes_of(State(scene.learned.weights)))
+    weights = scene.learned.weights
+    return _Outcome(UNTOUCHED, scene.plan.reference, weights, Certified(weights), _bytes_of(State(weights)))
 
 
 def _refusal(scene: _Scene, case: _Case, prepared: _Prepared, reason: str) -> Row:

@@ -39,7 +39,7 @@ class Row:
     """One method, forget set and seed. None: not measured (left out, or the method refused: see ``refused``).
 
     n samples before, m forgotten. ``cosine`` is between the method's step and the retraining's. ``round`` counts
-    the releases of a stream from 1.
+    the releases of a stream from 1. ``published_accuracy`` is the holdout accuracy of what a release would publish.
     """
 
     method: str
@@ -56,6 +56,7 @@ class Row:
     retained_accuracy: float | None = None
     forgotten_accuracy: float | None = None
     test_accuracy: float | None = None
+    published_accuracy: float | None = None
     mia_accuracy: float | None = None
     mia_auc: float | None = None
     lira_auc: float | None = None

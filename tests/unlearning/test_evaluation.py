@@ -102,15 +102,24 @@ def test_rows_are_plain_json(rows) -> None:
         assert json.loads(json.dumps(row.to_json(), allow_nan=False))["method"] == row.method
 
 
-def test_accuracies_are_those_of_the_noised_weights_and_distances_those_before_noise() -> None:
-    def drowned(problem, method, forgotten, retain) -> Certified:
-        return Certified(forgotten.state.weights, sigma=1e4, claim={"basis": "proved"})
+def test_accuracies_are_with_noise_distances_without_and_the_published_accuracy_is_the_releases() -> None:
+    def replaced(problem, method, forgotten, *, forget, retain) -> Certified:
+        assert len(retain) + len(forget.positions) == 60
+        return Certified(0 * forgotten.state.weights, sigma=1e4, claim={"basis": "proved"})
 
-    plan = dataclasses.replace(PLAN, seeds=(0,), shadows=0, trials=0)
-    _, row = evaluate(memorising(), {"retrain": Retrain()}, plan, instruments(certify=drowned))
-    assert row.distance_to_retrain == 0.0
-    assert row.retained_accuracy < 0.6  # a memorising model has 1.0
-    assert (row.claim, row.lira_auc, row.difference_attack_top1) == ({"basis": "proved"}, None, None)
+    def accuracies(sigma: float) -> Row:
+        def drowned(problem, method, forgotten, *, forget, retain) -> Certified:
+            return dataclasses.replace(replaced(problem, method, forgotten, forget=forget, retain=retain), sigma=sigma)
+
+        plan = dataclasses.replace(PLAN, seeds=(0,), shadows=0, trials=0)
+        return evaluate(memorising(), {"retrain": Retrain()}, plan, instruments(certify=drowned))[1]
+
+    quiet, drowned = accuracies(0.0), accuracies(1e4)
+    assert quiet.distance_to_retrain == drowned.distance_to_retrain == 0.0
+    assert quiet.retained_accuracy > 0.95 and drowned.retained_accuracy < 0.6
+    zeros = float((memorising().holdout[1] == 0).double().mean())  # all outputs equal: the first class
+    assert quiet.published_accuracy == pytest.approx(zeros)
+    assert (quiet.claim, quiet.lira_auc, quiet.difference_attack_top1) == ({"basis": "proved"}, None, None)
 
 
 def test_a_stream_forgets_more_each_round_and_resumes_from_its_own_state() -> None:

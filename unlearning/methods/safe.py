@@ -240,6 +240,7 @@ class Safe:
         be that sample).
         """
         origin = learned.weights.detach().clone()
+        problem = problem.cast(origin.dtype)
         classes = self._classes(problem, origin, examples)
         axes = self._axes(examples.inputs)
         points = _points(examples.inputs, axes)
@@ -277,6 +278,7 @@ class Safe:
             raise Refused(f"Nobody of the {samples} samples would be left.", "Delete the model instead.")
 
         origin = state.tensors["origin"]
+        problem = problem.cast(origin.dtype)
         after = _unpack("now", state).without(_points(examples.inputs, state.tensors["axes"]), examples.targets)
         forgetting, remembered = MODES[self.mode].forgetting(self, problem, state, after, examples.inputs)
         retained = state.tensors["retained"] - _gradient_sum(problem, origin, examples)

@@ -1,0 +1,127 @@
+"""`python -m workers.evaluate`: a table, JSON and a plot for a recipe, without a service."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from workers.evaluate import main, support_vectors
+
+ROOT = Path(__file__).parents[2]
+
+RECIPE = """
+import torch, unlearning as ul
+
+def recipe():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(90, 5, generator=generator)
+    y = (x[:, 0] + 0.5 * torch.randn(90, generator=generator) > 0).long()
+    return ul.Recipe(
+        model=lambda: torch.nn.Linear(5, 2, bias=False),
+        samples=ul.Samples([f"s{i}" for i in range(60)], [f"p{i // 3}" for i in range(60)], x[:60], y[:60]),
+        holdout=(x[60:], y[60:]),
+        loss="cross_entropy",
+        training=ul.Training(epochs=3, weight_decay=0.05, converge=1e-8),
+    )
+"""
+
+QUICK = ["--seeds", "2", "--shadows", "4", "--trials", "3", "--device", "cpu"]
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "small.py"
+    path.write_text(RECIPE)
+    return path
+
+
+def test_all_methods_get_a_row_for_each_seed_as_json_and_a_plot_as_png(recipe: Path, tmp_path: Path) -> None:
+    plot = tmp_path / "plots" / "small.png"
+    command = [sys.executable, "-m", "workers.evaluate", "--recipe", str(recipe), *QUICK, "--forget", "10%,20%"]
+    done = subprocess.run(
+        [*command, "--json", "--plot", str(plot)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    names = {"untouched", "retrain", "recollection", "newton", "mini", "rewind", "safe"}
+    assert {(row["method"], row["seed"], row["forget_fraction"]) for row in rows} == {
+        (name, seed, share) for name in names for seed in (0, 1) for share in (0.1, 0.2)
+    }
+    by_method = {row["method"]: row for row in rows if row["seed"] == 0 and row["forget_fraction"] == 0.1}
+    assert by_method["retrain"]["distance_to_retrain"] == 0.0
+    assert by_method["retrain"]["claim"]["basis"] == "exact"
+    assert by_method["newton"]["claim"]["basis"] == "proved" and by_method["newton"]["claim"]["epsilon"] < 1
+    assert by_method["newton"]["claim"]["samples"] == 6 and by_method["newton"]["claim"]["people"] == 2
+    assert by_method["rewind"]["refused"].startswith("A model that was trained to convergence")
+    data = plot.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    assert min(struct.unpack(">II", data[16:24])) > 300
+
+
+def test_the_table_names_methods_and_refusals(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--recipe", str(recipe), *QUICK, "--methods", "newton,rewind"]) == 0
+    shown = capsys.readouterr().out
+    assert "newton" in shown and "untouched" in shown and "proved" in shown
+    assert shown.count("rewind: A model that was trained to convergence") == 1
+
+
+def test_a_stream_has_a_row_for_each_round(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plot = tmp_path / "stream.png"
+    arguments = ["--recipe", str(recipe), *QUICK, "--methods", "newton", "--stream", "3x6", "--json"]
+    assert main([*arguments, "--plot", str(plot)]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["seed"], row["round"], row["m"]) for row in rows] == [
+        (seed, turn, 6 * turn) for seed in (0, 1) for turn in (1, 2, 3)
+    ]
+    assert plot.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--methods", "magic"], "method is 'magic'. Allowed:"),
+        (["--forget", "lots"], "Write 5% or 0.05"),
+        (["--forget", "150%"], "Each must lie between 0 and 1"),
+        (["--forget", "99.9%"], "leaves nobody"),
+        (["--stream", "20"], "Write rounds x samples"),
+        (["--epsilon", "-1"], "epsilon is -1.0"),
+        (["--shadows", "3"], "even number"),
+        (["--options", "[]"], "must be a JSON object"),
+        (["--options", "{"], "must be a JSON object"),
+        (["--options", '{"newton": {"speed": 1}}'], "newton has no option 'speed'"),
+        (["--seeds", "0"], "seeds is empty"),
+    ],
+)
+def test_a_wrong_argument_is_one_line_and_a_hint(
+    recipe: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    base = ["--recipe", str(recipe), *QUICK, "--methods", "newton"]
+    assert main([*base, *arguments]) == 2
+    told = capsys.readouterr().err
+    assert message in " ".join(told.split())
+    assert "Traceback" not in told
+
+
+def test_a_missing_recipe_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--recipe", str(tmp_path / "nothing.py"), *QUICK]) == 2
+    assert "no recipe 'nothing'" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_required_basis_that_a_method_lacks_is_its_refusal(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--recipe", str(recipe), *QUICK, "--methods", "newton", "--require", "exact", "--json"]) == 0
+    rows = [row for row in json.loads(capsys.readouterr().out) if row["method"] == "newton"]
+    assert all(row["refused"].startswith("The policy requires the basis exact") for row in rows)
+
+
+def test_the_support_vectors_separate_a_ring_from_its_middle() -> None:
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(400, 2, generator=generator, dtype=torch.float64)
+    labels = (points.norm(dim=1) > 1.2).double()
+    scores = support_vectors(points[:200], labels[:200], points[200:])
+    assert float(((scores > 0).double() == labels[200:]).double().mean()) > 0.9

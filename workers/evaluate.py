@@ -1,0 +1,272 @@
+"""The papers' table for a recipe: ``python -m workers.evaluate --recipe PATH``, without a running service."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+from torch import Tensor
+
+from unlearning.certificate import Basis, Reference
+from unlearning.evaluation import Certified, Instruments, evaluate, stream
+from unlearning.measurements import Plan, Row, Spread, spread
+from unlearning.methods import NAMES
+from unlearning.policy import Policy, PolicyError
+from unlearning.problem import Problem
+from unlearning.protocol import Examples, ForgetSet, Forgotten, Method, Refused
+from unlearning.recipe import Recipe, RecipeError
+from workers import plots, recipes
+from workers.bench import Bench, device_of, method_of
+from workers.certify import CapNotReached, Size, Terms, basis_of, certify
+
+ANY_EFFECTIVENESS = 1e9
+"""evaluation measures what registration would refuse: that is what it is for"""
+
+COLUMNS = {
+    "effectiveness": "effectiveness",
+    "cosine": "cosine",
+    "retained_accuracy": "RA",
+    "forgotten_accuracy": "FA",
+    "test_accuracy": "TA",
+    "published_accuracy": "published",
+    "mia_accuracy": "MIA",
+    "lira_auc": "LiRA",
+    "relearn_epochs": "relearn",
+    "difference_attack_top1": "named",
+    "prepare_seconds": "prepare s",
+    "forget_seconds": "forget s",
+    "retrain_seconds": "retrain s",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asked for. ``rounds`` and ``per_round`` are 0 unless a stream is asked for."""
+
+    recipe: Recipe
+    policies: Mapping[str, Policy]
+    plan: Plan
+    device: torch.device
+    rounds: int = 0
+    per_round: int = 0
+
+    def methods(self) -> dict[str, Method]:
+        return {name: method_of(policy) for name, policy in self.policies.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 0, or 2 with one line and a hint on standard error."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    console = Console(stderr=True)
+    try:
+        request = _request(given)
+        with _bar(console) as show:
+            rows = measure(request, show)
+        if given.plot:
+            console.print(f"Plot written to {plots.draw(rows, request.policies, given.plot)}")
+    except (Refused, RecipeError, PolicyError) as error:
+        console.print(f"{error.what} {error.hint}", style="red", highlight=False)
+        return 2
+    except ValueError as error:
+        console.print(str(error), style="red", highlight=False)
+        return 2
+    if given.json:
+        sys.stdout.write(json.dumps([row.to_json() for row in rows], indent=2, allow_nan=False) + "\n")
+    else:
+        _show(rows)
+    return 0
+
+
+def measure(request: Request, progress: Callable[[float], None]) -> tuple[Row, ...]:
+    """All rows that the request asks for."""
+    methods = request.methods()
+    instruments = Instruments(
+        clock=time.perf_counter,
+        classifier=support_vectors,
+        certify=_certifier(request, methods),
+        progress=progress,
+    )
+    if not request.rounds:
+        return evaluate(request.recipe, methods, request.plan, instruments, request.device)
+    return stream(
+        request.recipe,
+        methods,
+        request.plan,
+        instruments,
+        rounds=request.rounds,
+        samples=request.per_round,
+        device=request.device,
+    )
+
+
+def support_vectors(features: Tensor, labels: Tensor, judged: Tensor) -> Tensor:
+    """SAFE's membership attack: a support vector classifier with a radial kernel on standardised outputs."""
+    machine = make_pipeline(StandardScaler(), SVC(kernel="rbf"))
+    machine.fit(features.numpy(), labels.numpy())
+    return torch.from_numpy(machine.decision_function(judged.numpy()))
+
+
+def _certifier(request: Request, methods: Mapping[str, Method]) -> Callable[..., Certified]:
+    """Certify as a release of the service would: the strongest basis that the model has, and its noise."""
+
+    def certified(
+        problem: Problem, method: str, forgotten: Forgotten, *, forget: ForgetSet, retain: Examples
+    ) -> Certified:
+        policy = request.policies[method]
+        terms = _terms(policy, basis_of(policy, problem), forgotten, len(retain) + len(forget.positions))
+        bench = Bench(request.recipe, problem, methods[method], digest="")
+        size = Size(len(forget.positions), len(forget.holders))
+        try:
+            made = certify(bench, terms, forgotten, retain, size)
+        except CapNotReached:
+            raise Refused("The bound stays above delta_cap.", "Raise delta_cap and sigma together.") from None
+        return Certified(made.state.weights, policy.sigma, made.claim.to_json())
+
+    return certified
+
+
+def _terms(policy: Policy, basis: Basis, forgotten: Forgotten, count: int) -> Terms:
+    report = forgotten.state.facts.get("report")
+    named = report.get("reference") if isinstance(report, dict) else None
+    budget = policy.budget(basis)
+    return Terms(
+        method=policy.method,
+        basis=basis,
+        reference=Reference(named) if isinstance(named, str) else policy.reference or Reference.RENORMALISED,
+        sigma=policy.sigma,
+        delta_cap=policy.delta_cap,
+        delta=policy.delta,
+        charge=budget.charge,
+        spent=0,
+        limit=budget.limit,
+        count=count,
+        releases=0,
+    )
+
+
+def _request(given: argparse.Namespace) -> Request:
+    loaded = recipes.load(*_place(given.recipe))
+    names = NAMES if given.methods == "all" else tuple(given.methods.split(","))
+    options = _options(given.options)
+    shared = {"epsilon": given.epsilon, "delta": given.delta, "sigma": given.sigma, "delta_cap": given.delta_cap}
+    shared |= {"require": given.require, "threshold": ANY_EFFECTIVENESS}
+    policies = {name: Policy.from_json({**shared, "method": name, "options": options.get(name)}) for name in names}
+    rounds, per_round = _stream(given.stream)
+    plan = Plan(
+        fractions=tuple(_fraction(part) for part in given.forget.split(",")),
+        seeds=tuple(range(given.seeds)),
+        shadows=given.shadows,
+        trials=given.trials,
+    )
+    return Request(loaded.recipe, policies, plan, device_of(given.device), rounds, per_round)
+
+
+def _options(text: str) -> dict[str, Any]:
+    try:
+        options = json.loads(text)
+    except json.JSONDecodeError:
+        options = None
+    if not isinstance(options, dict):
+        raise ValueError(f'--options is {text!r}. It must be a JSON object by method: {{"rewind": {{"steps": 10}}}}.')
+    return options
+
+
+def _place(path: str) -> tuple[Path, str]:
+    """A recipe's folder and name there, from the path of its file or folder."""
+    place = Path(path).resolve()
+    return place.parent, place.stem if place.suffix == ".py" else place.name
+
+
+def _fraction(text: str) -> float:
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise ValueError(f"--forget is {text!r}. Write 5% or 0.05, several with commas.") from None
+
+
+def _stream(text: str | None) -> tuple[int, int]:
+    if text is None:
+        return 0, 0
+    rounds, cross, samples = text.partition("x")
+    if not (cross and rounds.isdecimal() and samples.isdecimal() and int(rounds) and int(samples)):
+        raise ValueError(f"--stream is {text!r}. Write rounds x samples, such as 20x50.")
+    return int(rounds), int(samples)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="expunge evaluate", description=__doc__)
+    parser.add_argument("--recipe", required=True, help="a recipe's file or folder")
+    parser.add_argument("--forget", default="5%", help="shares of the samples to forget: 5%% or 1%%,5%%")
+    parser.add_argument("--methods", default="all", help=f"all, or some of {','.join(NAMES)}")
+    parser.add_argument("--seeds", type=int, default=3, help="how many forget sets (and trainings)")
+    parser.add_argument("--stream", help="rounds x samples, such as 20x50: many releases, one after the other")
+    parser.add_argument("--shadows", type=int, default=16, help="models of the likelihood-ratio attack; 0: none")
+    parser.add_argument("--trials", type=int, default=10, help="deletions of the difference attack; 0: none")
+    parser.add_argument("--options", default="{}", help='fields by method, as JSON: {"rewind": {"steps": 10}}')
+    parser.add_argument("--require", default=None, help="the weakest basis that may be published")
+    for name in ("epsilon", "delta", "sigma", "delta-cap"):
+        parser.add_argument(f"--{name}", type=float, default=None, help="as in a policy")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--plot", type=Path, help="write the plots to this PNG")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+    return parser
+
+
+@contextmanager
+def _bar(console: Console) -> Iterator[Callable[[float], None]]:
+    columns = (TextColumn("evaluating"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("evaluating", total=1.0)
+        yield lambda share: progress.update(task, completed=share)
+
+
+def _show(rows: Sequence[Row]) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 220)
+    table = Table(title="mean ± deviation over seeds", caption=_CAPTION)
+    for name in ("method", "forgotten", *COLUMNS.values(), "basis", "epsilon"):
+        table.add_column(name, justify="left" if name in ("method", "basis") else "right", no_wrap=name == "method")
+    spreads = {name: spread(rows, name) for name in COLUMNS}
+    for key in dict.fromkeys((row.method, row.forget_fraction, row.round) for row in rows):
+        row = next(row for row in rows if (row.method, row.forget_fraction, row.round) == key)
+        cells = [_cell(spreads[name].get(key)) for name in COLUMNS]
+        table.add_row(row.method, f"{row.m} of {row.n}", *cells, *_claimed(row.claim))
+    console.print(table)
+    for refusal in dict.fromkeys(f"{row.method}: {row.refused}" for row in rows if row.refused is not None):
+        console.print(refusal, highlight=False)
+
+
+_CAPTION = (
+    "effectiveness: distance to retraining over that of doing nothing (0 is perfect); RA, FA, TA: accuracy on "
+    "retained, forgotten, holdout; published: TA of what a release would publish; MIA, LiRA: 0.5 is guessing; "
+    "named: share of deleted people found from two versions"
+)
+
+
+def _cell(found: Spread | None) -> str:
+    if found is None:
+        return "-"
+    return f"{found.mean:.3g} ± {found.deviation:.1g}" if found.deviation else f"{found.mean:.3g}"
+
+
+def _claimed(claim: Mapping[str, Any]) -> tuple[str, str]:
+    epsilon = claim.get("epsilon")
+    return str(claim.get("basis", "-")), "-" if epsilon is None else f"{epsilon:.3g}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
