@@ -136,6 +136,7 @@ def _sqlite(path: str | None) -> Engine:
         raise ValueError("EXPUNGE_DATABASE_URL: an in-memory SQLite database loses requests. Name a file.")
     _refuse_network_filesystem(Path(path).absolute())
     Path(path).absolute().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    Path(path).touch(mode=0o600)  # SQLite gives its log the same mode
     engine = create_engine(f"sqlite:///{path}", hide_parameters=True, connect_args={"timeout": BUSY_SECONDS})
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)

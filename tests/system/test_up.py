@@ -1,0 +1,122 @@
+"""``make demo`` and ``expunge up``: what a newcomer runs first, run as they would."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.commands.client import Account
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 90
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
+    return kept | {"EXPUNGE_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def up(environment: dict[str, str], tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with (tmp_path / "said").open("wb") as said:
+        command = [sys.executable, "-m", "service.cli", "up", "--port", "0"]
+        process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=said, stderr=said)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_the_demo_ends_with_the_facts_as_one_json_object(environment: dict[str, str]) -> None:
+    command = [sys.executable, "examples/digits/demo.py"]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout.splitlines()[-1])
+    assert list(facts) == [
+        "model",
+        "version_before",
+        "version_after",
+        "samples_forgotten",
+        "holdout_accuracy_before",
+        "holdout_accuracy_after",
+        "latency_seconds",
+        "certificate",
+        "budget",
+        "audit_verified",
+    ]
+    assert list(facts["certificate"]) == ["method", "basis", "reference", "delta_cap", "sigma", "epsilon", "delta"]
+    assert list(facts["budget"]) == ["spent", "limit", "releases_left"]
+    assert (facts["version_before"], facts["version_after"], facts["certificate"]["basis"]) == (1, 2, "proved")
+    assert facts["samples_forgotten"] > 0
+    assert facts["holdout_accuracy_after"] > 0.9
+    assert facts["audit_verified"] is True
+    assert "%" in done.stderr, "progress is to be seen"
+
+
+def test_up_runs_everything_restarts_what_dies_and_stops_with_ctrl_c(
+    up: subprocess.Popen[bytes], environment: dict[str, str], tmp_path: Path
+) -> None:
+    home, said = tmp_path / "home", tmp_path / "said"
+    account: Account = until(lambda: Account.read(home))
+    assert (home / "client.json").stat().st_mode & 0o777 == 0o600
+    assert (home / "keys.db").stat().st_mode & 0o777 == 0o600
+    until(lambda: said.read_text().count("curl -s") == 3 and "Ctrl-C" in said.read_text())
+    assert account.api_key in said.read_text()
+    assert set(children_of(up.pid)) == {"api", "worker", "keeper"}
+
+    os.kill(children_of(up.pid)["keeper"], signal.SIGKILL)
+    until(lambda: "keeper ended (SIGKILL)" in said.read_text())
+    until(lambda: set(children_of(up.pid)) == {"api", "worker", "keeper"})
+    doctor = [sys.executable, "-m", "service.cli", "doctor"]
+    assert until(lambda: subprocess.run(doctor, env=environment, cwd=ROOT, check=False).returncode == 0)
+
+    pids = children_of(up.pid).values()
+    up.send_signal(signal.SIGINT)
+    assert up.wait(30) == 0
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(account.url)
+
+
+def test_up_says_that_its_port_is_taken(environment: dict[str, str]) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        command = [sys.executable, "-m", "service.cli", "up", "--port", str(other.getsockname()[1])]
+        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.search(r"error: Port \d+ .*\n hint: .*--port", done.stderr)
+
+
+def until(look: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + SECONDS
+    while not (value := look()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return value
+
+
+def children_of(pid: int) -> dict[str, int]:
+    """The service's processes below ``pid``, by name."""
+    found = {}
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        try:
+            words = Path(f"/proc/{child}/cmdline").read_text().split("\0")
+        except FileNotFoundError:
+            continue
+        name = next((name for name in ("worker", "keeper") if name in words), "api" if "uvicorn" in words else "")
+        if name:
+            found[name] = int(child)
+    return found
