@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.db import now
 from service.ledger import record
-from service.records import DeletionRequest, Task
+from service.records import Certificate, DeletionRequest, Task
 from service.requests import Status, derive, step
+
+class _Part(NamedTuple):
+    status: str
+    reason: str | None
+    version_id: str | None
+
 
 _UNRECORDED = {(Status.QUEUED, Status.RUNNING), (Status.RUNNING, Status.QUEUED)}
 
@@ -32,23 +38,27 @@ def settle(session: Session, request_ids: Iterable[str]) -> list[str]:
         .execution_options(populate_existing=True)
     )
     requests = session.scalars(locked).all()
-    tasks: dict[str, list[Any]] = {request.id: [] for request in requests}
-    columns = select(Task.request_id, Task.status, Task.reason).where(Task.request_id.in_(wanted)).order_by(Task.id)
-    for request_id, status, reason in session.execute(columns):
-        tasks[request_id].append((status, reason))
+    tasks: dict[str, list[_Part]] = {request.id: [] for request in requests}
+    columns = select(Task.request_id, Task.status, Task.reason, Task.version_id).where(Task.request_id.in_(wanted)).order_by(Task.id)
+    for request_id, *part in session.execute(columns):
+        tasks[request_id].append(_Part(*part))
     return [request.id for request in requests if _settle_one(session, request, tasks[request.id])]
 
 
-def _settle_one(session: Session, request: DeletionRequest, tasks: list[tuple[str, str | None]]) -> bool:
+def _settle_one(session: Session, request: DeletionRequest, tasks: list[_Part]) -> bool:
     old = Status(request.status)
     if old is Status.REJECTED:
         return False
-    new = step(old, derive(status for status, _ in tasks))
+    new = step(old, derive(task.status for task in tasks))
     if new == old and (new is not Status.COMPLETED or request.completed_at is not None):
         return False
     request.status = new
     request.reason = _reason(new, tasks)
     request.completed_at = now(session) if new is Status.COMPLETED else None
+    if request.completed_at is not None and any(task.version_id for task in tasks):
+        session.add(
+            Certificate(request_id=request.id, completed_at=request.completed_at, tenant_id=request.tenant_id)
+        )
     if (old, new) in _UNRECORDED:  # the worker's claim is an entry already, one for the whole batch
         return True
     record(
@@ -63,8 +73,8 @@ def _settle_one(session: Session, request: DeletionRequest, tasks: list[tuple[st
     return True
 
 
-def _reason(status: Status, tasks: list[tuple[str, str | None]]) -> str | None:
+def _reason(status: Status, tasks: list[_Part]) -> str | None:
     """Why a request is held; or, completed without any task, that nobody matched."""
     if status is Status.HELD:
-        return next((reason for task, reason in tasks if task == Status.HELD), None)
+        return next((task.reason for task in tasks if task.status == Status.HELD), None)
     return "no_match" if status is Status.COMPLETED and not tasks else None

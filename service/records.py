@@ -371,9 +371,9 @@ class Certificate(Record):
     completed_at: Mapped[int] = mapped_column(Moment, primary_key=True, autoincrement=False)
     """of the request: one that is reopened gets another certificate when it completes again"""
     tenant_id: Mapped[str] = mapped_column(Name)
-    envelope: Mapped[str] = mapped_column(Text)
-    """DSSE, as JSON"""
-    issued_at: Mapped[int] = mapped_column(Moment)
+    envelope: Mapped[str | None] = mapped_column(Text)
+    """DSSE, as JSON; None: what it attests has not all happened yet"""
+    issued_at: Mapped[int | None] = mapped_column(Moment, index=True)
 
 
 class Consumer(Record):

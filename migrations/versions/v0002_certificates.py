@@ -28,11 +28,12 @@ def upgrade() -> None:
         sa.Column("request_id", sa.String(length=36), nullable=False),
         sa.Column("completed_at", BIGINT, autoincrement=False, nullable=False),
         sa.Column("tenant_id", sa.String(length=63), nullable=False),
-        sa.Column("envelope", sa.Text(), nullable=False),
-        sa.Column("issued_at", BIGINT, nullable=False),
+        sa.Column("envelope", sa.Text(), nullable=True),
+        sa.Column("issued_at", BIGINT, nullable=True),
         sa.ForeignKeyConstraint(["request_id"], ["deletion_requests.id"], name="fk_certificates_request_id"),
         sa.PrimaryKeyConstraint("request_id", "completed_at", name="pk_certificates"),
     )
+    op.create_index("ix_certificates_issued_at", "certificates", ["issued_at"], unique=False)
     op.create_table(
         "consumers",
         sa.Column("model_id", sa.String(length=36), nullable=False),

@@ -1,0 +1,241 @@
+"""Certificates of erasure: in-toto Statement v1 in a DSSE envelope, signed with Ed25519.
+
+A certificate is issued by the keeper, once for each completion of a request, when everything it attests has
+happened: the keys of the release are destroyed and the request's audit entries are under a signed head. It is
+stored then and its bytes never change. It names nobody: it commits to the subject and the samples under a salt
+(the opening) that was handed to the controller with the acceptance and is stored nowhere.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from base64 import b64decode, b64encode
+from typing import Any
+
+from sqlalchemy import func, or_, select
+from sqlalchemy.orm import Session
+
+from service import tree
+from service.consumers import standing
+from service.db import Database, now
+from service.identity import Pepper
+from service.intake import instant, opening
+from service.ledger import canonical, newest_head, nodes
+from service.notes import NoteError, Signer, Verifier
+from service.records import (
+    AuditEntry,
+    BudgetEntry,
+    Certificate,
+    DeletionRequest,
+    Erasure,
+    Forgotten,
+    Membership,
+    Model,
+    Task,
+    Tombstone,
+    TreeHead,
+    Version,
+)
+
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "urn:expunge:predicate:erasure:v1"
+
+
+class NotAuthentic(ValueError):
+    """The certificate was not signed by this key, or does not hold together. The message says what does not fit."""
+
+
+def issue_due(database: Database, signer: Signer, pepper: Pepper, limit: int = 100) -> int:
+    """Issue the certificates that can be issued now; returns how many. The keeper calls this."""
+    with database.read() as session:
+        if session.scalar(select(Certificate.request_id).where(Certificate.issued_at.is_(None)).limit(1)) is None:
+            return 0
+    with database.write() as session:
+        head = newest_head(session)
+        pending = select(Certificate).where(Certificate.issued_at.is_(None)).order_by(Certificate.completed_at)
+        rows = session.scalars(pending.limit(limit).with_for_update()).all()
+        return 0 if head is None else sum(_issue(session, signer, pepper, head, row) for row in rows)
+
+
+def _issue(session: Session, signer: Signer, pepper: Pepper, head: TreeHead, row: Certificate) -> bool:
+    request = session.get_one(DeletionRequest, row.request_id)
+    if request.completed_at != row.completed_at:  # reopened since: another certificate will come
+        session.delete(row)
+        return False
+    tasks = session.scalars(select(Task).where(Task.request_id == request.id, Task.version_id.is_not(None))).all()
+    versions = [version for version in (session.get(Version, task.version_id) for task in tasks) if version]
+    entries = _entries(session, request, versions)
+    if not _ready(session, head, versions, entries):
+        return False
+    key = opening(pepper, request)
+    parts = [_part(session, key, request, task, version) for task, version in zip(tasks, versions, strict=True)]
+    statement = {
+        "_type": STATEMENT_TYPE,
+        "subject": [_subject(part) for part in parts],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": _predicate(request, parts) | {"audit": _audit(session, signer, head, entries)},
+    }
+    row.envelope = json.dumps(sign(signer, canonical(statement).encode()))
+    row.issued_at = now(session)
+    return True
+
+
+def _entries(session: Session, request: DeletionRequest, versions: list[Version]) -> list[AuditEntry]:
+    """The request's own entries, and the publications that carried it out."""
+    published = [
+        (AuditEntry.model_id == version.model_id)
+        & (AuditEntry.kind == "version.published")
+        & AuditEntry.body.contains(f'"version":"{version.id}"', autoescape=True)
+        for version in versions
+    ]
+    wanted = select(AuditEntry).where(or_(AuditEntry.request_id == request.id, *published))
+    return list(session.scalars(wanted.order_by(AuditEntry.id)))
+
+
+def _ready(session: Session, head: TreeHead, versions: list[Version], entries: list[AuditEntry]) -> bool:
+    if any(entry.log_index is None or entry.log_index >= head.size for entry in entries):
+        return False
+    ids = [version.id for version in versions]
+    waiting = select(Erasure.id).where(Erasure.version_id.in_(ids), Erasure.destroyed_at.is_(None)).limit(1)
+    return session.scalar(waiting) is None
+
+
+def _subject(part: dict[str, Any]) -> dict[str, Any]:
+    return {"name": f"{part['model']}/versions/{part['version']}", "digest": {"sha256": part["checkpoint_sha256"]}}
+
+
+def _predicate(request: DeletionRequest, parts: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "request": request.id,
+        "regulation": request.regulation,
+        "received_at": _time(request.received_at),
+        "due_at": _time(request.due_at),
+        "completed_at": _time(request.completed_at),
+        "models": parts,
+        "commitments": "HMAC-SHA-256, keyed by the opening, over canonical JSON; see service/intake.py",
+    }
+
+
+def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, version: Version) -> dict[str, Any]:
+    """What happened in one model. Nothing in it but the commitment depends on who was forgotten."""
+    model = session.get_one(Model, version.model_id)
+    parent = session.get(Version, version.parent_id) if version.parent_id else None
+    charge = session.scalar(select(func.sum(BudgetEntry.charge)).where(BudgetEntry.version_id == version.id)) or 0
+    spent = int(version.claim.get("spent") or 0)
+    keys, destroyed_at = session.execute(
+        select(func.count(), func.max(Erasure.destroyed_at)).where(Erasure.version_id == version.id)
+    ).one()
+    return {
+        "model": model.name,
+        "lineage": version.lineage_id,
+        "version": version.number,
+        "checkpoint_sha256": version.checkpoint,
+        "parent": parent.number if parent else None,
+        "parent_checkpoint_sha256": parent.checkpoint if parent else None,
+        "method": task.method,
+        "samples": task.samples,
+        "reason": task.reason,
+        "samples_commitment": _samples_commitment(session, key, request, version),
+        "claim": version.claim,
+        "budget": {"unit": "1e-12 mu^2", "before": spent - charge, "after": spent, "limit": version.claim.get("limit")},
+        "keys_destroyed_with_release": {"count": keys, "last_at": _time(destroyed_at)},
+        "consumers": standing(session, model, version),
+    }
+
+
+def _samples_commitment(session: Session, key: bytes, request: DeletionRequest, version: Version) -> str | None:
+    """Over the sorted keyed digests of the samples that this release forgot for this request; None: none."""
+    named = or_(
+        Membership.subject_digest == Tombstone.subject_digest, Membership.sample_digest == Tombstone.sample_digest
+    )
+    samples = session.scalars(
+        select(Membership.sample_digest.distinct())
+        .join(Forgotten, (Forgotten.lineage_id == Membership.lineage_id) & (Forgotten.position == Membership.position))
+        .join(Tombstone, named)
+        .where(
+            Membership.lineage_id == version.lineage_id,
+            Forgotten.version_id == version.id,
+            Tombstone.request_id == request.id,
+        )
+    ).all()
+    return hmac.new(key, canonical({"samples": sorted(samples)}).encode(), "sha256").hexdigest() if samples else None
+
+
+def _audit(session: Session, signer: Signer, head: TreeHead, entries: list[AuditEntry]) -> dict[str, Any]:
+    """The entries under the signed head. Of a publication only the hash is told: its text concerns others too."""
+    node = nodes(session)
+    shown = []
+    for entry in entries:
+        index = entry.log_index or 0
+        proof = tree.inclusion_proof(node, head.size, index)
+        body = entry.body if entry.kind.startswith("request.") else None
+        hashes = [b64encode(each).decode() for each in proof]
+        shown.append({"kind": entry.kind, "index": index, "leaf_hash": entry.leaf_hash, "body": body, "hashes": hashes})
+    return {"key": str(signer.verifier), "checkpoint": head.note, "entries": shown}
+
+
+def _time(at: int | None) -> str | None:
+    return None if at is None else instant(at).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def sign(signer: Signer, payload: bytes) -> dict[str, Any]:
+    """The DSSE envelope (v1) around an in-toto statement."""
+    signature = signer.sign_bytes(_pae(payload))
+    return {
+        "payloadType": PAYLOAD_TYPE,
+        "payload": b64encode(payload).decode(),
+        "signatures": [{"keyid": signer.verifier.key_id.hex(), "sig": b64encode(signature).decode()}],
+    }
+
+
+def verify(envelope: dict[str, Any], verifier: Verifier) -> dict[str, Any]:
+    """The statement in a certificate, after its signature and all its proofs were checked offline.
+
+    Raises NotAuthentic.
+    """
+    try:
+        payload = b64decode(envelope["payload"], validate=True)
+        signature = b64decode(envelope["signatures"][0]["sig"], validate=True)
+        if envelope["payloadType"] != PAYLOAD_TYPE:
+            raise NotAuthentic("The payload is not an in-toto statement.")
+        verifier.verify(_pae(payload), signature)
+        statement: dict[str, Any] = json.loads(payload)
+        if (statement["_type"], statement["predicateType"]) != (STATEMENT_TYPE, PREDICATE_TYPE):
+            raise NotAuthentic("The statement is of another type.")
+        _verify_audit(statement["predicate"]["audit"], statement["predicate"]["request"], verifier)
+    except (KeyError, TypeError, IndexError, NoteError) as error:
+        raise NotAuthentic(f"The certificate is malformed or not signed by this key: {error}") from None
+    except ValueError as error:
+        raise error if isinstance(error, NotAuthentic) else NotAuthentic("The certificate is malformed.") from None
+    return statement
+
+
+def _verify_audit(audit: dict[str, Any], request_id: str, verifier: Verifier) -> None:
+    head = verifier.checkpoint(audit["checkpoint"])
+    for entry in audit["entries"]:
+        leaf = bytes.fromhex(entry["leaf_hash"])
+        hashes = [b64decode(each) for each in entry["hashes"]]
+        if not tree.verify_inclusion(leaf, entry["index"], head.size, hashes, head.root):
+            raise NotAuthentic(f"The proof of entry {entry['index']} does not lead to the signed head.")
+        if entry["body"] is None:
+            continue
+        if tree.leaf_hash(entry["body"].encode()) != leaf or json.loads(entry["body"])["request"] != request_id:
+            raise NotAuthentic(f"The text of entry {entry['index']} is not the one in the log.")
+    kinds = {entry["kind"] for entry in audit["entries"]}
+    if not {"request.accepted", "request.completed"} <= kinds:
+        raise NotAuthentic("The certificate does not prove the request's acceptance and completion.")
+
+
+def accepted_commitment(statement: dict[str, Any]) -> str:
+    """The commitment in the acceptance's audit entry: equal to ``service.intake.commitment(opening, order)``."""
+    entries = statement["predicate"]["audit"]["entries"]
+    body = next(entry["body"] for entry in entries if entry["kind"] == "request.accepted")
+    return str(json.loads(body)["commitment"])
+
+
+def _pae(payload: bytes) -> bytes:
+    """DSSE's pre-authentication encoding."""
+    kind = PAYLOAD_TYPE.encode()
+    return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
