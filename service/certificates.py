@@ -122,7 +122,7 @@ def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, ve
     """What happened in one model. Nothing in it but the commitment depends on who was forgotten."""
     model = session.get_one(Model, version.model_id)
     parent = session.get(Version, version.parent_id) if version.parent_id else None
-    charge = session.scalar(select(func.sum(BudgetEntry.charge)).where(BudgetEntry.version_id == version.id)) or 0
+    charge = int(session.scalar(select(func.sum(BudgetEntry.charge)).where(BudgetEntry.version_id == version.id)) or 0)
     spent = int(version.claim.get("spent") or 0)
     keys, destroyed_at = session.execute(
         select(func.count(), func.max(Erasure.destroyed_at)).where(Erasure.version_id == version.id)
@@ -151,7 +151,8 @@ def _samples_commitment(session: Session, key: bytes, request: DeletionRequest, 
         Membership.subject_digest == Tombstone.subject_digest, Membership.sample_digest == Tombstone.sample_digest
     )
     samples = session.scalars(
-        select(Membership.sample_digest.distinct())
+        select(Membership.sample_digest)
+        .distinct()
         .join(Forgotten, (Forgotten.lineage_id == Membership.lineage_id) & (Forgotten.position == Membership.position))
         .join(Tombstone, named)
         .where(

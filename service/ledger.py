@@ -42,7 +42,7 @@ def record(
 
     ``facts`` are JSON values; whoever they concern appears by keyed digest only, never by name.
     """
-    at = _moment(session)
+    at = recorded_at(session)
     names = {"entry": new_id(), "at": at, "kind": kind, "tenant": tenant_id, "request": request_id, "model": model_id}
     taken = names.keys() & facts.keys()
     if taken:
@@ -59,7 +59,7 @@ def record(
     )
 
 
-def _moment(session: Session) -> int:
+def recorded_at(session: Session) -> int:
     """One moment for all entries of a transaction: a session lives as long as its transaction (service.db)."""
     if "recorded_at" not in session.info:
         session.info["recorded_at"] = now(session)
@@ -91,7 +91,7 @@ def charge(session: Session, lineage_id: int, version_id: str | None, units: int
             lineage_id=lineage_id,
             version_id=version_id,
             charge=units,
-            created_at=_moment(session),
+            created_at=recorded_at(session),
         )
     )
 
@@ -126,7 +126,7 @@ def integrate(session: Session, signer: Signer, limit: int = 5000) -> int:
             root=root.hex(),
             frontier=[each.hex() for each in frontier],
             note=signer.checkpoint(size, root),
-            created_at=_moment(session),
+            created_at=recorded_at(session),
         )
     )
     session.flush()

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.db import now
-from service.ledger import record
+from service.ledger import record, recorded_at
 from service.records import Certificate, DeletionRequest, Task
 from service.requests import Status, derive, step
+
 
 class _Part(NamedTuple):
     status: str
@@ -39,9 +39,13 @@ def settle(session: Session, request_ids: Iterable[str]) -> list[str]:
     )
     requests = session.scalars(locked).all()
     tasks: dict[str, list[_Part]] = {request.id: [] for request in requests}
-    columns = select(Task.request_id, Task.status, Task.reason, Task.version_id).where(Task.request_id.in_(wanted)).order_by(Task.id)
-    for request_id, *part in session.execute(columns):
-        tasks[request_id].append(_Part(*part))
+    columns = (
+        select(Task.request_id, Task.status, Task.reason, Task.version_id)
+        .where(Task.request_id.in_(wanted))
+        .order_by(Task.id)
+    )
+    for request_id, status, reason, version_id in session.execute(columns):
+        tasks[request_id].append(_Part(status, reason, version_id))
     return [request.id for request in requests if _settle_one(session, request, tasks[request.id])]
 
 
@@ -54,11 +58,9 @@ def _settle_one(session: Session, request: DeletionRequest, tasks: list[_Part]) 
         return False
     request.status = new
     request.reason = _reason(new, tasks)
-    request.completed_at = now(session) if new is Status.COMPLETED else None
+    request.completed_at = recorded_at(session) if new is Status.COMPLETED else None
     if request.completed_at is not None and any(task.version_id for task in tasks):
-        session.add(
-            Certificate(request_id=request.id, completed_at=request.completed_at, tenant_id=request.tenant_id)
-        )
+        session.add(Certificate(request_id=request.id, completed_at=request.completed_at, tenant_id=request.tenant_id))
     if (old, new) in _UNRECORDED:  # the worker's claim is an entry already, one for the whole batch
         return True
     record(

@@ -19,8 +19,10 @@ from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from service import queue
+from service.certificates import issue_due
 from service.crash import crash_point
 from service.db import Busy, Database, now
+from service.identity import Pepper
 from service.ledger import integrate, record
 from service.notes import Signer
 from service.progress import settle
@@ -51,6 +53,7 @@ class Keeper:
     private: Store
     keys: KeyStore
     signer: Signer
+    pepper: Pepper
     bell: Celery
     sweep_seconds: float
     grace_seconds: float
@@ -64,6 +67,7 @@ class Keeper:
             lambda: sweep(self.database, self.bell),
             lambda: extend_log(self.database, self.signer),
             lambda: destroy_keys(self.database, self.keys),
+            lambda: issue_due(self.database, self.signer, self.pepper),
             lambda: purge(self.database, self.store, self.grace_seconds),
             lambda: settle_unmatched(self.database),
             lambda: expire_idempotency(self.database),
@@ -199,6 +203,7 @@ def open_keeper(settings: Settings) -> Keeper:
         private=Store(settings.private_store),
         keys=KeyStore(settings.key_store_url),
         signer=Signer.of(settings),
+        pepper=Pepper.load(settings.pepper_file),
         bell=queue.publisher(settings.broker_url),
         sweep_seconds=settings.sweep_seconds,
         grace_seconds=settings.grace_seconds,

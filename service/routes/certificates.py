@@ -1,0 +1,57 @@
+"""The certificate of erasure of a request."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Response
+from pydantic import BaseModel
+from sqlalchemy import select
+
+from service.auth import Caller, Scope
+from service.context import Running, holding, problems
+from service.names import RequestId
+from service.problems import Problem
+from service.records import Certificate
+from service.requests import Status
+from service.routes.deletion_requests import find
+
+router = APIRouter(tags=["certificates"])
+Reader = Annotated[Caller, Depends(holding(Scope.DELETIONS_READ))]
+
+
+class Signature(BaseModel):
+    keyid: str
+    sig: str
+
+
+class EnvelopeView(BaseModel):
+    """A DSSE envelope around an in-toto Statement v1."""
+
+    payloadType: str
+    payload: str
+    signatures: list[Signature]
+
+
+@router.get(
+    "/v1/deletion-requests/{request_id}/certificate",
+    response_model=EnvelopeView,
+    responses=problems(404, 409),
+    summary="Certificate of erasure (in-toto in DSSE)",
+)
+def show(request_id: RequestId, service: Running, caller: Reader) -> Any:
+    with service.database.read() as session:
+        request = find(session, caller.tenant_id, request_id)
+        issued = session.scalar(
+            select(Certificate).where(
+                Certificate.request_id == request.id, Certificate.completed_at == request.completed_at
+            )
+        )
+    if request.status != Status.COMPLETED:
+        raise Problem(409, "not_completed", "A certificate is issued when the request is completed.")
+    if issued is None:
+        raise Problem(404, "no_certificate", "No model was trained on this subject, so there is nothing to certify.")
+    if issued.envelope is None:
+        detail = "The keys are being destroyed and the log is being signed. Ask again in a moment."
+        raise Problem(409, "certificate_pending", detail, headers={"Retry-After": "1"})
+    return Response(issued.envelope, media_type="application/json")

@@ -1,0 +1,69 @@
+"""Consumers of a model: who serves which version."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import select
+
+from service.auth import Caller, Scope
+from service.consumers import report, standing
+from service.context import Running, holding, problems
+from service.names import ModelName
+from service.problems import Problem, not_found
+from service.records import Version
+from service.routes.models import find as find_model
+
+router = APIRouter(tags=["consumers"])
+Downloader = Annotated[Caller, Depends(holding(Scope.CHECKPOINTS_READ))]
+Reader = Annotated[Caller, Depends(holding(Scope.MODELS_READ))]
+_PATH = "/v1/models/{name}/consumers"
+
+
+class Report(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    version: int = Field(strict=True, ge=1, lt=2**63, description="the version that is served now")
+
+
+class ConsumerView(BaseModel):
+    name: str
+    version: int
+    status: str = Field(description="current, behind, or unknown after five minutes without a report")
+
+
+class ConsumersView(BaseModel):
+    data: list[ConsumerView]
+
+
+@router.put(
+    _PATH + "/{consumer_id}",
+    response_model=ConsumerView,
+    responses=problems(404, 409, 413, 415),
+    summary="Report what you serve",
+)
+def put(name: ModelName, consumer_id: ModelName, body: Report, service: Running, caller: Downloader) -> ConsumerView:
+    with service.database.write() as session:
+        model = find_model(session, caller.tenant_id, name)
+        served = select(Version).where(Version.model_id == model.id, Version.number == body.version)
+        version = session.scalar(served)
+        head = session.get(Version, model.head_id) if model.head_id else None
+        if version is None or head is None:
+            errors = [{"pointer": "/version", "detail": "The model has no such version."}]
+            raise Problem(422, "unknown_version", "The model has no such version.", errors)
+        report(session, model, consumer_id, version)
+        session.flush()
+        found = next(each for each in standing(session, model, head) if each["name"] == consumer_id)
+    return ConsumerView(**found)
+
+
+@router.get(_PATH, response_model=ConsumersView, responses=problems(404), summary="Who serves which version")
+def index(name: ModelName, service: Running, caller: Reader) -> ConsumersView:
+    with service.database.read() as session:
+        model = find_model(session, caller.tenant_id, name)
+        head = session.get(Version, model.head_id) if model.head_id else None
+        if head is None:
+            raise not_found("version")
+        return ConsumersView(data=[ConsumerView(**each) for each in standing(session, model, head)])

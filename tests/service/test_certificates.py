@@ -1,0 +1,209 @@
+"""Certificates of erasure: issued when everything has happened, verified offline, bound to who was named."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from fastapi.testclient import TestClient
+from sqlalchemy import select
+
+from service.certificates import NotAuthentic, accepted_commitment, issue_due, sign, verify
+from service.context import Service
+from service.db import now
+from service.intake import Order, commitment
+from service.ledger import charge, integrate, record
+from service.notes import Signer
+from service.progress import settle
+from service.records import Certificate, Erasure, Forgotten, Model, Task, Version
+from tests.service.worlds import live_model, publish
+
+PATH = "/v1/deletion-requests"
+
+
+def carry_out(service: Service, model: Model, request_id: str, destroyed: bool = True) -> Version:
+    """What a worker's publication writes, for one request."""
+    version = publish(service, model, b"forgotten", samples=2, people=1, claim={"basis": "proved", "spent": 1_000_000})
+    with service.database.write() as session:
+        at = now(session)
+        charge(session, model.lineage_id or 0, version.id, 1_000_000)
+        session.add_all(
+            Forgotten(lineage_id=model.lineage_id or 0, position=n, version_id=version.id) for n in range(2)
+        )
+        erasure = Erasure(
+            tenant_id="default",
+            lineage_id=1,
+            version_id=version.id,
+            key_id="k",
+            created_at=at,
+            destroyed_at=at if destroyed else None,
+        )
+        session.add(erasure)
+        record(session, "default", "version.published", model_id=model.id, version=version.id, number=version.number)
+        task = session.scalars(select(Task).where(Task.request_id == request_id, Task.model_id == model.id)).one()
+        task.status, task.samples, task.version_id, task.method = "completed", 2, version.id, "recollection"
+        settle(session, [request_id])
+    return version
+
+
+def tick(service: Service) -> int:
+    """The keeper's part: extend the log, issue what is due."""
+    signer = Signer.of(service.settings)
+    with service.database.write() as session:
+        integrate(session, signer)
+    return issue_due(service.database, signer, service.pepper)
+
+
+@pytest.fixture
+def issued(client: TestClient, service: Service) -> tuple[dict[str, Any], dict[str, Any], Version]:
+    """(the accepted request with its opening, the envelope, the version)"""
+    model = live_model(service)
+    made = client.post(PATH, json={"subject_id": "ada", "regulation": "gdpr"}, headers={"Idempotency-Key": "k"}).json()
+    version = carry_out(service, model, made["id"])
+    assert tick(service) == 1
+    return made, client.get(f"{PATH}/{made['id']}/certificate").json(), version
+
+
+def test_a_certificate_attests_the_release_by_its_digest(service: Service, issued: Any) -> None:
+    made, envelope, version = issued
+    statement = verify(envelope, Signer.of(service.settings).verifier)
+    assert statement["subject"] == [{"name": "digits/versions/2", "digest": {"sha256": version.checkpoint}}]
+    predicate = statement["predicate"]
+    assert (predicate["request"], predicate["regulation"], predicate["due_at"]) == (made["id"], "gdpr", made["due_at"])
+    (part,) = predicate["models"]
+    assert (part["version"], part["parent"], part["samples"], part["method"]) == (2, 1, 2, "recollection")
+    assert part["budget"] == {"unit": "1e-12 mu^2", "before": 0, "after": 1_000_000, "limit": None}
+    assert part["claim"]["basis"] == "proved"
+    assert part["keys_destroyed_with_release"]["count"] == 1
+    assert [entry["kind"] for entry in predicate["audit"]["entries"]] == [
+        "request.accepted",
+        "version.published",
+        "request.completed",
+    ]
+
+
+def test_the_envelope_is_dsse_over_in_toto_by_their_specifications(service: Service, issued: Any) -> None:
+    """Checked here from the two specifications alone."""
+    _, envelope, _ = issued
+    payload = b64decode(envelope["payload"])
+    pae = b" ".join([b"DSSEv1", b"28", b"application/vnd.in-toto+json", str(len(payload)).encode(), payload])
+    key = Ed25519PublicKey.from_public_bytes(Signer.of(service.settings).verifier.public_key)
+    key.verify(b64decode(envelope["signatures"][0]["sig"]), pae)
+    statement = json.loads(payload)
+    assert statement["_type"] == "https://in-toto.io/Statement/v1"
+    assert statement.keys() == {"_type", "subject", "predicateType", "predicate"}
+    assert all(set(each) == {"name", "digest"} and len(each["digest"]["sha256"]) == 64 for each in statement["subject"])
+
+
+def test_only_who_holds_the_opening_can_say_whom_it_names(service: Service, issued: Any) -> None:
+    made, envelope, _ = issued
+    statement = verify(envelope, Signer.of(service.settings).verifier)
+    opening = bytes.fromhex(made["opening"])
+    assert accepted_commitment(statement) == commitment(opening, Order(subject_id="ada"))
+    assert accepted_commitment(statement) != commitment(opening, Order(subject_id="bob"))
+    text = b64decode(envelope["payload"]).decode()
+    assert made["opening"] not in text
+    assert made["subject_digest"] not in text
+    assert "ada" not in text
+
+
+def test_a_changed_certificate_is_not_authentic(service: Service, issued: Any) -> None:
+    _, envelope, _ = issued
+    signer = Signer.of(service.settings)
+    statement = json.loads(b64decode(envelope["payload"]))
+
+    def forged(change: Any, sign_again: bool) -> dict[str, Any]:
+        copy = json.loads(json.dumps(statement))
+        change(copy)
+        payload = json.dumps(copy).encode()
+        return sign(signer, payload) if sign_again else envelope | {"payload": b64encode(payload).decode()}
+
+    changes = [
+        lambda s: s["subject"][0]["digest"].update(sha256="0" * 64),
+        lambda s: s["predicate"]["models"][0].update(samples=1),
+        lambda s: s["predicate"].update(completed_at="2020-01-01T00:00:00Z"),
+    ]
+    for change in changes:
+        with pytest.raises(NotAuthentic):
+            verify(forged(change, sign_again=False), signer.verifier)
+    inner = [
+        lambda s: s["predicate"]["audit"]["entries"][0].update(body='{"request":"x"}'),
+        lambda s: s["predicate"]["audit"]["entries"][0].update(index=0),
+        lambda s: s["predicate"]["audit"]["entries"][1].update(leaf_hash="0" * 64),
+        lambda s: s["predicate"]["audit"]["entries"].pop(),
+        lambda s: s["predicate"]["audit"].update(checkpoint="forged"),
+        lambda s: s["predicate"].update(request="0" * 32),
+        lambda s: s.update(predicateType="other"),
+        lambda s: s["predicate"].pop("audit"),
+    ]
+    for change in inner:
+        with pytest.raises(NotAuthentic):
+            verify(forged(change, sign_again=True), signer.verifier)
+    with pytest.raises(NotAuthentic):
+        verify(envelope, Signer("expunge.local/log", b"x" * 32).verifier)
+    for broken in ({}, {"payload": "!"}, envelope | {"signatures": []}, envelope | {"payloadType": "text/plain"}):
+        with pytest.raises(NotAuthentic):
+            verify(broken, signer.verifier)
+
+
+def test_a_certificate_waits_for_the_keys_and_for_the_log(client: TestClient, service: Service) -> None:
+    model = live_model(service)
+    made = client.post(PATH, json={"subject_id": "ada"}, headers={"Idempotency-Key": "k"}).json()
+    path = f"{PATH}/{made['id']}/certificate"
+    assert (client.get(path).status_code, client.get(path).json()["code"]) == (409, "not_completed")
+    carry_out(service, model, made["id"], destroyed=False)
+    assert issue_due(service.database, Signer.of(service.settings), service.pepper) == 0
+    assert tick(service) == 0
+    answer = client.get(path)
+    assert (answer.status_code, answer.json()["code"]) == (409, "certificate_pending")
+    with service.database.write() as session:
+        session.scalars(select(Erasure)).one().destroyed_at = now(session)
+    assert tick(service) == 1
+    first = client.get(path)
+    assert first.status_code == 200
+    assert tick(service) == 0
+    assert client.get(path).content == first.content
+
+
+def test_a_reopened_request_gets_another_certificate(client: TestClient, service: Service) -> None:
+    model = live_model(service)
+    made = client.post(PATH, json={"subject_id": "ada"}, headers={"Idempotency-Key": "k"}).json()
+    carry_out(service, model, made["id"])
+    for status in ("queued", "completed"):
+        with service.database.write() as session:
+            session.scalars(select(Task)).one().status = status
+            settle(session, [made["id"]])
+    assert tick(service) == 1
+    with service.database.read() as session:
+        assert len(session.scalars(select(Certificate)).all()) == 1
+
+
+def test_where_nothing_matched_there_is_nothing_to_certify(client: TestClient, service: Service) -> None:
+    made = client.post(PATH, json={"subject_id": "nobody"}, headers={"Idempotency-Key": "k"}).json()
+    assert tick(service) == 0
+    answer = client.get(f"{PATH}/{made['id']}/certificate")
+    assert (answer.status_code, answer.json()["code"]) == (404, "no_certificate")
+
+
+def test_consumers_report_what_they_serve(client: TestClient, service: Service) -> None:
+    model = live_model(service)
+    path = "/v1/models/digits/consumers"
+    assert client.put(f"{path}/web", json={"version": 1}).json() == {"name": "web", "version": 1, "status": "current"}
+    client.put(f"{path}/batch", json={"version": 1})
+    made = client.post(PATH, json={"subject_id": "ada"}, headers={"Idempotency-Key": "k"}).json()
+    carry_out(service, model, made["id"])
+    client.put(f"{path}/web", json={"version": 2})
+    shown = client.get(path).json()["data"]
+    assert [(each["name"], each["status"]) for each in shown] == [("batch", "behind"), ("web", "current")]
+    tick(service)
+    statement = verify(client.get(f"{PATH}/{made['id']}/certificate").json(), Signer.of(service.settings).verifier)
+    assert statement["predicate"]["models"][0]["consumers"] == shown
+    with service.database.write() as session:
+        session.connection().exec_driver_sql("UPDATE consumers SET seen_at = seen_at - 301000000")
+    assert {each["status"] for each in client.get(path).json()["data"]} == {"unknown"}
+    assert client.put(f"{path}/web", json={"version": 9}).status_code == 422
+    assert client.put(f"{path}/WEB", json={"version": 1}).status_code == 422
+    assert client.put("/v1/models/nope/consumers/web", json={"version": 1}).status_code == 404
