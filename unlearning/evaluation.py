@@ -9,16 +9,15 @@ where we train, the training (its seed plus this one).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from unlearning.attacks import (
-    Classifier,
     Shadows,
     Signatures,
     likelihood_ratio_auc,
@@ -28,12 +27,11 @@ from unlearning.attacks import (
     signatures,
 )
 from unlearning.effectiveness import effectiveness
-from unlearning.measurements import Plan, Row
+from unlearning.measurements import Certified, Instruments, Plan, Row
 from unlearning.problem import Problem
 from unlearning.protocol import (
     Examples,
     ForgetSet,
-    Forgotten,
     Learned,
     Method,
     Progress,
@@ -42,48 +40,9 @@ from unlearning.protocol import (
 )
 from unlearning.recipe import Recipe, RecipeError
 from unlearning.releases import choose, forget_set, left_by, release
-from unlearning.training import learn, silent, train
+from unlearning.training import learn, train
 
 UNTOUCHED = "untouched"
-
-
-@dataclass(frozen=True)
-class Certified:
-    """A release as certified: w~ (d,), the noise it is published with, and the claim as JSON."""
-
-    weights: Tensor
-    sigma: float = 0.0
-    claim: Mapping[str, Any] = field(default_factory=lambda: {"basis": "none"})
-
-
-class Certify(Protocol):
-    """Turns a method's result into a release. Raises Refused where the required basis cannot be had."""
-
-    def __call__(
-        self, problem: Problem, method: str, forgotten: Forgotten, *, forget: ForgetSet, retain: Examples
-    ) -> Certified: ...
-
-
-def uncertified(
-    problem: Problem,  # noqa: ARG001  (the signature of Certify)
-    method: str,  # noqa: ARG001
-    forgotten: Forgotten,
-    *,
-    forget: ForgetSet,  # noqa: ARG001
-    retain: Examples,  # noqa: ARG001
-) -> Certified:
-    """No claim and no noise: y is w~."""
-    return Certified(forgotten.state.weights)
-
-
-@dataclass(frozen=True)
-class Instruments:
-    """What measuring needs from outside: a clock in seconds, and the classifier of the membership attack."""
-
-    clock: Callable[[], float]
-    classifier: Classifier
-    certify: Certify = uncertified
-    progress: Progress = silent
 
 
 def evaluate(
@@ -134,7 +93,7 @@ def stream(
         scene = _scene(recipe, quick, instruments, seed, device)
         batches = _rounds(scene, rounds, samples)
         for name, method in methods.items():
-            rows += _streamed(scene, _prepare(scene, name, method), batches, steps)
+            rows += _streamed(scene, _prepare(scene, name, method), batches, samples, steps)
     return tuple(rows)
 
 
@@ -252,13 +211,14 @@ def _row(scene: _Scene, case: _Case, prepared: _Prepared) -> Row:
 
 
 def _release(
-    scene: _Scene, prepared: _Prepared, state: State, forget: ForgetSet, retain: Examples
+    scene: _Scene, prepared: _Prepared, state: State, batch: ForgetSet, retain: Examples, *, earlier: int = 0
 ) -> tuple[_Outcome, State]:
-    clock = scene.instruments.clock
+    """Forget ``batch`` and certify; ``retain`` is who is left after it and the ``earlier`` releases."""
+    clock, certify = scene.instruments.clock, scene.instruments.certify
     start = clock()
-    forgotten = release(prepared.method, scene.problem, state, forget, retain, generator=_generator(scene))
+    forgotten = release(prepared.method, scene.problem, state, batch, retain, generator=_generator(scene))
     between = clock()
-    certified = scene.instruments.certify(scene.problem, prepared.name, forgotten, forget=forget, retain=retain)
+    certified = certify(scene.problem, prepared.name, forgotten, forget=batch, retain=retain, releases=earlier)
     end = clock()
     outcome = _Outcome(
         prepared.name,
@@ -327,18 +287,19 @@ def _difference_attack(scene: _Scene, prepared: _Prepared) -> float | None:
     return hits / len(tried)
 
 
-def _streamed(scene: _Scene, prepared: _Prepared, batches: Sequence[ForgetSet], steps: _Steps) -> Iterator[Row]:
+def _streamed(
+    scene: _Scene, prepared: _Prepared, batches: Sequence[ForgetSet], samples: int, steps: _Steps
+) -> Iterator[Row]:
     state, so_far = prepared.state, ForgetSet(frozenset(), ())
     for number, batch in enumerate(batches, start=1):
         steps.done()
-        so_far = _union(so_far, batch, scene.examples)
-        retain = left_by(scene.examples, so_far)
-        case = _Case(len(so_far.positions) / len(scene.examples), so_far, retain, None)
+        so_far = forget_set(scene.examples, so_far.holders | batch.holders)
+        case = _Case(number * samples / len(scene.examples), so_far, left_by(scene.examples, so_far), None)
         if state is None:
             yield replace(_refusal(scene, case, prepared, prepared.refused or ""), round=number)
             return
         try:
-            outcome, state = _release(scene, prepared, state, batch, retain)
+            outcome, state = _release(scene, prepared, state, batch, case.retain, earlier=number - 1)
         except (Refused, RecipeError) as error:
             yield replace(_refusal(scene, case, prepared, str(error)), round=number)
             return
@@ -393,10 +354,6 @@ def _noised(certified: Certified, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(0x9E3779B9 + seed)
     noise = torch.randn(len(certified.weights), dtype=torch.float64, generator=generator)
     return certified.weights + (certified.sigma * noise).to(certified.weights)
-
-
-def _union(one: ForgetSet, other: ForgetSet, examples: Examples) -> ForgetSet:
-    return forget_set(examples, sorted(one.holders | other.holders))
 
 
 def _bytes_of(state: State) -> int:

@@ -1,13 +1,70 @@
-"""What an evaluation measures: the plan, the row, and the spread over seeds."""
+"""What an evaluation measures, and with what: instruments, the plan, the row, the spread over seeds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from unlearning.protocol import Json
+from torch import Tensor
+
+from unlearning.attacks import Classifier
+from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Progress
+from unlearning.training import silent
+
+if TYPE_CHECKING:
+    from unlearning.problem import Problem
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A release as certified: w~ (d,), the noise it is published with, and the claim as JSON."""
+
+    weights: Tensor
+    sigma: float = 0.0
+    claim: Mapping[str, Any] = field(default_factory=lambda: {"basis": "none"})
+
+
+class Certify(Protocol):
+    """Turns a method's result into a release. Raises Refused where the required basis cannot be had.
+
+    ``forget`` is who this release forgets, ``releases`` the number of releases before it.
+    """
+
+    def __call__(
+        self,
+        problem: Problem,
+        method: str,
+        forgotten: Forgotten,
+        *,
+        forget: ForgetSet,
+        retain: Examples,
+        releases: int,
+    ) -> Certified: ...
+
+
+def uncertified(
+    problem: Problem,  # noqa: ARG001  (the signature of Certify)
+    method: str,  # noqa: ARG001
+    forgotten: Forgotten,
+    *,
+    forget: ForgetSet,  # noqa: ARG001
+    retain: Examples,  # noqa: ARG001
+    releases: int,  # noqa: ARG001
+) -> Certified:
+    """No claim and no noise: y is w~."""
+    return Certified(forgotten.state.weights)
+
+
+@dataclass(frozen=True)
+class Instruments:
+    """What measuring needs from outside: a clock in seconds, and the classifier of the membership attack."""
+
+    clock: Callable[[], float]
+    classifier: Classifier
+    certify: Certify = uncertified
+    progress: Progress = silent
 
 
 @dataclass(frozen=True)

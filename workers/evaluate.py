@@ -22,8 +22,8 @@ from sklearn.svm import SVC
 from torch import Tensor
 
 from unlearning.certificate import Basis, Reference
-from unlearning.evaluation import Certified, Instruments, evaluate, stream
-from unlearning.measurements import Plan, Row, Spread, spread
+from unlearning.evaluation import evaluate, stream
+from unlearning.measurements import Certified, Instruments, Plan, Row, Spread, spread
 from unlearning.methods import NAMES
 from unlearning.policy import Policy, PolicyError
 from unlearning.problem import Problem
@@ -124,11 +124,13 @@ def support_vectors(features: Tensor, labels: Tensor, judged: Tensor) -> Tensor:
 def _certifier(request: Request, methods: Mapping[str, Method]) -> Callable[..., Certified]:
     """Certify as a release of the service would: the strongest basis that the model has, and its noise."""
 
+    count = len(request.recipe.samples)
+
     def certified(
-        problem: Problem, method: str, forgotten: Forgotten, *, forget: ForgetSet, retain: Examples
+        problem: Problem, method: str, forgotten: Forgotten, *, forget: ForgetSet, retain: Examples, releases: int
     ) -> Certified:
         policy = request.policies[method]
-        terms = _terms(policy, basis_of(policy, problem), forgotten, len(retain) + len(forget.positions))
+        terms = _terms(policy, basis_of(policy, problem), forgotten, count=count, releases=releases)
         bench = Bench(request.recipe, problem, methods[method], digest="")
         size = Size(len(forget.positions), len(forget.holders))
         try:
@@ -140,7 +142,7 @@ def _certifier(request: Request, methods: Mapping[str, Method]) -> Callable[...,
     return certified
 
 
-def _terms(policy: Policy, basis: Basis, forgotten: Forgotten, count: int) -> Terms:
+def _terms(policy: Policy, basis: Basis, forgotten: Forgotten, *, count: int, releases: int) -> Terms:
     report = forgotten.state.facts.get("report")
     named = report.get("reference") if isinstance(report, dict) else None
     budget = policy.budget(basis)
@@ -152,10 +154,10 @@ def _terms(policy: Policy, basis: Basis, forgotten: Forgotten, count: int) -> Te
         delta_cap=policy.delta_cap,
         delta=policy.delta,
         charge=budget.charge,
-        spent=0,
+        spent=releases * budget.charge,
         limit=budget.limit,
         count=count,
-        releases=0,
+        releases=releases,
     )
 
 

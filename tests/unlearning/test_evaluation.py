@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from tests.unlearning.test_attacks import memorising, svc
-from unlearning.evaluation import Certified, Instruments, evaluate, stream
-from unlearning.measurements import Plan, Row, spread
+from unlearning.evaluation import evaluate, stream
+from unlearning.measurements import Certified, Instruments, Plan, Row, spread
 from unlearning.methods.recollection import Recollection
 from unlearning.methods.retrain import Retrain
 from unlearning.protocol import Forgotten, Need, Refused, State
@@ -103,13 +103,15 @@ def test_rows_are_plain_json(rows) -> None:
 
 
 def test_accuracies_are_with_noise_distances_without_and_the_published_accuracy_is_the_releases() -> None:
-    def replaced(problem, method, forgotten, *, forget, retain) -> Certified:
+    def replaced(problem, method, forgotten, *, forget, retain, releases) -> Certified:
         assert len(retain) + len(forget.positions) == 60
         return Certified(0 * forgotten.state.weights, sigma=1e4, claim={"basis": "proved"})
 
     def accuracies(sigma: float) -> Row:
-        def drowned(problem, method, forgotten, *, forget, retain) -> Certified:
-            return dataclasses.replace(replaced(problem, method, forgotten, forget=forget, retain=retain), sigma=sigma)
+        def drowned(problem, method, forgotten, *, forget, retain, releases) -> Certified:
+            return dataclasses.replace(
+                replaced(problem, method, forgotten, forget=forget, retain=retain, releases=releases), sigma=sigma
+            )
 
         plan = dataclasses.replace(PLAN, seeds=(0,), shadows=0, trials=0)
         return evaluate(memorising(), {"retrain": Retrain()}, plan, instruments(certify=drowned))[1]
@@ -126,6 +128,7 @@ def test_a_stream_forgets_more_each_round_and_resumes_from_its_own_state() -> No
     found = stream(memorising(decay=1e-2), {"recollection": Recollection(), "retrain": Retrain()},
                    dataclasses.replace(PLAN, seeds=(0,)), instruments(), rounds=3, samples=6)  # fmt: skip
     rows = [row for row in found if row.method == "recollection"]
+    assert [row.forget_fraction for row in rows] == [0.1, 0.2, 0.3]  # as planned: the same for every seed
     assert [row.round for row in rows] == [1, 2, 3]
     assert [row.m for row in rows] == [6, 12, 18]
     assert rows[0].state_bytes > rows[2].state_bytes  # used vectors are gone

@@ -79,6 +79,8 @@ def test_a_stream_has_a_row_for_each_round(recipe: Path, tmp_path: Path, capsys:
     assert [(row["seed"], row["round"], row["m"]) for row in rows] == [
         (seed, turn, 6 * turn) for seed in (0, 1) for turn in (1, 2, 3)
     ]
+    epsilons = [row["claim"]["epsilon"] for row in rows if row["seed"] == 0 and row["method"] == "newton"]
+    assert epsilons == sorted(set(epsilons))  # mu^2 adds from release to release
     assert plot.stat().st_size > 1000
 
 
