@@ -49,7 +49,7 @@ def rewind_rows(steps: int = 200, repeats: int = 5) -> Iterator[Row]:
     reference = retrain.forget(problem, prepared, forget, retain, GENERATOR).state.weights
     untouched = distance(learned.weights, reference)
     for share in SHARES:
-        method = Rewind(fraction=share)
+        method = Rewind(fraction=share, calibration_count=0)
         state = method.prepare(problem, examples, learned)
         slow, fast = [], []
         for _ in range(repeats):
@@ -76,7 +76,7 @@ def safe_rows() -> Iterator[Row]:
     sets = [order[i * PER_ROUND : (i + 1) * PER_ROUND].sort().values for i in range(ROUNDS)]
     accuracy = {}
     for mode in ("freeze", "keep"):
-        method = Safe(mode=mode)
+        method = Safe(mode=mode, calibration_count=0)
         state = method.prepare(problem, examples, learned)
         seconds, weights = [], []
         for gone in sets:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unlearning.protocol import Examples, ForgetSet, Method, Refused, State
 from unlearning.recipe import RecipeError
+from unlearning.training import train
 
 if TYPE_CHECKING:
     from unlearning.problem import Problem
@@ -68,6 +69,27 @@ def measure(
         Refused: the method refuses one of the sets.
     """
     return [_measure_one(method, problem, examples, state, retrained=retrained, chosen=chosen) for chosen in sets]
+
+
+def mean_effectiveness(
+    method: Method, problem: Problem, examples: Examples, state: State, *, reference: str, share: float, count: int
+) -> float | None:
+    """The mean over ``count`` sets of ``share`` of the holders, really retrained without; None where it is not known.
+
+    It is not known for a model trained elsewhere, for a single holder, where ``count`` is 0, and where some training
+    diverges.
+    """
+    if count == 0 or problem.recipe.weights is not None or len(set(examples.holders)) < 2:
+        return None
+    work = problem.cast(state.weights.dtype)
+
+    def retrained(omit: tuple[int, ...]) -> Tensor:
+        return train(work, examples, omit=omit, reference=reference).weights
+
+    sets = calibration_sets(examples, share, count, problem.training.seed)
+    measured = measure(method, problem, examples, state, retrained=retrained, sets=sets)
+    mean = sum(measured) / len(measured)
+    return mean if math.isfinite(mean) else None
 
 
 def require_effective(method: str, measured: Sequence[float], threshold: float, hint: str) -> None:

@@ -11,6 +11,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from unlearning import Problem, Recipe, Samples, Training
+from unlearning.effectiveness import calibration_sets
 from unlearning.methods.retrain import Retrain
 from unlearning.methods.rewind import Proximal, Rewind
 from unlearning.protocol import Examples, ForgetSet, Learned, Refused, State
@@ -174,6 +175,35 @@ def test_a_state_survives_storage(name: str) -> None:
     stored = State(tensors.pop("weights"), tensors, json.loads(json.dumps(dict(start.facts))))
     ahead, again = (release(method, problem, state, [3], []).weights for state in (start, stored))
     assert torch.equal(ahead, again)
+
+
+@pytest.mark.parametrize("reference", ["renormalised", "fixed-denominator"])
+def test_preparation_reports_how_near_retraining_it_comes(reference: str) -> None:
+    problem = problem_of(SETTINGS["mini-batches"], deep)
+    everyone = everyone_of(problem)
+    learned = train(problem, everyone)
+    method = Rewind(fraction=0.4, reference=reference, calibration_count=2, calibration_share=0.1)
+    start = method.prepare(problem, everyone, learned)
+    measured = []
+    for chosen in calibration_sets(everyone, 0.1, 2, problem.training.seed):
+        gone = chosen.positions.tolist()
+        retrained = train(problem, everyone, omit=gone, reference=reference).weights
+        gap = (release(method, problem, start, gone, []).weights - retrained).norm()
+        measured.append(float(gap / (learned.weights - retrained).norm()))
+    mean = pytest.approx(sum(measured) / 2)
+    assert start.facts["report"] == {"reference": reference, "steps": 25, "rewound": 10, "effectiveness": mean}
+
+
+def test_nothing_is_measured_of_a_model_trained_elsewhere() -> None:
+    problem = problem_of(SETTINGS["full batch"])
+    learned = train(problem, everyone_of(problem))
+    problem.recipe = replace(problem.recipe, weights=problem.tensors(learned.weights))
+    state = Rewind(source="proximal").prepare(problem, everyone_of(problem), Learned(learned.weights))
+    assert state.facts["report"] == {"reference": "renormalised", "steps": 15, "rewound": 6}
+    with pytest.raises(Refused, match="trained elsewhere"):
+        Rewind(source="proximal", precision="float64").prepare(
+            problem.cast(torch.float32), everyone_of(problem), Learned(learned.weights.float())
+        )
 
 
 # --- the proximal-point method ---------------------------------------------------------------------------------
@@ -372,7 +402,15 @@ def test_steps_that_diverge_are_refused(ready: tuple[Problem, State]) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"fraction": 0.0}, {"fraction": 1.1}, {"source": "guess"}, {"reference": "none"}, {"precision": "half"}]
+    "wrong",
+    [
+        {"fraction": 0.0},
+        {"fraction": 1.1},
+        {"source": "guess"},
+        {"reference": "none"},
+        {"precision": "half"},
+        {"calibration_share": 1.0},
+    ],
 )
 def test_hyperparameters_are_checked(wrong: dict[str, object]) -> None:
     with pytest.raises(Refused, match=next(iter(wrong))):

@@ -12,7 +12,9 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from unlearning import Problem, Recipe, Samples, Training
-from unlearning.methods.safe import MODES, Moments, Safe, class_probabilities, forgetting_gradient
+from unlearning.effectiveness import calibration_sets
+from unlearning.methods.safe import MODES, Safe, class_probabilities, forgetting_gradient
+from unlearning.moments import Moments
 from unlearning.protocol import Examples, ForgetSet, Learned, Refused, State
 from unlearning.training import train
 
@@ -388,9 +390,28 @@ def test_missing_samples_are_refused(problem: Problem, everyone: Examples, learn
 
 
 def test_weights_that_are_not_finite_are_refused(problem: Problem, everyone: Examples, learned: Learned) -> None:
-    state = Safe().prepare(problem, everyone, Learned(torch.full_like(learned.weights, torch.nan)))
+    broken = Learned(torch.full_like(learned.weights, torch.nan))
+    with pytest.raises(Refused, match="not finite"):
+        Safe().prepare(problem, everyone, broken)
+    state = Safe(calibration_count=0).prepare(problem, everyone, broken)
     with pytest.raises(Refused, match="not finite"):
         Safe().forget(problem, state, ask(everyone, [3]), None, GENERATOR)
+
+
+def test_preparation_reports_how_near_retraining_it_comes(
+    problem: Problem, everyone: Examples, learned: Learned
+) -> None:
+    method = Safe(calibration_count=2, calibration_share=0.1)
+    report = method.prepare(problem, everyone, learned).facts["report"]
+    sets = calibration_sets(everyone, 0.1, 2, problem.training.seed)
+    measured = []
+    for chosen in sets:
+        positions = chosen.positions.tolist()
+        retrained = train(problem, everyone, omit=positions).weights
+        forgotten = stream(method, problem, everyone, learned, [positions]).weights
+        measured.append(float((forgotten - retrained).norm() / (learned.weights - retrained).norm()))
+    assert report == {"mode": "freeze", "effectiveness": pytest.approx(sum(measured) / 2)}
+    assert Safe(calibration_count=0).prepare(problem, everyone, learned).facts["report"] == {"mode": "freeze"}
 
 
 def test_binary_logistic_models_are_served() -> None:
@@ -402,7 +423,9 @@ def test_binary_logistic_models_are_served() -> None:
     assert float((state.weights - learned.weights).norm()) > 0
 
 
-@pytest.mark.parametrize("wrong", [{"mode": "both"}, {"reach": 0.0}, {"strength": -1.0}, {"cut": float("inf")}])
+@pytest.mark.parametrize(
+    "wrong", [{"mode": "both"}, {"reach": 0.0}, {"strength": -1.0}, {"cut": float("inf")}, {"calibration_count": -1}]
+)
 def test_hyperparameters_are_checked(wrong: dict[str, object]) -> None:
     with pytest.raises(Refused, match=next(iter(wrong))):
         Safe(**wrong)  # type: ignore[arg-type]

@@ -38,6 +38,7 @@ import torch
 from torch import Tensor
 
 from unlearning.descent import Descent, proved_constants, require_within, rounding_errors
+from unlearning.effectiveness import mean_effectiveness
 from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State
 from unlearning.training import REFERENCES, advance, rate_of, replay, silent, train
 
@@ -161,6 +162,9 @@ class Rewind:
             included) that does not come from the data; checked at preparation. L follows from it in closed form.
         precision: ``training`` repeats the steps in the training's own dtype; ``float64`` trains once more in float64
             at preparation, because a proof counts rounding and float32's would drown it.
+        calibration_count: how many sets of holders are really retrained without at preparation, to report the
+            effectiveness; 0: none.
+        calibration_share: the share of all holders in each set.
     """
 
     name: ClassVar[str] = "rewind"
@@ -171,6 +175,8 @@ class Rewind:
     reference: str = "renormalised"
     feature_norm: float | None = None
     precision: str = "training"
+    calibration_count: int = 3
+    calibration_share: float = 0.05
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
@@ -181,13 +187,20 @@ class Rewind:
             raise Refused(f"reference is {self.reference!r}.", f"Choose one of {', '.join(REFERENCES)}.")
         if self.precision not in PRECISIONS:
             raise Refused(f"precision is {self.precision!r}.", f"Choose one of {', '.join(PRECISIONS)}.")
+        if self.calibration_count < 0:
+            raise Refused(f"calibration_count is {self.calibration_count}.", "Choose 0 or more.")
+        if not 0 < self.calibration_share < 1:
+            raise Refused(f"calibration_share is {self.calibration_share}.", "Choose a share between 0 and 1.")
 
     def steps_of(self, steps: int) -> int:
         """K: ``fraction`` of T = ``steps``, to the nearest whole step, at least one."""
         return max(1, round(self.fraction * steps))
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
-        """Find w_{T-K}. Raises Refused for a converged model and where ``source`` cannot find it."""
+        """Find w_{T-K}. ``facts["report"]`` holds K, T, the reference and, where measured, the effectiveness.
+
+        Raises Refused for a converged model and where ``source`` cannot find w_{T-K}.
+        """
         if problem.training.converge is not None:
             raise Refused(
                 "A model that was trained to convergence did not end in its last gradient step.",
@@ -196,9 +209,8 @@ class Rewind:
         if self.feature_norm is not None:
             require_within(problem, examples, self.feature_norm)
         if self.precision == "float64" and learned.weights.dtype != torch.float64:
-            problem, learned = problem.double(), _again(problem.double(), examples, progress)
+            problem, learned = problem.double(), _again(problem.double(), examples)
         rewound = SOURCES[self.source].rewind(self, problem, examples, learned)
-        progress(1.0)
         facts: dict[str, Json] = {
             "samples": len(examples),
             "forgotten": 0,
@@ -210,7 +222,10 @@ class Rewind:
             "rates": torch.tensor(rewound.rates, dtype=torch.float64),
             "positions": examples.positions.cpu(),
         }
-        return State(learned.weights, tensors | _pack(rewound.batches), facts | dict(rewound.facts))
+        state = State(learned.weights, tensors | _pack(rewound.batches), facts | dict(rewound.facts))
+        state = replace(state, facts={**state.facts, "report": self._report(problem, examples, state)})
+        progress(1.0)
+        return state
 
     def forget(
         self,
@@ -259,6 +274,23 @@ class Rewind:
             reference=self.reference,
         )
 
+    def _report(self, problem: Problem, examples: Examples, state: State) -> dict[str, Json]:
+        report: dict[str, Json] = {
+            "reference": self.reference,
+            "steps": state.facts["steps"],
+            "rewound": state.facts["rewound"],
+        }
+        measured = mean_effectiveness(
+            self,
+            problem,
+            examples,
+            state,
+            reference=self.reference,
+            share=self.calibration_share,
+            count=self.calibration_count,
+        )
+        return report if measured is None else report | {"effectiveness": measured}
+
     def proved(self, problem: Problem, state: State) -> Descent:
         """The same with constants that need no data (``descent.proved_constants``), rounding included.
 
@@ -275,10 +307,10 @@ class Rewind:
         return replace(descent, rounding=rounding_errors(work, descent.samples, self.feature_norm, descent.rates))
 
 
-def _again(problem: Problem, examples: Examples, progress: Progress) -> Learned:
+def _again(problem: Problem, examples: Examples) -> Learned:
     if problem.recipe.weights is not None:
         raise Refused("A model trained elsewhere cannot be trained again in float64.", "Set precision=training.")
-    return train(problem, examples, progress=progress)
+    return train(problem, examples)
 
 
 def _retained(state: State, forget: ForgetSet, retain: Examples | None) -> Examples:

@@ -21,8 +21,8 @@ q_t f(w_0) and the entropy term of the KL divergence drop out at w_0.
 
 Deviations from the paper, each with its reason:
 
-* Eq. 23 (the update of the covariances) turns them indefinite after one round; ``Moments.without`` is the
-  exact down-date, equal to recomputation.
+* Eq. 23 (the update of the covariances) turns them indefinite after one round; ``unlearning.moments``
+  has the exact down-date, equal to recomputation.
 * ``mode="freeze"`` (default) evaluates q when a sample is forgotten, sums its gradient and drops the sample:
   forgetting must not require remembering, and a release costs the same in every round. ``mode="keep"`` is
   the paper's: every forgotten sample is kept and q is evaluated again in each release.
@@ -48,85 +48,16 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from unlearning.effectiveness import mean_effectiveness
+from unlearning.moments import Moments
 from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State
+from unlearning.training import silent
 
 if TYPE_CHECKING:
     from unlearning.problem import Problem
 
 CHUNK = 1024
 """samples per pass over the data: bounds the memory of prepare and forget"""
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Per class: how many samples, their mean, their covariance (divisor n - 1; zero below two samples).
-
-    ``counts`` (C,), ``means`` (C, p) and ``covariances`` (C, p, p) are float64.
-    """
-
-    counts: Tensor
-    means: Tensor
-    covariances: Tensor
-
-    @classmethod
-    def of(cls, points: Tensor, classes: Tensor, number: int) -> Moments:
-        """The moments of ``points`` (n, p), float64, whose classes (n,) lie in [0, ``number``)."""
-        p = points.shape[1]
-        counts = points.new_zeros(number)
-        means = points.new_zeros(number, p)
-        covariances = points.new_zeros(number, p, p)
-        for y in torch.bincount(classes).nonzero().flatten().tolist():
-            members = points[classes == y]
-            counts[y] = len(members)
-            means[y] = members.mean(0)
-            centred = members - means[y]
-            covariances[y] = centred.T @ centred / max(len(members) - 1, 1)
-        return cls(counts, means, covariances)
-
-    def without(self, points: Tensor, classes: Tensor) -> Moments:
-        """The moments after ``points`` leave: n1 = n0 - k, d = mean0 - meank, and
-
-        S1 = ((n0 - 1) S0 - (k - 1) Sk - (n0 k / n1) d d^T) / (n1 - 1).
-
-        A class with one sample left has covariance zero; an emptied class has mean and covariance zero, so
-        nothing of its members stays here. Raises Refused when a class would lose more than it has.
-        """
-        gone = Moments.of(points, classes, len(self.counts))
-        counts, means, covariances = self.counts - gone.counts, self.means.clone(), self.covariances.clone()
-        if bool((counts < 0).any()):
-            raise Refused(
-                "The forget set holds more samples of a class than are left of it.",
-                "Forget each sample once.",
-            )
-        for y in gone.counts.nonzero().flatten().tolist():
-            n0, k, n1 = (float(v[y]) for v in (self.counts, gone.counts, counts))
-            if n1 == 0:
-                means[y], covariances[y] = 0.0, 0.0
-                continue
-            d = self.means[y] - gone.means[y]
-            means[y] = self.means[y] + (k / n1) * d
-            scatter = (n0 - 1) * self.covariances[y] - (k - 1) * gone.covariances[y] - (n0 * k / n1) * torch.outer(d, d)
-            covariances[y] = scatter / (n1 - 1) if n1 > 1 else 0.0
-        return Moments(counts, means, covariances)
-
-    def log_joint(self, points: Tensor, shrinkage: float, ridge: float) -> Tensor:
-        """log n_y + log N(x; m_y, S_y) up to a constant, (k, C), for ``points`` (k, p); -inf for an empty class.
-
-        S_y is shrunk: ((n_y - 1) S_y + shrinkage P) / (n_y - 1 + shrinkage), P the pooled covariance plus
-        ``ridge`` on the diagonal. With one sample left this is P.
-        """
-        free = (self.counts - 1).clamp(min=0)
-        scatter = free[:, None, None] * self.covariances
-        pooled = scatter.sum(0) / free.sum().clamp(min=1) + ridge * torch.eye(
-            points.shape[1], dtype=points.dtype, device=points.device
-        )
-        shrunk = (scatter + shrinkage * pooled) / (free + shrinkage)[:, None, None]
-        factors = torch.linalg.cholesky(shrunk)
-        centred = (points[None] - self.means[:, None]).transpose(1, 2)
-        distances = torch.linalg.solve_triangular(factors, centred, upper=False).square().sum(1)
-        volumes = factors.diagonal(dim1=1, dim2=2).log().sum(1)
-        joint: Tensor = self.counts.log()[:, None] - volumes[:, None] - distances / 2
-        return joint.T
 
 
 def class_probabilities(outputs: Tensor) -> Tensor:
@@ -207,6 +138,9 @@ class Safe:
         ridge: added to the pooled covariance's diagonal, in units of the inputs' mean variance at preparation.
         cut: log q is cut to [-cut, cut].
         seed: of the projection.
+        calibration_count: how many sets of holders are really retrained without at preparation, to report the
+            effectiveness; 0: none.
+        calibration_share: the share of all holders in each set.
     """
 
     name: ClassVar[str] = "safe"
@@ -220,6 +154,8 @@ class Safe:
     ridge: float = 1e-2
     cut: float = 10.0
     seed: int = 0
+    calibration_count: int = 3
+    calibration_share: float = 0.05
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -230,16 +166,35 @@ class Safe:
                 raise Refused(f"{name} is {value}.", "Choose a finite number above zero.")
         if not (math.isfinite(self.strength) and self.strength >= 0):
             raise Refused(f"strength is {self.strength}.", "Choose a finite number, zero or above.")
+        if self.calibration_count < 0:
+            raise Refused(f"calibration_count is {self.calibration_count}.", "Choose 0 or more.")
+        if not 0 < self.calibration_share < 1:
+            raise Refused(f"calibration_share is {self.calibration_share}.", "Choose a share between 0 and 1.")
 
-    def prepare(
-        self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = lambda _: None
-    ) -> State:
+    def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
         """One pass over the samples: mean data gradient at w_0 and class moments.
+
+        ``facts["report"]`` holds the mode and, where measured, the effectiveness (1: as far from retraining as doing
+        nothing). SAFE does not aim at it, so that nothing is refused.
 
         Raises Refused when the targets are not classes, or a class has a single sample (its Gaussian would
         be that sample).
         """
-        origin = learned.weights.detach().clone()
+        state = self._start(problem, examples, learned.weights.detach().clone(), progress)
+        effectiveness = mean_effectiveness(
+            self,
+            problem,
+            examples,
+            state,
+            reference="renormalised",
+            share=self.calibration_share,
+            count=self.calibration_count,
+        )
+        report: dict[str, Json] = {"mode": self.mode}
+        progress(1.0)
+        return replace(state, facts={**state.facts, "report": report | _where_known(effectiveness)})
+
+    def _start(self, problem: Problem, examples: Examples, origin: Tensor, progress: Progress) -> State:
         problem = problem.cast(origin.dtype)
         classes = self._classes(problem, origin, examples)
         axes = self._axes(examples.inputs)
@@ -248,11 +203,11 @@ class Safe:
         _refuse_single(moments)
         left = torch.zeros(int(examples.positions.max()) + 1, dtype=torch.uint8, device=origin.device)
         left[examples.positions] = 1
-        retained = _gradient_sum(problem, origin, examples, progress)
+        retained = _gradient_sum(problem, origin, examples, lambda share: progress(share / 2))
         tensors = {"origin": origin, "retained": retained, "axes": axes, "left": left}
         tensors |= _pack("before", moments) | _pack("now", moments) | MODES[self.mode].start(examples, origin)
         variance = float(points.var(0, correction=0).mean())
-        facts: dict[str, Json] = {"mode": self.mode, "samples": len(examples), "forgotten": 0, "releases": 0}
+        facts: dict[str, Json] = {"samples": len(examples), "forgotten": 0, "releases": 0}
         return State(origin.clone(), tensors, facts | {"ridge": self.ridge * max(variance, 1e-12)})
 
     def forget(
@@ -326,6 +281,10 @@ class Safe:
         return axes.contiguous().to(inputs.device)
 
 
+def _where_known(effectiveness: float | None) -> dict[str, Json]:
+    return {} if effectiveness is None else {"effectiveness": effectiveness}
+
+
 def _step(origin: Tensor, direction: Tensor, gamma: float) -> Tensor:
     length = float(direction.norm())
     if not math.isfinite(length):
@@ -361,7 +320,7 @@ def _points(inputs: Tensor, axes: Tensor) -> Tensor:
     return points
 
 
-def _gradient_sum(problem: Problem, w: Tensor, examples: Examples, progress: Progress = lambda _: None) -> Tensor:
+def _gradient_sum(problem: Problem, w: Tensor, examples: Examples, progress: Progress = silent) -> Tensor:
     """sum over the samples of grad l(w), (d,), without weight decay."""
     total = torch.zeros_like(w)
     for start in range(0, len(examples), CHUNK):
