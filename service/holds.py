@@ -1,0 +1,123 @@
+"""Legal holds, and driving held requests on. A hold keeps a subject's or a sample's data where they are.
+
+The workers look at holds when they plan a release and again inside the publish transaction, under the model's row
+lock. Placing a hold takes the same rows in share mode: either the publication sees the hold, or the hold sees the
+publication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.orm import Session
+
+from service.db import now
+from service.identity import Pepper, new_id, sample_digest, subject_digest
+from service.ledger import record
+from service.progress import settle
+from service.records import DeletionRequest, Forgotten, Hold, Membership, Model, Task, Version
+
+_SERVED = ("preparing", "live", "exhausted")
+
+
+@dataclass(frozen=True)
+class Released:
+    """A model's version in which the samples were forgotten already."""
+
+    model: str
+    version: int
+
+
+class AlreadyForgotten(RuntimeError):
+    """Everything that the hold is to keep has been forgotten. ``releases`` say where."""
+
+    def __init__(self, releases: list[Released]) -> None:
+        super().__init__("already forgotten")
+        self.releases = releases
+
+
+def place(
+    session: Session, pepper: Pepper, tenant_id: str, *, subject_id: str | None, sample_id: str | None, reason: str
+) -> Hold:
+    """Hold a subject, or a sample. It may precede any request. Raises AlreadyForgotten."""
+    models = select(Model).where(Model.tenant_id == tenant_id, Model.status.in_(_SERVED)).order_by(Model.id)
+    rows = session.scalars(models.with_for_update(read=True)).all()
+    hold = Hold(
+        id=new_id(),
+        tenant_id=tenant_id,
+        subject_digest=None if subject_id is None else subject_digest(pepper, subject_id),
+        sample_digest=None if sample_id is None else sample_digest(pepper, sample_id),
+        pepper_id=pepper.id,
+        reason=reason,
+        created_at=now(session),
+    )
+    releases, kept = _releases(session, rows, hold)
+    if releases and not kept:
+        raise AlreadyForgotten(releases)
+    session.add(hold)
+    record(session, tenant_id, "hold.placed", hold=hold.id)
+    return hold
+
+
+def lift(session: Session, hold: Hold) -> list[str]:
+    """End a hold and drive on whatever waits for one; returns the ids of the models that have work.
+
+    What another hold still keeps is held again by the worker that claims it. Lifting twice is once.
+    """
+    if hold.released_at is not None:
+        return []
+    hold.released_at = now(session)
+    record(session, hold.tenant_id, "hold.released", hold=hold.id)
+    waiting = select(Task).where(Task.tenant_id == hold.tenant_id, Task.status == "held", Task.reason == "legal_hold")
+    return _drive(session, session.scalars(waiting).all())
+
+
+def drive_on(session: Session, request: DeletionRequest) -> list[str]:
+    """Queue a held request's tasks again, with fresh attempts; returns the models that have work.
+
+    A legal hold that still stands will hold them again.
+    """
+    held = select(Task).where(Task.request_id == request.id, Task.status == "held")
+    tasks = session.scalars(held).all()
+    if tasks:
+        record(session, request.tenant_id, "request.released", request_id=request.id)
+    return _drive(session, tasks)
+
+
+def _drive(session: Session, tasks: Iterable[Task]) -> list[str]:
+    at = now(session)
+    driven = list(tasks)
+    for task in driven:
+        task.status, task.reason, task.attempts, task.not_before = "queued", None, 0, at
+    settle(session, [task.request_id for task in driven])
+    return sorted({task.model_id for task in driven})
+
+
+def _releases(session: Session, models: Iterable[Model], hold: Hold) -> tuple[list[Released], bool]:
+    """Where the held samples were forgotten, and whether any of them is still there."""
+    releases: set[tuple[str, int]] = set()
+    kept = False
+    for model in models:
+        rows = (
+            select(Version.number)
+            .select_from(Membership)
+            .outerjoin(
+                Forgotten, (Forgotten.lineage_id == Membership.lineage_id) & (Forgotten.position == Membership.position)
+            )
+            .outerjoin(Version, Version.id == Forgotten.version_id)
+            .where(Membership.lineage_id == model.lineage_id, _names(hold))
+            .distinct()
+        )
+        for number in session.scalars(rows):
+            kept = kept or number is None
+            if number is not None:
+                releases.add((model.name, number))
+    return [Released(*each) for each in sorted(releases)], kept
+
+
+def _names(hold: Hold) -> ColumnElement[bool]:
+    if hold.subject_digest is not None:
+        return Membership.subject_digest == hold.subject_digest
+    return Membership.sample_digest == hold.sample_digest

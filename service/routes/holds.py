@@ -1,0 +1,126 @@
+"""Legal holds: placing, listing and releasing them; and driving a held request on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
+from sqlalchemy import select, tuple_
+
+from service.auth import Caller, Scope
+from service.context import Running, holding, problems
+from service.holds import AlreadyForgotten, drive_on, lift, place
+from service.names import Moment, PersonalId, RequestId
+from service.pages import Cursor, Limit, Page, decode, encode, link
+from service.problems import Problem, not_found
+from service.records import Hold
+from service.requests import Status
+from service.routes.deletion_requests import DeletionRequestView, find, views
+
+router = APIRouter(tags=["holds"])
+Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
+Reason = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\x00-\x08\x0b-\x1f]+$")]
+_PATH = "/v1/holds"
+
+
+class HoldOrder(BaseModel):
+    """What must be kept: a subject's data, or one sample. The reason must not name anybody."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    subject_id: PersonalId | None = None
+    sample_id: PersonalId | None = None
+    reason: Reason
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> HoldOrder:
+        if (self.subject_id is None) == (self.sample_id is None):
+            raise ValueError("give either subject_id or sample_id")
+        return self
+
+
+class HoldView(BaseModel):
+    id: str
+    subject_digest: str | None
+    sample_digest: str | None
+    reason: str
+    created_at: Moment
+    released_at: Moment | None
+
+
+@router.post(
+    _PATH, status_code=201, response_model=HoldView, responses=problems(409, 413, 415), summary="Place a legal hold"
+)
+def create(body: HoldOrder, service: Running, caller: Admin, response: Response) -> HoldView:
+    with service.database.write() as session:
+        try:
+            hold = place(
+                session,
+                service.pepper,
+                caller.tenant_id,
+                subject_id=body.subject_id,
+                sample_id=body.sample_id,
+                reason=body.reason,
+            )
+        except AlreadyForgotten as error:
+            where = ", ".join(f"version {each.version} of {each.model}" for each in error.releases)
+            raise Problem(409, "already_forgotten", f"Forgotten already, in {where}; nothing can be held.") from None
+        view = _view(hold)
+    response.headers["Location"] = f"{_PATH}/{view.id}"
+    return view
+
+
+@router.get(_PATH, response_model=Page[HoldView], responses=problems(400), summary="List holds, newest first")
+def index(
+    *, request: Request, response: Response, service: Running, caller: Admin, cursor: Cursor = None, limit: Limit = 50
+) -> Page[HoldView]:
+    rows = select(Hold).where(Hold.tenant_id == caller.tenant_id)
+    if cursor is not None:
+        rows = rows.where(tuple_(Hold.created_at, Hold.id) < tuple(decode(cursor, int, str)))
+    with service.database.read() as session:
+        found = session.scalars(rows.order_by(Hold.created_at.desc(), Hold.id.desc()).limit(limit + 1)).all()
+    next_cursor = encode(found[limit - 1].created_at, found[limit - 1].id) if len(found) > limit else None
+    link(request, response, next_cursor)
+    data = [_view(hold) for hold in found[:limit]]
+    return Page(data=data, next_cursor=next_cursor, has_more=next_cursor is not None)
+
+
+@router.delete(_PATH + "/{hold_id}", response_model=HoldView, responses=problems(404), summary="Release a hold")
+def release(hold_id: RequestId, service: Running, caller: Admin) -> HoldView:
+    with service.database.write() as session:
+        hold = session.get(Hold, hold_id, with_for_update=True)
+        if hold is None or hold.tenant_id != caller.tenant_id:
+            raise not_found("hold")
+        nudges = lift(session, hold)
+        view = _view(hold)
+    service.nudge(nudges)
+    return view
+
+
+@router.post(
+    "/v1/deletion-requests/{request_id}/release",
+    response_model=DeletionRequestView,
+    responses=problems(404, 409),
+    summary="Drive a held request on",
+)
+def release_request(request_id: RequestId, service: Running, caller: Admin) -> DeletionRequestView:
+    with service.database.write() as session:
+        request = find(session, caller.tenant_id, request_id)
+        if request.status != Status.HELD:
+            raise Problem(409, "not_held", "Only a held request can be released.")
+        nudges = drive_on(session, request)
+        view = views(session, [request])[0]
+    service.nudge(nudges)
+    return view
+
+
+def _view(hold: Hold) -> HoldView:
+    return HoldView(
+        id=hold.id,
+        subject_digest=hold.subject_digest,
+        sample_digest=hold.sample_digest,
+        reason=hold.reason,
+        created_at=hold.created_at,
+        released_at=hold.released_at,
+    )

@@ -1,0 +1,131 @@
+"""Legal holds, and driving held requests on."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import select
+
+from service.context import Service
+from service.progress import settle
+from service.records import AuditEntry, Forgotten, Hold, Model, Task
+from tests.service.worlds import live_model, publish
+
+PATH = "/v1/holds"
+REASON = {"reason": "case 12/34"}
+
+
+def held_request(client: TestClient, service: Service, reason: str = "legal_hold", subject: str = "ada") -> str:
+    made = client.post(
+        "/v1/deletion-requests", json={"subject_id": subject}, headers={"Idempotency-Key": subject + reason}
+    ).json()
+    with service.database.write() as session:
+        for task in session.scalars(select(Task).where(Task.request_id == made["id"])):
+            task.status, task.reason, task.attempts = "held", reason, 3
+        settle(session, [made["id"]])
+    return str(made["id"])
+
+
+def test_a_hold_is_kept_by_digest_and_may_precede_every_request(client: TestClient, service: Service) -> None:
+    answer = client.post(PATH, json=REASON | {"subject_id": "canary-person"})
+    assert answer.status_code == 201
+    assert answer.headers["location"] == f"{PATH}/{answer.json()['id']}"
+    client.post(PATH, json=REASON | {"sample_id": "canary-sample"})
+    shown = client.get(PATH).json()["data"]
+    assert [each["subject_digest"] is None for each in shown] == [True, False]
+    with service.database.read() as session:
+        for table in (Hold, AuditEntry):
+            assert "canary" not in repr(session.execute(select(table.__table__)).all())  # type: ignore[arg-type]
+        kinds = session.scalars(select(AuditEntry.kind).where(AuditEntry.kind.like("hold%"))).all()
+    assert kinds == ["hold.placed", "hold.placed"]
+
+
+def test_releasing_a_hold_drives_its_requests_on_and_their_clock_never_stopped(
+    client: TestClient, service: Service
+) -> None:
+    live_model(service)
+    hold = client.post(PATH, json=REASON | {"subject_id": "ada"}).json()
+    held, lost = held_request(client, service), held_request(client, service, "worker_lost", "bob")
+    before = client.get(f"/v1/deletion-requests/{held}").json()
+    assert (before["status"], before["reason"]) == ("held", "legal_hold")
+    released = client.delete(f"{PATH}/{hold['id']}")
+    assert released.json()["released_at"] is not None
+    assert client.delete(f"{PATH}/{hold['id']}").json() == released.json()
+    after = client.get(f"/v1/deletion-requests/{held}").json()
+    assert (after["status"], after["reason"]) == ("queued", None)
+    assert (after["received_at"], after["due_at"]) == (before["received_at"], before["due_at"])
+    assert client.get(f"/v1/deletion-requests/{lost}").json()["status"] == "held"
+
+
+def test_a_held_request_can_be_driven_on_with_fresh_attempts(client: TestClient, service: Service) -> None:
+    live_model(service)
+    held = held_request(client, service, "worker_lost")
+    answer = client.post(f"/v1/deletion-requests/{held}/release")
+    assert (answer.status_code, answer.json()["status"]) == (200, "queued")
+    with service.database.read() as session:
+        assert session.scalars(select(Task.attempts)).all() == [0]
+        assert "request.released" in session.scalars(select(AuditEntry.kind)).all()
+    assert client.post(f"/v1/deletion-requests/{held}/release").status_code == 409
+    assert client.post(f"/v1/deletion-requests/{'0' * 32}/release").status_code == 404
+
+
+def test_a_hold_that_comes_too_late_is_told_which_version_forgot(client: TestClient, service: Service) -> None:
+    model = live_model(service)
+    version = publish(service, model, b"two")
+    with service.database.write() as session:
+        session.add(Forgotten(lineage_id=model.lineage_id or 0, position=0, version_id=version.id))
+    assert client.post(PATH, json=REASON | {"subject_id": "ada"}).status_code == 201  # ada-2 is still there
+    late = client.post(PATH, json=REASON | {"sample_id": "ada-1"})
+    assert (late.status_code, late.json()["code"]) == (409, "already_forgotten")
+    assert "version 2 of digits" in late.json()["detail"]
+    with service.database.write() as session:
+        session.add(Forgotten(lineage_id=model.lineage_id or 0, position=1, version_id=version.id))
+    assert client.post(PATH, json=REASON | {"subject_id": "ada"}).status_code == 409
+    assert len(client.get(PATH).json()["data"]) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        REASON,
+        {"subject_id": "ada"},
+        REASON | {"subject_id": "a", "sample_id": "b"},
+        {"subject_id": "a", "reason": "\x00"},
+    ],
+)
+def test_a_malformed_hold_is_refused(client: TestClient, body: dict[str, Any]) -> None:
+    assert client.post(PATH, json=body).status_code == 422
+
+
+def test_a_hold_of_another_tenant_does_not_exist(client: TestClient, key_of: Any) -> None:
+    hold = client.post(PATH, json=REASON | {"subject_id": "ada"}).json()
+    other = key_of(tenant_id="other")
+    assert client.delete(f"{PATH}/{hold['id']}", headers=other).status_code == 404
+    assert client.get(PATH, headers=other).json()["data"] == []
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("call", ["request", "hold"])
+def test_a_publication_and_what_it_must_see_take_turns(client: TestClient, service: Service, call: str) -> None:
+    """While a publication holds the model's row, neither an intake nor a hold slips past it."""
+    model = live_model(service)
+    done = threading.Event()
+
+    def ask() -> None:
+        if call == "request":
+            client.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers={"Idempotency-Key": "k"})
+        else:
+            client.post(PATH, json=REASON | {"subject_id": "ada"})
+        done.set()
+
+    with service.database.write() as session:
+        session.get_one(Model, model.id, with_for_update=True)
+        thread = threading.Thread(target=ask)
+        thread.start()
+        assert not done.wait(0.5)
+    thread.join()
+    assert done.is_set()
