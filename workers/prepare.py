@@ -35,8 +35,8 @@ from workers.keystore import BATCH, batches
 from workers.lease import fence
 from workers.needs import generator, needs_forgotten, needs_retained
 from workers.patience import patiently
-from workers.plan import Target, target_of
-from workers.publish import Draft, Registered, TombstoneAppeared, publish_first
+from workers.plan import Target, held_positions, target_of
+from workers.publish import Draft, HoldAppeared, Registered, TombstoneAppeared, publish_first
 from workers.stopwatch import Stopwatch
 from workers.workshop import Workshop
 
@@ -92,17 +92,15 @@ def _make_ready(workshop: Workshop, job: Preparation, watch: Stopwatch) -> Ready
 
 def _publish_version_1(workshop: Workshop, job: Preparation, ready: Ready, watch: Stopwatch) -> None:
     """Publish; whoever asked meanwhile is forgotten first, and then it is tried again."""
-    target = _waiting_target(workshop, job)
     while True:
+        target = _waiting_target(workshop, job)
         draft = _draft(workshop, job, ready, target, watch)
         try:
             patiently(partial(publish_first, workshop.database, job, draft, ready.registered))
             return
-        except TombstoneAppeared as appeared:
+        except (TombstoneAppeared, HoldAppeared):
             workshop.private.delete(draft.state.digest)
             workshop.store.delete(draft.checkpoint.digest)
-            with workshop.database.read() as session:
-                target = target_of(session, job.lineage_id, appeared.positions)
 
 
 def _draft(workshop: Workshop, job: Preparation, ready: Ready, target: Target, watch: Stopwatch) -> Draft:
@@ -194,7 +192,8 @@ def _waiting_target(workshop: Workshop, job: Preparation) -> Target:
     """Who asked while the model was trained, as far as is known now; publishing looks again."""
     with workshop.database.read() as session:
         named = tombstones.positions(session, job.tenant_id, job.model_name, job.lineage_id)
-        return target_of(session, job.lineage_id, frozenset().union(*named.values()))
+        going = frozenset().union(*named.values()) - held_positions(session, job)
+        return target_of(session, job.lineage_id, going)
 
 
 def _freeze(

@@ -48,10 +48,6 @@ class HoldAppeared(RuntimeError):
 class TombstoneAppeared(RuntimeError):
     """Somebody asked to be forgotten while version 1 was computed. Nothing was written."""
 
-    def __init__(self, positions: frozenset[int]) -> None:
-        super().__init__(f"{len(positions)} more samples must be forgotten first")
-        self.positions = positions
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -185,7 +181,7 @@ def _require_all_forgotten(session: Session, job: Job, draft: Draft, named: Mapp
     open_positions = frozenset().union(*named.values()) - held_positions(session, job)
     missing = open_positions.difference(draft.target.positions)
     if missing:
-        raise TombstoneAppeared(frozenset(open_positions))
+        raise TombstoneAppeared(f"{len(missing)} more samples must be forgotten first")
 
 
 def _make_version(session: Session, job: Job, model: Model, draft: Draft, parent: Version | None) -> None:

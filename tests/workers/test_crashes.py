@@ -1,0 +1,130 @@
+"""A worker that dies by SIGKILL at each of its crash points: the deletion completes afterwards, once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from service.records import BudgetEntry, Erasure, Forgotten, Lease, Recollection
+from tests.workers.worlds import World, open_world
+from workers.keeper import open_keeper, sweep_files
+
+RELEASE_POINTS = (
+    "worker-after-claim",
+    "worker-after-digest",
+    "worker-after-load",
+    "worker-after-compute",
+    "worker-after-noise",
+    "store-half-file",
+    "store-written",
+    "store-synced",
+    "store-renamed",
+    "store-folder-synced",
+    "worker-before-publish",
+    "publish-after-charge",
+    "publish-after-version",
+    "publish-after-audit",
+    "publish-inside-commit",
+    "worker-after-commit",
+    "worker-after-erasure",
+    "worker-before-ack",
+)
+PREPARATION_POINTS = (
+    "prepare-after-manifest",
+    "prepare-after-train",
+    "prepare-after-rows",
+    "store-half-file",
+    "publish-after-version",
+    "publish-inside-commit",
+)
+
+
+def die_at(world: World, point: str, act: Callable[[World], object]) -> None:
+    """``act`` in a process of its own that is to die at ``point``; it must not get past it."""
+    child = os.fork()
+    if child == 0:
+        os.environ |= {"EXPUNGE_TEST_BUILD": "1", "EXPUNGE_CRASH_AT": point}
+        try:
+            act(open_world(world.settings))  # connections do not survive a fork
+            time.sleep(1)  # inside COMMIT a timer kills
+        finally:
+            os._exit(3)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, f"{point} was never reached"
+
+
+@pytest.mark.parametrize("point", RELEASE_POINTS)
+def test_a_deletion_survives_the_death_of_its_worker_and_happens_once(world: World, point: str) -> None:
+    model_id = world.live(require="proved")
+    request = world.delete("p3")
+    world.workshop.database.close()
+    world.workshop.keys.close()
+    die_at(world, point, lambda other: other.work(model_id))
+    assert world.request(request).status in ("queued", "running", "completed")
+    world.expire_lease(model_id)
+    world.work(model_id)
+    assert open_keeper(world.settings).tick()
+    assert (world.request(request).status, world.task(request).samples) == ("completed", 3)
+    assert [version.number for version in world.versions(model_id)] == [1, 2]
+    assert (world.count(Forgotten), world.count(Recollection)) == (3, 11)
+    lineage = world.lineage(model_id)
+    assert lineage.spent == lineage.charge == sum(entry.charge for entry in world.rows_of(BudgetEntry))
+    assert all(erasure.destroyed_at is not None for erasure in world.rows_of(Erasure))
+    assert world.workshop.store.read(world.head(model_id).checkpoint)
+    assert world.workshop.private.read(world.head(model_id).state)
+
+
+@pytest.mark.parametrize("point", PREPARATION_POINTS)
+def test_a_preparation_survives_the_death_of_its_worker(world: World, point: str) -> None:
+    model_id = world.register(require="proved")
+    request = world.delete("p3")
+    world.workshop.database.close()
+    world.workshop.keys.close()
+    die_at(world, point, lambda other: other.work(model_id))
+    world.expire_lease(model_id)
+    world.work(model_id)
+    assert (world.model(model_id).status, world.request(request).status) == ("live", "completed")
+    assert [version.number for version in world.versions(model_id)] == [1]
+    assert world.count(Recollection) == 11
+
+
+def test_a_keeper_that_dies_while_purging_purges_once_more(world: World) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    world.work(model_id)
+    world.workshop.database.close()
+    world.workshop.keys.close()
+    hasty = world.settings.model_copy(update={"grace_seconds": 0.0})
+    die_at(world, "keeper-during-purge", lambda _: open_keeper(hasty).tick())
+    assert [version.status for version in world.versions(model_id)] == ["retired", "head"]
+    world.database.engine.dispose()
+    take_over(world)
+    open_keeper(hasty).tick()
+    assert [version.status for version in world.versions(model_id)] == ["purged", "head"]
+    assert world.kinds().count("version.purged") == 1
+    assert world.workshop.store.read(world.head(model_id).checkpoint)
+
+
+def test_files_of_a_worker_that_died_are_swept_and_the_heads_are_not(world: World) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    world.workshop.database.close()
+    world.workshop.keys.close()
+    for point in ("store-half-file", "worker-before-publish"):
+        die_at(world, point, lambda other: other.work(model_id))
+        world.expire_lease(model_id)
+    for store in (world.workshop.store, world.workshop.private):
+        for path in store.root.iterdir():
+            os.utime(path, (0, 0))
+    assert sweep_files(world.database, world.workshop.store, world.workshop.private) >= 2
+    assert {path.name for path in world.workshop.store.root.iterdir()} == {world.head(model_id).checkpoint}
+    assert {path.name for path in world.workshop.private.root.iterdir()} == {world.head(model_id).state}
+
+
+def take_over(world: World) -> None:
+    """The dead keeper's lease runs out."""
+    world.change(Lease, "keeper", expires_at=0)

@@ -1,0 +1,170 @@
+"""The keeper: repairs lost nudges, extends the log, purges what is retired, and never the head."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from sqlalchemy import select
+
+from service import queue
+from service.db import now
+from service.records import Erasure, IdempotencyKey, Model, TreeHead, Version
+from tests.workers.worlds import World, seconds
+from workers import keeper
+from workers.claim import Deletions
+from workers.erase import destroy_keys, drop_superseded_state
+
+
+def messages(world: World) -> int:
+    return len(list((world.settings.home / "broker" / "messages").glob("*.msg")))
+
+
+def test_it_runs_without_torch() -> None:
+    code = "import sys, workers.keeper, workers.main; sys.exit(int('torch' in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_only_one_is_active_until_its_lease_runs_out(world: World) -> None:
+    assert keeper.hold_lease(world.database, "first", 30)
+    assert not keeper.hold_lease(world.database, "second", 30)
+    assert keeper.hold_lease(world.database, "first", -1)
+    assert keeper.hold_lease(world.database, "second", 30)
+    assert not keeper.hold_lease(world.database, "first", 30)
+
+
+def test_a_lost_nudge_is_repaired_once_its_time_is_over(world: World) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    assert keeper.sweep(world.database, world.workshop.bell) == 1
+    assert keeper.sweep(world.database, world.workshop.bell) == 0, "the nudge is outstanding"
+    assert messages(world) == 1
+    world.change(Model, model_id, nudged_at=world.model(model_id).nudged_at - seconds(4))
+    assert keeper.sweep(world.database, world.workshop.bell) == 1
+    world.work(model_id)
+    assert keeper.sweep(world.database, world.workshop.bell) == 0, "nothing waits"
+
+
+def test_a_model_under_a_live_lease_is_left_alone_and_a_dead_workers_is_rung(world: World) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    assert isinstance(world.claim(model_id), Deletions)
+    assert keeper.sweep(world.database, world.workshop.bell) == 0
+    world.expire_lease(model_id)
+    assert keeper.sweep(world.database, world.workshop.bell) == 1
+
+
+def test_a_model_to_prepare_is_rung(world: World) -> None:
+    world.register()
+    assert keeper.sweep(world.database, world.workshop.bell) == 1
+
+
+def test_a_paused_model_is_rung_when_its_pause_is_over(world: World) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    with world.database.read() as session:
+        later = now(session) + seconds(60)
+    world.change(Model, model_id, due_at=later)
+    assert keeper.sweep(world.database, world.workshop.bell) == 0
+    world.change(Model, model_id, due_at=1)
+    assert keeper.sweep(world.database, world.workshop.bell) == 1
+
+
+def test_ten_requests_ring_once(world: World) -> None:
+    model_id = world.live()
+    for index in range(10):
+        world.delete(f"p{index}")
+        queue.ring(world.database, world.workshop.bell, [model_id])
+    assert messages(world) == 1
+
+
+def test_an_unreachable_broker_loses_no_request(world: World) -> None:
+    model_id = world.live()
+    request = world.delete("p3")
+    dead = queue.publisher("redis://127.0.0.1:1/0")
+    queue.ring(world.database, dead, [model_id])
+    world.change(Model, model_id, nudged_at=1)
+    assert keeper.sweep(world.database, world.workshop.bell) == 1
+    world.work(model_id)
+    assert world.request(request).status == "completed"
+
+
+def test_retired_versions_are_purged_after_their_grace_and_never_the_head(world: World) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    world.work(model_id)
+    store = world.workshop.store
+    assert keeper.purge(world.database, store, grace_seconds=3600) == 0
+    assert keeper.purge(world.database, store, grace_seconds=0) == 1
+    assert keeper.purge(world.database, store, grace_seconds=0) == 0
+    first, head = world.versions(model_id)
+    assert (first.status, head.status) == ("purged", "head")
+    assert first.purged_at is not None and not store.path(first.checkpoint).exists()
+    assert store.read(head.checkpoint)
+    assert world.kinds().count("version.purged") == 1
+
+
+def test_a_file_that_a_living_version_shares_is_not_purged(world: World) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    world.work(model_id)
+    first, head = world.versions(model_id)
+    world.change(Version, first.id, checkpoint=head.checkpoint)
+    keeper.purge(world.database, world.workshop.store, grace_seconds=0)
+    assert world.workshop.store.read(head.checkpoint)
+
+
+def test_a_heads_secret_state_is_never_dropped(world: World) -> None:
+    model_id = world.live()
+    head = world.head(model_id)
+    drop_superseded_state(world.database, world.workshop.private, head.id)
+    assert world.workshop.private.read(head.state)
+
+
+def test_an_erasure_that_a_dead_worker_left_is_carried_out_once(world: World) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    world.work(model_id)
+    erasure = world.rows_of(Erasure)[0]
+    world.change(Erasure, erasure.id, destroyed_at=None)
+    assert destroy_keys(world.database, world.workshop.keys) == 1
+    assert destroy_keys(world.database, world.workshop.keys) == 0
+    assert world.workshop.keys.fetch([erasure.key_id]) == {}
+
+
+def test_a_tick_gives_every_audit_entry_its_place(world: World) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    world.work(model_id)
+    chief = keeper.open_keeper(world.settings)
+    assert chief.tick()
+    with world.database.read() as session:
+        size = session.scalar(select(TreeHead.size).order_by(TreeHead.size.desc()).limit(1))
+    assert size == len(world.kinds())
+
+
+def test_expired_answers_are_forgotten(world: World) -> None:
+    with world.database.write() as session:
+        for key, expires_at in (("old", 1), ("new", now(session) + seconds(60))):
+            session.add(
+                IdempotencyKey(
+                    tenant_id="default",
+                    key_id="k",
+                    key=key,
+                    body_digest="0" * 64,
+                    status_code=202,
+                    headers={},
+                    answer={},
+                    expires_at=expires_at,
+                )
+            )
+    assert keeper.expire_idempotency(world.database) == 1
+    assert [row.key for row in world.rows_of(IdempotencyKey)] == ["new"]
+
+
+def test_usage_is_told_for_wrong_arguments() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "workers.main", "nonsense"], capture_output=True, check=False, cwd=Path.cwd()
+    )
+    assert (done.returncode, b"usage" in done.stderr) == (2, True)

@@ -1,0 +1,249 @@
+"""Preparation: version 1 holds nobody who asked to be forgotten before it; a refusal leaves only its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from service.records import BudgetEntry, Forgotten, Membership, Recollection
+from tests.workers import meanwhile
+from tests.workers.worlds import World
+from workers import prepare
+from workers.claim import Preparation
+from workers.keystore import HolderKey
+from workers.lease import Stale
+from workers.stopwatch import Stopwatch
+
+
+def keys_in(world: World) -> int:
+    with world.workshop.keys._database.read() as session:
+        return len(session.scalars(select(HolderKey.id)).all())
+
+
+def test_a_model_goes_live_with_its_manifest_and_one_sealed_vector_a_person(world: World) -> None:
+    model_id = world.live()
+    lineage, head = world.lineage(model_id), world.head(model_id)
+    assert (head.number, head.parent_id, head.samples) == (1, None, 0)
+    assert (lineage.status, lineage.progress, lineage.phase, lineage.spent) == ("live", 1.0, None, 0)
+    assert lineage.manifest is not None and lineage.report is not None
+    assert {name: lineage.manifest[name] for name in ("samples", "people", "dimension")} == {
+        "samples": 36,
+        "people": 12,
+        "dimension": 8,
+    }
+    assert lineage.report["effectiveness"] < 0.7
+    assert (world.count(Membership), world.count(Recollection), keys_in(world)) == (36, 12, 12)
+
+
+def test_people_who_asked_before_training_are_never_in_the_model(world: World) -> None:
+    model_id = world.register()
+    known, unknown = world.delete("p3"), world.delete("nobody")
+    world.work(model_id)
+    assert [version.number for version in world.versions(model_id)] == [1]
+    assert (world.task(known).samples, world.task(known).reason) == (3, "left_out")
+    assert (world.task(unknown).samples, world.task(unknown).reason) == (0, "no_match")
+    assert {world.request(request).status for request in (known, unknown)} == {"completed"}
+    assert world.task(known).version_id == world.head(model_id).id
+    assert (world.count(Membership), world.lineage(model_id).spent) == (33, 0)
+
+
+def test_a_tombstone_outlives_its_model(world: World) -> None:
+    """A person who was forgotten is not in a model that is registered later."""
+    first = world.live(name="first")
+    world.delete("p3")
+    world.work(first)
+    second = world.live(name="second")
+    lineage = world.lineage(second)
+    assert lineage.manifest is not None
+    assert (lineage.manifest["samples"], lineage.manifest["left_out"]) == (33, 3)
+
+
+def test_a_request_for_other_models_leaves_nobody_out(world: World) -> None:
+    world.live(name="first")
+    world.delete("p3", models=("first",))
+    second = world.live(name="second")
+    assert (world.lineage(second).manifest or {})["left_out"] == 0
+
+
+def test_people_who_ask_during_training_are_forgotten_before_version_1(world: World) -> None:
+    model_id = world.register()
+    job = world.claim(model_id)
+    assert isinstance(job, Preparation)
+    watch = Stopwatch(world.pulse())
+    ready = prepare._make_ready(world.workshop, job, watch)
+    request = world.delete("p3")
+    prepare._publish_version_1(world.workshop, job, ready, watch)
+    head, lineage = world.head(model_id), world.lineage(model_id)
+    assert (head.number, head.samples, head.people) == (1, 3, 1)
+    assert (world.task(request).status, world.task(request).samples) == ("completed", 3)
+    assert (world.count(Forgotten), world.count(Recollection)) == (3, 11)
+    assert lineage.spent == lineage.charge > 0
+
+
+def test_people_who_ask_at_the_last_moment_are_forgotten_before_version_1(world: World) -> None:
+    """Asked after the draft was computed: publishing sees it under the model's lock, and starts over."""
+    model_id = world.register()
+    job = world.claim(model_id)
+    assert isinstance(job, Preparation)
+    watch = Stopwatch(world.pulse())
+    ready = prepare._make_ready(world.workshop, job, watch)
+    first = world.delete("p3")
+    late: list[str] = []
+    original = ready.bench.problem.accuracy
+
+    def accuracy_and_a_request(*values: object) -> float:
+        if not late:
+            late.append(world.delete("p4"))
+        return original(*values)  # type: ignore[arg-type]
+
+    ready.bench.problem.accuracy = accuracy_and_a_request  # type: ignore[method-assign]
+    prepare._publish_version_1(world.workshop, job, ready, watch)
+    assert {world.request(request).status for request in (first, late[0])} == {"completed"}
+    assert (world.head(model_id).samples, world.head(model_id).people) == (6, 2)
+    assert world.lineage(model_id).spent == world.lineage(model_id).charge
+    assert len(list(world.workshop.store.root.iterdir())) == 1, "the draft that was never published is gone"
+
+
+def test_imported_weights_forget_tombstoned_people_by_the_method(world: World) -> None:
+    model_id = world.register("imported", method="newton")
+    request = world.delete("p3")
+    world.work(model_id)
+    assert world.model(model_id).status == "live", world.model(model_id).reason
+    assert (world.task(request).samples, world.head(model_id).samples) == (3, 3)
+    assert world.count(Membership) == 36
+
+
+def test_a_legal_hold_during_training_keeps_its_person_and_holds_the_request(world: World) -> None:
+    model_id = world.register()
+    job = world.claim(model_id)
+    assert isinstance(job, Preparation)
+    watch = Stopwatch(world.pulse())
+    ready = prepare._make_ready(world.workshop, job, watch)
+    world.hold("p3")
+    request = world.delete("p3")
+    prepare._publish_version_1(world.workshop, job, ready, watch)
+    assert (world.request(request).reason, world.head(model_id).samples) == ("legal_hold", 0)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "source", "reason"),
+    [
+        ("broken", "def recipe():\n    raise KeyError('canary-person')\n", "raised KeyError at line 2"),
+        ("syntax", "def recipe(:\n", "SyntaxError"),
+        ("nothing", "x = 1\n", "does not define recipe"),
+        ("other", "def recipe():\n    return 3\n", "returned a int"),
+    ],
+)
+def test_a_recipe_that_fails_is_refused_and_nothing_is_half_done(
+    world: World, tmp_path: Path, recipe: str, source: str, reason: str
+) -> None:
+    (tmp_path / f"{recipe}.py").write_text(source)
+    other = World(world.settings, world.workshop.__class__(**(vars(world.workshop) | {"recipes": tmp_path})))
+    model_id = other.register(recipe)
+    request = other.delete("p3")
+    other.work(model_id)
+    model = other.model(model_id)
+    assert model.status == "refused"
+    assert model.reason is not None and reason in model.reason and "canary" not in model.reason
+    assert (other.request(request).status, other.task(request).reason) == ("completed", "model_refused")
+    assert (other.count(Membership), other.count(Recollection), keys_in(other)) == (0, 0, 0)
+    assert other.lineage(model_id).report == {
+        "refused": {"what": other.lineage(model_id).report["refused"]["what"], "hint": model.reason.split(". ")[-1]}  # type: ignore[index]
+    }
+
+
+@pytest.mark.parametrize(
+    ("recipe", "method", "policy", "reason"),
+    [
+        ("missing", "recollection", {}, "There is no recipe"),
+        ("../../etc/passwd", "recollection", {}, "name is not allowed"),
+        ("convex", "recollection", {"delta_cap": 1e-17, "require": "proved"}, "cap cannot be reached"),
+        ("convex", "recollection", {"threshold": 1e-9}, "effectiveness"),
+        ("convex", "recollection", {"options": {"nonsense": 1}}, "has no option 'nonsense'"),
+        ("steps", "recollection", {"require": "proved"}, "requires the basis proved"),
+        ("steps", "recollection", {"reference": "renormalised"}, "fixed-denominator"),
+        ("imported", "recollection", {"require": "exact"}, "requires the basis exact"),
+    ],
+)
+def test_a_model_that_cannot_be_served_is_refused_with_its_reason(
+    world: World, recipe: str, method: str, policy: dict[str, object], reason: str
+) -> None:
+    model_id = world.register(recipe, method, **policy)
+    world.work(model_id)
+    model = world.model(model_id)
+    assert (model.status, model.head_id) == ("refused", None)
+    assert model.reason is not None and reason in model.reason
+    assert (world.count(Membership), world.count(Recollection), keys_in(world)) == (0, 0, 0)
+    assert world.kinds()[-1] == "preparation.refused"
+
+
+def test_an_attempt_that_died_is_started_clean(world: World) -> None:
+    model_id = world.register()
+    job = world.claim(model_id)
+    assert isinstance(job, Preparation)
+    prepare._make_ready(world.workshop, job, Stopwatch(world.pulse()))
+    assert (world.count(Membership), keys_in(world)) == (36, 12)
+    world.expire_lease(model_id)
+    world.work(model_id)
+    assert world.model(model_id).status == "live"
+    assert (world.count(Membership), world.count(Recollection), keys_in(world)) == (36, 12, 12)
+    assert (world.lineage(model_id).report or {})["attempts"] == 2
+
+
+def test_a_late_preparation_writes_nothing_over_its_successor(world: World) -> None:
+    model_id = world.register()
+    late = world.claim(model_id)
+    assert isinstance(late, Preparation)
+    world.expire_lease(model_id)
+    world.work(model_id)
+    before = (world.footprint(), world.count(Membership), keys_in(world))
+    with pytest.raises(Stale):
+        prepare.prepare(world.workshop, late, Stopwatch(world.pulse()))
+    assert (world.footprint(), world.count(Membership), keys_in(world)) == before
+
+
+def test_three_attempts_without_a_result_are_refused(world: World) -> None:
+    model_id = world.register()
+    request = world.delete("p3")
+    for _ in range(3):
+        assert world.claim(model_id) is not None
+        world.expire_lease(model_id)
+    world.work(model_id)
+    model = world.model(model_id)
+    assert model.status == "refused" and model.reason is not None and model.reason.startswith("worker_lost")
+    assert world.request(request).status == "completed"
+
+
+def test_everyone_asking_before_training_is_refused(world: World) -> None:
+    model_id = world.register()
+    for index in range(12):
+        world.delete(f"p{index}")
+    world.work(model_id)
+    assert "Everyone" in (world.model(model_id).reason or "")
+
+
+def test_terms_are_fixed_at_registration(world: World) -> None:
+    model_id = world.live(require="proved", sigma=0.02, delta_cap=2e-5)
+    before = world.lineage(model_id)
+    for person in ("p1", "p2"):
+        world.delete(person)
+        world.work(model_id)
+    after = world.lineage(model_id)
+    for name in ("basis", "sigma", "delta_cap", "charge", "budget", "epsilon", "delta"):
+        assert getattr(before, name) == getattr(after, name)
+    assert (after.sigma, after.delta_cap, after.spent) == (0.02, 2e-5, 2 * after.charge)
+    assert {entry.charge for entry in world.rows_of(BudgetEntry)} == {after.charge}
+
+
+def test_samples_added_to_the_recipe_later_are_ignored(world: World) -> None:
+    meanwhile.DROPPED.update({"s30", "s31", "s32"})
+    model_id = world.live()
+    meanwhile.reset()
+    request = world.delete("p3")
+    world.work(model_id)
+    assert world.request(request).status == "completed"
+    added = world.delete("p10")
+    world.work(model_id)
+    assert world.request(added).reason == "no_match"

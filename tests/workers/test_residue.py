@@ -1,0 +1,49 @@
+"""After a release nothing that the system wrote holds the person's id or vector in clear, nor a key to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from sqlalchemy import select
+
+from service.records import Recollection
+from tests.workers.worlds import World
+from workers import state
+
+
+def everything_written(world: World, folder: Path) -> Iterator[tuple[str, bytes]]:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            yield str(path), path.read_bytes()
+    if world.database.dialect == "postgresql":
+        with world.database.read() as session:
+            for row in session.scalars(select(Recollection)):
+                yield "recollections", row.sealed
+
+
+def found(world: World, folder: Path, needles: list[bytes]) -> list[str]:
+    return [name for name, data in everything_written(world, folder) for needle in needles if needle in data]
+
+
+def test_neither_id_nor_vector_nor_key_of_a_forgotten_person_is_left(world: World, tmp_path: Path) -> None:
+    model_id = world.live()
+    with world.database.read() as session:
+        rows = list(session.scalars(select(Recollection)))
+        vectors = state.read_vectors(
+            session, world.workshop, rows[0].lineage_id, [row.holder for row in rows], torch.device("cpu")
+        )
+    keys = world.workshop.keys.fetch(row.key_id for row in rows)
+    assert len(vectors) == 12
+    assert found(world, tmp_path, list(keys.values())), "the search finds what is there"
+    people = [f"p{index}" for index in range(12)]
+    before = {row.key_id: keys[row.key_id] for row in rows}
+    world.delete("p3")
+    world.work(model_id)
+    left = world.workshop.keys.fetch(before)
+    destroyed = [key for key_id, key in before.items() if key_id not in left]
+    assert len(destroyed) == 1
+    in_clear = [vector.numpy().tobytes() for vector in vectors.values()]
+    assert found(world, tmp_path, [*in_clear, *destroyed]) == []
+    assert found(world, tmp_path, [f'"{person}"'.encode() for person in people]) == []
