@@ -43,6 +43,12 @@ PREPARATION_POINTS = (
 )
 
 
+IN_DATABASE = ("worker-after-claim", "publish-after-audit", "publish-inside-commit", "worker-after-commit")
+RELEASES = [*(("sqlite", point) for point in RELEASE_POINTS), *(("postgresql", point) for point in IN_DATABASE)]
+PREPARATIONS = [*(("sqlite", point) for point in PREPARATION_POINTS), ("postgresql", "publish-inside-commit")]
+"""what happens to files, or between transactions, does not depend on the database: those points run on SQLite alone"""
+
+
 def die_at(world: World, point: str, act: Callable[[World], object]) -> None:
     """``act`` in a process of its own that is to die at ``point``; it must not get past it."""
     child = os.fork()
@@ -57,7 +63,7 @@ def die_at(world: World, point: str, act: Callable[[World], object]) -> None:
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, f"{point} was never reached"
 
 
-@pytest.mark.parametrize("point", RELEASE_POINTS)
+@pytest.mark.parametrize(("database_url", "point"), RELEASES, indirect=["database_url"])
 def test_a_deletion_survives_the_death_of_its_worker_and_happens_once(world: World, point: str) -> None:
     model_id = world.live(require="proved")
     request = world.delete("p3")
@@ -78,7 +84,7 @@ def test_a_deletion_survives_the_death_of_its_worker_and_happens_once(world: Wor
     assert world.workshop.private.read(world.head(model_id).state)
 
 
-@pytest.mark.parametrize("point", PREPARATION_POINTS)
+@pytest.mark.parametrize(("database_url", "point"), PREPARATIONS, indirect=["database_url"])
 def test_a_preparation_survives_the_death_of_its_worker(world: World, point: str) -> None:
     model_id = world.register(require="proved")
     request = world.delete("p3")

@@ -1,0 +1,97 @@
+"""Several workers at once: one release at a time, every request once, the budget's sum exact."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from service.ledger import Overspent, charge
+from service.records import BudgetEntry, Forgotten, Lineage
+from tests.workers.worlds import World, open_world
+from workers.claim import claim
+from workers.pulse import Pulse
+
+
+def test_of_eight_claims_at_once_one_wins(world: World) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    together = threading.Barrier(8)
+
+    def attempt(index: int) -> bool:
+        together.wait()
+        return claim(world.database, model_id, f"worker-{index}", 30) is not None
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(attempt, range(8))) == 1
+
+
+def test_two_workers_and_a_stream_of_requests_forget_everyone_once(world: World) -> None:
+    model_id = world.live()
+    requests: list[str] = []
+    done = threading.Event()
+
+    def worker() -> None:
+        other = open_world(world.settings)
+        while not done.is_set():
+            other.work(model_id)
+        other.workshop.close()
+
+    workers = [threading.Thread(target=worker) for _ in range(2)]
+    for thread in workers:
+        thread.start()
+    for index in range(8):
+        requests.append(world.delete(f"p{index}"))
+    for _ in range(400):
+        if all(world.request(request).status == "completed" for request in requests):
+            break
+        threading.Event().wait(0.05)
+    done.set()
+    for thread in workers:
+        thread.join()
+    assert {world.request(request).status for request in requests} == {"completed"}
+    versions = world.versions(model_id)
+    assert [version.number for version in versions] == list(range(1, len(versions) + 1))
+    assert [version.parent_id for version in versions[1:]] == [version.id for version in versions[:-1]]
+    assert [version.status for version in versions].count("head") == 1
+    assert sum(version.samples for version in versions) == world.count(Forgotten) == 24
+    lineage = world.lineage(model_id)
+    assert lineage.spent == (len(versions) - 1) * lineage.charge
+
+
+def test_sixteen_writers_never_overspend(world: World) -> None:
+    model_id = world.live()
+    lineage_id = world.lineage(model_id).id
+    world.change(Lineage, lineage_id, budget=50)
+
+    def spend(_: int) -> bool:
+        try:
+            with world.database.write() as session:
+                charge(session, lineage_id, None, 7)
+        except Overspent:
+            return False
+        return True
+
+    with ThreadPoolExecutor(16) as pool:
+        fitted = sum(pool.map(spend, range(16)))
+    assert (fitted, world.lineage(model_id).spent) == (7, 49)
+    assert sum(entry.charge for entry in world.rows_of(BudgetEntry)) == 49
+
+
+def test_the_pulse_renews_a_lease_and_stops_when_it_is_taken_over(world: World) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    job = world.claim(model_id, seconds=0.5)
+    assert job is not None
+    pulse = Pulse(world.database, "here", "worker", 30, "cpu")
+    pulse.hold(job.lease, job.lineage_id)
+    pulse.phase("forget")
+    pulse.beat()
+    assert world.claim(model_id, owner="thief") is None
+    assert (world.lineage(model_id).phase or "").startswith("forget at ")
+    world.expire_lease(model_id)
+    winner = world.claim(model_id, owner="winner", seconds=30)
+    assert winner is not None
+    before = world.model(model_id).lease_expires_at
+    pulse.beat()
+    assert world.model(model_id).lease_expires_at == before
+    assert world.model(model_id).lease_owner == "winner"
