@@ -188,19 +188,19 @@ def refined_conjugate_gradients(
     """``conjugate_gradients`` for a float64 b (d,), mostly in float32: ``quick`` is A there, ``product`` in float64.
 
     Iterative refinement: solve for the residual in float32, correct, compute the residual again in float64. Where
-    float32 gets no further (it sees no positive curvature, or no longer halves the residual), float64 goes on. The
-    residual of the solution is the recomputed one.
+    float32 gets no further (it meets no positive curvature, or takes less than a quarter off the residual), float64
+    goes on. The residual of the solution is the recomputed one.
     """
     x, residual = torch.zeros_like(b), b
     size = norm = float(b.norm())
     goal = tolerance * size
     count, least = 0, math.inf
     while norm > goal and count < iterations:
-        step = conjugate_gradients(quick, (residual / norm).float(), max(0.9 * goal / norm, 1e-6), iterations - count)
+        step = conjugate_gradients(quick, (residual / norm).float(), max(0.5 * goal / norm, 5e-7), iterations - count)
         trial = x + norm * step.x.to(b.dtype)
         fresh = b - product(trial)
         count += step.iterations + 1
-        if not (step.curvature > 0.0 and float(fresh.norm()) <= norm / 2):
+        if not (step.curvature > 0.0 and float(fresh.norm()) <= 0.75 * norm):
             break
         x, residual, norm, least = trial, fresh, float(fresh.norm()), min(least, step.curvature)
     if norm > goal:

@@ -35,6 +35,8 @@ ASSUMPTIONS = {
 }
 SECRET_STATE = {
     "recollection": ("The recollections of the people who are left depend on those who were deleted.",),
+    "mini": ("The weights of the training's last steps were trained on the people who were deleted.",),
+    "newton": ("The weights before noise depend on the deleted people, within the bound.",),
     "retrain": (),
 }
 

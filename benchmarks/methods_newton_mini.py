@@ -1,0 +1,173 @@
+"""Newton's and Mini-Unlearning's cost against retraining, and how near they come to it.
+
+``python -m benchmarks.methods_newton_mini`` prints the table, with ``--json`` one row a line. CPU seconds on the
+scikit-learn digits (1,437 training images, about 1 % of the people forgotten) and, where ``EXPUNGE_MNIST`` names the
+folder with MNIST's test split in IDX format, on its first 8,000 images. Every figure is a ratio of two things measured
+in one run; ``rows`` gives name, value, target, unit and both sides' raw figures.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from examples.digits import convolutional
+from examples.digits.recipe import features
+from examples.digits.recipe import recipe as digits
+from unlearning import Problem, Recipe, Samples, Training
+from unlearning.effectiveness import calibration_sets, effectiveness
+from unlearning.methods.mini import Mini
+from unlearning.methods.newton import Newton
+from unlearning.methods.retrain import Retrain
+from unlearning.protocol import Examples, ForgetSet, Learned, Method, State
+from unlearning.training import train
+
+REPEATS = 7
+SHARES = (0.1, 0.25, 0.5, 1.0)
+"""k/T"""
+Row = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A trained model, who is forgotten, and retraining without them: its weights and CPU seconds."""
+
+    problem: Problem
+    examples: Examples
+    learned: Learned
+    forget: ForgetSet
+    retain: Examples
+    retrained: Tensor
+    retrain_seconds: list[float]
+
+    @classmethod
+    def of(cls, recipe: Recipe, share: float = 0.01) -> Scene:
+        problem = Problem(recipe)
+        examples = recipe.samples.examples()
+        learned = train(problem, examples)
+        [chosen] = calibration_sets(examples, share, 1, 1)
+        forget = ForgetSet(frozenset(chosen.holders), tuple(chosen.positions.tolist()))
+        retain = examples.without(chosen.positions)
+        method = Retrain()
+        state = method.prepare(problem, examples, learned)
+        work = lambda: method.forget(problem, state, forget, retain, torch.Generator()).state.weights  # noqa: E731
+        return cls(problem, examples, learned, forget, retain, work(), seconds(work))
+
+    def release(self, method: Method, state: State) -> Tensor:
+        return method.forget(self.problem, state, self.forget, self.retain, torch.Generator()).state.weights
+
+    def effectiveness(self, weights: Tensor) -> float:
+        return effectiveness(self.learned.weights, weights, self.retrained)
+
+
+def rows() -> Iterator[Row]:
+    """Every measurement of this file."""
+    for name, recipe in convex_recipes():
+        yield from newton_rows(name, recipe)
+    yield from lissa_rows()
+    for name, recipe in descents():
+        yield from mini_rows(name, recipe)
+
+
+def newton_rows(name: str, recipe: Recipe) -> Iterator[Row]:
+    """One step at a relative residual of 1e-6 over retraining to a gradient norm of 1e-10."""
+    scene = Scene.of(recipe)
+    method = Newton(residual=1e-6, threshold=None)
+    state = method.prepare(scene.problem, scene.examples, scene.learned)
+    fast = seconds(lambda: scene.release(method, state))
+    cost = statistics.median(fast) / statistics.median(scene.retrain_seconds)
+    yield row(f"newton {name}: time / retrain's", cost, "<= 0.2", newton=fast, retrain=scene.retrain_seconds)
+    left = scene.effectiveness(scene.release(method, state))
+    yield row(f"newton {name}: distance to retraining / untouched's", left, "<= 0.05", newton=left, untouched=1.0)
+
+
+def lissa_rows() -> Iterator[Row]:
+    """Products of LiSSA over those of conjugate gradients, to a residual of about 1e-4 (the raw figures say)."""
+    scene = Scene.of(digits())
+    products = {}
+    for solver, depth in (("conjugate-gradients", 1), ("lissa", 2000)):
+        method = Newton(solver=solver, residual=1e-4, lissa_depth=depth, threshold=None)
+        state = method.prepare(scene.problem, scene.examples, scene.learned)
+        done = method.forget(scene.problem, state, scene.forget, scene.retain, torch.Generator())
+        products[solver] = done.evidence["steps"]
+    used = {solver: steps[0]["products"] for solver, steps in products.items()}  # type: ignore[index,call-overload]
+    ratio = used["lissa"] / used["conjugate-gradients"]
+    yield row("newton digits: LiSSA's products / conjugate gradients'", ratio, "reported", **products)
+
+
+def mini_rows(name: str, recipe: Recipe) -> Iterator[Row]:
+    """A release's seconds over k/T of retraining's, and what it leaves of the distance to retraining."""
+    scene = Scene.of(recipe)
+    total = len(scene.learned.trajectory or ())
+    for share in SHARES:
+        for products in ("exact", "secant"):
+            method = Mini(steps=max(1, round(share * total)), products=products, amplification=1e9, threshold=None)
+            state = method.prepare(scene.problem, scene.examples, scene.learned)
+            fast = seconds(lambda m=method, s=state: scene.release(m, s))
+            cost = statistics.median(fast) / statistics.median(scene.retrain_seconds)
+            label = f"mini {products} {name} k/T={share}"
+            yield row(f"{label}: time / retrain's", cost, "reported", mini=fast, retrain=scene.retrain_seconds)
+            left = scene.effectiveness(scene.release(method, state))
+            yield row(f"{label}: distance to retraining / untouched's", left, "reported", mini=left, untouched=1.0)
+
+
+def convex_recipes() -> Iterator[tuple[str, Recipe]]:
+    for decay in (1e-2, 1e-3):
+        recipe = digits()
+        yield f"digits, decay {decay:g}", replace(recipe, training=replace(recipe.training, weight_decay=decay))
+    folder = os.environ.get("EXPUNGE_MNIST")
+    if folder:
+        yield "MNIST 8,000, decay 0.001", mnist(Path(folder))
+
+
+def descents() -> Iterator[tuple[str, Recipe]]:
+    training = Training(epochs=20, batch_size=64, learning_rate=1.0, weight_decay=1e-3)
+    yield "digits softmax", replace(digits(), training=training)
+    yield "digits convolutional", convolutional.recipe()
+
+
+def mnist(folder: Path, count: int = 8000) -> Recipe:
+    pixels = np.frombuffer(gzip.decompress((folder / "images-idx3-ubyte.gz").read_bytes()), np.uint8, offset=16)
+    labels = np.frombuffer(gzip.decompress((folder / "labels-idx1-ubyte.gz").read_bytes()), np.uint8, offset=8)
+    inputs, targets = features(pixels.reshape(-1, 784).astype(np.float64)), torch.tensor(labels.astype(np.int64))
+    names = [f"image-{index}" for index in range(count)]
+    return Recipe(
+        model=lambda: nn.Linear(785, 10, bias=False),
+        samples=Samples(names, names, inputs[:count], targets[:count]),
+        holdout=(inputs[count:], targets[count:]),
+        loss="cross_entropy",
+        training=Training(epochs=20, learning_rate=1.0, weight_decay=1e-3, converge=1e-10),
+    )
+
+
+def seconds(work: Callable[[], object]) -> list[float]:
+    """CPU seconds of several runs, after one that warms up."""
+    work()
+    taken = []
+    for _ in range(REPEATS):
+        start = time.process_time()
+        work()
+        taken.append(time.process_time() - start)
+    return taken
+
+
+def row(name: str, value: float, target: str, **raw: object) -> Row:
+    return {"name": name, "value": value, "target": target, "unit": "ratio", "raw": raw}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for measured in rows():
+        line = f"{measured['value']:9.3f} {measured['target']:9} {measured['name']}"
+        print(json.dumps(measured) if "--json" in sys.argv else line, flush=True)
