@@ -7,7 +7,7 @@ import sys
 import typer
 from pydantic import ValidationError
 
-from service.commands import audit, deletions, keys, models, processes
+from service.commands import audit, deletions, evaluate, keys, models, processes
 from service.commands.doctor import doctor
 from service.commands.screen import FAILED, USAGE, CommandError, show_error
 from service.db import Busy
@@ -31,6 +31,7 @@ app.command()(doctor)
 app.command()(deletions.delete)
 app.command()(models.versions)
 app.command()(models.budget)
+app.command(**evaluate.FORWARDED)(evaluate.evaluate)
 app.add_typer(models.commands, name="models")
 app.add_typer(deletions.commands, name="requests")
 app.add_typer(audit.commands, name="audit")

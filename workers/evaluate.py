@@ -77,8 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         request = _request(given)
         with _bar(console) as show:
             rows = measure(request, show)
-        if given.plot:
-            console.print(f"Plot written to {plots.draw(rows, request.policies, given.plot)}")
+        if not given.no_plot:
+            path = given.plot or Path(f"{_place(given.recipe)[1]}-evaluation.png")
+            console.print(f"Plot written to {plots.draw(rows, request.policies, path)}", highlight=False)
     except (Refused, RecipeError, PolicyError) as error:
         console.print(f"{error.what} {error.hint}", style="red", highlight=False)
         return 2
@@ -224,7 +225,8 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("epsilon", "delta", "sigma", "delta-cap"):
         parser.add_argument(f"--{name}", type=float, default=None, help="as in a policy")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--plot", type=Path, help="write the plots to this PNG")
+    parser.add_argument("--plot", type=Path, help="where the plots go; default: RECIPE-evaluation.png here")
+    parser.add_argument("--no-plot", action="store_true")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     return parser
 

@@ -32,6 +32,7 @@ def recipe():
 """
 
 QUICK = ["--seeds", "2", "--shadows", "4", "--trials", "3", "--device", "cpu"]
+NO_PLOT = [*QUICK, "--no-plot"]
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_all_methods_get_a_row_for_each_seed_as_json_and_a_plot_as_png(recipe: P
 
 
 def test_the_table_names_methods_and_refusals(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--recipe", str(recipe), *QUICK, "--methods", "newton,rewind"]) == 0
+    assert main(["--recipe", str(recipe), *NO_PLOT, "--methods", "newton,rewind"]) == 0
     shown = capsys.readouterr().out
     assert "newton" in shown and "untouched" in shown and "proved" in shown
     assert shown.count("rewind: A model that was trained to convergence") == 1
@@ -103,7 +104,7 @@ def test_a_stream_has_a_row_for_each_round(recipe: Path, tmp_path: Path, capsys:
 def test_a_wrong_argument_is_one_line_and_a_hint(
     recipe: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    base = ["--recipe", str(recipe), *QUICK, "--methods", "newton"]
+    base = ["--recipe", str(recipe), *NO_PLOT, "--methods", "newton"]
     assert main([*base, *arguments]) == 2
     told = capsys.readouterr().err
     assert message in " ".join(told.split())
@@ -111,12 +112,12 @@ def test_a_wrong_argument_is_one_line_and_a_hint(
 
 
 def test_a_missing_recipe_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--recipe", str(tmp_path / "nothing.py"), *QUICK]) == 2
+    assert main(["--recipe", str(tmp_path / "nothing.py"), *NO_PLOT]) == 2
     assert "no recipe 'nothing'" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_required_basis_that_a_method_lacks_is_its_refusal(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--recipe", str(recipe), *QUICK, "--methods", "newton", "--require", "exact", "--json"]) == 0
+    assert main(["--recipe", str(recipe), *NO_PLOT, "--methods", "newton", "--require", "exact", "--json"]) == 0
     rows = [row for row in json.loads(capsys.readouterr().out) if row["method"] == "newton"]
     assert all(row["refused"].startswith("The policy requires the basis exact") for row in rows)
 

@@ -1,0 +1,27 @@
+"""`expunge evaluate NAME`: a registered model's recipe and policy, measured beside the running service."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from tests.stack import Stack
+
+
+def test_a_registered_model_is_evaluated_with_its_recipe_and_policy(stack: Stack) -> None:
+    name = stack.live("tiny", sigma=0.02, delta_cap=1e-4, epsilon=2.0)
+    arguments = ["--methods", "recollection", "--seeds", "1", "--shadows", "0", "--trials", "0", "--no-plot", "--json"]
+    environment = stack.environment | {"EXPUNGE_URL": stack.account.url, "EXPUNGE_API_KEY": stack.account.api_key}
+    done = subprocess.run(
+        [sys.executable, "-m", "service.cli", "evaluate", name, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    untouched, row = json.loads(done.stdout)
+    assert (untouched["method"], row["method"]) == ("untouched", "recollection")
+    assert row["effectiveness"] < 1.0
+    assert (row["claim"]["sigma"], row["claim"]["delta_cap"]) == (0.02, 1e-4)
