@@ -146,7 +146,7 @@ class Safe:
     name: ClassVar[str] = "safe"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FORGOTTEN})
 
-    reach: float = 0.3
+    reach: float = 0.1
     strength: float = 1.0
     mode: str = "freeze"
     features: int = 64
