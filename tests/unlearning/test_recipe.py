@@ -40,9 +40,9 @@ def test_an_unknown_name_of_the_package_is_an_attribute_error() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((["a", "a", "c"], PEOPLE, X, Y), "'a' occurs twice"),
-        ((["a", "", "c"], PEOPLE, X, Y), "not a string or empty"),
-        ((["a", 2, "c"], PEOPLE, X, Y), "not a string or empty"),
+        ((["a", "a", "c"], PEOPLE, X, Y), "position 1 occurs twice"),
+        ((["a", "", "c"], PEOPLE, X, Y), "position 1 is not a string or empty"),
+        ((["a", 2, "c"], PEOPLE, X, Y), "position 1 is not a string or empty"),
         ((IDS, ["p", "", "q"], X, Y), "empty subject"),
         ((IDS, ["p", [], "q"], X, Y), "empty subject"),
         ((IDS, ["p", "q"], X, Y), "differ in length"),
