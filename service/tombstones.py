@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
 
-from sqlalchemy import ColumnElement, CompoundSelect, Select, and_, exists, select, union_all
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, and_, exists, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from service.records import DeletionRequest, Forgotten, Membership, Tombstone
 
@@ -32,32 +31,55 @@ def positions(
 
     ``request_ids`` None: every request of the tenant. Requests that name nothing are absent.
     """
+    by_subject: dict[str, list[str]] = {}
+    by_sample: dict[str, list[str]] = {}
+    for request_id, subject, sample in _stones(session, tenant_id, model_name, request_ids):
+        named, name = (by_subject, subject) if subject is not None else (by_sample, sample)
+        named.setdefault(name or "", []).append(request_id)
     found: dict[str, set[int]] = {}
-    for part in [None] if request_ids is None else _chunks(request_ids):
-        for request_id, models, position in session.execute(_outstanding(tenant_id, lineage_id, part)):
-            if models is None or model_name in models:
+    for column, requests in ((Membership.subject_digest, by_subject), (Membership.sample_digest, by_sample)):
+        for name, position in _outstanding(session, lineage_id, column, requests):
+            for request_id in requests[name]:
                 found.setdefault(request_id, set()).add(position)
     return found
 
 
-def _outstanding(tenant_id: str, lineage_id: int, request_ids: list[str] | None) -> CompoundSelect[Any]:
-    """Two joins rather than one with OR, so that each uses its index."""
-    by_subject = _joined(tenant_id, lineage_id, Membership.subject_digest == Tombstone.subject_digest)
-    by_sample = _joined(tenant_id, lineage_id, Membership.sample_digest == Tombstone.sample_digest)
-    if request_ids is not None:
-        chosen = Tombstone.request_id.in_(request_ids)
-        by_subject, by_sample = by_subject.where(chosen), by_sample.where(chosen)
-    return union_all(by_subject, by_sample)
-
-
-def _joined(tenant_id: str, lineage_id: int, named: ColumnElement[bool]) -> Select[str, list[str] | None, int]:
-    gone = exists().where(Forgotten.lineage_id == Membership.lineage_id, Forgotten.position == Membership.position)
-    return (
-        select(Tombstone.request_id, DeletionRequest.models, Membership.position)
+def _stones(
+    session: Session, tenant_id: str, model_name: str, request_ids: Iterable[str] | None
+) -> Iterator[tuple[str, str | None, str | None]]:
+    """(request, subject, sample) of the tombstones in force that concern the model."""
+    columns = (Tombstone.request_id, Tombstone.subject_digest, Tombstone.sample_digest)
+    query = (
+        select(*columns, DeletionRequest.models)
         .join(DeletionRequest, DeletionRequest.id == Tombstone.request_id)
-        .join(Membership, and_(Membership.lineage_id == lineage_id, named))
-        .where(Tombstone.tenant_id == tenant_id, Tombstone.lifted_at.is_(None), ~gone)
+        .where(Tombstone.lifted_at.is_(None))
     )
+    of_tenant = query.where(Tombstone.tenant_id == tenant_id)
+    # a caller's requests are its tenant's: with the tenant in the question SQLite reads all of the tenant's rows
+    parts = (
+        [of_tenant]
+        if request_ids is None
+        else (query.where(Tombstone.request_id.in_(part)) for part in _chunks(request_ids))
+    )
+    for part in parts:
+        for request_id, subject, sample, models in session.execute(part):
+            if models is None or model_name in models:
+                yield request_id, subject, sample
+
+
+def _outstanding(
+    session: Session, lineage_id: int, column: InstrumentedAttribute[str], names: Iterable[str]
+) -> Iterator[tuple[str, int]]:
+    """(name, position) of those memberships that are not forgotten.
+
+    Asked by lists of names, not by a join with the tombstones: without statistics SQLite answers the join by
+    reading the whole lineage for every tombstone (measured: 2 ms each at 10,000 samples).
+    """
+    gone = exists().where(Forgotten.lineage_id == Membership.lineage_id, Forgotten.position == Membership.position)
+    query = select(column, Membership.position).where(Membership.lineage_id == lineage_id, ~gone)
+    for part in _chunks(names):
+        for row in session.execute(query.where(column.in_(part))):
+            yield row[0], row[1]
 
 
 def _any(session: Session, condition: ColumnElement[bool]) -> bool:
