@@ -1,0 +1,178 @@
+"""The command line by itself: exit codes, one line and a hint, and what it sends where."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from service.commands.client import Account, Client
+from service.commands.screen import CommandError
+from service.settings import Settings
+from tests.servers import free_port
+
+ROOT = Path(__file__).parents[2]
+Answer = tuple[int, object]
+
+
+@dataclass
+class Site:
+    """An HTTP server that gives the answers it was told, in turn, and the last one for ever."""
+
+    answers: list[Answer] = field(default_factory=list)
+    calls: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+    url: str = ""
+
+    def next(self) -> Answer:
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            site.calls.append((self.command, self.path, dict(self.headers)))
+            status, body = site.next()
+            content = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    site.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield site
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def expunge(*arguments: str, home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
+    variables = kept | {"EXPUNGE_HOME": str(home)} | environment
+    command = [sys.executable, "-m", "service.cli", *arguments]
+    return subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_a_refusal_is_one_line_and_a_hint_and_exit_1(site: Site, tmp_path: Path) -> None:
+    fault = {"pointer": "/models/0", "detail": "There is no such model."}
+    site.answers = [(422, {"detail": "The request names models that do not exist.", "errors": [fault]})]
+    keys = {"EXPUNGE_URL": site.url, "EXPUNGE_API_KEY": "k"}
+    done = expunge("delete", "nope", "--subject", "someone", home=tmp_path, **keys)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[0] == (
+        "error: The request names models that do not exist. /models/0: There is no such model."
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_a_service_that_does_not_answer_is_exit_3(tmp_path: Path) -> None:
+    nowhere = {"EXPUNGE_URL": f"http://127.0.0.1:{free_port()}", "EXPUNGE_API_KEY": "k"}
+    done = expunge("models", "list", home=tmp_path, **nowhere)
+    assert done.returncode == 3
+    assert "does not answer" in done.stderr
+    assert "hint: " in done.stderr
+
+
+def test_without_a_service_or_key_the_hint_says_what_to_do(tmp_path: Path) -> None:
+    done = expunge("models", "list", home=tmp_path)
+    assert done.returncode == 3
+    assert "expunge up" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["delete", "m"], ["delete", "m", "--subject", "a", "--sample", "b"], ["nonsense"], ["models", "show"]]
+)
+def test_wrong_usage_is_exit_2(arguments: list[str], tmp_path: Path) -> None:
+    assert expunge(*arguments, home=tmp_path).returncode == 2
+
+
+def test_a_setting_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    done = expunge("doctor", home=tmp_path, EXPUNGE_PORT="eighty")
+    assert done.returncode == 2
+    assert "EXPUNGE_PORT" in done.stderr
+
+
+def test_doctor_says_what_is_missing_and_fails(tmp_path: Path) -> None:
+    done = expunge("doctor", "--json", home=tmp_path / "new")
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    assert done.returncode == 1
+    assert not found["pepper_file"]["well"]
+    assert "migrate" in found["database"]["hint"]
+    assert not (tmp_path / "new").exists(), "looking changes nothing"
+
+
+def test_doctor_sees_a_secret_that_others_can_read(tmp_path: Path) -> None:
+    assert expunge("migrate", home=tmp_path).returncode == 0
+    (tmp_path / "secrets" / "pepper").chmod(0o644)
+    found = {each["name"]: each for each in json.loads(expunge("doctor", "--json", home=tmp_path).stdout)}
+    assert "chmod 600" in found["pepper_file"]["hint"]
+    assert found["sealing_key_file"]["well"]
+    assert found["schema"]["well"]
+    assert not found["worker"]["well"]
+
+
+def test_a_key_is_made_listed_and_revoked(tmp_path: Path) -> None:
+    expunge("migrate", home=tmp_path)
+    made = json.loads(
+        expunge("keys", "create", "--scope", "models:read", "--days", "2", "--json", home=tmp_path).stdout
+    )
+    listed = json.loads(expunge("keys", "list", "--json", home=tmp_path).stdout)
+    assert [key["scopes"] for key in listed] == [["models:read"]]
+    assert made["key"] not in json.dumps(listed)
+    assert expunge("keys", "revoke", made["prefix"], home=tmp_path).returncode == 0
+    assert expunge("keys", "revoke", made["prefix"], home=tmp_path).returncode == 1
+
+
+def test_a_list_is_followed_to_its_end(site: Site) -> None:
+    site.answers = [
+        (200, {"data": [{"n": 1}], "next_cursor": "c", "has_more": True}),
+        (200, {"data": [{"n": 2}], "next_cursor": None, "has_more": False}),
+    ]
+    with Client(Account(site.url, "k")) as client:
+        assert [row["n"] for row in client.pages("/v1/models")] == [1, 2]
+    assert site.calls[1][1] == "/v1/models?cursor=c"
+
+
+def test_a_busy_service_is_asked_again_with_the_same_idempotency_key(site: Site) -> None:
+    site.answers = [(503, {}), (503, {}), (202, {"id": "x"})]
+    with Client(Account(site.url, "k")) as client:
+        assert client.post("/v1/deletion-requests", {}, "once") == {"id": "x"}
+    assert {headers["Idempotency-Key"] for _, _, headers in site.calls} == {"once"}
+
+
+def test_an_answer_that_is_no_problem_document_is_still_one_line(site: Site) -> None:
+    site.answers = [(500, "not what we expect")]
+    with Client(Account(site.url, "k")) as client, pytest.raises(CommandError) as refused:
+        client.get("/v1/models")
+    assert str(refused.value) == "The service answered 500."
+
+
+def test_a_stored_key_goes_to_its_own_service_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Account("http://127.0.0.1:1", "stored").write(tmp_path)
+    assert (tmp_path / "client.json").stat().st_mode & 0o777 == 0o600
+    monkeypatch.setenv("EXPUNGE_HOME", str(tmp_path))
+    monkeypatch.setenv("EXPUNGE_URL", "http://elsewhere.example")
+    monkeypatch.delenv("EXPUNGE_API_KEY", raising=False)
+    assert Account.find(Settings()) == Account("http://127.0.0.1:1", "stored")
+    monkeypatch.setenv("EXPUNGE_API_KEY", "given")
+    assert Account.find(Settings()) == Account("http://elsewhere.example", "given")
