@@ -8,6 +8,7 @@ difference of accuracies; ``rows`` gives name, value, target, unit and both side
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import sys
 import time
@@ -19,6 +20,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from unlearning import Problem, Recipe, Samples, Training
+from unlearning.descent import distance_of, measured_constants, published_h
 from unlearning.gaussian import mu_at
 from unlearning.methods.retrain import Retrain
 from unlearning.methods.rewind import Rewind
@@ -37,7 +39,9 @@ def rows() -> Iterator[Row]:
     """Every measurement of this file."""
     yield from rewind_rows()
     yield from proved_rows()
+    yield from vacuous_rows()
     yield from safe_rows()
+    yield from safe_release_rows()
 
 
 def rewind_rows(steps: int = 200, repeats: int = 5) -> Iterator[Row]:
@@ -105,6 +109,43 @@ def proved_rows(forgotten: int = 14, draws: int = 5) -> Iterator[Row]:
         )
 
 
+def vacuous_rows() -> Iterator[Row]:
+    """Where the bound says nothing: clipped softmax gradients, and measured constants on a network."""
+    problem, examples, learned = trained(Training(epochs=20, learning_rate=1.0, sample_clip=0.5), linear)
+    method = Rewind(fraction=0.8, feature_norm=1.0, precision="float64", calibration_count=0)
+    start = method.prepare(problem, examples, learned)
+    gone = torch.arange(14)
+    forget = ForgetSet(frozenset(examples.only(gone).holders), tuple(gone.tolist()))
+    done = method.forget(problem, start, forget, examples.without(gone), GENERATOR).state
+    descent = method.proved(problem, done)
+    yield row(
+        "rewind K/T=0.8, clipped softmax: bound / any two data sets'",
+        descent.distance() / descent.ignorance(),
+        "reported",
+        "ratio",
+        bound=descent.distance(),
+        any_two=descent.ignorance(),
+    )
+
+    problem, examples, learned = trained(Training(epochs=200, learning_rate=0.5, weight_decay=1e-4))
+    points = [problem.initial(), *(checkpoints_of(learned)[i] for i in (50, 100, 150, 200))]
+    smoothness, gradient_bound = measured_constants(problem, examples, points)
+    h = published_h(200, 82, rate=0.5, smoothness=smoothness, samples=len(examples), forgotten=72)
+    distance_bound = distance_of(h, len(examples), 72, gradient_bound, smoothness)
+    yield row(
+        "rewind K/T=0.41, network: log10 of theorem 3.1's distance",
+        math.log10(distance_bound),
+        "reported",
+        "log10",
+        smoothness=smoothness,
+        gradient_bound=gradient_bound,
+    )
+
+
+def checkpoints_of(learned: Learned) -> tuple[Tensor, ...]:
+    return () if learned.trajectory is None else learned.trajectory.checkpoints
+
+
 def noise_like(w: Tensor, generator: torch.Generator) -> Tensor:
     return torch.randn(w.shape, generator=generator, dtype=w.dtype)
 
@@ -141,6 +182,29 @@ def safe_rows() -> Iterator[Row]:
         points = 100 * (accuracy["freeze"][name] - accuracy["keep"][name])
         raw = {mode: accuracy[mode][name] for mode in accuracy}
         yield row(f"safe freeze - keep: {name} accuracy at round 20", points, "reported", "points", **raw)
+
+
+def safe_release_rows(seeds: int = 3) -> Iterator[Row]:
+    """One release: accuracies and effectiveness, the mean over random sets."""
+    problem, examples, learned = trained(Training(epochs=40, batch_size=64, learning_rate=0.5))
+    for share, reach in ((0.01, 0.1), (0.05, 0.1), (0.2, 0.1), (0.2, 0.3)):
+        method = Safe(reach=reach, calibration_count=0)
+        start = method.prepare(problem, examples, learned)
+        found: list[dict[str, float]] = []
+        for seed in range(seeds):
+            order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(seed))
+            gone = order[: int(share * len(examples))].sort().values
+            given = examples.only(gone)
+            forget = ForgetSet(frozenset(given.holders), tuple(gone.tolist()), given)
+            w = method.forget(problem, start, forget, None, GENERATOR).state.weights
+            retrained = train(problem, examples, omit=gone.tolist()).weights
+            ratio = distance(w, retrained) / distance(learned.weights, retrained)
+            reference = accuracies(problem, examples, retrained, gone)["forgotten"]
+            found.append(accuracies(problem, examples, w, gone) | {"ratio": ratio, "retrained_forgotten": reference})
+        means = {name: statistics.mean(values[name] for values in found) for name in found[0]}
+        yield row(
+            f"safe reach={reach}, {share:.0%} deleted: effectiveness", means["ratio"], "reported", "ratio", **means
+        )
 
 
 def accuracies(problem: Problem, examples: Examples, w: Tensor, gone: Tensor) -> dict[str, float]:
