@@ -38,6 +38,11 @@ SECRET_STATE = {
     "mini": ("The weights of the training's last steps were trained on the people who were deleted.",),
     "newton": ("The weights before noise depend on the deleted people, within the bound.",),
     "retrain": (),
+    "rewind": ("The checkpoint that every release starts from was trained on everyone, the deleted people included.",),
+    "safe": (
+        "The trained weights, the gradient sums and the class moments that every release starts from depend on the "
+        "deleted people; in the mode keep their samples stay too.",
+    ),
 }
 
 
