@@ -12,7 +12,7 @@ import typer
 from service.commands.client import Client, connect
 from service.commands.screen import AsJson, CommandError, meter, show_facts, show_json, show_rows
 
-commands = typer.Typer(no_args_is_help=True, help="Deletion requests: list, show, cancel.")
+commands = typer.Typer(no_args_is_help=True, help="Deletion requests: list, show, cancel, release, certificate.")
 POLL_SECONDS = 0.3
 ENDED = {"completed", "cancelled", "rejected", "held"}
 
@@ -29,6 +29,7 @@ def delete(
     received_at: Annotated[str | None, typer.Option(help="When the person asked, ISO 8601.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="Repeat a request safely; random otherwise.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Stay until it is completed, or held.")] = False,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Only say what it would cost; change nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Forget a person in a model."""
@@ -38,14 +39,15 @@ def delete(
     body |= (
         {"subject_id": sys.stdin.read().strip() if subject == "-" else subject} if subject else {"sample_ids": sample}
     )
+    order = {field: value for field, value in body.items() if value is not None}
     with connect() as client:
-        request = client.post(
-            "/v1/deletion-requests",
-            {field: value for field, value in body.items() if value is not None},
-            idempotency_key or str(uuid.uuid4()),
-        )
+        if estimate:
+            _show(client.post("/v1/deletion-requests/estimate", order), as_json)
+            return
+        request = client.post("/v1/deletion-requests", order, idempotency_key or str(uuid.uuid4()))
         if wait:
-            request = await_ended(client, request["id"])
+            # the opening is told once, in the first answer
+            request |= await_ended(client, request["id"])
     _show(request, as_json)
     if wait and request["status"] != "completed":
         raise CommandError(
@@ -81,6 +83,21 @@ def cancel(request: Request, as_json: AsJson = False) -> None:
     _show(record, as_json)
 
 
+@commands.command("release")
+def release(request: Request, as_json: AsJson = False) -> None:
+    """Drive a held request on, after what held it was put right."""
+    with connect() as client:
+        record = client.post(f"/v1/deletion-requests/{request}/release", {})
+    _show(record, as_json)
+
+
+@commands.command("certificate")
+def certificate(request: Request) -> None:
+    """The certificate of a completed request: a DSSE envelope over an in-toto statement, as JSON."""
+    with connect() as client:
+        show_json(client.get(f"/v1/deletion-requests/{request}/certificate"))
+
+
 def await_ended(client: Client, request_id: str) -> dict[str, Any]:
     """Show the request's status until it ends or is held; returns it."""
     with meter("deletion request") as progress:
@@ -100,7 +117,7 @@ def _show(request: dict[str, Any], as_json: bool) -> None:
         return
     show_facts({name: value for name, value in request.items() if name != "models"})
     if request["models"]:
-        show_rows(request["models"], ("model", "status", "samples", "version", "method", "reason"))
+        show_rows(request["models"], tuple(request["models"][0]))
 
 
 def _reasons(request: dict[str, Any]) -> str:

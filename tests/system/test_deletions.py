@@ -134,11 +134,37 @@ def test_the_audit_log_tells_the_whole_life_and_verifies_with_the_public_key(sta
 
 @pytest.mark.parametrize("arguments", [["audit", "verify"], ["doctor"], ["models", "list"]], ids=" ".join)
 def test_the_command_line_agrees(stack: Stack, arguments: list[str]) -> None:
-    environment = stack.environment | {"EXPUNGE_URL": stack.account.url, "EXPUNGE_API_KEY": stack.account.api_key}
-    command = [sys.executable, "-m", "service.cli", *arguments, "--json"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    stack.live("tiny")
+    assert expunge(stack, *arguments)
+
+
+def test_the_command_line_estimates_deletes_and_fetches_the_certificate(stack: Stack) -> None:
+    name = stack.live("tiny", **PROVED)
+    costs = expunge(stack, "delete", name, "--subject", "tiny-person-16", "--estimate")
+    assert costs["samples"] == 3
+    assert stack.head(name)["number"] == 1
+    request = expunge(stack, "delete", name, "--subject", "tiny-person-16", "--wait")
+    assert request["status"] == "completed"
+    assert len(request["opening"]) == 64
+    assert expunge(stack, "requests", "show", request["id"])["samples"] == 3
+    path = f"/v1/deletion-requests/{request['id']}/certificate"
+    headers = {"Authorization": f"Bearer {stack.account.api_key}"}
+    stack.eventually(lambda: stack.http.get(path, headers=headers).status_code, lambda code: code == 200)
+    done = run(stack, "requests", "certificate", request["id"])
+    assert json.loads(done.stdout)["payloadType"] == "application/vnd.in-toto+json"
+
+
+def expunge(stack: Stack, *arguments: str) -> Any:
+    """What the command says with --json."""
+    done = run(stack, *arguments, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+def run(stack: Stack, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = stack.environment | {"EXPUNGE_URL": stack.account.url, "EXPUNGE_API_KEY": stack.account.api_key}
+    command = [sys.executable, "-m", "service.cli", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 def budget(client: Client, name: str) -> dict[str, Any]:
