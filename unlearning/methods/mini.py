@@ -243,14 +243,17 @@ class _Step:
 
 def _steps(tensors: Mapping[str, Tensor], retain: Examples, reference: str) -> Iterator[_Step]:
     tail = tensors["tail"].to(retain.inputs.device)
-    rows = zip(tensors["batches"], tensors["sizes"].tolist(), strict=True)
-    for index, (positions, planned) in enumerate(rows):
-        batch = batch_of(retain, positions[positions != NOBODY], planned)
-        denominator = max(1, denominator_of(reference, planned, len(batch)))
+    places, batch = torch.empty(0, dtype=torch.int64), None
+    for index, (row, planned) in enumerate(zip(tensors["batches"], tensors["sizes"].tolist(), strict=True)):
+        positions = row[row != NOBODY]
+        if batch is None or not torch.equal(positions, places):
+            present = batch_of(retain, positions, planned)
+            denominator = max(1, denominator_of(reference, planned, len(present)))
+            places, batch = positions, Batch(present.inputs, present.targets, denominator)
         yield _Step(
             tail[: index + 1],
             tail[index + 1],
-            Batch(batch.inputs, batch.targets, denominator),
+            batch,
             float(tensors["rates"][index]),
             float(tensors["scales"][index]),
         )
