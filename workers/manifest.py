@@ -7,7 +7,7 @@ the recipe are ignored, forgotten ones may be missing, retained ones must be the
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -141,6 +141,13 @@ def surroundings(device: torch.device) -> dict[str, str]:
     """Library versions and device class, as the manifest records them."""
     versions = {name: _version(name) for name in LIBRARIES}
     return versions | {"python": platform.python_version(), "device": device.type}
+
+
+def replayable(frozen: Mapping[str, str], device: torch.device) -> bool:
+    """Whether a recorded trajectory means the same here: torch's minor version and the device's class must agree."""
+    here = surroundings(device)
+    minor = [".".join(each.get("torch", "").split(".")[:2]) for each in (frozen, here)]
+    return minor[0] == minor[1] and frozen.get("device") == here["device"]
 
 
 def _version(name: str) -> str:

@@ -41,6 +41,7 @@ from workers.stopwatch import Stopwatch
 from workers.workshop import Workshop
 
 PROGRESS_SECONDS = 0.5
+SQLITE_PEOPLE = 100_000
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ def _make_ready(workshop: Workshop, job: Preparation, watch: Stopwatch) -> Ready
         bench = build(workshop, job.recipe, job.policy)
         basis = basis_of(job.policy, bench.problem)
         everyone = manifest.entries(workshop.pepper, bench.recipe.samples, job.policy.granularity)
+        _require_room(workshop, everyone)
         kept, left_out = _left_in(workshop, job, bench, everyone)
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device)
         _freeze(workshop, job, bench, kept, everyone)
@@ -153,6 +155,15 @@ def _forget(workshop: Workshop, job: Preparation, ready: Ready, target: Target) 
         generator(bench.problem.device),
     )
     return forgotten, retain
+
+
+def _require_room(workshop: Workshop, everyone: Sequence[manifest.Entry]) -> None:
+    people = len({subject for entry in everyone for subject in entry.subjects})
+    if workshop.database.dialect == "sqlite" and people > SQLITE_PEOPLE:
+        raise Refused(
+            f"The recipe names {people} people; on SQLite at most {SQLITE_PEOPLE} are served.",
+            "Set EXPUNGE_DATABASE_URL to a PostgreSQL database.",
+        )
 
 
 def _left_in(

@@ -17,7 +17,7 @@ from service.records import Lineage, Version
 from service.storage import Damaged
 from unlearning.certificate import Basis, Reference
 from unlearning.policy import Clock, Hold, Queue, Retrain, next_action
-from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Refused, State
+from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Need, Refused, State
 from workers import manifest, recipes, state
 from workers.bench import Bench, Benches
 from workers.certify import CapNotReached, Certified, Size, Terms, certify
@@ -55,6 +55,7 @@ class Head:
     state: str
     accuracy: float | None
     recipe_digest: str
+    libraries: Mapping[str, str]
     vectors: bool
 
 
@@ -125,8 +126,6 @@ def _compute(errand: Errand, head: Head, planned: Plan) -> tuple[Bench, Certifie
             return loaded.bench, certify(loaded.bench, head.terms, result, loaded.retain, size)
     except CapNotReached:
         raise Held("cap_not_reached") from None
-    except (Damaged, Unsealable) as error:
-        raise Held("state_damaged", what=type(error).__name__) from None
     except Malformed:
         raise Held("weights_not_finite") from None
     except Refused as error:
@@ -197,7 +196,13 @@ def _head(session: Session, job: Deletions) -> Head:
         releases=releases or 0,
     )
     return Head(
-        terms, version.id, version.state, version.holdout_accuracy, frozen["recipe_digest"], bool(frozen["vectors"])
+        terms=terms,
+        version_id=version.id,
+        state=version.state,
+        accuracy=version.holdout_accuracy,
+        recipe_digest=frozen["recipe_digest"],
+        libraries=frozen["libraries"],
+        vectors=bool(frozen["vectors"]),
     )
 
 
@@ -213,7 +218,7 @@ def _load(errand: Errand, head: Head, planned: Plan) -> Loaded:
     workshop, job = errand.workshop, errand.job
     bench = _bench(errand.benches, job, head)
     device = bench.problem.device
-    secret = state.load(workshop, head.state, device)
+    secret = _secret(workshop, head, device)
     crash_point("worker-after-digest")
     with workshop.database.read() as session:
         vectors = state.read_vectors(session, workshop, job.lineage_id, planned.target.holders, device)
@@ -224,6 +229,16 @@ def _load(errand: Errand, head: Head, planned: Plan) -> Loaded:
     return Loaded(bench, replace(secret, vectors=vectors), forget, retain)
 
 
+def _secret(workshop: Workshop, head: Head, device: torch.device) -> State:
+    """The head's state. Fails closed: a release never stands on bytes that are not those of the head."""
+    try:
+        return state.load(workshop, head.state, device)
+    except (Damaged, Unsealable) as error:
+        raise Held("state_damaged", what=type(error).__name__) from None
+    except Malformed:
+        raise Held("state_format_unknown") from None
+
+
 def _bench(benches: Benches, job: Deletions, head: Head) -> Bench:
     try:
         bench = benches.of(job.lineage_id, job.recipe, job.policy)
@@ -231,6 +246,8 @@ def _bench(benches: Benches, job: Deletions, head: Head) -> Bench:
         raise Held("recipe_refused", what=error.what) from None
     if bench.digest != head.recipe_digest:
         raise Held("recipe_changed")
+    if Need.TRAJECTORY in bench.method.needs and not manifest.replayable(head.libraries, bench.problem.device):
+        raise Held("environment_changed")
     return bench
 
 

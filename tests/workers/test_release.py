@@ -25,7 +25,7 @@ from service.storage import Damaged
 from tests.workers import meanwhile
 from tests.workers.worlds import World
 from unlearning.certificate import Basis, Claim
-from workers import state
+from workers import codec, state
 from workers.claim import Deletions
 from workers.lease import Stale
 from workers.unlearn import release
@@ -252,6 +252,31 @@ def test_a_damaged_state_fails_closed(world: World, damage: str) -> None:
         state.load(world.workshop, world.head(model_id).state, torch.device("cpu"))
     world.work(model_id)
     assert (world.request(request).reason, world.head(model_id).number) == ("state_damaged", 1)
+
+
+def test_a_state_of_a_format_that_this_worker_does_not_know_fails_closed(world: World) -> None:
+    model_id = world.live()
+    workshop = world.workshop
+    foreign = workshop.private.put(workshop.sealer.seal(codec.encode({"weights": torch.zeros(8)}, {"format": "next"})))
+    world.change(Version, world.head(model_id).id, state=foreign.digest)
+    request = world.delete("p3")
+    world.work(model_id)
+    assert (world.request(request).reason, world.head(model_id).number) == ("state_format_unknown", 1)
+
+
+@pytest.mark.parametrize("change", [{"torch": "1.0.0"}, {"device": "tpu"}])
+def test_a_trajectory_is_not_replayed_under_another_torch_or_device(world: World, change: dict[str, str]) -> None:
+    model_id = world.live("steps", method="mini")
+    lineage = world.lineage(model_id)
+    frozen = dict(lineage.manifest or {})
+    world.change(Lineage, lineage.id, manifest=frozen | {"libraries": frozen["libraries"] | change})
+    request = world.delete("p3")
+    world.work(model_id)
+    assert world.request(request).reason == "environment_changed"
+    world.change(Lineage, lineage.id, manifest=frozen)
+    again = world.delete("p4")
+    world.work(model_id)
+    assert world.request(again).status == "completed"
 
 
 def test_a_bound_above_the_cap_holds_and_costs_nothing(world: World) -> None:
