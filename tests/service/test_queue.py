@@ -1,0 +1,95 @@
+"""The doorbell: it never raises, gives up soon, and no message is read half-written."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from celery import Celery
+
+from service import queue
+
+
+def received(app: Celery, count: int, seconds: float = 60) -> list[list[str]]:
+    """The arguments of the next ``count`` messages."""
+    found: list[list[str]] = []
+    deadline = time.monotonic() + seconds
+    with app.connection_for_read() as connection:
+        waiting = connection.SimpleQueue(queue.QUEUE)
+        while len(found) < count and time.monotonic() < deadline:
+            try:
+                message = waiting.get(block=False)
+            except waiting.Empty:
+                time.sleep(0.001)
+                continue
+            found.append(message.payload[0])
+            message.ack()
+    return found
+
+
+def test_no_message_is_read_half_written(tmp_path: Path) -> None:
+    url, each = f"filesystem://{tmp_path}", 1000
+
+    def publish() -> None:
+        app = queue.publisher(url)
+        assert all(queue.nudge(app, "model") for _ in range(each))
+
+    publishers = [threading.Thread(target=publish) for _ in range(2)]
+    for thread in publishers:
+        thread.start()
+    messages = received(queue.consumer(url), 2 * each)
+    for thread in publishers:
+        thread.join()
+    assert messages == [["model"]] * (2 * each)
+    assert list((tmp_path / "messages").iterdir()) == []
+
+
+def test_messages_come_in_the_order_they_were_sent(tmp_path: Path) -> None:
+    app = queue.publisher(f"filesystem://{tmp_path}")
+    for index in range(5):
+        queue.nudge(app, f"model-{index}")
+        time.sleep(0.002)
+    assert received(queue.consumer(f"filesystem://{tmp_path}"), 5) == [[f"model-{index}"] for index in range(5)]
+
+
+def test_a_nudge_over_redis_arrives(redis_url: str) -> None:
+    assert queue.nudge(queue.publisher(redis_url), "model")
+    assert received(queue.consumer(redis_url), 1) == [["model"]]
+
+
+def test_a_broker_that_refuses_is_given_up_at_once() -> None:
+    app = queue.publisher("redis://127.0.0.1:1/0")
+    start, failed = time.monotonic(), queue.FAILED_NUDGES._value.get()
+    assert not queue.nudge(app, "model")
+    assert time.monotonic() - start < 1
+    assert queue.FAILED_NUDGES._value.get() == failed + 1
+
+
+def test_a_broker_that_does_not_answer_is_given_up_after_a_second() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(1)
+        start = time.monotonic()
+        assert not queue.nudge(queue.publisher(f"redis://127.0.0.1:{silent.getsockname()[1]}/0"), "model")
+        assert time.monotonic() - start < 5
+
+
+def test_a_message_carries_an_opaque_id_and_nothing_else_of_ours(tmp_path: Path) -> None:
+    queue.nudge(queue.publisher(f"filesystem://{tmp_path}"), "0123abcd")
+    (message,) = (tmp_path / "messages").iterdir()
+    text = message.read_text()
+    assert "0123abcd" in text and '"content-type": "application/json"' in text
+
+
+def test_another_scheme_is_refused_in_words() -> None:
+    with pytest.raises(ValueError, match="use filesystem:///folder or redis"):
+        queue.publisher("amqp://localhost")
+
+
+def test_workers_keep_nothing_and_take_one_message_at_a_time() -> None:
+    conf = queue.consumer("redis://127.0.0.1:1/0").conf
+    assert (conf.accept_content, conf.task_ignore_result, conf.worker_prefetch_multiplier) == (["json"], True, 1)
+    assert (conf.result_backend, conf.task_acks_late, conf.worker_enable_remote_control) == (None, True, False)
