@@ -17,7 +17,18 @@ from service.db import Database
 from service.identity import Pepper
 from service.logs import configure
 from service.queue import publisher
-from service.routes import audit, batches, certificates, consumers, deletion_requests, health, holds, models, versions
+from service.routes import (
+    audit,
+    batches,
+    certificates,
+    consumers,
+    deletion_requests,
+    events,
+    health,
+    holds,
+    models,
+    versions,
+)
 from service.settings import Settings, ensure_secrets
 
 _PROBLEM_SCHEMA = {
@@ -52,7 +63,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app = FastAPI(title="Expunge", version=software_version(), lifespan=lifespan, redoc_url=None)
     app.state.service = service
     problems.install(app)
-    for room in (batches, deletion_requests, certificates, models, versions, consumers, holds, audit, health):
+    for room in (batches, deletion_requests, certificates, models, versions, consumers, holds, audit, events, health):
         app.include_router(room.router)
     app.add_middleware(Bodies, max_bytes=settings.max_body_bytes)
     app.add_middleware(problems.Unexpected)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +31,10 @@ class Service:
     pepper: Pepper
     bell: Celery
 
-    def nudge(self, model_ids: Iterable[str]) -> None:
+    def nudge(self, model_ids: Collection[str]) -> None:
+        """Ring the workers for these models; never raises."""
+        if not model_ids:
+            return
         from service.queue import ring  # noqa: PLC0415 (celery is slow to load, and only writes ring)
 
         ring(self.database, self.bell, model_ids)
@@ -45,8 +48,9 @@ def running(request: Request) -> Service:
 Running = Annotated[Service, Depends(running)]
 
 
-def holding(scope: Scope) -> Callable[..., Caller]:
-    """A dependency: the caller, who must hold ``scope``. 401 without a valid key, 403 without the scope."""
+def holding(*scopes: Scope) -> Callable[..., Caller]:
+    """A dependency: the caller, who must hold one of ``scopes``. 401 without a valid key, 403 without the scope."""
+    needed = " ".join(scopes)
 
     def caller(
         service: Running, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)]
@@ -59,9 +63,9 @@ def holding(scope: Scope) -> Callable[..., Caller]:
         if found is None:
             challenge = {"WWW-Authenticate": _CHALLENGE["WWW-Authenticate"] + ', error="invalid_token"'}
             raise Problem(401, "key_invalid", "The API key is unknown, expired or revoked.", headers=challenge)
-        if scope not in found.scopes:
-            challenge = {"WWW-Authenticate": f'Bearer realm="expunge", error="insufficient_scope", scope="{scope}"'}
-            raise Problem(403, "scope_missing", f"This call needs a key with the scope {scope}.", headers=challenge)
+        if found.scopes.isdisjoint(scopes):
+            challenge = {"WWW-Authenticate": f'Bearer realm="expunge", error="insufficient_scope", scope="{needed}"'}
+            raise Problem(403, "scope_missing", f"This call needs a key with the scope {needed}.", headers=challenge)
         return found
 
     return caller

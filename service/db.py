@@ -126,7 +126,6 @@ def _postgres(url: Any) -> Engine:
         pool_size=10,
         max_overflow=10,
         pool_timeout=BUSY_SECONDS,
-        pool_pre_ping=True,
         connect_args={"connect_timeout": 5, "options": f"-c lock_timeout={int(BUSY_SECONDS * 1000)}"},
     )
 

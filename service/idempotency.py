@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import insert, text
 from sqlalchemy.orm import Session
 
 from service.auth import Caller
-from service.db import now
+from service.ledger import recorded_at
 from service.records import IdempotencyKey
 
 _KEY = re.compile(r'"([\x20-\x21\x23-\x5b\x5d-\x7e]{1,255})"|([\x21\x23-\x5b\x5d-\x7e]{1,255})')
@@ -36,6 +37,20 @@ class Stored:
     answer: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Use:
+    """One call's use of a key. ``body_digest`` is keyed and covers the path too."""
+
+    caller: Caller
+    key: str
+    body_digest: str
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """The primary key: keys of two callers do not meet."""
+        return self.caller.tenant_id, self.caller.key_id, self.key
+
+
 def read_key(lines: Sequence[str] | None) -> str:
     """The key in the header: one quoted string of printable ASCII; quotes may be left out.
 
@@ -49,43 +64,44 @@ def read_key(lines: Sequence[str] | None) -> str:
     return shape[1] or shape[2]
 
 
-def begin(session: Session, caller: Caller, key: str, body_digest: str, lifetime_seconds: float) -> Stored | None:
-    """Claim the key inside the transaction of the work, or return the answer it was given before.
+def begin(session: Session, use: Use) -> Stored | None:
+    """Take the key for this transaction, or return the answer it was given before.
 
-    Raises KeyRefused: 422, it was used with another body; 409, another call is using it right now. On PostgreSQL
-    the primary key decides: the second insert waits for the first transaction and then fails.
+    Raises KeyRefused: 422, it was used with another body; 409, another call is using it right now.
     """
-    at = now(session)
-    place = (caller.tenant_id, caller.key_id, key)
-    row = session.get(IdempotencyKey, place)
-    if row is not None and row.expires_at <= at:
+    if not _take(session, use):
+        raise KeyRefused(409, "in_flight", "A call with this Idempotency-Key is in progress. Repeat it in a moment.")
+    row = session.get(IdempotencyKey, use.place)
+    if row is None:
+        return None
+    if row.expires_at <= recorded_at(session):
         session.delete(row)
         session.flush()
-        row = None
-    if row is not None:
-        if row.body_digest != body_digest:
-            raise KeyRefused(422, "reused", "This Idempotency-Key was used with another body. Take a new one.")
-        return Stored(row.status_code, row.headers, row.answer)
-    claim = IdempotencyKey(
-        tenant_id=caller.tenant_id,
-        key_id=caller.key_id,
-        key=key,
-        body_digest=body_digest,
-        status_code=0,
-        headers={},
-        answer={},
-        expires_at=at + int(lifetime_seconds * 1_000_000),
-    )
-    session.add(claim)
-    try:
-        session.flush()
-    except IntegrityError:
-        detail = "A call with this Idempotency-Key is in progress. Repeat it in a moment."
-        raise KeyRefused(409, "in_flight", detail) from None
-    return None
+        return None
+    if row.body_digest != use.body_digest:
+        raise KeyRefused(422, "reused", "This Idempotency-Key was used with another body. Take a new one.")
+    return Stored(row.status_code, row.headers, row.answer)
 
 
-def finish(session: Session, caller: Caller, key: str, stored: Stored) -> None:
-    """Store the answer under the key that ``begin`` claimed, in the same transaction."""
-    row = session.get_one(IdempotencyKey, (caller.tenant_id, caller.key_id, key))
-    row.status_code, row.headers, row.answer = stored.status, stored.headers, stored.answer
+def finish(session: Session, use: Use, stored: Stored, lifetime_seconds: float) -> None:
+    """Store the answer under the key that ``begin`` took, in the same transaction as the work."""
+    row = {
+        "tenant_id": use.caller.tenant_id,
+        "key_id": use.caller.key_id,
+        "key": use.key,
+        "body_digest": use.body_digest,
+        "status_code": stored.status,
+        "headers": stored.headers,
+        "answer": stored.answer,
+        "expires_at": recorded_at(session) + int(lifetime_seconds * 1_000_000),
+    }
+    session.execute(insert(IdempotencyKey), row)
+
+
+def _take(session: Session, use: Use) -> bool:
+    """Whether nobody else works under this key. SQLite's writers are alone anyway."""
+    if session.get_bind().dialect.name != "postgresql":
+        return True
+    place = hashlib.sha256("\0".join(use.place).encode()).digest()
+    lock = int.from_bytes(place[:8], "big", signed=True)
+    return bool(session.scalar(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": lock}))

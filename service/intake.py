@@ -12,10 +12,9 @@ from sqlalchemy.orm import Session
 
 from service import tombstones
 from service.crash import crash_point
-from service.db import now
 from service.identity import Pepper, digest, new_id, sample_digest, subject_digest
-from service.ledger import canonical, record
-from service.progress import settle
+from service.ledger import canonical, record, recorded_at
+from service.progress import record_status
 from service.records import DeletionRequest, Model, Task, Tombstone
 from service.requests import Regulation, Status, due_at
 
@@ -50,8 +49,10 @@ class Order:
 @dataclass(frozen=True)
 class Accepted:
     request: DeletionRequest
+    models: tuple[str, ...]
+    """names of the models that have work now"""
     nudges: tuple[str, ...]
-    """ids of the models that have work now"""
+    """ids of those among them whose workers were not rung yet"""
 
 
 def accept(
@@ -67,17 +68,16 @@ def accept(
     """
     # in share mode: no publication can pass between our matching and our commit
     models = session.scalars(named_models(session, tenant_id, order).with_for_update(read=True)).all()
-    at = now(session)
-    request = _request(session, pepper, tenant_id, order, at)
+    request = _request(pepper, tenant_id, order, recorded_at(session))
+    samples = sorted({sample_digest(pepper, sample) for sample in order.sample_ids or ()})
+    touched = [model for model in models if _touches(session, model, request.subject_digest, samples)]
+    if not touched:
+        request.status, request.reason, request.completed_at = Status.COMPLETED, "no_match", request.created_at
+    session.add(request)
+    session.flush()
     crash_point("api-after-request")
-    subject, samples = request.subject_digest, _write_tombstones(session, pepper, request, order)
-    touched = [
-        model
-        for model in models
-        if model.status == "preparing"
-        or (model.lineage_id is not None and tombstones.matches(session, model.lineage_id, subject, samples))
-    ]
-    session.add_all(_task(request, model, at + int(cancel_window_seconds * SECOND)) for model in touched)
+    _write_tombstones(session, request, samples)
+    _write_tasks(session, request, touched, cancel_window_seconds)
     record(
         session,
         tenant_id,
@@ -90,10 +90,12 @@ def accept(
         received_at=request.received_at,
         due_at=request.due_at,
     )
+    if not touched:
+        record_status(session, request)
     session.flush()
     crash_point("api-after-audit")
-    settle(session, [request.id])
-    return Accepted(request, tuple(model.id for model in touched))
+    names = tuple(sorted(model.name for model in touched))
+    return Accepted(request, names, tuple(model.id for model in touched if model.nudged_at == 0))
 
 
 def opening(pepper: Pepper, request: DeletionRequest) -> bytes:
@@ -135,12 +137,19 @@ def named_models(session: Session, tenant_id: str, order: Order) -> Select[Model
     return chosen.where(Model.name.in_(order.models))
 
 
-def _request(session: Session, pepper: Pepper, tenant_id: str, order: Order, at: int) -> DeletionRequest:
+def _touches(session: Session, model: Model, subject_digest: str | None, samples: list[str]) -> bool:
+    """Whether the model gets a task. While it is preparing nobody knows yet whom it holds: it always does."""
+    if model.status == "preparing" or model.lineage_id is None:
+        return model.status == "preparing"
+    return tombstones.matches(session, model.lineage_id, subject_digest, samples)
+
+
+def _request(pepper: Pepper, tenant_id: str, order: Order, at: int) -> DeletionRequest:
     received = instant(at) if order.received_at is None else order.received_at.astimezone(UTC)
     if moment(received) > at:
         raise ReceivedInFuture
     due = due_at(received, order.regulation)
-    request = DeletionRequest(
+    return DeletionRequest(
         id=new_id(),
         tenant_id=tenant_id,
         subject_digest=None if order.subject_id is None else subject_digest(pepper, order.subject_id),
@@ -153,14 +162,10 @@ def _request(session: Session, pepper: Pepper, tenant_id: str, order: Order, at:
         due_at=None if due is None else moment(due),
         created_at=at,
     )
-    session.add(request)
-    session.flush()
-    return request
 
 
-def _write_tombstones(session: Session, pepper: Pepper, request: DeletionRequest, order: Order) -> list[str]:
-    """One for the subject, or one for each sample. Returns the samples' digests."""
-    samples = sorted({sample_digest(pepper, sample) for sample in order.sample_ids or ()})
+def _write_tombstones(session: Session, request: DeletionRequest, samples: list[str]) -> None:
+    """One for the subject, or one for each sample."""
     pairs: list[tuple[str | None, str | None]] = [(None, sample) for sample in samples]
     if request.subject_digest is not None:
         pairs = [(request.subject_digest, None)]
@@ -171,22 +176,27 @@ def _write_tombstones(session: Session, pepper: Pepper, request: DeletionRequest
             "request_id": request.id,
             "subject_digest": subject,
             "sample_digest": sample,
-            "pepper_id": pepper.id,
+            "pepper_id": request.pepper_id,
             "created_at": request.created_at,
         }
         for subject, sample in pairs
     ]
     session.execute(insert(Tombstone), rows)
-    return samples
 
 
-def _task(request: DeletionRequest, model: Model, not_before: int) -> Task:
-    return Task(
-        id=new_id(),
-        tenant_id=request.tenant_id,
-        request_id=request.id,
-        model_id=model.id,
-        status="queued",
-        not_before=not_before,
-        created_at=request.created_at,
-    )
+def _write_tasks(session: Session, request: DeletionRequest, models: list[Model], window_seconds: float) -> None:
+    not_before = request.created_at + int(window_seconds * SECOND)
+    rows = [
+        {
+            "id": new_id(),
+            "tenant_id": request.tenant_id,
+            "request_id": request.id,
+            "model_id": model.id,
+            "status": "queued",
+            "not_before": not_before,
+            "created_at": request.created_at,
+        }
+        for model in models
+    ]
+    if rows:
+        session.execute(insert(Task), rows)

@@ -61,18 +61,22 @@ def _settle_one(session: Session, request: DeletionRequest, tasks: list[_Part]) 
     request.completed_at = recorded_at(session) if new is Status.COMPLETED else None
     if request.completed_at is not None and any(task.version_id for task in tasks):
         session.add(Certificate(request_id=request.id, completed_at=request.completed_at, tenant_id=request.tenant_id))
-    if (old, new) in _UNRECORDED:  # the worker's claim is an entry already, one for the whole batch
-        return True
+    if (old, new) not in _UNRECORDED:  # the worker's claim is an entry already, one for the whole batch
+        record_status(session, request)
+    return True
+
+
+def record_status(session: Session, request: DeletionRequest) -> None:
+    """Write the audit entry of the status that a request has just taken."""
     record(
         session,
         request.tenant_id,
-        f"request.{new}",
+        f"request.{request.status}",
         request_id=request.id,
         reason=request.reason,
         received_at=request.received_at,
         due_at=request.due_at,
     )
-    return True
 
 
 def _reason(status: Status, tasks: list[_Part]) -> str | None:

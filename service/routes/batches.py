@@ -14,12 +14,18 @@ from service import idempotency
 from service.auth import Caller, Scope
 from service.context import Running, Service, holding, problems
 from service.estimate import estimate
-from service.identity import digest
 from service.intake import UnknownModels, opening
-from service.ledger import canonical
 from service.problems import Problem
 from service.records import DeletionRequest
-from service.routes.deletion_requests import AcceptedView, DeletionOrder, KeyHeader, check_length, take_in, views
+from service.routes.deletion_requests import (
+    AcceptedView,
+    DeletionOrder,
+    KeyHeader,
+    accepted_view,
+    check_length,
+    key_use,
+    take_in,
+)
 
 router = APIRouter(tags=["deletion requests"])
 Writer = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]
@@ -70,15 +76,12 @@ class EstimateView(BaseModel):
 )
 def create(batch: Batch, service: Running, caller: Writer, idempotency_key: KeyHeader = None) -> Response:
     """One transaction: the items that are accepted are accepted together. A malformed item refuses the whole call."""
-    key = idempotency.read_key(idempotency_key)
+    use = key_use(service, caller, idempotency_key, _BATCH, batch)
     for order in batch.requests:
         check_length(order, service.settings.max_sample_ids)
-    body = canonical({"path": _BATCH, "body": batch.model_dump(mode="json", exclude_unset=True)})
     nudges: set[str] = set()
     with service.database.write(crash="api-inside-commit") as session:
-        stored = idempotency.begin(
-            session, caller, key, digest(service.pepper, "idempotency", body), service.settings.idempotency_seconds
-        )
+        stored = idempotency.begin(session, use)
         if stored is None:
             outcomes = []
             for place, order in enumerate(batch.requests):
@@ -86,7 +89,7 @@ def create(batch: Batch, service: Running, caller: Writer, idempotency_key: KeyH
                 outcomes.append({"index": place} | outcome)
                 nudges.update(rung)
             stored = idempotency.Stored(207, {}, {"outcomes": outcomes})
-            idempotency.finish(session, caller, key, stored)
+            idempotency.finish(session, use, stored, service.settings.idempotency_seconds)
         answer = {"outcomes": _opened(session, service, stored.answer["outcomes"])}
     service.nudge(sorted(nudges))
     return JSONResponse(answer, stored.status)
@@ -117,7 +120,7 @@ def _outcome(
         accepted = take_in(session, service, caller, order)
     except Problem as problem:
         return {"status": problem.status, "request": None, "problem": problem.body()}, ()
-    view = views(session, [accepted.request])[0].model_dump(mode="json")
+    view = accepted_view(accepted).model_dump(mode="json")
     return {"status": 202, "request": view, "problem": None}, accepted.nudges
 
 

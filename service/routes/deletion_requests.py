@@ -102,19 +102,19 @@ def create(
     caller: Writer,
     idempotency_key: KeyHeader = None,
 ) -> Response:
-    key = idempotency.read_key(idempotency_key)
+    use = key_use(service, caller, idempotency_key, _PATH, order)
     check_length(order, service.settings.max_sample_ids)
-    body = canonical({"path": _PATH, "body": order.model_dump(mode="json", exclude_unset=True)})
+    nudges: tuple[str, ...] = ()
     crash_point("api-before-transaction")
     with service.database.write(crash="api-inside-commit") as session:
-        stored = idempotency.begin(
-            session, caller, key, digest(service.pepper, "idempotency", body), service.settings.idempotency_seconds
-        )
-        nudges: tuple[str, ...] = ()
+        stored = idempotency.begin(session, use)
         if stored is None:
-            stored, nudges = _accept(session, service, caller, order)
-            idempotency.finish(session, caller, key, stored)
-        row = session.get_one(DeletionRequest, stored.answer["id"])
+            accepted = take_in(session, service, caller, order)
+            row, nudges = accepted.request, accepted.nudges
+            stored = _answer(accepted)
+            idempotency.finish(session, use, stored, service.settings.idempotency_seconds)
+        else:
+            row = session.get_one(DeletionRequest, stored.answer["id"])
     crash_point("api-after-commit")
     service.nudge(nudges)
     # the opening is never stored, not even in the stored answer: it is derived again on a replay
@@ -234,6 +234,12 @@ def _total(samples: Iterable[int | None]) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
+def key_use(service: Service, caller: Caller, header: list[str] | None, path: str, body: BaseModel) -> idempotency.Use:
+    """The call's use of its Idempotency-Key. Raises KeyRefused (400)."""
+    sent = canonical({"path": path, "body": body.model_dump(mode="json", exclude_unset=True)})
+    return idempotency.Use(caller, idempotency.read_key(header), digest(service.pepper, "idempotency", sent))
+
+
 def take_in(session: Session, service: Service, caller: Caller, order: DeletionOrder) -> Accepted:
     """Accept an order. Raises Problem (422) for one that cannot be."""
     try:
@@ -246,13 +252,16 @@ def take_in(session: Session, service: Service, caller: Caller, order: DeletionO
         raise Problem(422, "received_in_future", "received_at lies in the future.", errors) from None
 
 
-def _accept(
-    session: Session, service: Service, caller: Caller, order: DeletionOrder
-) -> tuple[idempotency.Stored, tuple[str, ...]]:
-    accepted = take_in(session, service, caller, order)
-    view = views(session, [accepted.request])[0]
-    headers = {"Location": f"{_PATH}/{view.id}", "Retry-After": str(_POLL_SECONDS)}
-    return idempotency.Stored(202, headers, view.model_dump(mode="json")), accepted.nudges
+def _answer(accepted: Accepted) -> idempotency.Stored:
+    headers = {"Location": f"{_PATH}/{accepted.request.id}", "Retry-After": str(_POLL_SECONDS)}
+    return idempotency.Stored(202, headers, accepted_view(accepted).model_dump(mode="json"))
+
+
+def accepted_view(accepted: Accepted) -> DeletionRequestView:
+    """The view of a request whose tasks were written a moment ago."""
+    waiting = {"status": "queued", "samples": None, "version": None, "method": None, "reason": None}
+    parts = [ModelPart.model_validate({"model": name} | waiting) for name in accepted.models]
+    return _view(accepted.request, parts)
 
 
 def check_length(order: DeletionOrder, limit: int) -> None:

@@ -13,7 +13,9 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 
+from service.auth import authenticate
 from service.context import Service
+from service.idempotency import Use, begin
 from service.intake import Order, commitment
 from service.progress import settle
 from service.queue import publisher
@@ -154,6 +156,20 @@ def test_many_calls_with_one_key_make_one_request(client: TestClient, service: S
     with service.database.read() as session:
         assert session.scalar(select(func.count()).select_from(DeletionRequest)) == 1
         assert session.scalar(select(func.count()).select_from(Task)) == 1
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_key_that_is_in_use_right_now_is_refused_at_once(client: TestClient, service: Service) -> None:
+    with service.database.read() as session:
+        caller = authenticate(session, service.pepper, client.headers["Authorization"].removeprefix("Bearer "))
+    assert caller is not None
+    with service.database.write() as session:
+        assert begin(session, Use(caller, "k-1", "0" * 64)) is None
+        answer = post(client, "k-1", subject_id="ada")
+        assert (answer.status_code, answer.json()["code"]) == (409, "idempotency_key_in_flight")
+        assert answer.headers["retry-after"]
+        assert post(client, "k-2", subject_id="ada").status_code == 202
+    assert post(client, "k-1", subject_id="ada").status_code == 202
 
 
 def test_no_table_holds_the_subject_in_clear(client: TestClient, service: Service) -> None:

@@ -1,0 +1,73 @@
+"""Server-sent events: request and version changes, from the database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Annotated, Any
+
+import anyio
+from fastapi import APIRouter, Depends, Header, Query
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import StreamingResponse
+
+from service import events
+from service.auth import Caller, Scope
+from service.context import Running, Service, holding, problems
+from service.db import Busy
+
+router = APIRouter(tags=["events"])
+_ROOMS = {Scope.DELETIONS_READ: "request", Scope.MODELS_READ: "version"}
+Follower = Annotated[Caller, Depends(holding(*_ROOMS))]
+_POLL_SECONDS = 1.0
+_SILENCE_SECONDS = 15.0
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"description": "text/event-stream", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}
+
+
+@router.get(
+    "/v1/events", response_class=StreamingResponse, responses=_STREAM | problems(), summary="Follow what changes"
+)
+def follow(
+    service: Running,
+    caller: Follower,
+    last_event_id: Annotated[
+        int | None, Header(ge=-1, lt=2**63, description="the last id seen; -1: from the beginning")
+    ] = None,
+    seconds: Annotated[float, Query(ge=0, le=3600, description="then the stream ends and the client comes back")] = 300,
+) -> StreamingResponse:
+    """Without Last-Event-ID the stream begins now. Of what a key may not read nothing is sent."""
+    rooms = {room for scope, room in _ROOMS.items() if scope in caller.scopes}
+    stream = _stream(service, caller.tenant_id, rooms, last_event_id, seconds)
+    return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+async def _stream(
+    service: Service, tenant_id: str, rooms: set[str], last: int | None, seconds: float
+) -> AsyncIterator[str]:
+    """Poll the database until the time is over; no transaction is open while the client reads."""
+    ends = time.monotonic() + seconds
+    spoken = time.monotonic()
+    yield f"retry: {int(_POLL_SECONDS * 1000)}\n\n"
+    while True:
+        found: list[events.Event] = []
+        with suppress(Busy):  # the next poll asks again from where this one stood
+            last, found = await run_in_threadpool(_poll, service, tenant_id, rooms, last)
+        for event in found:
+            yield event.text()
+        if found or time.monotonic() - spoken > _SILENCE_SECONDS:
+            spoken = time.monotonic()
+            yield ":\n\n"  # a comment: shows proxies that the stream is alive
+        if time.monotonic() >= ends:
+            return
+        await anyio.sleep(min(_POLL_SECONDS, max(0.0, ends - time.monotonic())))
+
+
+def _poll(service: Service, tenant_id: str, rooms: set[str], last: int | None) -> tuple[int, list[events.Event]]:
+    with service.database.read() as session:
+        if last is None:
+            return events.newest(session), []
+        found = events.after(session, tenant_id, last, rooms)
+    return (found[-1].id if found else last), found
