@@ -128,3 +128,18 @@ def test_the_support_vectors_separate_a_ring_from_its_middle() -> None:
     labels = (points.norm(dim=1) > 1.2).double()
     scores = support_vectors(points[:200], labels[:200], points[200:])
     assert float(((scores > 0).double() == labels[200:]).double().mean()) > 0.9
+
+
+def test_the_digits_forget_one_percent_with_a_proof_at_small_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    quick = ["--seeds", "3", "--shadows", "0", "--trials", "0", "--device", "cpu", "--no-plot", "--json"]
+    arguments = ["--recipe", str(ROOT / "examples/digits"), "--forget", "1%", "--require", "proved"]
+    assert main([*arguments, "--methods", "newton,recollection", *quick]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    before = {row["seed"]: row["test_accuracy"] for row in rows if row["method"] == "untouched"}
+    proved = [row for row in rows if row["method"] != "untouched"]
+    assert len(proved) == 6
+    for row in proved:
+        assert (row["claim"]["basis"], row["claim"]["delta"]) == ("proved", 1e-5)
+        assert row["claim"]["epsilon"] <= 1.0
+        assert before[row["seed"]] >= 0.9
+        assert row["published_accuracy"] >= before[row["seed"]] - 0.005
