@@ -129,17 +129,26 @@ class Factored:
         self._rho = torch.zeros(shape, dtype=mixing.dtype, device=mixing.device)
 
     def pull(self, step: Step, vectors: Tensor) -> Tensor:
-        residual, scores = self._residual(step)
+        features, residual, scores = self._linearised(step)
         self._rho *= 1.0 - step.rate * step.scale * self._decays
         self._rho.index_add_(0, step.rows, residual.unsqueeze(1).expand(-1, self._rho.shape[1], -1), alpha=step.share)
-        mixing = self._mixing[:, step.rows]
-        parts = zip(self._parts(step, vectors), self._parts(step, mixing), strict=True)
-        return torch.cat([self._blend(step, scores, residual, part, mixed) for part, mixed in parts])
+        mixing = _chosen(self._mixing.T, step.rows).T
+        pulled = []
+        for part, mixed in zip(self._parts(step, vectors), self._parts(step, mixing), strict=True):
+            bent = self._head.curve.bend(scores, step.targets, self._directions(features, part))
+            # One product for both terms: they share the features.
+            bent.addcmul_(mixed.T.unsqueeze(2), residual.unsqueeze(1), value=-1.0)
+            pulled.append(self._gather(bent, features))
+        return torch.cat(pulled)
 
     def push(self, step: Step, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        residual, scores = self._residual(step)
-        pairs = [self._slope(step, scores, residual, part) for part in self._parts(step, vectors)]
-        return torch.cat([product for product, _ in pairs]), torch.cat([slopes for _, slopes in pairs])
+        features, residual, scores = self._linearised(step)
+        products, slopes = [], []
+        for part in self._parts(step, vectors):
+            directions = self._directions(features, part)
+            products.append(self._gather(self._head.curve.bend(scores, step.targets, directions), features))
+            slopes.append((directions @ residual.unsqueeze(2)).squeeze(2).T)
+        return torch.cat(products), torch.cat(slopes)
 
     def mixed(self) -> Tensor:
         return factored_sums(self._head, self._examples, self.kept(), self._mixing)
@@ -150,31 +159,23 @@ class Factored:
     def tensors(self) -> dict[str, Tensor]:
         return {}
 
-    def _residual(self, step: Step) -> tuple[Tensor, Tensor]:
-        scores = self._features[step.rows] @ self._head.matrix(step.w).T
-        return self._head.curve.residual(scores, step.targets), scores
+    def _linearised(self, step: Step) -> tuple[Tensor, Tensor, Tensor]:
+        """The batch's features (b, D), residuals and scores (b, K)."""
+        features = _chosen(self._features, step.rows)
+        scores = features @ self._head.matrix(step.w).T
+        return features, self._head.curve.residual(scores, step.targets), scores
 
     def _parts(self, step: Step, vectors: Tensor) -> tuple[Tensor, ...]:
         return torch.split(vectors, max(1, ACTIVATION_LIMIT // (len(step.rows) * self._head.layer.out_features)))
 
-    def _bent(self, step: Step, scores: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        features = self._features[step.rows]
-        shape = (len(features), len(vectors), self._head.layer.out_features)
-        directions = (features @ self._head.matrix(vectors).flatten(0, 1).T).reshape(shape)
-        return features, directions, self._head.curve.bend(scores, step.targets, directions)
+    def _directions(self, features: Tensor, vectors: Tensor) -> Tensor:
+        """How every sample's scores change along every vector, (b, k, K)."""
+        matrices = self._head.matrix(vectors).flatten(0, 1)
+        return (features @ matrices.T).reshape(len(features), len(vectors), -1)
 
     def _gather(self, bent: Tensor, features: Tensor) -> Tensor:
         matrices = (bent.flatten(1).T @ features).reshape(bent.shape[1], bent.shape[2], -1)
-        return self._head.vector(matrices) / len(features)
-
-    def _blend(self, step: Step, scores: Tensor, residual: Tensor, vectors: Tensor, mixing: Tensor) -> Tensor:
-        features, _, bent = self._bent(step, scores, vectors)
-        # One product for both terms: they share the features.
-        return self._gather(bent - mixing.T.unsqueeze(2) * residual.unsqueeze(1), features)
-
-    def _slope(self, step: Step, scores: Tensor, residual: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        features, directions, bent = self._bent(step, scores, vectors)
-        return self._gather(bent, features), (directions @ residual.unsqueeze(2)).squeeze(2).T
+        return self._head.vector(matrices).div_(len(features))
 
 
 class Replayed:
@@ -260,6 +261,12 @@ def sloped_products(problem: Problem, w: Tensor, x: Tensor, y: Tensor, vectors: 
 
     products, slopes = vmap(tangent, chunk_size=chunk_for(problem, w, x))(vectors)
     return products.detach(), slopes.detach()
+
+
+def _chosen(values: Tensor, rows: Tensor) -> Tensor:
+    """``values[rows]``; without a copy for a full batch."""
+    full = len(rows) == len(values) and bool((rows == torch.arange(len(values), device=rows.device)).all())
+    return values if full else values[rows]
 
 
 class _Pullback(Protocol):

@@ -45,6 +45,13 @@ class Refused(ValueError):
         self.hint = hint
 
 
+class OutOfTolerance(Refused):
+    """The method could do this release, but not as closely as its tolerance asks: the policy's fallback applies.
+
+    Nothing has changed. The message holds no figure, because it may be shown and the figure may not.
+    """
+
+
 @dataclass(frozen=True)
 class Examples:
     """Samples by their position in the manifest.
@@ -142,8 +149,10 @@ class Method(Protocol):
     """A way to forget. ``retain`` is every sample that stays after this release, None where not needed."""
 
     name: ClassVar[str]
-    needs: ClassVar[frozenset[Need]]
-    """needed at forget time (RETAINED, FORGOTTEN) or at prepare (TRAJECTORY)"""
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What is needed at forget time (RETAINED, FORGOTTEN) or at prepare (TRAJECTORY)."""
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = ...) -> State:
         """Compute what the method keeps. Raises Refused where it cannot serve this model."""

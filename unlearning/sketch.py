@@ -31,20 +31,13 @@ from torch import Tensor
 
 from unlearning.direct import Course, Form, direct_sum, form_of
 from unlearning.problem import Problem
-from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Learned, Progress, Refused, State
+from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Learned, OutOfTolerance, Progress, Refused, State
 from unlearning.training import silent
 
 CONFIDENCE = 0.99
 """that every receipt of a lineage holds, over S"""
 BLOCK = 2**16
 """columns of S that are drawn at once"""
-
-
-class OutOfTolerance(Refused):
-    """The release is possible, and not close enough to the exact one: the policy's fallback applies.
-
-    The message holds no figure, because it may be shown.
-    """
 
 
 @dataclass(frozen=True)
@@ -66,8 +59,8 @@ class Sketch:
     probes: int = 32
     tolerance: float = 0.25
     releases: int = 100
-    oversampling: float = 1.5
-    stability: float = 4.0
+    oversampling: float = 1.25
+    stability: float = 10.0
 
     def __post_init__(self) -> None:
         for name in ("rank", "probes", "releases"):
@@ -163,8 +156,9 @@ class Sketch:
         if norm_ratio <= self.stability and growth <= self.stability:
             return
         raise Refused(
-            f"The training is at the edge of stability or beyond: ||R|| / ||G + R|| is {norm_ratio:.3g} and "
-            f"||G + R|| / ||G|| is {growth:.3g}; each must be at most {self.stability:g}.",
+            f"This training cannot be sketched: ||R|| / ||G + R|| is {norm_ratio:.3g} (large where curvature undoes "
+            f"what the gradients did) and ||G + R|| / ||G|| is {growth:.3g} (large where steps expand); each must be "
+            f"at most {self.stability:g}.",
             "Lower the learning rate, use exact recollection (no rank), or retrain.",
         )
 

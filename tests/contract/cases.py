@@ -143,6 +143,22 @@ CASES: dict[str, tuple[Case, ...]] = {
             near=0.7,
             reference="fixed-denominator",
         ),
+        Case(
+            "recollection",
+            "sketch-of-full-rank",
+            quadratic,
+            {"rank": 12, "probes": 8, "tolerance": 2.0, "stability": 20.0, "probe_seed": 7},
+            near=0.4,
+            reference="fixed-denominator",
+        ),
+        Case(
+            "recollection",
+            "sketch-of-a-network",
+            network,
+            {"rank": 10, "probes": 8, "tolerance": 2.0, "probe_seed": 7},
+            near=0.6,
+            reference="fixed-denominator",
+        ),
         Case("recollection", "converged", lambda: softmax(converge=1e-10), near=0.4),
         Case(
             "recollection",

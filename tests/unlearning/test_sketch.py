@@ -18,9 +18,9 @@ from unlearning.curvature import clipped_map, hessian_products
 from unlearning.direct import Course, Factored, Replayed, direct_sum, form_of
 from unlearning.heads import head_of
 from unlearning.problem import Problem
-from unlearning.protocol import Examples, ForgetSet, Learned, Refused, State
+from unlearning.protocol import Examples, ForgetSet, Learned, OutOfTolerance, Refused, State
 from unlearning.recipe import Recipe, SampleLoss, Samples, Training
-from unlearning.sketch import OutOfTolerance, Sketch
+from unlearning.sketch import Sketch
 from unlearning.training import replay, step_gradient, train
 
 SEED = 20_240_613

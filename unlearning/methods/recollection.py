@@ -1,6 +1,6 @@
 """Hessian-free recollection (HF, arXiv 2404.01712): one vector per holder; forgetting is one addition.
 
-Two forms; which one applies follows from ``Training.converge``.
+Three forms; ``Training.converge`` and ``rank`` decide which applies.
 
 **Trajectory** (eq. 8-10 of the paper). With g_t the full batch gradient, decay included, phi(g) = min(1, C/||g||) g the
 clipped one and D_t its derivative at g_t (``curvature.clipped_map``; the identity where the step is not clipped):
@@ -17,10 +17,15 @@ linearity of the recursion allows; all holders advance together in batched produ
 ``w_0 + n/(n-m) sum a_u`` (renormalised), or without ``lambda w_0`` and the factor (fixed denominator). The state keeps
 S = sum a_u over everyone forgotten so far. S adds nothing to what the remaining vectors tell: all vectors of the
 renormalised form sum to H^{-1} grad F(w_0) = 0.
+
+**Sketch** (``unlearning/sketch.py``), chosen by ``rank``: a few numbers for each holder in place of a trajectory's
+vectors, for models where one vector each costs too much. A release then needs the forgotten samples, and it is refused
+as ``OutOfTolerance`` where the probes say that it is too far from the exact vectors.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -40,8 +45,20 @@ from unlearning.curvature import (
 from unlearning.effectiveness import CalibrationSet, calibration_sets, effectiveness
 from unlearning.heads import head_of
 from unlearning.problem import Problem
-from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State
+from unlearning.protocol import (
+    Examples,
+    ForgetSet,
+    Forgotten,
+    Json,
+    Learned,
+    Need,
+    OutOfTolerance,
+    Progress,
+    Refused,
+    State,
+)
 from unlearning.recipe import RecipeError
+from unlearning.sketch import Sketch
 from unlearning.training import REFERENCES, Batch, Trajectory, replay, retrace, silent, step_gradient
 
 CURVATURES = {"hessian": hessian_products, "gauss-newton": gauss_newton_products}
@@ -64,15 +81,30 @@ class Recollection:
         threshold: preparation refuses an effectiveness of this or more.
         calibration_count: how many sets of holders are really retrained without.
         calibration_share: the share of all holders in each set.
+        rank: None for exact vectors; otherwise the sketch's directions, with ``probes``, ``tolerance``, ``releases``,
+            ``oversampling`` and ``stability`` as ``unlearning.sketch.Sketch`` has them.
+        probe_seed: of the sketch's probes, which must be secret. None: drawn from the operating system. Given only to
+            repeat a preparation bit for bit.
     """
 
     name: ClassVar[str] = "recollection"
-    needs: ClassVar[frozenset[Need]] = frozenset()
     reference: str | None = None
     curvature: str = "hessian"
     threshold: float = 0.7
     calibration_count: int = 3
     calibration_share: float = 0.05
+    rank: int | None = None
+    probes: int = 32
+    tolerance: float = 0.25
+    releases: int = 100
+    oversampling: float = 1.25
+    stability: float = 10.0
+    probe_seed: int | None = None
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The sketch finds the direct part again from the forgotten samples; exact vectors need nothing."""
+        return frozenset() if self.rank is None else frozenset({Need.FORGOTTEN})
 
     def __post_init__(self) -> None:
         if self.reference not in (None, *REFERENCES):
@@ -81,6 +113,9 @@ class Recollection:
             raise ValueError(f"curvature is {self.curvature!r}; it must be one of {tuple(CURVATURES)}.")
         if self.calibration_count < 1 or not 0.0 < self.calibration_share < 1.0:
             raise ValueError("calibration_count must be at least 1 and calibration_share in (0, 1).")
+        if self.rank is not None and self.curvature != "hessian":
+            raise ValueError("rank goes with curvature hessian alone.")
+        self._sketch(self.rank or 1)  # refuses values outside their range
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
         """Compute every holder's vector and measure whether adding them helps.
@@ -90,16 +125,24 @@ class Recollection:
 
         Raises:
             Refused: no trajectory, a reference that the form does not approximate, clipped samples, one holder
-                only, or an effectiveness of ``threshold`` or more.
+                only, or an effectiveness of ``threshold`` or more; for the sketch also a converged or an unstable
+                training, or a calibration set beyond the tolerance.
         """
         form = self._form(problem, learned)
         state = form.state(examples, lambda share: progress(0.7 * share))
         sets = calibration_sets(examples, self.calibration_share, self.calibration_count, problem.training.seed)
-        measured = [self._measure(form, problem, state, examples, chosen) for chosen in sets]
+        try:
+            measured = [self._measure(form, problem, state, examples, chosen) for chosen in sets]
+        except OutOfTolerance:
+            raise Refused(
+                f"With rank {self.rank} a calibration set is beyond the tolerance of {self.tolerance:g}.",
+                "Raise rank or tolerance, or leave rank out for exact vectors.",
+            ) from None
         progress(1.0)
         mean = sum(measured) / len(measured)
         report: dict[str, Json] = {
             **form.report(examples),
+            **cast("Mapping[str, Json]", state.facts.get("report", {})),
             "effectiveness": mean,
             "effectiveness_sets": cast("list[Json]", measured),
             "calibration_holders": len(sets[0].holders),
@@ -120,10 +163,13 @@ class Recollection:
         """Add the vectors of ``forget.holders``, in sorted order so that the bits do not depend on the order given.
 
         Raises:
-            Refused: a holder has no vector, or no sample would be left.
+            OutOfTolerance: the sketch's receipt exceeds its tolerance, or its releases are used up.
+            Refused: a holder has no vector, or no sample would be left; for the sketch, the samples are missing.
         """
         if not forget:
             return Forgotten(state)
+        if self.rank is not None:
+            return self._sketch(self.rank).forget(problem, state, forget)
         total = _sum_of(state.vectors, forget.holders)
         samples, before = _counts(state)
         gone = before + len(forget.positions)
@@ -138,8 +184,13 @@ class Recollection:
         }
         return Forgotten(State(fresh.weights, fresh.tensors, fresh.facts, left), evidence)
 
+    def _sketch(self, rank: int) -> Sketch:
+        return Sketch(rank, self.probes, self.tolerance, self.releases, self.oversampling, self.stability)
+
     def _form(self, problem: Problem, learned: Learned) -> _Form:
         if problem.training.converge is not None:
+            if self.rank is not None:
+                raise Refused("The training converges, and a sketch follows a trajectory.", "Leave rank out.")
             return _Converged(problem.double(), learned.weights.double(), self.reference or "renormalised")
         if learned.trajectory is None:
             raise Refused(
@@ -153,12 +204,16 @@ class Recollection:
             )
         if problem.training.sample_clip is not None:
             raise Refused("sample_clip is set: recollections follow batch clipping only.", "Use rewind or retrain.")
-        return _Followed(problem, learned.weights, learned.trajectory, self.curvature)
+        if self.rank is None:
+            return _Followed(problem, learned.weights, learned.trajectory, self.curvature)
+        seed = secrets.randbits(62) if self.probe_seed is None else self.probe_seed
+        return _Sketched(problem, learned.weights, learned.trajectory, self.curvature, self._sketch(self.rank), seed)
 
     def _measure(
         self, form: _Form, problem: Problem, state: State, examples: Examples, chosen: CalibrationSet
     ) -> float:
-        forget = ForgetSet(frozenset(chosen.holders), tuple(chosen.positions.tolist()))
+        given = examples.only(chosen.positions) if Need.FORGOTTEN in self.needs else None
+        forget = ForgetSet(frozenset(chosen.holders), tuple(chosen.positions.tolist()), given)
         unlearned = self.forget(problem, state, forget, None, torch.Generator()).state.weights
         try:
             retrained = form.retrained(examples, forget.positions)
@@ -244,6 +299,16 @@ class _Followed:
     def _product(self, w: Tensor, batch: Batch, v: Tensor) -> Tensor:
         data = CURVATURES[self.curvature](self.problem, w, batch.inputs, batch.targets, v.unsqueeze(0))[0]
         return data + self.problem.decay * v
+
+
+@dataclass(frozen=True)
+class _Sketched(_Followed):
+    sketch: Sketch
+    seed: int
+
+    def state(self, examples: Examples, progress: Progress) -> State:
+        learned = Learned(self.weights, self.trajectory)
+        return self.sketch.prepare(self.problem, examples, learned, self.seed, progress)
 
 
 @dataclass(frozen=True)
