@@ -138,7 +138,7 @@ def _softmax_residual(z: Tensor, y: Tensor) -> Tensor:
 
 def _softmax_bent(p: Tensor, u: Tensor) -> Tensor:
     weighted = p.unsqueeze(1) * u
-    return weighted - p.unsqueeze(1) * weighted.sum(dim=2, keepdim=True)
+    return torch.addcmul(weighted, p.unsqueeze(1), weighted.sum(dim=2, keepdim=True), value=-1.0)
 
 
 def _diagonal_bent(c: Tensor, u: Tensor) -> Tensor:
