@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,10 @@ def test_the_maths_load_no_service_and_no_server() -> None:
     modules = loaded_by("import unlearning\nunlearning.Recipe")
     assert "torch" in modules
     assert not modules & {"service", "workers", "sqlalchemy", "fastapi", "celery", "redis", "pydantic"}
+
+
+def test_every_package_is_shipped() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    rooms = ("unlearning", "service", "workers", "migrations")
+    found = [path.parent.relative_to(ROOT) for room in rooms for path in (ROOT / room).rglob("*.py")]
+    assert sorted(listed) == sorted({".".join(folder.parts) for folder in found})
