@@ -60,7 +60,7 @@ def method_of(policy: Policy) -> Method:
     if policy.method not in NAMES:
         raise Refused(f"There is no method {policy.method!r}.", f"The methods are: {', '.join(NAMES)}.")
     kind: Any = import_module(f"unlearning.methods.{policy.method}").METHOD
-    names = {field.name for field in fields(kind)}
+    names = {field.name for field in fields(kind) if not field.metadata.get("secret")}  # a policy is not secret
     options = _from_policy(policy, names) | dict(policy.options)
     unknown = sorted(options.keys() - names)
     if unknown:

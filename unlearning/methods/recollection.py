@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar, Protocol, cast
 
@@ -83,8 +83,8 @@ class Recollection:
         calibration_share: the share of all holders in each set.
         rank: None for exact vectors; otherwise the sketch's directions, with ``probes``, ``tolerance``, ``releases``,
             ``oversampling`` and ``stability`` as ``unlearning.sketch.Sketch`` has them.
-        probe_seed: of the sketch's probes, which must be secret. None: drawn from the operating system. Given only to
-            repeat a preparation bit for bit.
+        probe_seed: of the sketch's probes, which must be secret. None: drawn from the operating system. To be given
+            only where a preparation is to repeat bit for bit; a policy cannot name it.
     """
 
     name: ClassVar[str] = "recollection"
@@ -99,7 +99,7 @@ class Recollection:
     releases: int = 100
     oversampling: float = 1.25
     stability: float = 10.0
-    probe_seed: int | None = None
+    probe_seed: int | None = field(default=None, metadata={"secret": True})
 
     @property
     def needs(self) -> frozenset[Need]:

@@ -1,0 +1,101 @@
+"""Recollection by sketch through a real worker: what it needs, what it keeps, and what nobody gets to see."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from sqlalchemy import select
+
+from service.records import Recollection, Record
+from tests.workers.worlds import World
+from unlearning.policy import Policy
+from unlearning.protocol import Need
+from workers import state
+from workers.bench import build
+
+SKETCH = {"rank": 10, "probes": 8, "tolerance": 1.0}
+
+
+def database_text(world: World) -> str:
+    """Every value of every table, as text."""
+    with world.database.read() as session:
+        tables = Record.metadata.sorted_tables
+        return "\n".join(str(tuple(row)) for table in tables for row in session.execute(select(table)))
+
+
+def test_a_sketched_model_is_prepared_once_and_forgets_from_the_persons_own_samples(world: World) -> None:
+    model_id = world.live("steps", options=SKETCH)
+    bench = build(world.workshop, "steps", Policy.from_json({"method": "recollection", "options": SKETCH}))
+    assert bench.method.needs == {Need.FORGOTTEN}
+    assert world.count(Recollection) == 12
+    request = world.delete("p3")
+    world.work(model_id)
+    assert world.task(request).status == "completed"
+    assert len(world.versions(model_id)) == 2
+    assert world.count(Recollection) == 11
+    assert world.lineage(model_id).report["form"] == "sketch"
+
+
+def test_its_rows_are_a_few_numbers_each(world: World) -> None:
+    world.live("steps", options=SKETCH)
+    with world.database.read() as session:
+        rows = list(session.scalars(select(Recollection)))
+        vectors = state.read_vectors(
+            session, world.workshop, rows[0].lineage_id, [row.holder for row in rows], torch.device("cpu")
+        )
+    samples_each = 3
+    assert {vector.numel() for vector in vectors.values()} == {10 + 8 + 2 * samples_each}
+
+
+def test_neither_receipt_nor_seed_reaches_the_database_or_the_log(
+    world: World, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model_id = world.live("steps", options=SKETCH)
+    world.delete("p3")
+    world.work(model_id)
+    kept = state.load(world.workshop, world.head(model_id).state, torch.device("cpu"))
+    assert int(kept.facts["seed"]) > 2**32, "the sealed state holds it"
+    written = database_text(world) + "".join(capfd.readouterr())
+    assert "steps" in written
+    for secret in ("receipt", "probed", str(kept.facts["seed"])):
+        assert secret not in written
+    on_disk = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"receipt" not in on_disk
+    assert kept.tensors["probed"].numpy().tobytes() not in on_disk
+
+
+def test_a_release_that_the_sketch_cannot_vouch_for_publishes_nothing(world: World) -> None:
+    """Its confidence is shared out over ``releases``; the second release is one too many here."""
+    model_id = world.live("steps", options={**SKETCH, "releases": 1})
+    world.delete("p3")
+    world.work(model_id)
+    again = world.delete("p4")
+    world.work(model_id)
+    assert len(world.versions(model_id)) == 2
+    assert world.task(again).status != "completed"
+    assert json.dumps(world.task(again).reason) not in ("null", '""')
+
+
+def test_a_converged_recipe_is_refused_with_the_way_out(world: World) -> None:
+    model_id = world.register("convex", options=SKETCH)
+    world.work(model_id)
+    model = world.model(model_id)
+    assert model.status == "refused"
+    assert "Leave rank out" in (model.reason or "")
+
+
+def test_a_seed_in_the_policy_is_refused_because_policies_are_not_secret(world: World) -> None:
+    model_id = world.register("steps", options={**SKETCH, "probe_seed": 7})
+    world.work(model_id)
+    model = world.model(model_id)
+    assert model.status == "refused"
+    assert "has no option 'probe_seed'" in (model.reason or "")
+
+
+def test_two_preparations_draw_their_probes_anew(world: World) -> None:
+    heads = [world.head(world.live("steps", name=name, options=SKETCH)) for name in ("one", "two")]
+    states = [state.load(world.workshop, head.state, torch.device("cpu")) for head in heads]
+    assert states[0].facts["seed"] != states[1].facts["seed"]
