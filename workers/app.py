@@ -14,11 +14,13 @@ from service.crash import crash_point
 from service.db import Busy, now
 from service.records import Model
 from workers.bench import Benches
-from workers.claim import Preparation, Work, claim
+from workers.claim import claim
+from workers.jobs import Preparation, Retraining, Work
 from workers.lease import Stale
+from workers.outcomes import give_up
 from workers.prepare import prepare
-from workers.publish import give_up
 from workers.pulse import Pulse
+from workers.retrain import retrain
 from workers.stopwatch import Stopwatch
 from workers.unlearn import Errand, release
 from workers.workshop import Workshop
@@ -66,7 +68,9 @@ class Worker:
         self._ring_again(model_id)
 
     def _do(self, job: Work, watch: Stopwatch) -> None:
-        if isinstance(job, Preparation):
+        if isinstance(job, Retraining):
+            retrain(self._workshop, job, watch)
+        elif isinstance(job, Preparation):
             prepare(self._workshop, job, watch)
         else:
             release(Errand(self._workshop, self._benches, job, watch))

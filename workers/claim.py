@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TypeAlias
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
@@ -14,67 +12,35 @@ from service.ledger import record
 from service.progress import settle
 from service.records import DeletionRequest, Lineage, Model, Task, Version
 from unlearning.certificate import Basis
-from unlearning.policy import Clock, Policy, Queue, Wait, next_action
+from unlearning.policy import Clock, Nothing, Policy, Queue, Retrain, Wait, next_action
 from workers.batches import HOLD_AFTER, Choice, Waiting, choose
+from workers.candidate import candidate, claim_retrain
+from workers.jobs import AWAITING_RETRAIN, Claimed, Deletions, Preparation, Work
 from workers.lease import Lease, give_back, lock, take
 
+SERVED = ("live", "exhausted")
 BATCH_BYTES = 256 * 2**20
 LARGEST_BATCH = 10_000
 
 
-@dataclass(frozen=True)
-class Job:
-    """What both kinds of work know of their model."""
-
-    lease: Lease
-    tenant_id: str
-    model_name: str
-    recipe: str
-    policy: Policy
-    lineage_id: int
-
-
-@dataclass(frozen=True)
-class Preparation(Job):
-    """A model to be prepared. ``attempt`` counts from 1."""
-
-    attempt: int
-
-
-@dataclass(frozen=True)
-class Claimed:
-    """One queued task that this claim took."""
-
-    id: str
-    request_id: str
-
-
-@dataclass(frozen=True)
-class Deletions(Job):
-    """Deletions to be carried out in one release on top of ``head_id``."""
-
-    head_id: str
-    tasks: tuple[Claimed, ...]
-
-
-Work: TypeAlias = Preparation | Deletions
-
-
 def claim(database: Database, model_id: str, owner: str, lease_seconds: float) -> Work | None:
-    """Take the model's lease and its work. None: nothing waits, it is not time yet, or another worker holds it."""
+    """Take a lease and its work: preparation, the waiting deletions, or the building of a candidate lineage.
+
+    None: nothing waits, it is not time yet, or other workers are at it.
+    """
     with database.write() as session:
         at = now(session)
         model = lock(session, model_id)
         if model is None:
             return None
         model.nudged_at = 0
-        if model.lease_expires_at > at:
-            return None
-        if model.status == "preparing":
+        free = model.lease_expires_at <= at
+        if model.status == "preparing" and free:
             return _preparation(session, model, take(model, owner, at, lease_seconds))
-        if model.status == "live":
-            return _deletions(session, model, owner, at, lease_seconds)
-        return None
+        if model.status not in SERVED:
+            return None
+        deletions = _deletions(session, model, owner, at, lease_seconds) if free else None
+        return deletions or claim_retrain(session, model, owner, at, lease_seconds)
 
 
 def _preparation(session: Session, model: Model, lease: Lease) -> Preparation | None:
@@ -150,13 +116,14 @@ def _waiting(session: Session, model: Model, at: int) -> list[Waiting]:
     rows = session.execute(
         select(Task.id, Task.request_id, Task.attempts, func.coalesce(Task.lease_token, 0))
         .where(Task.model_id == model.id, Task.status.in_(("queued", "running")), Task.not_before <= at)
+        .where(func.coalesce(Task.reason, "") != AWAITING_RETRAIN)
         .order_by(Task.created_at, Task.id)
     )
     return [Waiting(*row) for row in rows]
 
 
 def _must_wait(session: Session, model: Model, lineage: Lineage, count: int, at: int) -> bool:
-    """Whether the cadence, or the pause after a failed attempt, keeps the next release back."""
+    """Whether the cadence, a pause after a failed attempt, or a retrain keeps the next release back."""
     if model.due_at is not None and model.due_at > at:
         return True
     released_at = session.scalar(select(Version.published_at).where(Version.id == model.head_id))
@@ -165,13 +132,14 @@ def _must_wait(session: Session, model: Model, lineage: Lineage, count: int, at:
         .join(Task, Task.request_id == DeletionRequest.id)
         .where(Task.model_id == model.id, Task.status.in_(("queued", "running")))
     )
-    queue = Queue(waiting=count, due_at=due_at, released_at=released_at)
+    queue = Queue(
+        waiting=count, due_at=due_at, released_at=released_at, retraining=candidate(session, model) is not None
+    )
     policy = Policy.from_json(model.policy)
     action = next_action(policy, policy.budget(Basis(lineage.basis), lineage.spent), queue, Clock(at))
     if isinstance(action, Wait):
         model.due_at = action.until
-        return True
-    return False
+    return isinstance(action, Wait | Nothing) or (isinstance(action, Retrain) and action.by == "retrain")
 
 
 def _limit(lineage: Lineage) -> int:

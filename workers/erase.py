@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sqlalchemy import select, update
+from sqlalchemy import or_, select, update
 
 from service.crash import crash_point
 from service.db import Database, now
 from service.ledger import record
-from service.records import Erasure, Version
+from service.lineages import empty_lineage
+from service.records import Erasure, Lineage, Version
 from service.storage import Store
 from workers.keystore import BATCH, KeyStore, batches
+
+EMPTIED = "emptied"
 
 
 def destroy_keys(database: Database, keys: KeyStore) -> int:
@@ -55,3 +58,18 @@ def drop_superseded_state(database: Database, private: Store, version_id: str | 
         )
     if shared is None:
         private.delete(version.state)
+
+
+def bury(database: Database) -> int:
+    """Drop what lineages that ended or were refused knew about people. Repeatable; the keeper does it too."""
+    with database.read() as session:
+        over = session.scalars(
+            select(Lineage.id).where(
+                Lineage.status.in_(("ended", "refused")), or_(Lineage.phase.is_(None), Lineage.phase != EMPTIED)
+            )
+        ).all()
+    for lineage_id in over:
+        with database.write() as session:
+            empty_lineage(session, lineage_id)
+            session.get_one(Lineage, lineage_id).phase = EMPTIED
+    return len(over)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from celery import Celery
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from service import queue
@@ -26,12 +26,13 @@ from service.identity import Pepper
 from service.ledger import integrate, record
 from service.notes import Signer
 from service.progress import settle
-from service.records import DeletionRequest, IdempotencyKey, Lease, Model, Task, Version
+from service.records import DeletionRequest, IdempotencyKey, Lease, Lineage, Model, Task, Version
 from service.settings import Settings
 from service.storage import Store
-from workers.erase import destroy_keys
+from workers.erase import bury, destroy_keys
+from workers.jobs import AWAITING_RETRAIN
 from workers.keystore import KeyStore
-from workers.lease import SECOND
+from workers.lease import SECOND, retrain_lease
 from workers.pulse import Pulse
 
 LEASE = "keeper"
@@ -69,6 +70,7 @@ class Keeper:
             lambda: destroy_keys(self.database, self.keys),
             lambda: issue_due(self.database, self.signer, self.pepper),
             lambda: purge(self.database, self.store, self.grace_seconds),
+            lambda: bury(self.database),
             lambda: settle_unmatched(self.database),
             lambda: expire_idempotency(self.database),
         ]
@@ -100,18 +102,23 @@ def sweep(database: Database, bell: Celery) -> int:
     """Ring for every model whose work was not taken up: the nudge was lost, or its worker was."""
     with database.write() as session:
         at = now(session)
-        waiting = (
+        task = (
             select(Task.model_id)
             .where(Task.status.in_(("queued", "running")), Task.not_before <= at)
-            .where(Task.model_id == Model.id)
+            .where(Task.model_id == Model.id, func.coalesce(Task.reason, "") != AWAITING_RETRAIN)
             .exists()
         )
+        retraining = (
+            select(Lease.name).where(Lease.name == retrain_lease("") + Model.id, Lease.expires_at > at).exists()
+        )
+        planned = select(Lineage.id).where(Lineage.model_id == Model.id, Lineage.status == "candidate").exists()
+        exhausted = (Model.status == "exhausted") & (task | Model.due_at.is_not(None))
+        work = (Model.status == "preparing") | ((Model.status == "live") & task) | (~retraining & (planned | exhausted))
         forgotten = Model.nudged_at <= at - NUDGE_PATIENCE_SECONDS * SECOND
         rung = (
             update(Model)
-            .where(Model.lease_expires_at <= at, forgotten)
+            .where(Model.lease_expires_at <= at, forgotten, work)
             .where(or_(Model.due_at.is_(None), Model.due_at <= at))
-            .where(or_(Model.status == "preparing", (Model.status == "live") & waiting))
             .values(nudged_at=at)
             .returning(Model.id)
             .execution_options(synchronize_session=False)

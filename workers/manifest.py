@@ -70,9 +70,13 @@ def entries(pepper: Pepper, samples: Samples, granularity: Granularity) -> list[
     return found
 
 
-def admitted(everyone: Iterable[Entry], subjects: Set[str], samples: Set[str]) -> list[Entry]:
-    """The entries that no tombstone names; a sample goes with any of its subjects."""
-    return [entry for entry in everyone if entry.sample not in samples and subjects.isdisjoint(entry.subjects)]
+def admitted(everyone: Iterable[Entry], subjects: Set[str], samples: Set[str], protected: Set[str]) -> list[Entry]:
+    """The entries that no tombstone names, and ``protected`` samples. A sample goes with any of its subjects."""
+
+    def named(entry: Entry) -> bool:
+        return entry.sample in samples or not subjects.isdisjoint(entry.subjects)
+
+    return [entry for entry in everyone if entry.sample in protected or not named(entry)]
 
 
 def rows(lineage_id: int, pepper_id: str, kept: Iterable[Entry]) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from service import tombstones
 from service.records import DeletionRequest, Forgotten, Hold, Membership, Tombstone
 from unlearning.policy import Granularity
-from workers.claim import Claimed, Deletions, Job
+from workers.jobs import Claimed, Deletions
 from workers.keystore import BATCH, batches
 
 
@@ -41,7 +41,7 @@ def plan(session: Session, job: Deletions, atomic: bool) -> Plan:
     )
     named = {task: frozenset(found[task.request_id]) for task in job.tasks if task.request_id in found}
     empty = {task: _why_empty(session, job, task) for task in job.tasks if task not in named}
-    under_hold = held_positions(session, job)
+    under_hold = held_positions(session, job.tenant_id, job.lineage_id)
     held = {task: "legal_hold" for task, positions in named.items() if positions & under_hold}
     forget = {task: positions for task, positions in named.items() if task not in held}
     if atomic and job.policy.granularity is Granularity.SUBJECT:
@@ -65,14 +65,12 @@ def target_of(session: Session, lineage_id: int, positions: Iterable[int]) -> Ta
     return Target(wanted, tuple(sorted(holders)), len(people))
 
 
-def held_positions(session: Session, job: Job) -> frozenset[int]:
+def held_positions(session: Session, tenant_id: str, lineage_id: int) -> frozenset[int]:
     """The positions of the lineage that a legal hold in force protects, by a subject or by the sample."""
 
     def under(same: ColumnElement[bool]) -> Select[int]:
         query = select(Membership.position).join(Hold, same)
-        return query.where(
-            Membership.lineage_id == job.lineage_id, Hold.tenant_id == job.tenant_id, Hold.released_at.is_(None)
-        )
+        return query.where(Membership.lineage_id == lineage_id, Hold.tenant_id == tenant_id, Hold.released_at.is_(None))
 
     by_subject = under(Membership.subject_digest == Hold.subject_digest)
     by_sample = under(Membership.sample_digest == Hold.sample_digest)
@@ -84,7 +82,7 @@ def forgotten(session: Session, lineage_id: int) -> frozenset[int]:
     return frozenset(session.scalars(select(Forgotten.position).where(Forgotten.lineage_id == lineage_id)))
 
 
-def _why_empty(session: Session, job: Job, task: Claimed) -> str:
+def _why_empty(session: Session, job: Deletions, task: Claimed) -> str:
     """``already_forgotten`` where the lineage knew the request's samples, ``no_match`` where it never did."""
     request = session.get_one(DeletionRequest, task.request_id)
     samples = session.scalars(

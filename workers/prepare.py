@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -19,18 +19,19 @@ from sqlalchemy.orm import Session
 
 from service import tombstones
 from service.crash import crash_point
+from service.db import Database
 from service.identity import new_id
-from service.records import DeletionRequest, Lineage, Membership, Recollection, Tombstone, Version
+from service.records import DeletionRequest, Hold, Lineage, Membership, Model, Recollection, Tombstone, Version
 from unlearning.certificate import Basis, Reference
 from unlearning.policy import Policy
-from unlearning.protocol import Examples, ForgetSet, Forgotten, Progress, Refused, State
+from unlearning.protocol import Examples, ForgetSet, Forgotten, Learned, Progress, Refused, State
 from unlearning.recipe import RecipeError
 from unlearning.training import learn
 from workers import claim, codec, manifest, state
 from workers.bench import Bench, build
 from workers.certify import CapNotReached, Certified, Size, Terms, basis_of, certify
-from workers.claim import Preparation
 from workers.erase import destroy_keys
+from workers.jobs import Preparation
 from workers.keystore import BATCH, batches
 from workers.lease import fence
 from workers.needs import generator, needs_forgotten, needs_retained
@@ -55,20 +56,59 @@ class Ready:
     registered: Registered
 
 
+@dataclass(frozen=True)
+class Ending:
+    """How a lineage that was made ready comes into service, or does not."""
+
+    publish: Callable[[Database, Draft, Registered], None]
+    leaving: Callable[[Session, Target], Size]
+    """how many leave the served model with its first version, given what the method forgot"""
+    refuse: Callable[[Session, str, str], None]
+    learn: Callable[..., Learned]
+
+
 def prepare(workshop: Workshop, job: Preparation, watch: Stopwatch) -> None:
     """Prepare the model, or refuse it with a plain reason. Raises Stale where the lease was taken over."""
+    build_lineage(workshop, job, watch, ending_of(job))
+
+
+def ending_of(job: Preparation) -> Ending:
+    """A model's first lineage ends in version 1, or in a refusal of the model."""
+
+    def refuse(session: Session, what: str, hint: str) -> None:
+        claim.refuse(session, session.get_one(Model, job.lease.model_id), lineage_of(session, job), what, hint)
+
+    return Ending(
+        publish=lambda database, draft, registered: publish_first(database, job, draft, registered),
+        leaving=lambda _, target: Size(len(target.positions), target.people),
+        refuse=refuse,
+        learn=learn,
+    )
+
+
+def build_lineage(workshop: Workshop, job: Preparation, watch: Stopwatch, ending: Ending) -> None:
+    """Start clean, make the lineage ready, bring it into service; or refuse, and leave nothing half done."""
     _clean(workshop, job)
     try:
-        ready = _make_ready(workshop, job, watch)
-        _publish_version_1(workshop, job, ready, watch)
+        ready = make_ready(workshop, job, watch, ending.learn)
+        bring_into_service(workshop, job, ready, watch, ending)
     except (Refused, RecipeError, CapNotReached, codec.Malformed) as error:
         _clean(workshop, job)
-        _refuse(workshop, job, *_reason(error))
-        return
-    destroy_keys(workshop.database, workshop.keys)
+        with workshop.database.write() as session:
+            fence(session, job.lease)
+            ending.refuse(session, *_reason(error))
+    else:
+        destroy_keys(workshop.database, workshop.keys)
 
 
-def _make_ready(workshop: Workshop, job: Preparation, watch: Stopwatch) -> Ready:
+def lineage_of(session: Session, job: Preparation) -> Lineage:
+    """The lineage that is being built."""
+    return session.get_one(Lineage, job.lineage_id)
+
+
+def make_ready(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Callable[..., Learned] = learn) -> Ready:
+    """Manifest, training, the method's state and its sealed rows. Raises Refused and its like."""
+    started = time.monotonic()
     with watch.phase("load"):
         bench = build(workshop, job.recipe, job.policy)
         basis = basis_of(job.policy, bench.problem)
@@ -86,32 +126,34 @@ def _make_ready(workshop: Workshop, job: Preparation, watch: Stopwatch) -> Ready
         made = bench.method.prepare(bench.problem, examples, learned, show.part("method", 0.5, 0.95))
     _keep_vectors(workshop, job, made)
     crash_point("prepare-after-rows")
-    report = _report(made, bench, job)
+    report = _report(made, bench, job) | {"seconds": round(time.monotonic() - started, 3)}
     terms = _register(workshop, job, basis, made, len(kept))
     bare = State(made.weights, made.tensors, made.facts)
     return Ready(bench, terms, examples, bare, Registered(report, left_out))
 
 
-def _publish_version_1(workshop: Workshop, job: Preparation, ready: Ready, watch: Stopwatch) -> None:
+def bring_into_service(workshop: Workshop, job: Preparation, ready: Ready, watch: Stopwatch, ending: Ending) -> None:
     """Publish; whoever asked meanwhile is forgotten first, and then it is tried again."""
     while True:
-        target = _waiting_target(workshop, job)
-        draft = _draft(workshop, job, ready, target, watch)
+        with workshop.database.read() as session:
+            target = _waiting_target(session, job)
+            size = ending.leaving(session, target)
+        draft = _draft(workshop, job, ready, watch, (target, size))
         try:
-            patiently(partial(publish_first, workshop.database, job, draft, ready.registered))
+            patiently(partial(ending.publish, workshop.database, draft, ready.registered))
             return
         except (TombstoneAppeared, HoldAppeared):
             workshop.private.delete(draft.state.digest)
             workshop.store.delete(draft.checkpoint.digest)
 
 
-def _draft(workshop: Workshop, job: Preparation, ready: Ready, target: Target, watch: Stopwatch) -> Draft:
+def _draft(workshop: Workshop, job: Preparation, ready: Ready, watch: Stopwatch, going: tuple[Target, Size]) -> Draft:
+    target, size = going
     forgotten, retain = Forgotten(ready.state), ready.examples
     if target.positions:
         with watch.phase("forget"):
             forgotten, retain = _forget(workshop, job, ready, target)
     with watch.phase("certify"):
-        size = Size(len(target.positions), target.people)
         certified = certify(ready.bench, ready.terms, forgotten, retain, size)
     with watch.phase("store"):
         checkpoint = workshop.store.put(checkpoint_of(ready.bench, certified))
@@ -125,6 +167,7 @@ def _draft(workshop: Workshop, job: Preparation, ready: Ready, target: Target, w
         accuracy=certified.accuracy,
         charge=certified.charge,
         target=target,
+        size=size,
         seconds={},
     )
 
@@ -177,16 +220,25 @@ def _left_in(
         return list(everyone), {}
     with workshop.database.read() as session:
         stones = _tombstones(session, job)
+        protected = _protected(session, job, everyone)
     subjects = {stone.subject_digest for stone in stones if stone.subject_digest}
     samples = {stone.sample_digest for stone in stones if stone.sample_digest}
-    kept = manifest.admitted(everyone, subjects, samples)
+    kept = manifest.admitted(everyone, subjects, samples, protected)
     if not kept:
         raise Refused("Everyone in the recipe asked to be forgotten.", "Register the model with other data.")
-    named = Counter(name for entry in everyone for name in (*entry.subjects, entry.sample))
+    left = set(range(len(everyone))) - {entry.index for entry in kept}
+    named = Counter(name for index in left for name in (*everyone[index].subjects, everyone[index].sample))
     left_out: Counter[str] = Counter()
     for stone in stones:
         left_out[stone.request_id] += named[stone.subject_digest or stone.sample_digest or ""]
     return kept, {request: count for request, count in left_out.items() if count}
+
+
+def _protected(session: Session, job: Preparation, everyone: Sequence[manifest.Entry]) -> frozenset[str]:
+    """The samples that a legal hold in force keeps in the training."""
+    holds = session.scalars(select(Hold).where(Hold.tenant_id == job.tenant_id, Hold.released_at.is_(None))).all()
+    names = {hold.subject_digest or hold.sample_digest for hold in holds}
+    return frozenset(entry.sample for entry in everyone if not names.isdisjoint((*entry.subjects, entry.sample)))
 
 
 def _tombstones(session: Session, job: Preparation) -> list[Tombstone]:
@@ -199,12 +251,11 @@ def _tombstones(session: Session, job: Preparation) -> list[Tombstone]:
     return [stone for stone, models in rows if models is None or job.model_name in models]
 
 
-def _waiting_target(workshop: Workshop, job: Preparation) -> Target:
+def _waiting_target(session: Session, job: Preparation) -> Target:
     """Who asked while the model was trained, as far as is known now; publishing looks again."""
-    with workshop.database.read() as session:
-        named = tombstones.positions(session, job.tenant_id, job.model_name, job.lineage_id)
-        going = frozenset().union(*named.values()) - held_positions(session, job)
-        return target_of(session, job.lineage_id, going)
+    named = tombstones.positions(session, job.tenant_id, job.model_name, job.lineage_id)
+    going = frozenset().union(*named.values()) - held_positions(session, job.tenant_id, job.lineage_id)
+    return target_of(session, job.lineage_id, going)
 
 
 def _freeze(
@@ -294,12 +345,6 @@ def _clean(workshop: Workshop, job: Preparation) -> None:
         for rows in (Membership, Recollection):
             session.execute(delete(rows).where(rows.lineage_id == job.lineage_id))
     workshop.keys.destroy_lineage(job.lineage_id)
-
-
-def _refuse(workshop: Workshop, job: Preparation, what: str, hint: str) -> None:
-    with workshop.database.write() as session:
-        model = fence(session, job.lease)
-        claim.refuse(session, model, session.get_one(Lineage, job.lineage_id), what, hint)
 
 
 def _reason(error: Exception) -> tuple[str, str]:

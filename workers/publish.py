@@ -1,4 +1,4 @@
-"""The one transaction that makes a version, and the smaller ones that end a claim without making one.
+"""The one transaction that makes a version: a release, version 1, or the switch to a retrained lineage.
 
 Each begins with the fence: a worker whose lease was taken over writes nothing. Files were written and synced
 before; keys are destroyed and files purged after.
@@ -6,20 +6,17 @@ before; keys are destroyed and files purged after.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
 from service import ledger, tombstones
 from service.crash import crash_point
 from service.db import Database, now
-from service.identity import new_id
-from service.progress import settle
 from service.records import (
-    DeletionRequest,
     Erasure,
     Forgotten,
     Lineage,
@@ -27,14 +24,15 @@ from service.records import (
     Model,
     PhaseSeconds,
     Task,
-    Tombstone,
     Version,
 )
 from service.storage import Stored
 from unlearning.certificate import Claim
-from workers.claim import Claimed, Deletions, Job, Preparation
+from workers.certify import Size
+from workers.jobs import Claimed, Deletions, Job, Preparation
 from workers.keystore import BATCH, batches
-from workers.lease import SECOND, Stale, fence, give_back
+from workers.lease import SECOND, Stale, fence
+from workers.outcomes import Outcome, finish, next_due, note_exhaustion, queue_newcomers, wrap_up
 from workers.plan import Target, held_positions
 from workers.state import drop_vectors
 
@@ -50,15 +48,6 @@ class TombstoneAppeared(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of a task: completed with so many samples, or held, and why if there is more to say."""
-
-    status: str
-    samples: int | None = None
-    reason: str | None = None
-
-
-@dataclass(frozen=True)
 class Draft:
     """A version that is ready to be published: its files are durable, its claim is made."""
 
@@ -70,6 +59,9 @@ class Draft:
     accuracy: float
     charge: int
     target: Target
+    """what the method forgot, in the draft's own lineage"""
+    size: Size
+    """how many leave the served model with this version"""
     seconds: Mapping[str, float]
 
 
@@ -88,12 +80,13 @@ def publish(database: Database, job: Deletions, draft: Draft, outcomes: Mapping[
     with database.write(crash="publish-inside-commit") as session:
         model = fence(session, job.lease)
         _require_head(model, job.head_id)
-        _require_no_hold(session, job, draft.target)
+        require_no_hold(session, job, draft.target)
         parent = session.get_one(Version, model.head_id)
-        _make_version(session, job, model, draft, parent)
-        _finish(session, job, draft.version_id, outcomes)
-        _queue_newcomers(session, job, model, parent.published_at - HOUR)
-        _wrap_up(session, model, _next_due(session, model))
+        make_version(session, job, draft, parent, sample_digests(session, job.lineage_id, draft.target.positions))
+        finish(session, job, draft.version_id, outcomes)
+        queue_newcomers(session, job, model, parent.published_at - HOUR)
+        note_exhaustion(session, model)
+        wrap_up(session, model, next_due(session, model))
     crash_point("worker-after-commit")
 
 
@@ -113,57 +106,19 @@ def publish_first(database: Database, job: Preparation, draft: Draft, registered
     with database.write(crash="publish-inside-commit") as session:
         model = fence(session, job.lease)
         _require_head(model, None)
-        _require_no_hold(session, job, draft.target)
+        require_no_hold(session, job, draft.target)
         named = tombstones.positions(session, job.tenant_id, job.model_name, job.lineage_id)
-        _require_all_forgotten(session, job, draft, named)
+        require_all_forgotten(session, job, draft, named)
         lineage = session.get_one(Lineage, job.lineage_id)
         lineage.status, lineage.progress, lineage.phase = "live", 1.0, None
         lineage.report = dict(registered.report)
         model.status, model.lineage_id, model.reason = "live", lineage.id, None
-        _make_version(session, job, model, draft, None)
+        make_version(session, job, draft, None, sample_digests(session, job.lineage_id, draft.target.positions))
         outcomes = _first_outcomes(session, job, named, registered)
-        _finish(session, job, draft.version_id, outcomes)
-        _wrap_up(session, model, _next_due(session, model))
+        finish(session, job, draft.version_id, outcomes)
+        note_exhaustion(session, model)
+        wrap_up(session, model, next_due(session, model))
     crash_point("worker-after-commit")
-
-
-def settle_without_version(
-    database: Database, job: Deletions, outcomes: Mapping[Claimed, Outcome], **facts: Any
-) -> None:
-    """End a claim that changes no weights: nothing to forget, or everything held. Costs nothing. Raises Stale."""
-    with database.write() as session:
-        model = fence(session, job.lease)
-        _finish(session, job, model.head_id, outcomes)
-        _record_outcomes(session, job, outcomes, facts)
-        _wrap_up(session, model, _next_due(session, model))
-
-
-def withhold(database: Database, job: Deletions, charge: int, outcomes: Mapping[Claimed, Outcome], reason: str) -> None:
-    """Hold a release whose draw was looked at: it is charged all the same, and never redrawn until it passes.
-
-    Raises Stale, Overspent.
-    """
-    with database.write() as session:
-        model = fence(session, job.lease)
-        if charge:
-            ledger.charge(session, job.lineage_id, None, charge)
-        _finish(session, job, model.head_id, outcomes)
-        _record_outcomes(session, job, outcomes, {"withheld": reason, "charge": charge})
-        _wrap_up(session, model, _next_due(session, model))
-
-
-def give_up(database: Database, job: Job, why: str, pause_seconds: float) -> None:
-    """An attempt failed: its tasks wait again, for a while. Nothing is discarded. Raises Stale."""
-    with database.write() as session:
-        model = fence(session, job.lease)
-        tasks = session.scalars(
-            select(Task).where(Task.model_id == model.id, Task.status == "running", Task.lease_token == job.lease.token)
-        ).all()
-        for task in tasks:
-            task.status, task.reason = "queued", why
-        settle(session, [task.request_id for task in tasks])
-        ledger.record(session, job.tenant_id, "attempt.failed", model_id=model.id, token=job.lease.token, why=why)
-        _wrap_up(session, model, now(session) + int(pause_seconds * SECOND))
 
 
 def _require_head(model: Model, head_id: str | None) -> None:
@@ -172,20 +127,24 @@ def _require_head(model: Model, head_id: str | None) -> None:
         raise Stale(f"model {model.id} has another head than this release stands on")
 
 
-def _require_no_hold(session: Session, job: Job, target: Target) -> None:
-    if not held_positions(session, job).isdisjoint(target.positions):
+def require_no_hold(session: Session, job: Job, target: Target) -> None:
+    if not held_positions(session, job.tenant_id, job.lineage_id).isdisjoint(target.positions):
         raise HoldAppeared("a legal hold covers part of this release")
 
 
-def _require_all_forgotten(session: Session, job: Job, draft: Draft, named: Mapping[str, set[int]]) -> None:
-    open_positions = frozenset().union(*named.values()) - held_positions(session, job)
+def require_all_forgotten(session: Session, job: Job, draft: Draft, named: Mapping[str, set[int]]) -> None:
+    open_positions = frozenset().union(*named.values()) - held_positions(session, job.tenant_id, job.lineage_id)
     missing = open_positions.difference(draft.target.positions)
     if missing:
         raise TombstoneAppeared(f"{len(missing)} more samples must be forgotten first")
 
 
-def _make_version(session: Session, job: Job, model: Model, draft: Draft, parent: Version | None) -> None:
-    """Charge, insert, retire the parent, mark what is forgotten, drop its vectors, say so in the audit log."""
+def make_version(session: Session, job: Job, draft: Draft, parent: Version | None, gone: Sequence[str]) -> None:
+    """Charge, insert, retire the parent, mark what is forgotten, drop its vectors, say so in the audit log.
+
+    ``gone``: the keyed digests of the samples that leave the served model with this version.
+    """
+    model = session.get_one(Model, job.lease.model_id)
     at = now(session)
     if draft.charge:
         ledger.charge(session, job.lineage_id, draft.version_id, draft.charge)
@@ -213,7 +172,7 @@ def _make_version(session: Session, job: Job, model: Model, draft: Draft, parent
         lineage=job.lineage_id,
         charge=draft.charge,
         method=draft.method,
-        samples=_sample_digests(session, job.lineage_id, draft.target.positions),
+        samples=gone,
     )
     _time_phases(session, model, draft, at)
     session.flush()
@@ -234,8 +193,8 @@ def _version(job: Job, draft: Draft, number: int, parent: Version | None, at: in
         state=draft.state.digest,
         method=draft.method,
         claim=draft.claim.to_json(),
-        samples=len(draft.target.positions),
-        people=draft.target.people,
+        samples=draft.size.samples,
+        people=draft.size.people,
         holdout_accuracy=draft.accuracy,
         published_at=at,
     )
@@ -265,7 +224,8 @@ def _drop_vectors(session: Session, job: Job, draft: Draft, at: int) -> None:
         session.execute(insert(Erasure), batch)
 
 
-def _sample_digests(session: Session, lineage_id: int, positions: Iterable[int]) -> list[str]:
+def sample_digests(session: Session, lineage_id: int, positions: Iterable[int]) -> list[str]:
+    """The keyed digests of the samples at these positions, sorted."""
     found: set[str] = set()
     for batch in batches(positions, BATCH):
         query = select(Membership.sample_digest)
@@ -287,42 +247,6 @@ def _time_phases(session: Session, model: Model, draft: Draft, at: int) -> None:
     )
 
 
-def _finish(session: Session, job: Job, version_id: str | None, outcomes: Mapping[Claimed, Outcome]) -> None:
-    """Write each task's outcome, and what follows for its request."""
-    at = now(session)
-    changes = [
-        {
-            "id": task.id,
-            "status": outcome.status,
-            "samples": outcome.samples,
-            "reason": outcome.reason,
-            "method": job.policy.method if outcome.status == "completed" else None,
-            "version_id": version_id if outcome.status == "completed" else None,
-            "completed_at": at if outcome.status == "completed" else None,
-        }
-        for task, outcome in outcomes.items()
-    ]
-    if changes:
-        session.flush()
-        session.execute(update(Task), changes)
-        settle(session, [task.request_id for task in outcomes])
-
-
-def _record_outcomes(session: Session, job: Job, outcomes: Mapping[Claimed, Outcome], facts: Mapping[str, Any]) -> None:
-    held = sorted(task.request_id for task, outcome in outcomes.items() if outcome.status == "held")
-    reasons = sorted({outcome.reason for outcome in outcomes.values() if outcome.reason})
-    kind = "release.held" if held else "release.empty"
-    ledger.record(
-        session,
-        job.tenant_id,
-        kind,
-        model_id=job.lease.model_id,
-        requests=held or sorted(task.request_id for task in outcomes),
-        reasons=reasons,
-        **facts,
-    )
-
-
 def _first_outcomes(
     session: Session, job: Preparation, named: Mapping[str, set[int]], registered: Registered
 ) -> dict[Claimed, Outcome]:
@@ -332,7 +256,7 @@ def _first_outcomes(
             Task.model_id == job.lease.model_id, Task.status.in_(("queued", "running"))
         )
     )
-    protected = held_positions(session, job)
+    protected = held_positions(session, job.tenant_id, job.lineage_id)
     outcomes: dict[Claimed, Outcome] = {}
     for task_id, request_id in rows:
         positions = named.get(request_id, set())
@@ -345,50 +269,3 @@ def _first_outcomes(
         else:
             outcomes[task] = Outcome("completed", left_out, "left_out" if left_out else "no_match")
     return outcomes
-
-
-def _queue_newcomers(session: Session, job: Deletions, model: Model, since: int) -> None:
-    """A task for every matching tombstone that has none: nobody slips through.
-
-    Only tombstones written since shortly before the parent need looking at: its own publication saw the others.
-    """
-    recent = session.scalars(
-        select(Tombstone.request_id)
-        .join(DeletionRequest, DeletionRequest.id == Tombstone.request_id)
-        .where(
-            Tombstone.tenant_id == job.tenant_id,
-            Tombstone.created_at >= since,
-            ~select(Task.id).where(Task.request_id == Tombstone.request_id, Task.model_id == model.id).exists(),
-        )
-        .distinct()
-    ).all()
-    at = now(session)
-    found = tombstones.positions(session, job.tenant_id, job.model_name, job.lineage_id, recent) if recent else {}
-    for request_id in found:
-        session.add(
-            Task(
-                id=new_id(),
-                tenant_id=job.tenant_id,
-                request_id=request_id,
-                model_id=model.id,
-                status="queued",
-                not_before=at,
-                created_at=at,
-            )
-        )
-    settle(session, found)
-
-
-def _next_due(session: Session, model: Model) -> int | None:
-    """When the earliest waiting task may be claimed; None where nothing waits."""
-    session.flush()
-    return session.scalar(
-        select(func.min(Task.not_before)).where(Task.model_id == model.id, Task.status.in_(("queued", "running")))
-    )
-
-
-def _wrap_up(session: Session, model: Model, due_at: int | None) -> None:
-    session.execute(update(Lineage).where(Lineage.id == model.lineage_id).values(phase=None))
-    model.due_at = due_at
-    give_back(model)
-    session.flush()

@@ -21,18 +21,22 @@ from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Need, Refu
 from workers import manifest, recipes, state
 from workers.bench import Bench, Benches
 from workers.certify import CapNotReached, Certified, Size, Terms, certify
-from workers.claim import Claimed, Deletions
 from workers.codec import Malformed
 from workers.erase import destroy_keys, drop_superseded_state
+from workers.jobs import AWAITING_RETRAIN, Claimed, Deletions
 from workers.needs import generator, needs_forgotten, needs_retained
+from workers.outcomes import Outcome, settle_without_version, withhold
 from workers.patience import patiently
 from workers.plan import Plan, Target, forgotten, plan
 from workers.prepare import checkpoint_of
-from workers.publish import Draft, HoldAppeared, Outcome, note_commit, publish, settle_without_version, withhold
+from workers.publish import Draft, HoldAppeared, note_commit, publish
 from workers.sealing import Unsealable
 from workers.stopwatch import Stopwatch
 from workers.workshop import Workshop
 
+RETRAIN_HELPS = frozenset(
+    {"partial_subject", "cap_not_reached", "environment_changed", "vectors_missing", "state_damaged", "method_refused"}
+)
 PLANS = 5
 """a legal hold that appears while we compute makes us plan again, so often at most in one claim"""
 
@@ -96,7 +100,7 @@ def _release_once(errand: Errand) -> None:
     with errand.watch.phase("load"), workshop.database.read() as session:
         head = _head(session, job)
         planned = plan(session, job, atomic=head.vectors)
-    outcomes = _without_weights(planned)
+    outcomes = _without_weights(job, planned)
     if not planned.forget:
         settle_without_version(workshop.database, job, outcomes)
         return
@@ -108,7 +112,7 @@ def _release_once(errand: Errand) -> None:
             return
         _publish(errand, head, planned, _draft(errand, planned, bench, certified))
     except Held as held:
-        outcomes |= dict.fromkeys(planned.forget, Outcome("held", None, held.reason))
+        outcomes |= dict.fromkeys(planned.forget, _held(job, held.reason))
         settle_without_version(workshop.database, job, outcomes, **held.facts)
 
 
@@ -149,13 +153,14 @@ def _draft(errand: Errand, planned: Plan, bench: Bench, certified: Certified) ->
         accuracy=certified.accuracy,
         charge=certified.charge,
         target=planned.target,
+        size=Size(len(planned.target.positions), planned.target.people),
         seconds=dict(watch.seconds),
     )
 
 
 def _publish(errand: Errand, head: Head, planned: Plan, draft: Draft) -> None:
     workshop = errand.workshop
-    outcomes = _without_weights(planned)
+    outcomes = _without_weights(errand.job, planned)
     outcomes |= {task: Outcome("completed", len(positions)) for task, positions in planned.forget.items()}
     start = time.perf_counter()
     try:
@@ -168,7 +173,8 @@ def _publish(errand: Errand, head: Head, planned: Plan, draft: Draft) -> None:
 
 
 def _withhold(errand: Errand, planned: Plan, certified: Certified) -> None:
-    outcomes = _without_weights(planned) | dict.fromkeys(planned.forget, Outcome("held", None, "utility_gate"))
+    held = Outcome("held", None, "utility_gate")
+    outcomes = _without_weights(errand.job, planned) | dict.fromkeys(planned.forget, held)
     try:
         withhold(errand.workshop.database, errand.job, certified.charge, outcomes, "utility_gate")
     except ledger.Overspent:
@@ -295,9 +301,16 @@ def _too_bad(job: Deletions, head: Head, certified: Certified) -> bool:
     return head.accuracy - certified.accuracy > tolerance
 
 
-def _without_weights(planned: Plan) -> dict[Claimed, Outcome]:
+def _without_weights(job: Deletions, planned: Plan) -> dict[Claimed, Outcome]:
     """The outcomes that no release changes: nothing to forget, or held."""
     empty: Mapping[Claimed, str] = planned.empty
     return {task: Outcome("completed", 0, reason) for task, reason in empty.items()} | {
-        task: Outcome("held", None, reason) for task, reason in planned.held.items()
+        task: _held(job, reason) for task, reason in planned.held.items()
     }
+
+
+def _held(job: Deletions, reason: str) -> Outcome:
+    """Held; or, where the policy names retraining as its fallback and that helps, waiting for the retrain."""
+    if job.policy.fallback == "retrain" and reason in RETRAIN_HELPS:
+        return Outcome("queued", None, AWAITING_RETRAIN)
+    return Outcome("held", None, reason)

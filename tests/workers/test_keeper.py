@@ -13,8 +13,8 @@ from service.db import now
 from service.records import Erasure, IdempotencyKey, Model, TreeHead, Version
 from tests.workers.worlds import World, seconds
 from workers import keeper
-from workers.claim import Deletions
 from workers.erase import destroy_keys, drop_superseded_state
+from workers.jobs import Deletions
 
 
 def messages(world: World) -> int:

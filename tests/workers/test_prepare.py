@@ -11,7 +11,7 @@ from service.records import BudgetEntry, Forgotten, Membership, Recollection
 from tests.workers import meanwhile
 from tests.workers.worlds import World
 from workers import prepare
-from workers.claim import Preparation
+from workers.jobs import Preparation
 from workers.keystore import HolderKey
 from workers.lease import Stale
 from workers.stopwatch import Stopwatch
@@ -72,9 +72,10 @@ def test_people_who_ask_during_training_are_forgotten_before_version_1(world: Wo
     job = world.claim(model_id)
     assert isinstance(job, Preparation)
     watch = Stopwatch(world.pulse())
-    ready = prepare._make_ready(world.workshop, job, watch)
+    ready = prepare.make_ready(world.workshop, job, watch)
+    ending = prepare.ending_of(job)
     request = world.delete("p3")
-    prepare._publish_version_1(world.workshop, job, ready, watch)
+    prepare.bring_into_service(world.workshop, job, ready, watch, ending)
     head, lineage = world.head(model_id), world.lineage(model_id)
     assert (head.number, head.samples, head.people) == (1, 3, 1)
     assert (world.task(request).status, world.task(request).samples) == ("completed", 3)
@@ -88,7 +89,8 @@ def test_people_who_ask_at_the_last_moment_are_forgotten_before_version_1(world:
     job = world.claim(model_id)
     assert isinstance(job, Preparation)
     watch = Stopwatch(world.pulse())
-    ready = prepare._make_ready(world.workshop, job, watch)
+    ready = prepare.make_ready(world.workshop, job, watch)
+    ending = prepare.ending_of(job)
     first = world.delete("p3")
     late: list[str] = []
     original = ready.bench.problem.accuracy
@@ -99,7 +101,7 @@ def test_people_who_ask_at_the_last_moment_are_forgotten_before_version_1(world:
         return original(*values)  # type: ignore[arg-type]
 
     ready.bench.problem.accuracy = accuracy_and_a_request  # type: ignore[method-assign]
-    prepare._publish_version_1(world.workshop, job, ready, watch)
+    prepare.bring_into_service(world.workshop, job, ready, watch, ending)
     assert {world.request(request).status for request in (first, late[0])} == {"completed"}
     assert (world.head(model_id).samples, world.head(model_id).people) == (6, 2)
     assert world.lineage(model_id).spent == world.lineage(model_id).charge
@@ -120,10 +122,11 @@ def test_a_legal_hold_during_training_keeps_its_person_and_holds_the_request(wor
     job = world.claim(model_id)
     assert isinstance(job, Preparation)
     watch = Stopwatch(world.pulse())
-    ready = prepare._make_ready(world.workshop, job, watch)
+    ready = prepare.make_ready(world.workshop, job, watch)
+    ending = prepare.ending_of(job)
     world.hold("p3")
     request = world.delete("p3")
-    prepare._publish_version_1(world.workshop, job, ready, watch)
+    prepare.bring_into_service(world.workshop, job, ready, watch, ending)
     assert (world.request(request).reason, world.head(model_id).samples) == ("legal_hold", 0)
 
 
@@ -183,7 +186,7 @@ def test_an_attempt_that_died_is_started_clean(world: World) -> None:
     model_id = world.register()
     job = world.claim(model_id)
     assert isinstance(job, Preparation)
-    prepare._make_ready(world.workshop, job, Stopwatch(world.pulse()))
+    prepare.make_ready(world.workshop, job, Stopwatch(world.pulse()))
     assert (world.count(Membership), keys_in(world)) == (36, 12)
     world.expire_lease(model_id)
     world.work(model_id)

@@ -26,7 +26,7 @@ from tests.workers import meanwhile
 from tests.workers.worlds import World
 from unlearning.certificate import Basis, Claim
 from workers import codec, state
-from workers.claim import Deletions
+from workers.jobs import Deletions
 from workers.lease import Stale
 from workers.unlearn import release
 

@@ -27,7 +27,8 @@ from service.settings import Settings
 from unlearning.policy import Policy
 from workers.app import Worker
 from workers.bench import Benches
-from workers.claim import Deletions, Preparation, claim
+from workers.claim import claim
+from workers.jobs import Deletions, Preparation
 from workers.lease import SECOND
 from workers.pulse import Pulse
 from workers.stopwatch import Stopwatch

@@ -1,0 +1,285 @@
+"""Retraining as a release: one plan for everyone who waits, the old lineage releases on, and nobody slips through."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from sqlalchemy import select
+
+from service.records import (
+    AuditEntry,
+    BudgetEntry,
+    Erasure,
+    Forgotten,
+    Lease,
+    Lineage,
+    Membership,
+    Model,
+    Recollection,
+    Task,
+)
+from tests.workers import meanwhile
+from tests.workers.worlds import World
+from unlearning.certificate import Basis, Claim
+from workers import keeper, prepare
+from workers.jobs import Deletions, Retraining
+from workers.lease import Stale, retrain_lease
+from workers.retrain import ending_of, retrain
+from workers.stopwatch import Stopwatch
+from workers.unlearn import release
+
+ONE_RELEASE = {"epsilon": 1.0, "sigma": 0.01, "delta_cap": 0.0018}
+"""a policy whose budget allows two releases"""
+
+
+def exhausted(world: World, **policy: object) -> str:
+    """A model whose budget allows no further release."""
+    model_id = world.live(require="proved", **(ONE_RELEASE | policy))
+    index = 0
+    while world.model(model_id).status == "live":
+        world.delete(f"p{index}")
+        world.work(model_id)
+        index += 1
+    assert index < 4
+    return model_id
+
+
+def lineages(world: World, model_id: str) -> list[Lineage]:
+    with world.database.read() as session:
+        return list(session.scalars(select(Lineage).where(Lineage.model_id == model_id).order_by(Lineage.id)))
+
+
+def rows_in(world: World, record: type, lineage_id: int) -> int:
+    with world.database.read() as session:
+        return len(session.execute(select(record.lineage_id).where(record.lineage_id == lineage_id)).all())
+
+
+def entries(world: World, kind: str) -> list[dict[str, object]]:
+    with world.database.read() as session:
+        bodies = session.scalars(select(AuditEntry.body).where(AuditEntry.kind == kind).order_by(AuditEntry.id))
+        return [json.loads(body) for body in bodies]
+
+
+def test_an_exhausted_budget_is_told_once_and_leads_to_one_retrain_for_everyone_who_waits(world: World) -> None:
+    model_id = exhausted(world)
+    before = world.head(model_id)
+    assert world.model(model_id).status == "exhausted"
+    requests = [world.delete(person) for person in ("p5", "p6", "p7", "p7", "p8")]
+    assert all(world.request(request).status == "queued" for request in requests)
+    world.work(model_id)
+    model, head = world.model(model_id), world.head(model_id)
+    assert {world.request(request).status for request in requests} == {"completed"}
+    assert [world.task(request).samples for request in requests] == [3, 3, 3, 3, 3]
+    assert (head.number, head.parent_id, head.samples, head.people) == (before.number + 1, before.id, 12, 4)
+    assert (model.status, model.lineage_id) == ("live", head.lineage_id)
+    old, fresh = lineages(world, model_id)
+    assert (old.status, fresh.status) == ("ended", "live")
+    assert len(entries(world, "budget.exhausted")) == len(entries(world, "retrain.planned")) == 1
+    assert entries(world, "retrain.planned")[0]["reason"] == "budget_exhausted"
+    assert isinstance(entries(world, "retrain.planned")[0]["eta_seconds"], float)
+
+
+def test_the_fresh_budget_pays_for_the_people_who_left_and_no_more(world: World) -> None:
+    model_id = exhausted(world)
+    world.delete("p5")
+    world.work(model_id)
+    lineage, claim = world.lineage(model_id), Claim.from_json(world.head(model_id).claim)
+    assert (
+        lineage.spent
+        == lineage.charge
+        == sum(entry.charge for entry in world.rows_of(BudgetEntry) if entry.lineage_id == lineage.id)
+    )
+    assert (claim.basis, claim.releases, claim.samples) == (Basis.PROVED, 1, 3)
+    world.delete("p6")
+    world.work(model_id)
+    assert world.request(world.delete("p6")).status in ("queued", "completed")
+    assert world.lineage(model_id).spent == 2 * lineage.charge
+
+
+def test_the_retrain_starts_when_the_forecast_is_zero_without_waiting_for_a_request(world: World) -> None:
+    model_id = exhausted(world)
+    world.work(model_id)
+    assert (world.model(model_id).status, world.head(model_id).samples) == ("live", 0)
+    assert world.lineage(model_id).spent == 0
+
+
+def test_what_the_old_lineage_knew_about_people_is_gone_and_its_keys_are_destroyed(world: World) -> None:
+    model_id = exhausted(world)
+    old = world.lineage(model_id).id
+    with world.database.read() as session:
+        keys = list(session.scalars(select(Recollection.key_id).where(Recollection.lineage_id == old)))
+    world.delete("p5")
+    world.work(model_id)
+    assert (rows_in(world, Membership, old), rows_in(world, Recollection, old)) == (0, 0)
+    assert keys and world.workshop.keys.fetch(keys) == {}
+    assert all(erasure.destroyed_at is not None for erasure in world.rows_of(Erasure))
+    fresh = world.lineage(model_id).id
+    assert rows_in(world, Recollection, fresh) == rows_in(world, Membership, fresh) / 3 > 0
+
+
+def test_people_forgotten_before_are_not_in_the_new_lineage(world: World) -> None:
+    model_id = exhausted(world)
+    gone = world.count(Forgotten)
+    world.work(model_id)
+    assert rows_in(world, Membership, world.lineage(model_id).id) == 36 - gone
+
+
+def start_retrain(world: World, model_id: str) -> tuple[Retraining, prepare.Ready, Stopwatch]:
+    """A candidate that is trained and not yet in service."""
+    job = world.claim(model_id)
+    assert isinstance(job, Retraining)
+    watch = Stopwatch(world.pulse())
+    ending = ending_of(job)
+    return job, prepare.make_ready(world.workshop, job, watch, ending.learn), watch
+
+
+def finish_retrain(world: World, job: Retraining, ready: prepare.Ready, watch: Stopwatch) -> None:
+    prepare.bring_into_service(world.workshop, job, ready, watch, ending_of(job))
+
+
+def test_people_who_ask_during_the_retrain_are_forgotten_in_it_before_the_switch(world: World) -> None:
+    model_id = exhausted(world)
+    job, ready, watch = start_retrain(world, model_id)
+    request = world.delete("p9")
+    finish_retrain(world, job, ready, watch)
+    assert (world.request(request).status, world.task(request).samples) == ("completed", 3)
+    head, lineage = world.head(model_id), world.lineage(model_id)
+    assert (head.samples, head.people, head.lineage_id) == (3, 1, lineage.id)
+    with world.database.read() as session:
+        forgotten = session.scalars(select(Forgotten.position).where(Forgotten.lineage_id == lineage.id)).all()
+    assert len(forgotten) == 3
+    assert lineage.spent == lineage.charge
+
+
+def test_the_old_lineage_releases_on_while_the_candidate_is_built(world: World) -> None:
+    """A fallback retrain leaves the old lineage its budget: others need not wait."""
+    model_id = world.live(require="proved", fallback="retrain")
+    part = world.delete(samples=["s0"])
+    world.work(model_id)
+    assert (world.request(part).status, world.task(part).reason) == ("queued", "awaiting_retrain")
+    job, ready, watch = start_retrain(world, model_id)
+    other = world.delete("p7")
+    deletions = world.claim(model_id, owner="second")
+    assert isinstance(deletions, Deletions)
+    release(world.errand(deletions))
+    assert (world.request(other).status, world.head(model_id).number) == ("completed", 2)
+    finish_retrain(world, job, ready, watch)
+    head = world.head(model_id)
+    assert (head.number, head.samples, head.people) == (3, 1, 1)
+    assert (world.request(part).status, world.task(part).samples) == ("completed", 1)
+    fresh = world.lineage(model_id).id
+    with world.database.read() as session:
+        forgotten = session.scalars(select(Forgotten.position).where(Forgotten.lineage_id == fresh)).all()
+    assert len(forgotten) == 3, "p7 was in the candidate's training"
+
+
+def test_a_release_that_the_switch_overtook_writes_nothing(world: World) -> None:
+    model_id = world.live(require="proved", fallback="retrain")
+    world.delete(samples=["s0"])
+    world.work(model_id)
+    job, ready, watch = start_retrain(world, model_id)
+    request = world.delete("p7")
+    slow = world.claim(model_id, owner="slow")
+    assert isinstance(slow, Deletions)
+    finish_retrain(world, job, ready, watch)
+    assert world.request(request).status == "completed"
+    before = world.footprint()
+    with pytest.raises(Stale):
+        release(world.errand(slow))
+    assert world.footprint() == before
+
+
+def test_part_of_a_person_is_forgotten_by_the_fallback(world: World) -> None:
+    model_id = world.live(fallback="retrain")
+    request = world.delete(samples=["s0"])
+    world.work(model_id)
+    world.work(model_id)
+    assert (world.request(request).status, world.task(request).samples) == ("completed", 1)
+    assert rows_in(world, Membership, world.lineage(model_id).id) == 35
+    assert len(entries(world, "retrain.planned")) == 1
+
+
+def test_only_one_worker_builds_the_candidate_and_a_dead_one_is_replaced(world: World) -> None:
+    model_id = exhausted(world)
+    first = world.claim(model_id)
+    assert isinstance(first, Retraining)
+    assert world.claim(model_id, owner="second") is None
+    world.change(Lease, retrain_lease(model_id), expires_at=1)
+    second = world.claim(model_id, owner="second")
+    assert isinstance(second, Retraining)
+    assert (second.lineage_id, second.attempt) == (first.lineage_id, 2)
+    with pytest.raises(Stale):
+        retrain(world.workshop, first, Stopwatch(world.pulse()))
+    retrain(world.workshop, second, Stopwatch(world.pulse()))
+    assert world.model(model_id).status == "live"
+    with pytest.raises(Stale):
+        retrain(world.workshop, second, Stopwatch(world.pulse()))
+
+
+def test_a_retrain_that_is_refused_holds_who_waits_and_keeps_the_old_head(world: World) -> None:
+    model_id = exhausted(world, threshold=0.9)
+    head = world.head(model_id).id
+    requests = [world.delete("p5"), world.delete("p6")]
+    meanwhile.SCALE["s20"] = float("nan")
+    world.work(model_id)
+    model = world.model(model_id)
+    assert (model.status, model.head_id) == ("exhausted", head)
+    assert "NaN" in (model.reason or "")
+    assert {(world.request(each).status, world.request(each).reason) for each in requests} == {
+        ("held", "retrain_refused")
+    }
+    candidate = lineages(world, model_id)[-1]
+    assert (candidate.status, rows_in(world, Membership, candidate.id)) == ("refused", 0)
+    world.work(model_id)
+    assert len(lineages(world, model_id)) == 2, "it is not tried again by itself"
+    meanwhile.reset()
+    late = world.delete("p7")
+    world.work(model_id)
+    assert {world.request(each).status for each in (*requests, late)} == {"completed"}
+
+
+def test_a_model_that_was_trained_elsewhere_is_not_retrained(world: World) -> None:
+    model_id = world.live("imported", method="newton", **ONE_RELEASE)
+    index = 0
+    while world.model(model_id).status == "live":
+        world.delete(f"p{index}")
+        world.work(model_id)
+        index += 1
+    request = world.delete("p7")
+    world.work(model_id)
+    assert world.request(request).reason == "retrain_refused"
+    assert "trained elsewhere" in (world.model(model_id).reason or "")
+
+
+def test_a_legal_hold_keeps_its_person_in_the_retrained_model(world: World) -> None:
+    model_id = exhausted(world)
+    world.hold("p5")
+    held, free = world.delete("p5"), world.delete("p6")
+    world.work(model_id)
+    assert world.request(free).status == "completed"
+    world.work(model_id)
+    assert (world.request(held).status, world.request(held).reason) == ("held", "legal_hold")
+    assert world.head(model_id).people == 1
+
+
+def test_the_keeper_rings_for_a_retrain_and_not_while_it_runs(world: World) -> None:
+    model_id = exhausted(world)
+    bell = world.workshop.bell
+    world.change(Model, model_id, nudged_at=1)
+    assert keeper.sweep(world.database, bell) == 1
+    assert isinstance(world.claim(model_id), Retraining)
+    world.delete("p5")
+    assert keeper.sweep(world.database, bell) == 0
+    world.change(Lease, retrain_lease(model_id), expires_at=1)
+    assert keeper.sweep(world.database, bell) == 1
+
+
+def test_many_requests_at_an_exhausted_budget_lead_to_one_plan(world: World) -> None:
+    model_id = exhausted(world)
+    requests = [world.delete(f"p{index % 8 + 3}") for index in range(200)]
+    world.work(model_id)
+    with world.database.read() as session:
+        statuses = set(session.scalars(select(Task.status).where(Task.request_id.in_(requests))))
+    assert statuses == {"completed"}
+    assert len(entries(world, "retrain.planned")) == len(entries(world, "budget.exhausted")) == 1

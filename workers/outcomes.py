@@ -1,0 +1,172 @@
+"""What becomes of the tasks of a claim, and the small transactions that end one without making a version.
+
+Each begins with the fence: a worker whose lease was taken over writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from service import ledger, tombstones
+from service.db import Database, now
+from service.identity import new_id
+from service.progress import settle
+from service.records import DeletionRequest, Lineage, Model, Task, Tombstone
+from workers.candidate import exhausted, retrain_due
+from workers.jobs import AWAITING_RETRAIN, Claimed, Deletions, Job
+from workers.lease import SECOND, fence, give_back, give_back_beside
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a task: completed with so many samples, held, or queued again; and why if there is more to say."""
+
+    status: str
+    samples: int | None = None
+    reason: str | None = None
+
+
+def settle_without_version(
+    database: Database, job: Deletions, outcomes: Mapping[Claimed, Outcome], **facts: Any
+) -> None:
+    """End a claim that changes no weights: nothing to forget, or everything held. Costs nothing. Raises Stale."""
+    with database.write() as session:
+        model = fence(session, job.lease)
+        finish(session, job, model.head_id, outcomes)
+        record_outcomes(session, job, outcomes, facts)
+        wrap_up(session, model, next_due(session, model))
+
+
+def withhold(database: Database, job: Deletions, charge: int, outcomes: Mapping[Claimed, Outcome], reason: str) -> None:
+    """Hold a release whose draw was looked at: it is charged all the same, and never redrawn until it passes.
+
+    Raises Stale, Overspent.
+    """
+    with database.write() as session:
+        model = fence(session, job.lease)
+        if charge:
+            ledger.charge(session, job.lineage_id, None, charge)
+        finish(session, job, model.head_id, outcomes)
+        record_outcomes(session, job, outcomes, {"withheld": reason, "charge": charge})
+        note_exhaustion(session, model)
+        wrap_up(session, model, next_due(session, model))
+
+
+def give_up(database: Database, job: Job, why: str, pause_seconds: float) -> None:
+    """An attempt failed: its tasks wait again, for a while. Nothing is discarded. Raises Stale."""
+    with database.write() as session:
+        model = fence(session, job.lease)
+        later = now(session) + int(pause_seconds * SECOND)
+        ledger.record(session, job.tenant_id, "attempt.failed", model_id=model.id, token=job.lease.token, why=why)
+        if job.lease.name is not None:
+            give_back_beside(session, model.id, until=later)
+            return
+        tasks = session.scalars(
+            select(Task).where(Task.model_id == model.id, Task.status == "running", Task.lease_token == job.lease.token)
+        ).all()
+        for task in tasks:
+            task.status, task.reason = "queued", why
+        settle(session, [task.request_id for task in tasks])
+        wrap_up(session, model, later)
+
+
+def finish(session: Session, job: Job, version_id: str | None, outcomes: Mapping[Claimed, Outcome]) -> None:
+    """Write each task's outcome, and what follows for its request."""
+    at = now(session)
+    changes = [
+        {
+            "id": task.id,
+            "status": outcome.status,
+            "samples": outcome.samples,
+            "reason": outcome.reason,
+            "method": job.policy.method if outcome.status == "completed" else None,
+            "version_id": version_id if outcome.status == "completed" else None,
+            "completed_at": at if outcome.status == "completed" else None,
+        }
+        for task, outcome in outcomes.items()
+    ]
+    if changes:
+        session.flush()
+        session.execute(update(Task), changes)
+        settle(session, [task.request_id for task in outcomes])
+
+
+def record_outcomes(session: Session, job: Job, outcomes: Mapping[Claimed, Outcome], facts: Mapping[str, Any]) -> None:
+    held = sorted(task.request_id for task, outcome in outcomes.items() if outcome.status == "held")
+    reasons = sorted({outcome.reason for outcome in outcomes.values() if outcome.reason})
+    kind = "release.held" if held else "release.empty"
+    ledger.record(
+        session,
+        job.tenant_id,
+        kind,
+        model_id=job.lease.model_id,
+        requests=held or sorted(task.request_id for task in outcomes),
+        reasons=reasons,
+        **facts,
+    )
+
+
+def queue_newcomers(session: Session, job: Deletions, model: Model, since: int) -> None:
+    """A task for every matching tombstone that has none: nobody slips through.
+
+    Only tombstones written since shortly before the parent need looking at: its own publication saw the others.
+    """
+    recent = session.scalars(
+        select(Tombstone.request_id)
+        .join(DeletionRequest, DeletionRequest.id == Tombstone.request_id)
+        .where(
+            Tombstone.tenant_id == job.tenant_id,
+            Tombstone.created_at >= since,
+            ~select(Task.id).where(Task.request_id == Tombstone.request_id, Task.model_id == model.id).exists(),
+        )
+        .distinct()
+    ).all()
+    at = now(session)
+    found = tombstones.positions(session, job.tenant_id, job.model_name, job.lineage_id, recent) if recent else {}
+    for request_id in found:
+        session.add(
+            Task(
+                id=new_id(),
+                tenant_id=job.tenant_id,
+                request_id=request_id,
+                model_id=model.id,
+                status="queued",
+                not_before=at,
+                created_at=at,
+            )
+        )
+    settle(session, found)
+
+
+def note_exhaustion(session: Session, model: Model) -> None:
+    """Say once, and visibly, that the next release does not fit any more."""
+    session.flush()
+    if model.status == "live" and exhausted(session, model):
+        model.status = "exhausted"
+        ledger.record(session, model.tenant_id, "budget.exhausted", model_id=model.id, lineage=model.lineage_id)
+
+
+def next_due(session: Session, model: Model) -> int | None:
+    """When the model's next work may be claimed: a waiting task, or a retrain; None where there is none."""
+    session.flush()
+    if retrain_due(session, model):
+        return now(session)
+    return session.scalar(
+        select(func.min(Task.not_before)).where(
+            Task.model_id == model.id,
+            Task.status.in_(("queued", "running")),
+            func.coalesce(Task.reason, "") != AWAITING_RETRAIN,
+        )
+    )
+
+
+def wrap_up(session: Session, model: Model, due_at: int | None) -> None:
+    session.execute(update(Lineage).where(Lineage.id == model.lineage_id).values(phase=None))
+    model.due_at = due_at
+    give_back(model)
+    session.flush()
