@@ -10,7 +10,7 @@ without the retained samples.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Protocol, cast
@@ -179,7 +179,7 @@ class Factored:
 
 
 class Replayed:
-    """Any model. Kept: nothing for a sample; the weights before every step, with batches, rates and scales."""
+    """Any model. Kept: nothing for a sample; the weights before every step, eta_t s_t, and the batches."""
 
     def __init__(self, problem: Problem, trajectory: Trajectory, mixing: Tensor) -> None:
         self._problem = problem
@@ -207,10 +207,15 @@ class Replayed:
 
     def tensors(self) -> dict[str, Tensor]:
         path = self._trajectory
-        steps = tuple(range(len(path)))
-        last = path.checkpoints[-1]
-        weights = (*self._weights, last)
-        return Trajectory(path.batches, path.rates, path.scales, weights, (*steps, len(steps))).tensors()
+        batches, place = _distinct(path.batches)
+        return {
+            "step_weights": torch.stack(self._weights),
+            "step_moves": torch.tensor(path.rates, dtype=torch.float64)
+            * torch.tensor(path.scales, dtype=torch.float64),
+            "step_batches": place,
+            "batches": torch.cat(batches).to(torch.int32),
+            "batch_sizes": torch.tensor([len(batch) for batch in batches]),
+        }
 
 
 def factored_sums(head: Head, examples: Examples, kept: Tensor, mixing: Tensor | None) -> Tensor:
@@ -227,14 +232,15 @@ def factored_sums(head: Head, examples: Examples, kept: Tensor, mixing: Tensor |
 
 def replayed_sum(problem: Problem, tensors: Mapping[str, Tensor], examples: Examples) -> Tensor:
     """``sum_i G_i`` (d,) over ``examples``: their gradients again, at the weights of every step that used them."""
-    path = Trajectory.from_tensors(tensors)
     total = torch.zeros(problem.dimension, dtype=problem.dtype, device=problem.device)
-    for positions, rate, scale, w in zip(path.batches, path.rates, path.scales, path.checkpoints, strict=False):
-        total = total - (rate * scale) * (problem.decay * total)
+    batches = torch.split(tensors["batches"].to(torch.int64), tensors["batch_sizes"].tolist())
+    used = [batches[place] for place in tensors["step_batches"].tolist()]
+    for positions, move, w in zip(used, tensors["step_moves"].tolist(), tensors["step_weights"], strict=True):
+        total = total - move * (problem.decay * total)
         batch = batch_of(examples, positions, len(positions))
         if len(batch):
             mean = problem.gradient(w.to(problem.device), batch.inputs, batch.targets)
-            total = total + (rate * scale * len(batch) / batch.denominator) * mean
+            total = total + (move * len(batch) / batch.denominator) * mean
     return total
 
 
@@ -261,6 +267,17 @@ def sloped_products(problem: Problem, w: Tensor, x: Tensor, y: Tensor, vectors: 
 
     products, slopes = vmap(tangent, chunk_size=chunk_for(problem, w, x))(vectors)
     return products.detach(), slopes.detach()
+
+
+def _distinct(batches: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+    """The batches without those that repeat the one before (a full batch is stored once), and each step's place."""
+    kept = [batches[0]]
+    places = []
+    for batch in batches:
+        if not torch.equal(batch, kept[-1]):
+            kept.append(batch)
+        places.append(len(kept) - 1)
+    return kept, torch.tensor(places)
 
 
 def _chosen(values: Tensor, rows: Tensor) -> Tensor:

@@ -220,7 +220,15 @@ def test_backward_steps_have_the_weights_of_the_training_bit_for_bit() -> None:
 
 
 def _kept_weights(setting: Setting) -> Tensor:
-    return setting.prepare(LOOSE).tensors["checkpoints"][:-1]
+    return setting.prepare(LOOSE).tensors["step_weights"]
+
+
+def test_a_full_batch_is_stored_once() -> None:
+    inputs, targets = digits(60)
+    problem, examples = problem_of(network(4), inputs, targets, Training(epochs=5, learning_rate=0.1))
+    state = LOOSE.prepare(problem, examples, train(problem, examples), SEED)
+    assert state.tensors["batches"].tolist() == list(range(60))
+    assert state.tensors["step_batches"].tolist() == [0] * 5
 
 
 class _Pinned(nn.Module):
