@@ -30,6 +30,8 @@ def settle(session: Session, request_ids: Iterable[str]) -> list[str]:
     """
     session.flush()
     wanted = sorted(set(request_ids))
+    if not wanted:
+        return []
     locked = (
         select(DeletionRequest)
         .where(DeletionRequest.id.in_(wanted))

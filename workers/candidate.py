@@ -108,7 +108,7 @@ def _why(session: Session, model: Model, policy: Policy) -> str | None:
     queued = select(func.count()).select_from(Task).where(Task.model_id == model.id, Task.status.in_(OPEN))
     if session.scalar(queued.where(Task.reason == AWAITING_RETRAIN)):
         return "fallback"
-    if policy.on_exhausted is not OnExhausted.RETRAIN or not exhausted(session, model):
+    if policy.on_exhausted is not OnExhausted.RETRAIN or model.status != "exhausted":
         return None
     published_at = session.scalar(select(Version.published_at).where(Version.id == model.head_id))
     refused = session.scalar(

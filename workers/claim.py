@@ -126,20 +126,26 @@ def _must_wait(session: Session, model: Model, lineage: Lineage, count: int, at:
     """Whether the cadence, a pause after a failed attempt, or a retrain keeps the next release back."""
     if model.due_at is not None and model.due_at > at:
         return True
-    released_at = session.scalar(select(Version.published_at).where(Version.id == model.head_id))
+    policy = Policy.from_json(model.policy)
+    queue = _queue(session, model, policy, count)
+    action = next_action(policy, policy.budget(Basis(lineage.basis), lineage.spent), queue, Clock(at))
+    if isinstance(action, Wait):
+        model.due_at = action.until
+    return isinstance(action, Wait | Nothing) or (isinstance(action, Retrain) and action.by == "retrain")
+
+
+def _queue(session: Session, model: Model, policy: Policy, count: int) -> Queue:
+    """What the planner is told; moments are read only where a cadence needs them."""
+    retraining = model.status == "exhausted" and candidate(session, model) is not None
+    if not policy.cadence_seconds:
+        return Queue(waiting=count, retraining=retraining)
     due_at = session.scalar(
         select(func.min(DeletionRequest.due_at))
         .join(Task, Task.request_id == DeletionRequest.id)
         .where(Task.model_id == model.id, Task.status.in_(("queued", "running")))
     )
-    queue = Queue(
-        waiting=count, due_at=due_at, released_at=released_at, retraining=candidate(session, model) is not None
-    )
-    policy = Policy.from_json(model.policy)
-    action = next_action(policy, policy.budget(Basis(lineage.basis), lineage.spent), queue, Clock(at))
-    if isinstance(action, Wait):
-        model.due_at = action.until
-    return isinstance(action, Wait | Nothing) or (isinstance(action, Retrain) and action.by == "retrain")
+    released_at = session.scalar(select(Version.published_at).where(Version.id == model.head_id))
+    return Queue(waiting=count, due_at=due_at, released_at=released_at, retraining=retraining)
 
 
 def _limit(lineage: Lineage) -> int:
@@ -174,5 +180,4 @@ def _mark_running(session: Session, choice: Choice, lease: Lease) -> None:
         for task in choice.take
     ]
     session.execute(update(Task), marks)
-    session.expire_all()
     settle(session, [task.request_id for task in choice.take])

@@ -77,7 +77,7 @@ def give_up(database: Database, job: Job, why: str, pause_seconds: float) -> Non
 
 def finish(session: Session, job: Job, version_id: str | None, outcomes: Mapping[Claimed, Outcome]) -> None:
     """Write each task's outcome, and what follows for its request."""
-    at = now(session)
+    at = ledger.recorded_at(session)
     changes = [
         {
             "id": task.id,
@@ -126,7 +126,7 @@ def queue_newcomers(session: Session, job: Deletions, model: Model, since: int) 
         )
         .distinct()
     ).all()
-    at = now(session)
+    at = ledger.recorded_at(session)
     found = tombstones.positions(session, job.tenant_id, job.model_name, job.lineage_id, recent) if recent else {}
     for request_id in found:
         session.add(

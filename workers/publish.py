@@ -145,7 +145,7 @@ def make_version(session: Session, job: Job, draft: Draft, parent: Version | Non
     ``gone``: the keyed digests of the samples that leave the served model with this version.
     """
     model = session.get_one(Model, job.lease.model_id)
-    at = now(session)
+    at = ledger.recorded_at(session)
     if draft.charge:
         ledger.charge(session, job.lineage_id, draft.version_id, draft.charge)
     session.flush()
@@ -234,17 +234,19 @@ def sample_digests(session: Session, lineage_id: int, positions: Iterable[int]) 
 
 
 def _time_phases(session: Session, model: Model, draft: Draft, at: int) -> None:
-    session.add_all(
-        PhaseSeconds(
-            model_id=model.id,
-            version_id=draft.version_id,
-            method=draft.method,
-            phase=phase,
-            seconds=seconds,
-            created_at=at,
-        )
+    rows = [
+        {
+            "model_id": model.id,
+            "version_id": draft.version_id,
+            "method": draft.method,
+            "phase": phase,
+            "seconds": seconds,
+            "created_at": at,
+        }
         for phase, seconds in draft.seconds.items()
-    )
+    ]
+    if rows:
+        session.execute(insert(PhaseSeconds), rows)
 
 
 def _first_outcomes(

@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from service.records import BudgetEntry, Erasure, Forgotten, Lease, Recollection
+from service.records import BudgetEntry, Erasure, Forgotten, Lease, Membership, Recollection
 from tests.workers.worlds import World, open_world
 from workers.keeper import open_keeper, sweep_files
+from workers.lease import retrain_lease
 
 RELEASE_POINTS = (
     "worker-after-claim",
@@ -96,6 +97,44 @@ def test_a_preparation_survives_the_death_of_its_worker(world: World, point: str
     assert (world.model(model_id).status, world.request(request).status) == ("live", "completed")
     assert [version.number for version in world.versions(model_id)] == [1]
     assert world.count(Recollection) == 11
+
+
+RETRAINS = [
+    ("sqlite", "prepare-after-rows"),
+    ("sqlite", "worker-before-publish"),
+    ("sqlite", "publish-after-version"),
+    ("sqlite", "worker-after-commit"),
+    ("postgresql", "publish-inside-commit"),
+    ("postgresql", "worker-after-commit"),
+]
+
+
+@pytest.mark.parametrize(("database_url", "point"), RETRAINS, indirect=["database_url"])
+def test_a_retrain_survives_the_death_of_its_worker(world: World, point: str) -> None:
+    model_id = world.live(require="proved", epsilon=1.0, sigma=0.01, delta_cap=0.0018)
+    for person in ("p0", "p1"):
+        world.delete(person)
+        world.work(model_id)
+    assert world.model(model_id).status == "exhausted"
+    old = world.lineage(model_id).id
+    request = world.delete("p3")
+    world.workshop.database.close()
+    world.workshop.keys.close()
+    die_at(world, point, lambda other: other.work(model_id))
+    world.change(Lease, retrain_lease(model_id), expires_at=min(1, named_lease(world, model_id).expires_at))
+    world.work(model_id)
+    assert open_keeper(world.settings).tick()
+    assert (world.request(request).status, world.task(request).samples) == ("completed", 3)
+    assert [version.number for version in world.versions(model_id)] == [1, 2, 3, 4]
+    assert world.lineage(model_id).id != old
+    assert (world.count(Recollection), world.count(Membership)) == (9, 27)
+    assert all(erasure.destroyed_at is not None for erasure in world.rows_of(Erasure))
+    assert world.workshop.private.read(world.head(model_id).state)
+
+
+def named_lease(world: World, model_id: str) -> Lease:
+    with world.database.read() as session:
+        return session.get_one(Lease, retrain_lease(model_id))
 
 
 def test_a_keeper_that_dies_while_purging_purges_once_more(world: World) -> None:
