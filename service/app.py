@@ -28,6 +28,7 @@ from service.routes import (
     holds,
     models,
     versions,
+    webhooks,
 )
 from service.settings import Settings, ensure_secrets
 
@@ -63,7 +64,19 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app = FastAPI(title="Expunge", version=software_version(), lifespan=lifespan, redoc_url=None)
     app.state.service = service
     problems.install(app)
-    for room in (batches, deletion_requests, certificates, models, versions, consumers, holds, audit, events, health):
+    for room in (
+        batches,
+        deletion_requests,
+        certificates,
+        models,
+        versions,
+        consumers,
+        holds,
+        audit,
+        events,
+        webhooks,
+        health,
+    ):
         app.include_router(room.router)
     app.add_middleware(Bodies, max_bytes=settings.max_body_bytes)
     app.add_middleware(problems.Unexpected)

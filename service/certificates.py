@@ -20,8 +20,9 @@ from service import tree
 from service.consumers import standing
 from service.db import Database, now
 from service.identity import Pepper
-from service.intake import instant, opening
+from service.intake import opening
 from service.ledger import canonical, newest_head, nodes
+from service.moments import rfc_3339
 from service.notes import NoteError, Signer, Verifier
 from service.records import (
     AuditEntry,
@@ -178,7 +179,7 @@ def _audit(session: Session, signer: Signer, head: TreeHead, entries: list[Audit
 
 
 def _time(at: int | None) -> str | None:
-    return None if at is None else instant(at).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return None if at is None else rfc_3339(at)
 
 
 def sign(signer: Signer, payload: bytes) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from service.settings import read_secret
 
-Kind = Literal["subject", "sample", "content", "holder", "api-key", "idempotency", "opening"]
+Kind = Literal["subject", "sample", "content", "holder", "api-key", "idempotency", "opening", "webhook"]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from sqlalchemy import Select, insert, select
 from sqlalchemy.orm import Session
@@ -14,12 +14,11 @@ from service import tombstones
 from service.crash import crash_point
 from service.identity import Pepper, digest, new_id, sample_digest, subject_digest
 from service.ledger import canonical, record, recorded_at
+from service.moments import SECOND, instant, moment
 from service.progress import record_status
 from service.records import DeletionRequest, Model, Task, Tombstone
 from service.requests import Regulation, Status, due_at
 
-SECOND = 1_000_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FORGETTING = ("preparing", "live", "exhausted")
 
 
@@ -113,16 +112,6 @@ def commitment(salt: bytes, order: Order) -> str:
         {"subject": order.subject_id} if order.subject_id is not None else {"samples": sorted(order.sample_ids or ())}
     )
     return hmac.new(salt, canonical(named).encode(), "sha256").hexdigest()
-
-
-def moment(when: datetime) -> int:
-    """Microseconds since 1970 UTC, exactly."""
-    return (when - _EPOCH) // timedelta(microseconds=1)
-
-
-def instant(at: int) -> datetime:
-    """The inverse of ``moment``."""
-    return _EPOCH + timedelta(microseconds=at)
 
 
 def named_models(session: Session, tenant_id: str, order: Order) -> Select[Model]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, PlainSerializer, StringConstraints, WithJsonSchema
 
-from service.intake import instant
+from service.moments import rfc_3339
 
 MODEL_NAME = r"^[a-z0-9][a-z0-9_-]{0,62}$"
 RECIPE_NAME = r"^[a-z0-9][a-z0-9_-]*(/[a-z0-9][a-z0-9_-]*)*$"
@@ -35,7 +35,7 @@ RequestId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 When = Annotated[AwareDatetime, BeforeValidator(_is_rfc_3339), AfterValidator(_after_1970)]
 Moment = Annotated[
     int,
-    PlainSerializer(lambda at: instant(at).isoformat(timespec="microseconds").replace("+00:00", "Z"), return_type=str),
+    PlainSerializer(rfc_3339, return_type=str),
     WithJsonSchema({"type": "string", "format": "date-time"}, mode="serialization"),
 ]
 """microseconds in the tables, RFC 3339 in answers"""

@@ -9,8 +9,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.ledger import record, recorded_at
+from service.moments import rfc_3339
 from service.records import Certificate, DeletionRequest, Task
 from service.requests import Status, derive, step
+from service.webhooks import News, announce
 
 
 class _Part(NamedTuple):
@@ -19,6 +21,7 @@ class _Part(NamedTuple):
     version_id: str | None
 
 
+_NEWS = {Status.COMPLETED: News.REQUEST_COMPLETED, Status.HELD: News.REQUEST_HELD}
 _UNRECORDED = {(Status.QUEUED, Status.RUNNING), (Status.RUNNING, Status.QUEUED)}
 
 
@@ -69,7 +72,7 @@ def _settle_one(session: Session, request: DeletionRequest, tasks: list[_Part]) 
 
 
 def record_status(session: Session, request: DeletionRequest) -> None:
-    """Write the audit entry of the status that a request has just taken."""
+    """Write the audit entry of the status that a request has just taken, and the news for who wants them."""
     record(
         session,
         request.tenant_id,
@@ -79,6 +82,15 @@ def record_status(session: Session, request: DeletionRequest) -> None:
         received_at=request.received_at,
         due_at=request.due_at,
     )
+    news = _NEWS.get(Status(request.status))
+    if news is not None:
+        facts = {"id": request.id, "status": request.status, "reason": request.reason}
+        announce(session, request.tenant_id, news, facts | _times(request))
+
+
+def _times(request: DeletionRequest) -> dict[str, str | None]:
+    moments = {name: getattr(request, name) for name in ("received_at", "due_at", "completed_at")}
+    return {name: None if at is None else rfc_3339(at) for name, at in moments.items()}
 
 
 def _reason(status: Status, tasks: list[_Part]) -> str | None:

@@ -27,6 +27,7 @@ from service.records import (
     Version,
 )
 from service.storage import Stored
+from service.webhooks import News, announce
 from unlearning.certificate import Claim
 from workers.certify import Size
 from workers.jobs import Claimed, Deletions, Job, Preparation
@@ -174,6 +175,8 @@ def make_version(session: Session, job: Job, draft: Draft, parent: Version | Non
         method=draft.method,
         samples=gone,
     )
+    facts = {"model": model.name, "version": number, "checkpoint_sha256": draft.checkpoint.digest}
+    announce(session, job.tenant_id, News.VERSION_PUBLISHED, facts)
     _time_phases(session, model, draft, at)
     session.flush()
     crash_point("publish-after-audit")

@@ -26,7 +26,12 @@ def routes(client: TestClient) -> Iterator[tuple[str, str]]:
     for path, methods in client.app.openapi()["paths"].items():  # type: ignore[attr-defined]
         for method in methods:
             filled = path.replace("{request_id}", "0" * 32).replace("{name}", "digits").replace("{number}", "head")
-            yield method.upper(), filled.replace("{hold_id}", "0" * 32).replace("{consumer_id}", "web")
+            yield (
+                method.upper(),
+                filled.replace("{hold_id}", "0" * 32)
+                .replace("{consumer_id}", "web")
+                .replace("{endpoint_id}", "0" * 32),
+            )
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

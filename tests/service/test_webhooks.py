@@ -1,0 +1,122 @@
+"""Webhooks: endpoints, the outbox, and signatures by Standard Webhooks 1.0."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import select
+
+from service.context import Service
+from service.ledger import charge
+from service.progress import settle
+from service.records import Lineage, Task, WebhookDelivery, WebhookEndpoint
+from service.webhooks import News, announce, announce_exhaustion, signature
+from tests.service.worlds import live_model
+
+PATH = "/v1/webhooks"
+URL = {"url": "https://hooks.example.com/expunge"}
+
+
+def outbox(service: Service) -> list[WebhookDelivery]:
+    with service.database.read() as session:
+        return list(session.scalars(select(WebhookDelivery).order_by(WebhookDelivery.created_at, WebhookDelivery.id)))
+
+
+def test_an_endpoint_shows_its_secret_once_and_keeps_it_sealed(client: TestClient, service: Service) -> None:
+    answer = client.post(PATH, json=URL)
+    assert answer.status_code == 201
+    made = answer.json()
+    secret = base64.b64decode(made.pop("secret").removeprefix("whsec_"))
+    assert made["kinds"] == sorted(News)
+    assert client.get(PATH).json()["data"] == [made]
+    with service.database.read() as session:
+        endpoint = session.scalars(select(WebhookEndpoint)).one()
+    assert secret not in endpoint.sealed_secret
+    wanted = hmac.new(secret, b"msg_1.1700000000.{}", hashlib.sha256).digest()
+    assert signature(service.pepper, endpoint, "msg_1", 1700000000, "{}") == "v1," + base64.b64encode(wanted).decode()
+
+
+def test_completed_and_held_requests_are_news_that_names_nobody(client: TestClient, service: Service) -> None:
+    client.post(PATH, json=URL)
+    live_model(service)
+    done = client.post("/v1/deletion-requests", json={"subject_id": "nobody"}, headers={"Idempotency-Key": "1"}).json()
+    held = client.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers={"Idempotency-Key": "2"}).json()
+    with service.database.write() as session:
+        task = session.scalars(select(Task)).one()
+        task.status, task.reason = "held", "legal_hold"
+        settle(session, [held["id"]])
+    sent = outbox(service)
+    assert [each.kind for each in sent] == ["deletion_request.completed", "deletion_request.held"]
+    first, second = (json.loads(each.payload) for each in sent)
+    assert first.keys() == {"type", "timestamp", "data"}
+    assert (first["data"]["id"], second["data"]["id"]) == (done["id"], held["id"])
+    assert second["data"]["reason"] == "legal_hold"
+    assert held["subject_digest"] not in sent[1].payload
+    assert all(each.id.startswith("msg_") and each.attempts == 0 and each.delivered_at is None for each in sent)
+
+
+def test_news_is_undone_with_its_transaction(client: TestClient, service: Service) -> None:
+    client.post(PATH, json=URL)
+    with pytest.raises(KeyError), service.database.write() as session:
+        announce(session, "default", News.VERSION_PUBLISHED, {"model": "digits"})
+        raise KeyError
+    assert outbox(service) == []
+
+
+def test_an_endpoint_gets_what_it_asked_for_and_nothing_of_other_tenants(
+    client: TestClient, service: Service, key_of: Any
+) -> None:
+    client.post(PATH, json=URL | {"kinds": ["budget.exhausted"]})
+    client.post(PATH, json=URL, headers=key_of(tenant_id="other"))
+    disabled = client.post(PATH, json=URL).json()
+    assert client.delete(f"{PATH}/{disabled['id']}").json()["disabled_at"] is not None
+    assert client.delete(f"{PATH}/{disabled['id']}", headers=key_of(tenant_id="other")).status_code == 404
+    client.post("/v1/deletion-requests", json={"subject_id": "nobody"}, headers={"Idempotency-Key": "1"})
+    assert outbox(service) == []
+    assert client.get(f"{PATH}/{disabled['id']}/deliveries").json()["data"] == []
+
+
+def test_an_exhausted_budget_is_news_once(client: TestClient, service: Service) -> None:
+    made = client.post(PATH, json=URL).json()
+    model = live_model(service)
+    for _ in range(10):
+        with service.database.write() as session:
+            charge(session, model.lineage_id or 0, None, 1_000_000)
+            announce_exhaustion(session, model.lineage_id or 0)
+    (sent,) = outbox(service)
+    assert json.loads(sent.payload)["data"] == {
+        "model": "digits",
+        "lineage": model.lineage_id,
+        "spent": 10_000_000,
+        "limit": 10_500_000,
+    }
+    with service.database.read() as session:
+        assert session.get_one(Lineage, model.lineage_id).spent == 10_000_000
+    (shown,) = client.get(f"{PATH}/{made['id']}/deliveries").json()["data"]
+    assert (shown["id"], shown["kind"], shown["attempts"]) == (sent.id, "budget.exhausted", 0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"url": "http://hooks.example.com"},
+        {"url": "https://user:canary@hooks.example.com"},
+        {"url": "https://"},
+        {"url": "https://[canary"},
+        {"url": "ftp://x"},
+        {"url": "https://x\ny"},
+        URL | {"kinds": []},
+        URL | {"kinds": ["canary"]},
+    ],
+)
+def test_a_malformed_endpoint_is_refused(client: TestClient, body: dict[str, Any]) -> None:
+    answer = client.post(PATH, json=body)
+    assert answer.status_code == 422
+    assert "canary" not in answer.text
