@@ -17,6 +17,7 @@ from service.db import Database, now
 from service.identity import new_id
 from service.progress import settle
 from service.records import DeletionRequest, Lineage, Model, Task, Tombstone
+from service.webhooks import announce_exhaustion
 from workers.candidate import exhausted, retrain_due
 from workers.jobs import AWAITING_RETRAIN, Claimed, Deletions, Job
 from workers.lease import SECOND, fence, give_back, give_back_beside
@@ -149,6 +150,7 @@ def note_exhaustion(session: Session, model: Model) -> None:
     if model.status == "live" and exhausted(session, model):
         model.status = "exhausted"
         ledger.record(session, model.tenant_id, "budget.exhausted", model_id=model.id, lineage=model.lineage_id)
+        announce_exhaustion(session, model.lineage_id or 0)
 
 
 def next_due(session: Session, model: Model) -> int | None:
