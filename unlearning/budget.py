@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 
 from unlearning.gaussian import epsilon_at, mu_at
 
@@ -31,8 +32,9 @@ def charge_of(delta_cap: float, sigma: float) -> int:
     return _storable(units, f"A release at delta_cap {delta_cap!r} and sigma {sigma!r}", "Raise sigma.")
 
 
+@lru_cache(maxsize=1024)
 def limit_of(epsilon: float, delta: float) -> int:
-    """Units that (epsilon, delta) allows in all, rounded down."""
+    """Units that (epsilon, delta) allows in all, rounded down. Kept: every release asks for its policy's again."""
     units = math.floor(Fraction(mu_at(epsilon, delta)) ** 2 * UNITS)
     return _storable(units, f"A limit of epsilon {epsilon!r} at delta {delta!r}", "Lower epsilon.")
 
