@@ -12,6 +12,7 @@ from fastapi.openapi.utils import get_openapi
 
 from service import problems
 from service.bodies import Bodies
+from service.console import pages as console
 from service.context import Service
 from service.db import Database
 from service.identity import Pepper
@@ -78,6 +79,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         health,
     ):
         app.include_router(room.router)
+    console.install(app, service)
     app.add_middleware(Bodies, max_bytes=settings.max_body_bytes)
     app.add_middleware(problems.Unexpected)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]

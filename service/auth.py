@@ -111,7 +111,16 @@ def authenticate(session: Session, pepper: Pepper, key: str) -> Caller | None:
     row = session.scalar(select(ApiKey).where(ApiKey.prefix == shape[1])) if shape else None
     # compared even where there is no such prefix, so that the time taken tells nothing
     right = hmac.compare_digest(row.digest if row else "0" * 64, digest(pepper, "api-key", key))
-    if row is None or not right or row.revoked_at is not None:
+    return _caller(session, row) if right else None
+
+
+def holder(session: Session, key_id: str) -> Caller | None:
+    """Who holds the key of this id; None for an unknown, expired or revoked one."""
+    return _caller(session, session.get(ApiKey, key_id))
+
+
+def _caller(session: Session, row: ApiKey | None) -> Caller | None:
+    if row is None or row.revoked_at is not None:
         return None
     if row.expires_at is not None and row.expires_at <= now(session):
         return None

@@ -7,9 +7,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.problems import Problem
 
+_JSON = "application/json"
+_FORM = "application/x-www-form-urlencoded"
+_FORMS = "/console/"
+
 
 class Bodies:
-    """Refuse bodies that are too long (413), encoded (415) or not JSON (415); hand on the others whole."""
+    """Refuse bodies that are too long (413), encoded (415) or not JSON (415); hand on the others whole.
+
+    The status page sends HTML forms to addresses of its own. Nothing else takes them, so that no other site's form
+    can reach the API.
+    """
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app = app
@@ -23,7 +31,7 @@ class Bodies:
             headers = Headers(scope=scope)
             self._check_headers(headers)
             body = await self._read(receive)
-            _check_type(headers, body)
+            _check_type(headers, body, _FORM if scope["path"].startswith(_FORMS) else _JSON)
         except Problem as problem:
             await problem.response()(scope, receive, send)
             return
@@ -59,10 +67,10 @@ class Bodies:
         )
 
 
-def _check_type(headers: Headers, body: bytes) -> None:
+def _check_type(headers: Headers, body: bytes, wanted: str) -> None:
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if body and kind != "application/json":
-        raise Problem(415, "content_type", "Send the body as application/json.")
+    if body and kind != wanted:
+        raise Problem(415, "content_type", f"Send the body as {wanted}.")
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

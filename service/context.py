@@ -13,6 +13,7 @@ from service.auth import Caller, Scope, authenticate
 from service.db import Database
 from service.identity import Pepper
 from service.problems import Problem
+from service.sessions import COOKIE, open_session
 from service.settings import Settings
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ Running = Annotated[Service, Depends(running)]
 
 def holding(*scopes: Scope) -> Callable[..., Caller]:
     """A dependency: the caller, who must hold one of ``scopes``. 401 without a valid key, 403 without the scope."""
-    needed = " ".join(scopes)
 
     def caller(
         service: Running, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)]
@@ -63,12 +63,42 @@ def holding(*scopes: Scope) -> Callable[..., Caller]:
         if found is None:
             challenge = {"WWW-Authenticate": _CHALLENGE["WWW-Authenticate"] + ', error="invalid_token"'}
             raise Problem(401, "key_invalid", "The API key is unknown, expired or revoked.", headers=challenge)
-        if found.scopes.isdisjoint(scopes):
-            challenge = {"WWW-Authenticate": f'Bearer realm="expunge", error="insufficient_scope", scope="{needed}"'}
-            raise Problem(403, "scope_missing", f"This call needs a key with the scope {needed}.", headers=challenge)
-        return found
+        return _permitted(found, scopes)
 
     return caller
+
+
+def watching(*scopes: Scope) -> Callable[..., Caller]:
+    """As ``holding``, for what the status page reads itself: without a key its session's cookie will do."""
+    by_key = holding(*scopes)
+
+    def caller(
+        service: Running,
+        request: Request,
+        credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
+    ) -> Caller:
+        found = session_of(service, request) if credentials is None else None
+        return by_key(service, credentials) if found is None else _permitted(found, scopes)
+
+    return caller
+
+
+def session_of(service: Service, request: Request) -> Caller | None:
+    """Who holds the status page's session that this request carries."""
+    cookie = request.cookies.get(COOKIE)
+    if cookie is None:
+        return None
+    with service.database.read() as session:
+        return open_session(session, service.pepper, cookie)
+
+
+def _permitted(found: Caller, scopes: Collection[Scope]) -> Caller:
+    """The caller, who must hold one of ``scopes``. Raises Problem (403)."""
+    if not found.scopes.isdisjoint(scopes):
+        return found
+    needed = " ".join(scopes)
+    challenge = {"WWW-Authenticate": f'Bearer realm="expunge", error="insufficient_scope", scope="{needed}"'}
+    raise Problem(403, "scope_missing", f"This call needs a key with the scope {needed}.", headers=challenge)
 
 
 def problems(*codes: int) -> dict[int | str, dict[str, Any]]:

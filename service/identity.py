@@ -15,7 +15,9 @@ from typing import Literal
 
 from service.settings import read_secret
 
-Kind = Literal["subject", "sample", "content", "holder", "api-key", "idempotency", "opening", "webhook"]
+Kind = Literal[
+    "subject", "sample", "content", "holder", "api-key", "idempotency", "opening", "webhook", "session", "form"
+]
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from fastapi.responses import StreamingResponse
 
 from service import events
 from service.auth import Caller, Scope
-from service.context import Running, Service, holding, problems
+from service.context import Running, Service, problems, watching
 from service.db import Busy
 
 router = APIRouter(tags=["events"])
 _ROOMS = {Scope.DELETIONS_READ: "request", Scope.MODELS_READ: "version"}
-Follower = Annotated[Caller, Depends(holding(*_ROOMS))]
+Follower = Annotated[Caller, Depends(watching(*_ROOMS))]
 _POLL_SECONDS = 1.0
 _SILENCE_SECONDS = 15.0
 _STREAM: dict[int | str, dict[str, Any]] = {

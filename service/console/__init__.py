@@ -1,0 +1,1 @@
+"""The status page: server-rendered, readable without JavaScript, live with it."""

@@ -1,0 +1,264 @@
+"""The pages' addresses. Each asks for a session; what its key may not read is not on the page."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import FileResponse, RedirectResponse
+from sqlalchemy.orm import Session
+
+from service.auth import Caller, Scope, authenticate
+from service.cancellation import TooLate, cancel
+from service.certificates import NotAuthentic, verify
+from service.console import views
+from service.console.render import HEADERS, LoginNeeded, PageRoute, login_page, page
+from service.console.watch import AuditWatch
+from service.consumers import standing
+from service.context import Running, Service, session_of
+from service.db import now
+from service.holds import drive_on
+from service.names import ModelName, RequestId
+from service.notes import Signer
+from service.problems import Problem, not_found
+from service.requests import Status
+from service.routes import deletion_requests, models
+from service.sessions import COOKIE, begin, form_token, renew, set_cookie
+from service.settings import SettingsError
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+_STATIC = {"console.css": "text/css", "console.js": "text/javascript"}
+_FOLDER = Path(__file__).parent / "static"
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One look at the console: who looks, at what service, and the token that its forms carry."""
+
+    service: Service
+    caller: Caller
+    token: str
+
+    def may(self, scope: str) -> bool:
+        return scope in self.caller.scopes
+
+    def need(self, scope: Scope) -> None:
+        """Raises Problem (403) where the key lacks the scope."""
+        if not self.may(scope):
+            raise Problem(403, "scope_missing", f"Your key lacks the scope {scope}, which this needs.")
+
+
+def visiting(request: Request, service: Running) -> Visit:
+    """Raises LoginNeeded."""
+    caller = session_of(service, request)
+    if caller is None:
+        raise LoginNeeded
+    return Visit(service, caller, form_token(service.pepper, request.cookies[COOKIE]))
+
+
+async def sent(request: Request) -> dict[str, str]:
+    """The fields of a form, the first value of each."""
+    text = (await request.body()).decode("utf-8", "replace")
+    return {name: values[0] for name, values in parse_qs(text, max_num_fields=10).items()}
+
+
+Visitor = Annotated[Visit, Depends(visiting)]
+Fields = Annotated[dict[str, str], Depends(sent)]
+
+
+def install(app: Any, service: Service) -> None:
+    app.state.audit_watch = AuditWatch(service.settings)
+    app.include_router(router)
+
+
+@router.get("/")
+def overview(request: Request, visit: Visitor, after: Annotated[str, Query(max_length=63)] = "") -> Response:
+    service, tenant = visit.service, visit.caller.tenant_id
+    audit = _audit(request, visit)
+    with service.database.read() as session:
+        rows = views.model_rows(session, tenant, after) if visit.may(Scope.MODELS_READ) else []
+        reads = visit.may(Scope.DELETIONS_READ)
+        figures = views.figures(session, tenant) if reads else None
+        facts = _common(session, visit) | {
+            "rows": rows[: views.ROWS],
+            "more": rows[views.ROWS - 1].model.name if len(rows) > views.ROWS else None,
+            "figures": figures,
+            "queue": views.queue(session, tenant) if reads else [],
+            "recent": views.recent(session, tenant) if reads else [],
+            "processes": views.processes(session, service.settings.lease_seconds),
+            "busy": views.is_busy(visit.caller, figures, rows),
+        }
+    return _renewed(request, visit, page("overview.html", audit=audit, **facts))
+
+
+@router.get("/console/models/{name}")
+def model(name: ModelName, request: Request, visit: Visitor) -> Response:
+    visit.need(Scope.MODELS_READ)
+    with visit.service.database.read() as session:
+        found = models.find(session, visit.caller.tenant_id, name)
+        row = views.model_row(session, found)
+        shown = views.versions(session, found)
+        facts = _common(session, visit) | {
+            "row": row,
+            "versions": shown,
+            "consumers": standing(session, found, row.head) if row.head else [],
+            "budget": views.budget_plot(session, row.lineage) if row.lineage else None,
+            "accuracy": views.accuracy_plot(shown),
+            "busy": found.status == "preparing" or row.waiting > 0,
+        }
+    return _renewed(request, visit, page("model.html", **facts))
+
+
+@router.get("/console/requests")
+def look_up(visit: Visitor, id: Annotated[str, Query(max_length=200)] = "") -> Response:
+    """The form that asks for a request by its id leads here, and on to the request."""
+    visit.need(Scope.DELETIONS_READ)
+    wanted = id.strip().lower()
+    if len(wanted) != 32 or not set(wanted) <= set("0123456789abcdef"):
+        raise Problem(404, "deletion_request_not_found", "A request's id has 32 hexadecimal digits.")
+    return RedirectResponse(f"/console/requests/{wanted}", 303, HEADERS)
+
+
+@router.get("/console/requests/{request_id}")
+def show(request_id: RequestId, request: Request, visit: Visitor) -> Response:
+    visit.need(Scope.DELETIONS_READ)
+    with visit.service.database.read() as session:
+        row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
+        view = deletion_requests.views(session, [row])[0]
+        issued = views.has_certificate(session, row)
+        expected = view.status == Status.COMPLETED and any(part.version for part in view.models)
+        facts = _common(session, visit) | {
+            "request": view,
+            "timeline": views.timeline(session, row),
+            "certificate": issued,
+            "awaited": expected and not issued,
+            "cancellable": view.status in (Status.QUEUED, Status.HELD) and visit.may(Scope.DELETIONS_WRITE),
+            "releasable": view.status == Status.HELD and visit.may(Scope.MODELS_ADMIN),
+            "busy": view.status in (Status.QUEUED, Status.RUNNING) or (expected and not issued),
+        }
+    return _renewed(request, visit, page("request.html", **facts))
+
+
+@router.get("/console/requests/{request_id}/certificate")
+def certificate(request_id: RequestId, request: Request, visit: Visitor) -> Response:
+    envelope = _envelope(visit, request_id)
+    try:
+        statement = verify(json.loads(envelope), Signer.of(visit.service.settings).verifier)
+        fault = ""
+    except (NotAuthentic, SettingsError) as error:
+        statement, fault = None, str(error)
+    with visit.service.database.read() as session:
+        facts = _common(session, visit)
+    facts |= {"statement": statement, "fault": fault, "id": request_id, "busy": False}
+    return _renewed(request, visit, page("certificate.html", **facts))
+
+
+@router.get("/console/requests/{request_id}/certificate.json")
+def certificate_file(request_id: RequestId, visit: Visitor) -> Response:
+    headers = HEADERS | {"Content-Disposition": f'attachment; filename="certificate-{request_id}.json"'}
+    return Response(_envelope(visit, request_id), headers=headers, media_type="application/json")
+
+
+@router.post("/console/requests/{request_id}/cancel")
+def cancel_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Response:
+    _check_form(visit, fields, Scope.DELETIONS_WRITE)
+    with visit.service.database.write() as session:
+        row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
+        try:
+            cancel(session, row)
+        except TooLate:
+            detail = "The cancel window is over or a worker has begun; the request will be carried out."
+            raise Problem(409, "not_cancellable", detail) from None
+    return _back(request_id)
+
+
+@router.post("/console/requests/{request_id}/release")
+def release_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Response:
+    _check_form(visit, fields, Scope.MODELS_ADMIN)
+    with visit.service.database.write() as session:
+        row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
+        if row.status != Status.HELD:
+            raise Problem(409, "not_held", "Only a held request can be driven on.")
+        nudges = drive_on(session, row)
+    visit.service.nudge(nudges)
+    return _back(request_id)
+
+
+@router.post("/console/login")
+def login(request: Request, service: Running, fields: Fields) -> Response:
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return login_page(403, "Log in from this page itself.")
+    with service.database.read() as session:
+        caller = authenticate(session, service.pepper, fields.get("key", "").strip())
+        value = begin(session, service.pepper, caller.key_id) if caller else ""
+    if not value:
+        return login_page(401, "This key is unknown, expired or revoked.")
+    response = RedirectResponse("/", 303, HEADERS)
+    set_cookie(request, response, value, service.settings.mode == "production")
+    return response
+
+
+@router.post("/console/logout")
+def logout(visit: Visitor, fields: Fields) -> Response:
+    _check_token(visit, fields)
+    response = RedirectResponse("/", 303, HEADERS)
+    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    return response
+
+
+@router.get("/console/static/{name}")
+def static(name: str) -> Response:
+    """The stylesheet and the script: the only two files there are."""
+    if name not in _STATIC:
+        raise not_found("page")
+    headers = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+    return FileResponse(_FOLDER / name, headers=headers, media_type=_STATIC[name])
+
+
+def _common(session: Session, visit: Visit) -> dict[str, Any]:
+    """What every page needs. ``at`` is the database's clock, by which all spans are told."""
+    follows = visit.may(Scope.DELETIONS_READ) or visit.may(Scope.MODELS_READ)
+    return {"at": now(session), "may": visit.may, "token": visit.token, "follows": follows}
+
+
+def _audit(request: Request, visit: Visit) -> Any:
+    watch: AuditWatch = request.app.state.audit_watch
+    return watch.check(visit.service.database) if visit.may(Scope.AUDIT_READ) else None
+
+
+def _envelope(visit: Visit, request_id: str) -> str:
+    visit.need(Scope.DELETIONS_READ)
+    with visit.service.database.read() as session:
+        row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
+        envelope = views.certificate(session, row)
+    if envelope is None:
+        raise Problem(404, "no_certificate", "There is no certificate for this request, or not yet.")
+    return envelope
+
+
+def _check_form(visit: Visit, fields: dict[str, str], scope: Scope) -> None:
+    visit.need(scope)
+    _check_token(visit, fields)
+
+
+def _check_token(visit: Visit, fields: dict[str, str]) -> None:
+    if not hmac.compare_digest(fields.get("token", "").encode(), visit.token.encode()):
+        raise Problem(403, "form_refused", "This form is from an older session. Go back, reload the page, try again.")
+
+
+def _back(request_id: str) -> Response:
+    return RedirectResponse(f"/console/requests/{request_id}", 303, HEADERS)
+
+
+def _renewed(request: Request, visit: Visit, response: Response) -> Response:
+    """A person who opens a page goes on being logged in; the script that refreshes one does not count."""
+    if "x-refresh" not in request.headers:
+        with visit.service.database.read() as session:
+            value = renew(session, visit.service.pepper, request.cookies[COOKIE])
+        set_cookie(request, response, value, visit.service.settings.mode == "production")
+    return response

@@ -1,0 +1,79 @@
+"""Turning templates into answers: every page with the same headers, every error as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse
+from fastapi.routing import APIRoute
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from service.console import words
+from service.db import Busy
+from service.problems import Problem
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters |= {
+    "span": words.span,
+    "moment": words.moment,
+    "machine_time": words.machine_time,
+    "number": words.number,
+    "happening": words.happening,
+    "reason": words.reason,
+}
+
+
+class LoginNeeded(Exception):
+    """There is no session, or it is over."""
+
+
+def page(template: str, status: int = 200, **facts: Any) -> HTMLResponse:
+    return HTMLResponse(_TEMPLATES.get_template(template).render(**facts), status, HEADERS)
+
+
+def login_page(status: int = 200, fault: str = "") -> HTMLResponse:
+    return page("login.html", status, fault=fault)
+
+
+class PageRoute(APIRoute):
+    """A route whose errors are pages for people."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except LoginNeeded:
+                return login_page(401)
+            except Problem as problem:
+                return _error(problem.status, problem.detail)
+            except Busy:
+                return _error(503, "The database is busy or unreachable. Try again in a moment.")
+            except RequestValidationError:
+                return _error(404, "There is no such page.")
+
+        return answer
+
+
+def _error(status: int, detail: str) -> HTMLResponse:
+    return page("error.html", status, title=HTTPStatus(status).phrase, detail=detail)

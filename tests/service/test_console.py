@@ -1,0 +1,366 @@
+"""The status page over HTTP: who may see and do what, what it shows, and what it never lets through."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import delete, func, select, update
+
+from service.auth import Scope, create_key, revoke_key
+from service.console import pages, plots, words
+from service.console.watch import AuditWatch
+from service.consumers import report
+from service.context import Service
+from service.db import now
+from service.ledger import integrate, record
+from service.notes import Signer
+from service.progress import settle
+from service.records import ApiKey, AuditEntry, Lineage, Model, Task, TreeHead, Version
+from service.sessions import COOKIE, SESSION_SECONDS
+from tests.service.worlds import live_model, publish
+
+Login = Callable[..., TestClient]
+
+
+@pytest.fixture
+def login(api: TestClient, service: Service) -> Login:
+    """Logs the client in with a new key of these scopes, as the form does."""
+
+    def enter(*scopes: str, tenant_id: str = "default") -> TestClient:
+        with service.database.write() as session:
+            key = create_key(session, service.pepper, label="t", scopes=scopes or list(Scope), tenant_id=tenant_id)
+        answer = api.post("/console/login", data={"key": key.secret}, follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")
+        assert key.secret not in str(answer.headers)
+        return api
+
+    return enter
+
+
+@pytest.fixture
+def held(service: Service, api: TestClient, key_of: Callable[..., dict[str, str]]) -> str:
+    """The id of a request with a deadline that is held."""
+    model = live_model(service)
+    body = {"subject_id": "ada", "regulation": "gdpr"}
+    made = api.post("/v1/deletion-requests", json=body, headers=key_of() | {"Idempotency-Key": "k"}).json()
+    with service.database.write() as session:
+        session.execute(update(Task).where(Task.model_id == model.id).values(status="held", reason="worker_lost"))
+        settle(session, [made["id"]])
+    return str(made["id"])
+
+
+def token_in(page: str) -> str:
+    found = re.search(r'name="token" value="([0-9a-f]{64})"', page)
+    assert found
+    return found[1]
+
+
+def test_without_a_session_every_page_is_the_login(api: TestClient) -> None:
+    paths = {route.path: route.methods for route in pages.router.routes}  # type: ignore[attr-defined]
+    for path, methods in paths.items():
+        if path in ("/console/login", "/console/static/{name}"):
+            continue
+        filled = path.replace("{name}", "digits").replace("{request_id}", "0" * 32)
+        for method in methods:
+            answer = api.request(method, filled)
+            assert answer.status_code == 401, path
+            assert 'action="/console/login"' in answer.text
+    assert len(paths) > 8
+
+
+@pytest.mark.parametrize("key", ["", "wrong-key", "exp_" + "0" * 12 + "_" + "0" * 64, "é" * 100])
+def test_a_wrong_key_opens_nothing(api: TestClient, key: str) -> None:
+    answer = api.post("/console/login", data={"key": key})
+    assert answer.status_code == 401
+    assert "unknown, expired or revoked" in answer.text
+    assert COOKIE not in answer.cookies
+    assert key == "" or key not in answer.text
+
+
+def test_another_sites_login_form_is_refused(api: TestClient) -> None:
+    assert api.post("/console/login", data={"key": "x"}, headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+
+
+def test_the_cookie_is_kept_from_scripts_and_other_sites_and_holds_no_secret(login: Login) -> None:
+    answer = login().get("/")
+    cookie = answer.headers["set-cookie"]
+    assert {"HttpOnly", "SameSite=strict", "Path=/", f"Max-Age={SESSION_SECONDS}"} <= set(cookie.split("; "))
+    assert "exp_" not in cookie
+
+
+def test_every_page_forbids_inline_scripts_and_other_origins(login: Login, held: str) -> None:
+    client = login()
+    for path in ("/", "/console/models/digits", f"/console/requests/{held}", "/console/requests/x"):
+        answer = client.get(path)
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy
+        assert not re.search(r"<script>|<style|\sstyle=|\son[a-z]+=|https?://", answer.text), path
+
+
+def test_a_session_ends_with_its_hour_and_with_its_key(login: Login, service: Service) -> None:
+    client = login()
+    value = client.cookies[COOKIE]
+    text, _, seal = value.rpartition(".")
+    key_id, session_id, ends = text.split(".")
+    for forged in (
+        f"{key_id}.{session_id}.{int(ends) + 1}.{seal}",
+        f"{'0' * 32}.{session_id}.{ends}.{seal}",
+        "",
+        "...",
+    ):
+        client.cookies.set(COOKIE, forged)
+        assert client.get("/").status_code == 401, forged
+        client.cookies.clear()
+    client.cookies.set(COOKIE, value)
+    assert client.get("/").status_code == 200
+    with service.database.write() as session:
+        revoke_key(session, key_id)
+    assert client.get("/").status_code == 401
+
+
+def test_a_session_is_over_after_an_hour_unless_a_page_is_opened(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.sessions.SESSION_SECONDS", -1)
+    assert login().get("/").status_code == 401
+    monkeypatch.undo()
+    client = login()
+    assert "set-cookie" in client.get("/").headers
+    assert "set-cookie" not in client.get("/", headers={"X-Refresh": "1"}).headers
+
+
+def test_the_session_reads_events_with_its_keys_scopes_and_opens_nothing_else(login: Login, service: Service) -> None:
+    with service.database.write() as session:
+        record(session, "default", "request.accepted", request_id="r" * 32)
+        record(session, "default", "version.published")
+    with service.database.write() as session:
+        integrate(session, Signer.of(service.settings))
+    client = login("deletions:read")
+    events = client.get("/v1/events", params={"seconds": 0}, headers={"Last-Event-ID": "-1"})
+    assert "request.accepted" in events.text and "version.published" not in events.text
+    assert login("audit:read").get("/v1/events").status_code == 403
+    client = login()
+    for path in ("/v1/models", "/v1/deletion-requests", "/v1/audit-log"):
+        assert client.get(path).status_code == 401, path
+    assert client.post("/v1/deletion-requests", json={"subject_id": "ada"}).status_code == 401
+
+
+def test_forms_reach_the_console_alone(client: TestClient) -> None:
+    answer = client.post("/v1/deletion-requests", data={"subject_id": "ada"}, headers={"Idempotency-Key": "k"})
+    assert (answer.status_code, answer.json()["code"]) == (415, "content_type")
+    assert client.post("/console/login", json={"key": "x"}).status_code == 415
+
+
+def test_a_key_sees_what_it_may_read_alone(login: Login, held: str) -> None:
+    overview = login("models:read").get("/").text
+    assert "digits" in overview and held not in overview and "audit log" not in overview
+    assert "may not read deletion requests" in overview
+    overview = login("deletions:read").get("/").text
+    assert held in overview and "may not read models" in overview and 'id="models"' not in overview
+    client = login("audit:read")
+    for path in ("/console/models/digits", f"/console/requests/{held}", f"/console/requests/{held}/certificate"):
+        assert client.get(path).status_code == 403, path
+    client = login(tenant_id="other")
+    assert "/console/models/digits" not in client.get("/").text
+    assert client.get("/console/models/digits").status_code == 404
+    assert client.get(f"/console/requests/{held}").status_code == 404
+
+
+def test_the_overview_shows_what_is_late_held_and_spent(login: Login, held: str, service: Service) -> None:
+    with service.database.write() as session:
+        model = session.scalars(select(Model)).one()
+        lineage = session.get_one(Lineage, model.lineage_id)
+        lineage.spent = 9_000_000
+        first = session.scalars(select(Version)).one()
+        report(session, model, "web", first)
+    publish(service, model, b"two")
+    page = login().get("/").text
+    assert re.search(r'<span class="value">1</span><span class="name">held', page)
+    assert re.search(r'<span class="value">0</span><span class="name">overdue', page)
+    assert "85.7 % spent" in page and "gauge low" in page
+    assert "version 2" in page and "1 on an old version" in page
+    assert re.search(r"in (27|28|29|30) d", page)
+    assert "the worker was lost while at it" in page
+
+
+def test_a_held_request_is_driven_on_by_who_may(login: Login, held: str, service: Service) -> None:
+    client = login("deletions:read")
+    page = client.get(f"/console/requests/{held}").text
+    assert "Drive on" not in page and "Cancel the request" not in page
+    sent = {"token": token_in(page)}
+    assert client.post(f"/console/requests/{held}/release", data=sent).status_code == 403
+    assert client.post(f"/console/requests/{held}/cancel", data=sent).status_code == 403
+    client = login("deletions:read", "models:admin")
+    page = client.get(f"/console/requests/{held}").text
+    assert client.post(f"/console/requests/{held}/release", data={"token": "0" * 64}).status_code == 403
+    after = client.post(f"/console/requests/{held}/release", data={"token": token_in(page)})
+    assert after.status_code == 200 and "badge queued" in after.text
+    assert client.post(f"/console/requests/{held}/release", data={"token": token_in(page)}).status_code == 409
+
+
+def test_a_request_is_cancelled_by_who_may(login: Login, held: str) -> None:
+    client = login("deletions:read", "deletions:write", "models:admin")
+    page = client.get(f"/console/requests/{held}").text
+    client.post(f"/console/requests/{held}/release", data={"token": token_in(page)})
+    after = client.post(f"/console/requests/{held}/cancel", data={"token": token_in(page)})
+    assert "badge cancelled" in after.text or after.status_code == 409
+
+
+def test_the_lookup_leads_to_the_request(login: Login, held: str) -> None:
+    client = login()
+    assert held in client.get("/console/requests", params={"id": f" {held.upper()} "}).text
+    for wrong in ("", "<script>", "0" * 32):
+        answer = client.get("/console/requests", params={"id": wrong})
+        assert answer.status_code == 404 and "<script>" not in answer.text
+
+
+def test_what_others_wrote_is_escaped(login: Login, held: str, service: Service) -> None:
+    evil = '<img src=x onerror="alert(1)">'
+    with service.database.write() as session:
+        model = session.scalars(select(Model)).one()
+        model.reason = evil
+        session.execute(update(Version).values(claim={"basis": evil, "statement": evil, "assumptions": [evil]}))
+        session.execute(update(Task).values(reason=evil, method=evil))
+    for path in ("/", "/console/models/digits", f"/console/requests/{held}"):
+        page = login().get(path).text
+        assert "<img" not in page
+        assert "&lt;img" in page
+
+
+class Outline(HTMLParser):
+    """Headings, landmarks, labelled inputs, and references to ids, of one page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.headings: list[int] = []
+        self.ids: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.tags.append((tag, given))
+        if re.fullmatch(r"h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+        if given.get("id"):
+            self.ids.append(str(given["id"]))
+
+
+def outline(page: str) -> Outline:
+    parsed = Outline()
+    parsed.feed(page)
+    return parsed
+
+
+def test_pages_are_sound_for_a_screen_reader(login: Login, held: str) -> None:
+    client = login()
+    texts = [client.get(path).text for path in ("/", "/console/models/digits", f"/console/requests/{held}")]
+    client.cookies.clear()
+    for text in [*texts, client.get("/").text]:
+        page = outline(text)
+        assert page.headings[0] == 1 and page.headings.count(1) == 1
+        assert all(after - before <= 1 for before, after in zip(page.headings, page.headings[1:], strict=False))
+        assert len(page.ids) == len(set(page.ids))
+        named = [given for _, given in page.tags if "aria-labelledby" in given]
+        assert {each["aria-labelledby"] for each in named} <= set(page.ids)
+        labels = {given.get("for") for tag, given in page.tags if tag == "label"}
+        inputs = {given.get("id") for tag, given in page.tags if tag == "input" and given.get("type") != "hidden"}
+        assert inputs <= labels
+        assert all(given.get("aria-label") or given.get("aria-hidden") for tag, given in page.tags if tag == "svg")
+        assert ("html", {"lang": "en"}) in page.tags
+        assert all(given.get("scope") for tag, given in page.tags if tag == "th")
+
+
+def grow(service: Service, count: int) -> None:
+    with service.database.write() as session:
+        for place in range(count):
+            record(session, "default", "hold.placed", hold=str(place))
+    with service.database.write() as session:
+        integrate(session, Signer.of(service.settings))
+
+
+def test_the_audit_log_is_verified_as_it_grows(service: Service) -> None:
+    watch = AuditWatch(service.settings)
+    assert watch.check(service.database).status == "empty"
+    for size in (3, 7):
+        grow(service, size - watch.check(service.database).size)
+        state = watch.check(service.database)
+        assert (state.status, state.checked, state.size) == ("verified", size, size)
+
+
+def edit(session: Any) -> None:
+    session.execute(update(AuditEntry).where(AuditEntry.log_index == 1).values(body="{}"))
+
+
+def remove(session: Any) -> None:
+    session.execute(delete(AuditEntry).where(AuditEntry.log_index == 1))
+
+
+def truncate(session: Any) -> None:
+    session.execute(delete(AuditEntry).where(AuditEntry.log_index >= 3))
+    session.execute(delete(TreeHead).where(TreeHead.size > 3))
+
+
+def erase(session: Any) -> None:
+    session.execute(delete(TreeHead))
+
+
+def resign(session: Any) -> None:
+    session.execute(update(TreeHead).values(note=func.replace(TreeHead.note, "expunge.local", "expunge.other")))
+
+
+@pytest.mark.parametrize("harm", [edit, remove, truncate, erase, resign])
+def test_a_log_that_was_tampered_with_is_told(
+    service: Service, harm: Callable[[Any], None], login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = login()
+    grow(service, 3)
+    grow(service, 2)
+    assert "verified" in client.get("/").text
+    with service.database.write() as session:
+        harm(session)
+    monkeypatch.setattr("service.console.watch._AGAIN_SECONDS", 0.0)  # the ten minutes are over
+    assert '<span class="value word">tampered</span>' in client.get("/").text
+
+
+def test_a_log_is_verified_in_parts(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.console.watch._STEP", 2)
+    grow(service, 5)
+    watch = AuditWatch(service.settings)
+    states = [watch.check(service.database) for _ in range(3)]
+    assert [(state.status, state.checked) for state in states] == [("checking", 2), ("checking", 4), ("verified", 5)]
+
+
+def test_spans_say_two_units_at_most() -> None:
+    cases = {0: "0 s", 59.9: "59 s", 60: "1 min", 3725: "1 h 2 min", 86_400: "1 d", 2_595_600: "30 d 1 h", -5: "0 s"}
+    assert {seconds: words.span(seconds) for seconds in cases} == cases
+
+
+def test_the_gauges_arc_runs_from_left_to_right() -> None:
+    assert plots.arc(0).endswith("8.00 50.00")
+    assert plots.arc(0.5).endswith("50.00 8.00")
+    assert plots.arc(1) == plots.arc(7) == "M 8 50 A 42 42 0 0 1 92.00 50.00"
+
+
+def test_steps_jump_where_the_value_changes() -> None:
+    drawn = plots.steps([(0, 0), (50, 5), (100, 10)], 10, 100, width=108, height=108)
+    assert drawn is not None
+    assert drawn.line == "4,104 54,104 54,54 104,54 104,4 104,4"
+    assert plots.steps([], 10, 1) is None and plots.line([(1, 1)], 0, 1) is None
+
+
+def test_an_expired_key_ends_its_session(login: Login, service: Service) -> None:
+    client = login()
+    with service.database.write() as session:
+        session.execute(update(ApiKey).values(expires_at=now(session)))
+    assert client.get("/").status_code == 401
+
+
+def test_logging_out_takes_the_cookie_away(login: Login) -> None:
+    client = login()
+    page = client.get("/").text
+    assert client.post("/console/logout", data={"token": "x"}).status_code == 403
+    assert client.post("/console/logout", data={"token": token_in(page)}).status_code == 401
+    assert client.get("/").status_code == 401
