@@ -17,6 +17,7 @@ from unlearning.certificate import Basis, Reference
 from unlearning.methods import NAMES
 
 SECOND = 1_000_000
+LARGEST_ORDERS = 10_000
 """moments and durations of the planner are whole microseconds"""
 
 
@@ -56,11 +57,20 @@ class Policy:
     which a method counts as working. ``cadence_seconds`` is the least time between releases.
     ``utility_tolerance`` is the greatest fall of holdout accuracy (a fraction) in one release, None for no gate.
     ``options`` are the method's own fields.
+
+    ``basis`` is how the distance to retraining shall be known; None takes ``exact`` or ``proved`` where the method has
+    it on this model, and ``none`` elsewhere: what is measured or estimated is asked for by name. ``alpha``, ``orders``
+    and ``sizes`` (increasing counts of people) belong to ``calibrated``; without sizes: 1, 2, 4, ... people, up to a
+    twentieth of them.
     """
 
     method: str
     fallback: str | None = None
     require: Basis = Basis.NONE
+    basis: Basis | None = None
+    alpha: float = 0.05
+    orders: int = 19
+    sizes: tuple[int, ...] = ()
     epsilon: float = 1.0
     delta: float = 1e-5
     sigma: float = 0.01
@@ -82,10 +92,24 @@ class Policy:
         if self.utility_tolerance is not None:
             _number("utility_tolerance", self.utility_tolerance, least=0, most=1)
         _seconds("cadence_seconds", self.cadence_seconds)
+        self._check_basis()
         if self.fallback == self.method:
             raise PolicyError("fallback", f"fallback is {self.fallback!r}, the method itself.", "Name another or none.")
         if self.charge > self.limit:
             raise PolicyError("sigma", *self._nothing_fits())
+
+    def _check_basis(self) -> None:
+        _number("alpha", self.alpha, above=0, below=1)
+        if not _whole(self.orders) or not 1 <= self.orders <= LARGEST_ORDERS:
+            what = f"orders is {_shown(self.orders)}."
+            raise PolicyError("orders", what, f"It must be a whole number from 1 to {LARGEST_ORDERS}.")
+        whole = all(_whole(size) and size >= 1 for size in self.sizes)
+        if not whole or list(self.sizes) != sorted({*self.sizes}):
+            what = f"sizes is {_shown(self.sizes)}."
+            raise PolicyError("sizes", what, "It must be increasing whole numbers, from 1 on.")
+        if self.basis is not None and not self.basis.satisfies(self.require):
+            what = f"basis is {self.basis.value} and require is {self.require.value}, which is stronger."
+            raise PolicyError("basis", what, "Ask for a basis that is at least as strong as the required one.")
 
     @property
     def charge(self) -> int:
@@ -116,6 +140,7 @@ class Policy:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, all fields."""
         record = asdict(self)
+        record["sizes"] = list(self.sizes)
         return {name: value.value if isinstance(value, StrEnum) else value for name, value in record.items()}
 
     @classmethod
@@ -147,15 +172,24 @@ def _read(name: str, value: object, methods: Collection[str]) -> Any:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise PolicyError(name, f"options is {_shown(value)}.", "It must be a JSON object of the method's fields.")
         return dict(value)
+    if name == "sizes":
+        if not isinstance(value, list | tuple):
+            raise PolicyError(name, f"sizes is {_shown(value)}.", "It must be a list of whole numbers.")
+        return tuple(value)
     return value
 
 
 _CHOICES: dict[str, type[StrEnum]] = {
     "require": Basis,
+    "basis": Basis,
     "granularity": Granularity,
     "reference": Reference,
     "on_exhausted": OnExhausted,
 }
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _one_of(name: str, value: object, allowed: Collection[str]) -> str:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from importlib import import_module
-from typing import Any, cast
+from dataclasses import dataclass
 
 import torch
 
-from unlearning.methods import NAMES
 from unlearning.policy import Policy
 from unlearning.problem import Problem
 from unlearning.protocol import Method, Refused
 from unlearning.recipe import Recipe, RecipeError
 from workers import recipes
+from workers.options import method_of
 from workers.workshop import Workshop
 
 
@@ -55,29 +53,8 @@ def build(workshop: Workshop, recipe: str, policy: Policy) -> Bench:
     return Bench(loaded.recipe, problem, method_of(policy), loaded.digest)
 
 
-def method_of(policy: Policy) -> Method:
-    """The policy's method with its options. Raises Refused for an option that the method lacks or rejects."""
-    if policy.method not in NAMES:
-        raise Refused(f"There is no method {policy.method!r}.", f"The methods are: {', '.join(NAMES)}.")
-    kind: Any = import_module(f"unlearning.methods.{policy.method}").METHOD
-    names = {field.name for field in fields(kind) if not field.metadata.get("secret")}  # a policy is not secret
-    options = _from_policy(policy, names) | dict(policy.options)
-    unknown = sorted(options.keys() - names)
-    if unknown:
-        raise Refused(f"{policy.method} has no option {unknown[0]!r}.", f"Its options are: {', '.join(sorted(names))}.")
-    try:
-        return cast(Method, kind(**options))
-    except (ValueError, TypeError) as error:
-        raise Refused(f"{policy.method} refused its options: {error}", "Correct them and register again.") from None
-
-
 def device_of(name: str) -> torch.device:
     """``auto`` is the first GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(name)
-
-
-def _from_policy(policy: Policy, names: set[str]) -> dict[str, Any]:
-    given = {"threshold": policy.threshold, "reference": policy.reference and policy.reference.value}
-    return {name: value for name, value in given.items() if name in names and value is not None}

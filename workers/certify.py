@@ -9,10 +9,13 @@ from torch import Tensor
 
 from service.crash import crash_point
 from unlearning import convex
-from unlearning.certificate import Basis, Claim, Reference
-from unlearning.policy import Policy
+from unlearning.calibration import Design
+from unlearning.certificate import Basis, Claim, Constant, Reference
+from unlearning.methods.rewind import Rewind
 from unlearning.problem import Problem
 from unlearning.protocol import Examples, Forgotten, Json, Refused, State
+from workers import words
+from workers.bases import constrained_of, descent_of, residual_of
 from workers.bench import Bench
 from workers.codec import admit
 from workers.noise import perturbed
@@ -20,34 +23,13 @@ from workers.noise import perturbed
 TIGHTEN = (4.0, 64.0, 1024.0)
 """the bound is aimed at the cap over these, one after the other"""
 
-ASSUMPTIONS = {
-    Basis.EXACT: (
-        "Nothing outside the training recipe was fitted on the deleted people: features, scaling and "
-        "hyperparameters belong to the reference as they are.",
-    ),
-    Basis.PROVED: (
-        "The objective is the recipe's mean data loss plus (weight_decay/2) ||w||^2 over every coordinate; it is "
-        "strongly convex, and the reference is its unique minimiser on the retained samples.",
-        "weight_decay, architecture, features, scaling, feature selection and sigma belong to the reference: nothing "
-        "of them was fitted on the deleted people.",
-        "The noise is drawn from the operating system's entropy, fresh at every release, and not kept.",
-    ),
-}
-SECRET_STATE = {
-    "recollection": ("The recollections of the people who are left depend on those who were deleted.",),
-    "mini": ("The weights of the training's last steps were trained on the people who were deleted.",),
-    "newton": ("The weights before noise depend on the deleted people, within the bound.",),
-    "retrain": (),
-    "rewind": ("The checkpoint that every release starts from was trained on everyone, the deleted people included.",),
-    "safe": (
-        "The trained weights, the gradient sums and the class moments that every release starts from depend on the "
-        "deleted people; in the mode keep their samples stay too.",
-    ),
-}
-
 
 class CapNotReached(RuntimeError):
-    """The proved bound stayed above the lineage's cap. A public bit: the release holds."""
+    """The bound stayed above the lineage's cap. A public bit: the release holds."""
+
+
+class Oversize(CapNotReached):
+    """More people would be forgotten than the calibration ever measured. Counts alone decide it."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +49,12 @@ class Terms:
     """n, the samples of the manifest"""
     releases: int
     """how many releases forgot somebody so far"""
+    holders: int = 0
+    """how many of them were forgotten so far"""
+    constants: tuple[Constant, ...] = ()
+    """of an estimated bound"""
+    design: Design | None = None
+    """of a calibrated one"""
 
 
 @dataclass(frozen=True)
@@ -75,6 +63,8 @@ class Size:
 
     samples: int = 0
     people: int = 0
+    holders: int = 0
+    """whom the method forgets; a candidate's first version also lacks people whom it never trained on"""
 
 
 @dataclass(frozen=True)
@@ -89,40 +79,15 @@ class Certified:
     evidence: dict[str, Json]
 
 
-def basis_of(policy: Policy, problem: Problem) -> Basis:
-    """The strongest basis that this model and method have. Raises Refused where the policy requires a stronger one."""
-    why = None if policy.method == "retrain" else _unproved(problem)
-    basis = Basis.EXACT if policy.method == "retrain" else Basis.PROVED if why is None else Basis.NONE
-    if basis.satisfies(policy.require):
-        return basis
-    what = f"The policy requires the basis {policy.require.value}; {policy.method} on this model has {basis.value}."
-    if why is None:
-        raise Refused(what, "Use retrain, or require less.")
-    raise Refused(f"{what} {why.what}", why.hint)
-
-
-def _unproved(problem: Problem) -> Refused | None:
-    """Why nothing can be proved about this problem; None where it can."""
-    try:
-        convex.require_strongly_convex(problem)
-    except Refused as why:
-        return why
-    if problem.training.converge is None:
-        return Refused("The training does not end in the minimiser.", "Set Training.converge, for example to 1e-8.")
-    return None
-
-
 def certify(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples | None, size: Size) -> Certified:
     """Bound, draw, measure and claim. The noise is drawn once, over the very bytes whose bound was computed.
 
-    Raises CapNotReached, Malformed (weights that are not finite), Refused (fewer than two classes left).
+    Raises CapNotReached, Malformed (weights that are not finite), Refused (fewer than two classes left, or a bound that
+    says nothing).
     """
-    state, evidence = forgotten.state, dict(forgotten.evidence)
-    if terms.basis is Basis.PROVED:
-        if retain is None:
-            raise ValueError("the basis proved reads the retained samples; they were not loaded")
-        weights, bound = within_cap(bench.problem.double(), state.weights, retain, terms)
-        state, evidence = replace(state, weights=weights), evidence | {"bound": bound}
+    weights, bound = bounded(bench, terms, forgotten, retain, size)
+    state = replace(forgotten.state, weights=weights)
+    evidence = dict(forgotten.evidence) | ({} if bound is None else {"bound": bound})
     crash_point("worker-after-compute")
     y = perturbed(state.weights, terms.sigma).to(bench.problem.dtype)
     crash_point("worker-after-noise")
@@ -138,6 +103,40 @@ def certify(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples |
         charge=charge,
         evidence=evidence,
     )
+
+
+def bounded(
+    bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples | None, size: Size
+) -> tuple[Tensor, float | None]:
+    """The weights that get noise, and the bound on their distance to retraining (None where nothing is computed).
+
+    Raises CapNotReached, Refused.
+    """
+    state = forgotten.state
+    if terms.design is not None:
+        _require_measured(terms.design, terms.holders + size.holders)
+    if terms.basis is Basis.PROVED and not isinstance(bench.method, Rewind):
+        if retain is None:
+            raise ValueError("the basis proved reads the retained samples; they were not loaded")
+        return within_cap(bench.problem.double(), state.weights, retain, terms)
+    if terms.basis not in (Basis.PROVED, Basis.ESTIMATED) or not size.holders:
+        return state.weights, None
+    bound = _distance(bench, terms, forgotten)
+    if bound > terms.delta_cap:
+        raise CapNotReached("the bound stayed above the cap")
+    return state.weights, bound
+
+
+def _distance(bench: Bench, terms: Terms, forgotten: Forgotten) -> float:
+    constants = {each.name: each.value for each in terms.constants} if terms.basis is Basis.ESTIMATED else None
+    if isinstance(bench.method, Rewind):
+        return descent_of(bench.problem, bench.method, forgotten.state, constants).require_useful()
+    return constrained_of(constants or {}, residual_of(forgotten.evidence)).require_useful()
+
+
+def _require_measured(design: Design, holders: int) -> None:
+    if holders > design.sizes[-1]:
+        raise Oversize(f"{holders} people in all would be forgotten and the calibration ends at {design.sizes[-1]}")
 
 
 def within_cap(problem: Problem, weights: Tensor, retain: Examples, terms: Terms) -> tuple[Tensor, float]:
@@ -177,6 +176,7 @@ def _claim(terms: Terms, charge: int, size: Size) -> Claim:
         limit=terms.limit,
         samples=size.samples,
         people=size.people,
-        assumptions=ASSUMPTIONS.get(terms.basis, ()),
-        secret_state=SECRET_STATE.get(terms.method, ("The method's own state depends on the deleted people.",)),
+        assumptions=words.assumptions(terms.basis, terms.method, terms.design),
+        constants=terms.constants,
+        secret_state=words.secret_state(terms.basis, terms.method),
     )

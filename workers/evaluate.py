@@ -30,8 +30,10 @@ from unlearning.problem import Problem
 from unlearning.protocol import Examples, ForgetSet, Forgotten, Method, Refused
 from unlearning.recipe import Recipe, RecipeError
 from workers import plots, recipes
-from workers.bench import Bench, device_of, method_of
-from workers.certify import CapNotReached, Size, Terms, basis_of, certify
+from workers.bases import basis_of
+from workers.bench import Bench, device_of
+from workers.certify import CapNotReached, Size, Terms, certify
+from workers.options import method_of
 
 ANY_EFFECTIVENESS = 1e9
 """evaluation measures what registration would refuse: that is what it is for"""
@@ -131,9 +133,9 @@ def _certifier(request: Request, methods: Mapping[str, Method]) -> Callable[...,
         problem: Problem, method: str, forgotten: Forgotten, *, forget: ForgetSet, retain: Examples, releases: int
     ) -> Certified:
         policy = request.policies[method]
-        terms = _terms(policy, basis_of(policy, problem), forgotten, count=count, releases=releases)
+        terms = _terms(policy, basis_of(policy, problem, methods[method]), forgotten, count=count, releases=releases)
         bench = Bench(request.recipe, problem, methods[method], digest="")
-        size = Size(len(forget.positions), len(forget.holders))
+        size = Size(len(forget.positions), len(forget.holders), len(forget.holders))
         try:
             made = certify(bench, terms, forgotten, retain, size)
         except CapNotReached:

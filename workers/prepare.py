@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -27,10 +27,12 @@ from unlearning.policy import Policy
 from unlearning.protocol import Examples, ForgetSet, Forgotten, Learned, Progress, Refused, State
 from unlearning.recipe import RecipeError
 from unlearning.training import learn
-from workers import claim, codec, manifest, state
+from workers import claim, codec, manifest, recipes, state
+from workers.bases import BOUNDED, basis_of, design_of, require_needs
 from workers.bench import Bench, build
-from workers.certify import CapNotReached, Certified, Size, Terms, basis_of, certify
+from workers.certify import CapNotReached, Certified, Size, Terms, certify
 from workers.erase import destroy_keys
+from workers.footing import basis_to_json, dry_run, establish
 from workers.jobs import Preparation
 from workers.keystore import BATCH, batches
 from workers.lease import fence
@@ -111,11 +113,14 @@ def make_ready(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Ca
     started = time.monotonic()
     with watch.phase("load"):
         bench = build(workshop, job.recipe, job.policy)
-        basis = basis_of(job.policy, bench.problem)
+        require_needs(job.policy, bench.method, bench.recipe)
+        basis = basis_of(job.policy, bench.problem, bench.method)
         everyone = manifest.entries(workshop.pepper, bench.recipe.samples, job.policy.granularity)
         _require_room(workshop, everyone)
         kept, left_out = _left_in(workshop, job, bench, everyone)
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device)
+        design = design_of(job.policy, len({entry.holder for entry in kept})) if basis is Basis.CALIBRATED else None
+        _require_readable(workshop, job, bench, basis, everyone)
         _freeze(workshop, job, bench, kept, everyone)
     crash_point("prepare-after-manifest")
     show = _Shown(workshop, job)
@@ -128,6 +133,10 @@ def make_ready(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Ca
     crash_point("prepare-after-rows")
     report = _report(made, bench, job) | {"seconds": round(time.monotonic() - started, 3)}
     terms = _register(workshop, job, basis, made, len(kept))
+    with watch.phase("bound"):
+        terms, found = establish(bench, replace(terms, design=design), examples, made, job.policy)
+    _freeze_basis(workshop, job, terms)
+    report |= found | {"dry_run": dry_run(bench, terms, made.weights)}
     bare = State(made.weights, made.tensors, made.facts)
     return Ready(bench, terms, examples, bare, Registered(report, left_out))
 
@@ -154,7 +163,8 @@ def _draft(workshop: Workshop, job: Preparation, ready: Ready, watch: Stopwatch,
         with watch.phase("forget"):
             forgotten, retain = _forget(workshop, job, ready, target)
     with watch.phase("certify"):
-        certified = certify(ready.bench, ready.terms, forgotten, retain, size)
+        forgot = replace(size, holders=len(target.holders))
+        certified = certify(ready.bench, ready.terms, forgotten, retain, forgot)
     with watch.phase("store"):
         checkpoint = workshop.store.put(checkpoint_of(ready.bench, certified))
         kept = state.keep(workshop, certified.state, certified.evidence)
@@ -198,6 +208,27 @@ def _forget(workshop: Workshop, job: Preparation, ready: Ready, target: Target) 
         generator(bench.problem.device),
     )
     return forgotten, retain
+
+
+def _require_readable(
+    workshop: Workshop, job: Preparation, bench: Bench, basis: Basis, everyone: Sequence[manifest.Entry]
+) -> None:
+    """Where releases read samples, see now that a second run of the recipe gives the same ones."""
+    reads = needs_retained(bench.method, basis) or needs_forgotten(bench.method)
+    if not reads:
+        return
+    again = manifest.entries(
+        workshop.pepper, recipes.load(workshop.recipes, job.recipe).recipe.samples, job.policy.granularity
+    )
+    now = {entry.sample: entry.content for entry in again}
+    missing = sum(1 for entry in everyone if entry.sample not in now)
+    changed = sum(1 for entry in everyone if now.get(entry.sample, entry.content) != entry.content)
+    if missing or changed:
+        raise Refused(
+            f"Run a second time, the recipe misses {missing} samples and changes {changed}. {job.policy.method} with "
+            f"the basis {basis.value} reads samples at every release.",
+            "Make the recipe repeatable, or choose recollection with the basis none, which reads none.",
+        )
 
 
 def _require_room(workshop: Workshop, everyone: Sequence[manifest.Entry]) -> None:
@@ -301,7 +332,7 @@ def _register(workshop: Workshop, job: Preparation, basis: Basis, made: State, c
         lineage.method, lineage.basis = policy.method, basis.value
         lineage.sigma, lineage.charge, lineage.budget = policy.sigma, budget.charge, budget.limit
         claims = basis is not Basis.NONE
-        lineage.delta_cap = policy.delta_cap if basis is Basis.PROVED else 0.0 if claims else None
+        lineage.delta_cap = policy.delta_cap if basis in BOUNDED else 0.0 if claims else None
         lineage.epsilon, lineage.delta = (policy.epsilon, policy.delta) if claims else (None, None)
         reference = reference_of(policy, made)
         lineage.manifest = (lineage.manifest or {}) | {"reference": reference.value, "vectors": bool(made.vectors)}
@@ -318,6 +349,14 @@ def _register(workshop: Workshop, job: Preparation, basis: Basis, made: State, c
         count=count,
         releases=0,
     )
+
+
+def _freeze_basis(workshop: Workshop, job: Preparation, terms: Terms) -> None:
+    """What every claim of the lineage rests on stands in its manifest: constants, and the calibration's design."""
+    with workshop.database.write() as session:
+        fence(session, job.lease)
+        lineage = session.get_one(Lineage, job.lineage_id)
+        lineage.manifest = (lineage.manifest or {}) | basis_to_json(terms)
 
 
 def reference_of(policy: Policy, made: State) -> Reference:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,16 +14,18 @@ from sqlalchemy.orm import Session
 from service import ledger
 from service.crash import crash_point
 from service.identity import new_id
-from service.records import Lineage, Version
+from service.records import Forgotten as ForgottenPosition
+from service.records import Lineage, Membership, Version
 from service.storage import Damaged
 from unlearning.certificate import Basis, Reference
 from unlearning.policy import Clock, Hold, Queue, Retrain, next_action
 from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Need, Refused, State
 from workers import manifest, recipes, state
 from workers.bench import Bench, Benches
-from workers.certify import CapNotReached, Certified, Size, Terms, certify
+from workers.certify import CapNotReached, Certified, Oversize, Size, Terms, certify
 from workers.codec import Malformed
 from workers.erase import destroy_keys, drop_superseded_state
+from workers.footing import basis_from_json
 from workers.jobs import AWAITING_RETRAIN, Claimed, Deletions
 from workers.needs import generator, needs_forgotten, needs_retained
 from workers.outcomes import Outcome, settle_without_version, withhold
@@ -35,8 +38,18 @@ from workers.stopwatch import Stopwatch
 from workers.workshop import Workshop
 
 RETRAIN_HELPS = frozenset(
-    {"partial_subject", "cap_not_reached", "environment_changed", "vectors_missing", "state_damaged", "method_refused"}
+    {
+        "beyond_calibration",
+        "cap_not_reached",
+        "environment_changed",
+        "method_refused",
+        "partial_subject",
+        "state_damaged",
+        "vectors_missing",
+    }
 )
+NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
+"""what a refused release measured (a residual, a bound) is computed from the deleted: the log tells the words alone"""
 PLANS = 5
 """a legal hold that appears while we compute makes us plan again, so often at most in one claim"""
 
@@ -126,14 +139,17 @@ def _compute(errand: Errand, head: Head, planned: Plan) -> tuple[Bench, Certifie
         with watch.phase("forget"):
             result = _forget(loaded)
         with watch.phase("certify"):
-            size = Size(len(planned.target.positions), planned.target.people)
+            target = planned.target
+            size = Size(len(target.positions), target.people, len(target.holders))
             return loaded.bench, certify(loaded.bench, head.terms, result, loaded.retain, size)
+    except Oversize:
+        raise Held("beyond_calibration") from None
     except CapNotReached:
         raise Held("cap_not_reached") from None
     except Malformed:
         raise Held("weights_not_finite") from None
     except Refused as error:
-        raise Held("method_refused", what=error.what) from None
+        raise Held("method_refused", what=NUMBERS.sub("#", error.what)) from None
     except manifest.Changed as error:
         raise Held("samples_changed", missing=error.missing, changed=error.changed) from None
 
@@ -200,6 +216,8 @@ def _head(session: Session, job: Deletions) -> Head:
         limit=lineage.budget,
         count=int(frozen["samples"]),
         releases=releases or 0,
+        holders=_holders_gone(session, lineage.id),
+        **basis_from_json(frozen),
     )
     return Head(
         terms=terms,
@@ -210,6 +228,13 @@ def _head(session: Session, job: Deletions) -> Head:
         libraries=frozen["libraries"],
         vectors=bool(frozen["vectors"]),
     )
+
+
+def _holders_gone(session: Session, lineage_id: int) -> int:
+    """How many holders were forgotten so far."""
+    gone = select(ForgottenPosition.position).where(ForgottenPosition.lineage_id == lineage_id)
+    count = select(func.count(Membership.holder.distinct()))
+    return session.scalar(count.where(Membership.lineage_id == lineage_id, Membership.position.in_(gone))) or 0
 
 
 def _require_budget(job: Deletions, head: Head, waiting: int) -> None:

@@ -17,7 +17,7 @@ from service.problems import Problem, not_found
 from service.records import BudgetEntry, Lineage, Model, Version
 from service.registration import NameTaken, register
 from unlearning.budget import epsilon_of, releases_left
-from unlearning.policy import Policy, PolicyError
+from unlearning.policy import LARGEST_ORDERS, Policy, PolicyError
 
 router = APIRouter(tags=["models"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
@@ -39,6 +39,10 @@ class Registration(BaseModel):
     method: Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,32}$")]
     fallback: Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,32}$")] | None = None
     require: _BASES | None = None
+    basis: _BASES | None = None
+    alpha: _Number | None = None
+    orders: Annotated[int, Field(strict=True, ge=1, le=LARGEST_ORDERS)] | None = None
+    sizes: Annotated[list[Annotated[int, Field(strict=True, ge=1)]], Field(max_length=100)] | None = None
     epsilon: _Number | None = None
     delta: _Number | None = None
     sigma: _Number | None = None

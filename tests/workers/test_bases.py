@@ -1,0 +1,197 @@
+"""Every method is offered with the bases it has; what cannot be had is refused with what would work."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from service.records import AuditEntry
+from tests.workers import meanwhile
+from tests.workers.worlds import World
+from unlearning.certificate import Basis, Claim
+from unlearning.methods import NAMES
+from unlearning.problem import Problem
+from workers import state
+from workers.recipes import load
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""what a basis needs does not depend on the database"""
+
+LOOSE = {"sigma": 10.0, "delta_cap": 1.0}
+FLOATING = {"feature_norm": 4.0, "precision": "float64", "fraction": 0.9}
+BALL = {"radius": 5.0, "threshold": None}
+SERVED: dict[str, tuple[str, str, dict[str, Any], Basis]] = {
+    "retrain": ("steps", "retrain", {}, Basis.EXACT),
+    "recollection of a trajectory": ("steps", "recollection", {}, Basis.NONE),
+    "recollection, converged": ("convex", "recollection", {}, Basis.PROVED),
+    "mini of a trajectory": ("steps", "mini", {}, Basis.NONE),
+    "mini, converged": ("convex", "mini", {}, Basis.PROVED),
+    "newton": ("ridge", "newton", {}, Basis.NONE),
+    "newton, converged": ("convex", "newton", {}, Basis.PROVED),
+    "rewind": ("steps", "rewind", {}, Basis.NONE),
+    "safe": ("steps", "safe", {}, Basis.NONE),
+    "safe, converged": ("convex", "safe", {}, Basis.PROVED),
+    "rewind, proved": ("descent", "rewind", {"options": FLOATING, **LOOSE}, Basis.PROVED),
+    "rewind, estimated": (
+        "descent",
+        "rewind",
+        {"basis": "estimated", "options": {"fraction": 0.9}, **LOOSE},
+        Basis.ESTIMATED,
+    ),
+    "newton, estimated": ("ridge", "newton", {"basis": "estimated", "options": BALL, **LOOSE}, Basis.ESTIMATED),
+    "a proof that is not wanted": ("convex", "newton", {"basis": "none"}, Basis.NONE),
+}
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_every_method_is_registered_and_carries_out_a_deletion_with_its_honest_basis(world: World, name: str) -> None:
+    recipe, method, policy, basis = SERVED[name]
+    model_id = world.live(recipe, method, **policy)
+    request = world.delete("p3")
+    world.work(model_id)
+    task = world.task(request)
+    assert (task.status, task.samples, task.method) == ("completed", 3, method), task.reason
+    claim = Claim.from_json(world.head(model_id).claim)
+    assert (claim.method, claim.basis, claim.releases) == (method, basis, 1)
+    assert claim.secret_state or basis is Basis.EXACT
+    assert world.lineage(model_id).spent == (world.lineage(model_id).charge if claim.limit and claim.delta_cap else 0)
+
+
+assert {method for _, method, _, _ in SERVED.values()} == set(NAMES)
+
+REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
+    "mini of imported weights": ("elsewhere", "mini", {}, ("trajectory", "newton", "rewind", "safe", "retrain")),
+    "recollection of imported weights": ("elsewhere", "recollection", {}, ("trajectory", "retrain")),
+    "an option of the wrong type": ("convex", "newton", {"options": {"damping": "much"}}, ("damping", "a number")),
+    "true is not a number": ("convex", "newton", {"options": {"steps": True}}, ("steps", "a whole number")),
+    "an option outside its range": ("convex", "newton", {"options": {"damping": -1}}, ("damping", "0 or more")),
+    "rewind of a converged model": ("convex", "rewind", {}, ("newton or retrain",)),
+    "a proof without a declared norm": ("descent", "rewind", {"basis": "proved"}, ("feature_norm",)),
+    "a proof for mini-batches": ("steps", "rewind", {"basis": "proved", "options": FLOATING}, ("full-batch",)),
+    "a declared norm that is too small": (
+        "descent",
+        "rewind",
+        {"basis": "proved", "options": {**FLOATING, "feature_norm": 0.1}, **LOOSE},
+        ("above feature_norm",),
+    ),
+    "a proof that says nothing": (
+        "descent",
+        "rewind",
+        {"basis": "proved", "options": {**FLOATING, "precision": "training"}, "delta_cap": 1e-9},
+        ("above delta_cap",),
+    ),
+    "warm is never exact": ("convex", "newton", {"basis": "exact"}, ("never exact", "retrain")),
+    "estimates for safe": ("steps", "safe", {"basis": "estimated"}, ("newton or rewind", "calibrated")),
+    "newton without a ball": ("ridge", "newton", {"basis": "estimated"}, ("radius",)),
+    "a vacuous estimate": (
+        "descent",
+        "newton",
+        {"basis": "estimated", "options": BALL, **LOOSE},
+        ("vacuous",),
+    ),
+    "an estimate is not taken unasked": ("ridge", "newton", {"require": "estimated"}, ("Ask for it",)),
+    "an undecayed bias": ("biased", "newton", {"basis": "proved"}, ("bias", "Decay every parameter")),
+    "calibrated by sample": ("steps", "newton", {"basis": "calibrated", "granularity": "sample"}, ("subject",)),
+    "calibrated, trained elsewhere": ("imported", "newton", {"basis": "calibrated"}, ("trained elsewhere",)),
+    "calibrated, shared samples": ("together", "newton", {"basis": "calibrated"}, ("belong to several",)),
+    "too few orders for alpha": ("steps", "newton", {"basis": "calibrated", "orders": 5}, ("at least 19",)),
+    "a grid that leaves nobody": ("steps", "newton", {"basis": "calibrated", "sizes": [12]}, ("Leave somebody",)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_choice_is_refused_at_preparation_with_what_would_work(world: World, name: str) -> None:
+    recipe, method, policy, words = REFUSED[name]
+    model_id = world.register(recipe, method, **policy)
+    world.work(model_id)
+    model = world.model(model_id)
+    assert model.status == "refused"
+    assert model.reason is not None
+    for word in words:
+        assert word in model.reason
+
+
+def test_a_recipe_that_gives_other_samples_the_second_time_is_refused_where_releases_read_them(world: World) -> None:
+    model_id = world.register("once", "newton")
+    world.work(model_id)
+    assert "misses 3 samples" in (world.model(model_id).reason or "")
+    assert "recollection" in (world.model(model_id).reason or "")
+
+
+def test_estimated_constants_are_listed_with_their_origin_and_one_digit(world: World) -> None:
+    model_id = world.live("ridge", "newton", basis="estimated", options=BALL, **LOOSE)
+    world.delete("p3")
+    world.work(model_id)
+    claim = Claim.from_json(world.head(model_id).claim)
+    constants = {constant.name: constant for constant in claim.constants}
+    assert set(constants) == {"C", "lambda", "mu", "M", "G"}
+    assert constants["C"].origin.startswith("option radius")
+    for name in ("mu", "M", "G"):
+        assert "measured" in constants[name].origin or "left on everyone" in constants[name].origin
+        assert constants[name].value == 0 or float(f"{constants[name].value:.0e}") == constants[name].value
+    assert any("nothing proves them" in sentence for sentence in claim.assumptions)
+    assert "They are not proved" in claim.statement
+
+
+def test_a_proved_rewind_lies_within_what_was_charged(world: World) -> None:
+    """Against a float64 retraining by plain gradient descent, written out here."""
+    model_id = world.live("descent", "rewind", options=FLOATING, **LOOSE)
+    report = world.lineage(model_id).report or {}
+    assert report["bound_of_one_sample"] <= LOOSE["delta_cap"] and report["samples_within_cap"] >= 3
+    world.delete("p3")
+    world.work(model_id)
+    secret = state.load(world.workshop, world.head(model_id).state, torch.device("cpu")).weights
+    assert secret.dtype == torch.float64
+    meanwhile.DROPPED.update({"s9", "s10", "s11"})
+    _, _, inputs, targets = meanwhile.people()
+    w = Problem(load(world.workshop.recipes, "descent").recipe).initial().double().reshape(2, 4)
+    for _ in range(60):
+        chances = torch.softmax(inputs.double() @ w.T, dim=1) - torch.nn.functional.one_hot(targets, 2)
+        w = w - 0.1 * (chances.T @ inputs.double() / len(inputs) + 0.2 * w)
+    assert 0 < float((secret - w.reshape(-1)).norm()) <= LOOSE["delta_cap"]
+
+
+def test_more_than_the_cap_covers_is_held_and_costs_nothing(world: World) -> None:
+    tight = {**LOOSE, "options": FLOATING}
+    roomy = world.live("descent", "rewind", name="roomy", **tight)
+    one = (world.lineage(roomy).report or {})["bound_of_one_sample"]
+    model_id = world.live("descent", "rewind", name="tight", **{**tight, "delta_cap": 3.5 * one})
+    assert (world.lineage(model_id).report or {})["samples_within_cap"] == 3
+    world.delete("p3", models=("tight",))
+    world.work(model_id)
+    assert world.head(model_id).number == 2
+    spent = world.lineage(model_id).spent
+    request = world.delete("p4", models=("tight",))
+    world.work(model_id)
+    assert (world.request(request).reason, world.lineage(model_id).spent) == ("cap_not_reached", spent)
+
+
+def test_the_dry_run_says_what_noise_costs_and_what_it_buys(world: World) -> None:
+    model_id = world.live("convex", "newton", sigma=0.01, delta_cap=1e-5)
+    rows = (world.lineage(model_id).report or {})["dry_run"]
+    assert [row["sigma"] for row in rows] == pytest.approx([0.001, 0.01, 0.1])
+    releases = [row["releases"] for row in rows]
+    lineage = world.lineage(model_id)
+    assert lineage.budget is not None and releases[1] == lineage.budget // lineage.charge
+    assert releases[0] < releases[1] < releases[2]
+    assert all(0 <= row["accuracy"] <= 1 for row in rows) and rows[0]["accuracy"] > 0.7
+
+
+def test_the_dry_run_shows_an_accuracy_that_noise_destroys(world: World) -> None:
+    model_id = world.live("convex", "newton", sigma=30.0, delta_cap=1e-2)
+    quiet, _, loud = (world.lineage(model_id).report or {})["dry_run"]
+    assert loud["releases"] > quiet["releases"]
+    assert loud["accuracy"] < 0.9
+
+
+def test_a_refused_release_tells_the_log_no_number(world: World) -> None:
+    model_id = world.live("descent", "newton", options={"threshold": None, "iterations": 1, "residual": 1e-12})
+    request = world.delete("p3")
+    world.work(model_id)
+    assert world.request(request).reason == "method_refused"
+    held = next(entry for entry in world.rows_of(AuditEntry) if entry.kind == "release.held")
+    what = json.loads(held.body)["what"]
+    assert "residual" in what and not any(letter.isdigit() for letter in what)

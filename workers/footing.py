@@ -1,0 +1,77 @@
+"""What a lineage's claims will stand on: settled once, before version 1, written into its manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from torch import Tensor
+
+from unlearning.budget import charge_of, releases_left
+from unlearning.calibration import Design
+from unlearning.certificate import Basis, Constant
+from unlearning.methods.rewind import Rewind
+from unlearning.policy import Policy
+from unlearning.protocol import Examples, Json, State
+from workers.bases import constants_of, require_useful
+from workers.bench import Bench
+from workers.certify import Terms
+from workers.noise import perturbed
+
+FACTORS = (0.1, 1.0, 10.0)
+"""of sigma, in the dry run"""
+DRAWS = 3
+
+
+def establish(
+    bench: Bench, terms: Terms, examples: Examples, made: State, policy: Policy
+) -> tuple[Terms, dict[str, Json]]:
+    """The terms with what an estimated claim rests on, and what registration reports of the bound.
+
+    Raises Refused where the bound is vacuous, or not even one sample fits under the cap.
+    """
+    descent = terms.basis is Basis.PROVED and isinstance(bench.method, Rewind)
+    if terms.basis is Basis.ESTIMATED:
+        terms = replace(terms, constants=constants_of(bench.problem, bench.method, examples, made))
+    if not descent and terms.basis is not Basis.ESTIMATED:
+        return terms, {}
+    return terms, require_useful(bench.problem, bench.method, made, policy.delta_cap, terms.constants)
+
+
+def dry_run(bench: Bench, terms: Terms, weights: Tensor) -> list[Json]:
+    """What sigma costs in holdout accuracy, and what it buys in releases; a larger cap buys what a smaller sigma does.
+
+    The accuracy is that of y, the mean of a few draws that are thrown away; version 1 costs nothing, and nobody is
+    deleted yet.
+    """
+    return [_row(bench, terms, weights, factor) for factor in FACTORS]
+
+
+def _row(bench: Bench, terms: Terms, weights: Tensor, factor: float) -> Json:
+    sigma = factor * terms.sigma
+    inputs, targets = (part.to(bench.problem.device) for part in bench.recipe.holdout)
+    draws = (perturbed(weights, sigma).to(bench.problem.dtype).to(bench.problem.device) for _ in range(DRAWS))
+    accuracy = sum(bench.problem.accuracy(y, inputs, targets) for y in draws) / DRAWS
+    capped = terms.basis not in (Basis.NONE, Basis.EXACT)
+    return {
+        "sigma": sigma,
+        "delta_cap": terms.delta_cap if capped else None,
+        "accuracy": accuracy,
+        "releases": releases_left(0, terms.limit, charge_of(terms.delta_cap, sigma)) if capped else None,
+    }
+
+
+def basis_to_json(terms: Terms) -> dict[str, Any]:
+    """The part of the manifest that ``basis_from_json`` reads."""
+    design = None if terms.design is None else asdict(terms.design) | {"sizes": list(terms.design.sizes)}
+    return {"constants": [asdict(constant) for constant in terms.constants], "design": design}
+
+
+def basis_from_json(frozen: Mapping[str, Any]) -> dict[str, Any]:
+    """``constants`` and ``design`` of the terms, from a lineage's manifest."""
+    design = frozen.get("design")
+    return {
+        "constants": tuple(Constant(**constant) for constant in frozen.get("constants", ())),
+        "design": None if design is None else Design(**design | {"sizes": tuple(design["sizes"])}),
+    }

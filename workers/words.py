@@ -1,0 +1,76 @@
+"""What a claim says in words: what it assumes, and what secret state still depends on the deleted people."""
+
+from __future__ import annotations
+
+import math
+
+from unlearning.calibration import Calibrated, Design
+from unlearning.certificate import Basis
+
+FITTED = (
+    "Architecture, features, scaling, feature selection, hyperparameters and sigma belong to the reference as they "
+    "are: nothing of them was fitted on the deleted people."
+)
+NOISE = "The noise is drawn from the operating system's entropy, fresh at every release, and not kept."
+CONVEX = (
+    "The objective is the recipe's mean data loss plus (weight_decay/2) ||w||^2 over every coordinate; it is strongly "
+    "convex, and the reference is its unique minimiser on the retained samples. weight_decay is the same."
+)
+DESCENT = (
+    "The reference is the same training (start, number of full-batch steps, step sizes, clipping) on the retained "
+    "samples, in exact arithmetic; the bound of a sample's features was declared, not fitted."
+)
+ESTIMATES = (
+    "The listed constants hold wherever the training, the retraining and the releases pass. Those that were measured "
+    "were seen at a few points only: nothing proves them.",
+    "The listed constants were measured on everyone, the deleted people included, and rounded to one digit. What they "
+    "tell by themselves is not covered.",
+)
+BALL = "The trained and the retrained model lie in the ball of radius C."
+REFERENCE = {
+    "rewind": "The reference is the same full-batch training, from the same start, on the retained samples.",
+    "newton": BALL,
+}
+
+NOISELESS = (
+    "The weights before noise, which are kept, depend on the deleted people as far as the bound allows; without a "
+    "bound, nobody knows how far."
+)
+SECRET_STATE = {
+    "recollection": (
+        "The recollections of the people who are left depend on those who were deleted.",
+        "The sum of the deleted people's recollections: a converged model keeps it by itself, a recorded training "
+        "keeps it added to the weights before noise. After a single deletion that sum is that person's vector.",
+    ),
+    "mini": ("The weights of the training's last steps were trained on the people who were deleted.",),
+    "newton": ("The weights before noise start from those that were trained on the deleted people.",),
+    "retrain": (),
+    "rewind": ("The checkpoint that every release starts from was trained on everyone, the deleted people included.",),
+    "safe": (
+        "The trained weights, the gradient sums and the class moments that every release starts from depend on the "
+        "deleted people; in the mode keep their samples stay too.",
+    ),
+}
+CALIBRATION = "The distances of the calibration were measured with everyone, the deleted people included."
+
+
+def assumptions(basis: Basis, method: str, design: Design | None) -> tuple[str, ...]:
+    """What the claim assumes; from the basis, the method and the design alone."""
+    if basis is Basis.NONE:
+        return ()
+    if basis is Basis.EXACT:
+        return (FITTED,)
+    if basis is Basis.PROVED:
+        return (DESCENT if method == "rewind" else CONVEX, FITTED, NOISE)
+    if basis is Basis.ESTIMATED:
+        return (REFERENCE[method], *ESTIMATES, FITTED, NOISE)
+    if design is None:
+        raise ValueError("a calibrated claim without its design")
+    return (*Calibrated(design, math.nan).assumptions(), FITTED, NOISE)
+
+
+def secret_state(basis: Basis, method: str) -> tuple[str, ...]:
+    """What is kept sealed and still depends on the deleted people."""
+    own = SECRET_STATE.get(method, ("The method's own state depends on the deleted people.",))
+    kept = () if basis is Basis.EXACT else (NOISELESS,)
+    return (*own, *kept, *((CALIBRATION,) if basis is Basis.CALIBRATED else ()))
