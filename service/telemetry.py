@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from sqlalchemy import ColumnElement, Select, case, func, select
 from sqlalchemy.orm import Session
 
 from service.auth import DEFAULT_TENANT
+from service.consumers import standing
 from service.db import Database, now
 from service.records import (
     AuditEntry,
@@ -46,7 +48,8 @@ class _Scrape:
 def render(database: Database) -> bytes:
     """The exposition text: this process's own metrics, then the database's. Raises Busy."""
     with database.read() as session:
-        metrics = [*_requests(session), *_releases(session), *_budgets(session), *_processes(session)]
+        parts = (_requests, _releases, _budgets, _consumers, _processes)
+        metrics = [metric for part in parts for metric in part(session)]
     registry = CollectorRegistry()
     registry.register(_Scrape(metrics))
     return generate_latest(REGISTRY) + generate_latest(registry)
@@ -72,19 +75,34 @@ def _requests(session: Session) -> Iterator[Metric]:
         "expunge_deletion_oldest_pending_seconds", "Age of the oldest unfinished task, from its receipt"
     )
     overdue = _per_model("expunge_requests_overdue", "Unfinished tasks whose statutory deadline is over")
+    held = _per_model("expunge_requests_held", "Tasks of a model that wait for an operator")
+    due = _per_model(
+        "expunge_deletion_next_due_timestamp_seconds", "The nearest statutory deadline of unfinished tasks"
+    )
+    stopped = func.sum(case((Task.status == "held", 1), else_=0))
     late = func.sum(case((DeletionRequest.due_at < at, 1), else_=0))
     waiting = (
-        select(_LABEL, func.count(Task.id), func.min(DeletionRequest.received_at), late)
+        select(
+            _LABEL,
+            func.count(Task.id),
+            func.min(DeletionRequest.received_at),
+            late,
+            stopped,
+            func.min(DeletionRequest.due_at),
+        )
         .select_from(Model)
         .outerjoin(Task, (Task.model_id == Model.id) & Task.status.in_(_OPEN))
         .outerjoin(DeletionRequest, DeletionRequest.id == Task.request_id)
         .group_by(_LABEL)
     )
-    for model, count, received_at, too_late in session.execute(waiting):
+    for model, count, received_at, too_late, stands, due_at in session.execute(waiting):
         pending.add_metric([model], count)
         oldest.add_metric([model], (at - received_at) / SECOND if received_at is not None else 0)
         overdue.add_metric([model], int(too_late or 0))
-    yield from (pending, oldest, overdue)
+        held.add_metric([model], int(stands or 0))
+        if due_at is not None:
+            due.add_metric([model], due_at / SECOND)
+    yield from (pending, oldest, overdue, held, due)
 
 
 def _releases(session: Session) -> Iterator[Metric]:
@@ -125,20 +143,44 @@ def _releases(session: Session) -> Iterator[Metric]:
     for model, (count, newest) in numbers.items():
         published.add_metric([model, "published"], count)
         head.add_metric([model], newest)
-    for model, count in session.execute(_withheld()):
-        published.add_metric([model, "withheld"], count)
+    for result, rows in (("withheld", _withheld()), ("failed", _failed())):
+        for model, count in session.execute(rows):
+            published.add_metric([model, result], count)
     yield from (forgotten, published, head)
 
 
 def _withheld() -> Select[Any]:
-    """Draws that were charged and then held by the utility gate."""
+    """Draws that were charged and then held by the utility gate; 0 for a model without any."""
     return (
-        select(_LABEL, func.count())
-        .join(Lineage, Lineage.model_id == Model.id)
-        .join(BudgetEntry, BudgetEntry.lineage_id == Lineage.id)
-        .where(BudgetEntry.version_id.is_(None))
+        select(_LABEL, func.count(BudgetEntry.id))
+        .select_from(Model)
+        .outerjoin(Lineage, Lineage.model_id == Model.id)
+        .outerjoin(BudgetEntry, (BudgetEntry.lineage_id == Lineage.id) & BudgetEntry.version_id.is_(None))
         .group_by(_LABEL)
     )
+
+
+def _failed() -> Select[Any]:
+    """Attempts at a release that ended in an error, as the audit log tells; 0 for a model without any."""
+    return (
+        select(_LABEL, func.count(AuditEntry.id))
+        .select_from(Model)
+        .outerjoin(AuditEntry, (AuditEntry.model_id == Model.id) & (AuditEntry.kind == "attempt.failed"))
+        .group_by(_LABEL)
+    )
+
+
+def _consumers(session: Session) -> Iterator[Metric]:
+    """Who still serves an old version, and who is silent."""
+    serving = GaugeMetricFamily(
+        "expunge_consumers", "Consumers of a model by their standing to its head", labels=["model", "standing"]
+    )
+    heads = select(_LABEL, Model, Version).join(Version, Version.id == Model.head_id)
+    for label, model, head in session.execute(heads):
+        counts = Counter(each["status"] for each in standing(session, model, head))
+        for status in ("current", "behind", "unknown"):
+            serving.add_metric([label, status], counts[status])
+    yield serving
 
 
 def _budgets(session: Session) -> Iterator[Metric]:

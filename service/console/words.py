@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from service.intake import instant
+from service.moments import instant
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 HAPPENINGS = {

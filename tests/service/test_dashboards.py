@@ -1,0 +1,137 @@
+"""What operators watch: promtool accepts /metrics and the rules, and every name in them is one that we export."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+import yaml
+from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import select, update
+
+from service.consumers import report
+from service.context import Service
+from service.db import now
+from service.identity import new_id
+from service.ledger import record
+from service.progress import settle
+from service.records import DeletionRequest, Heartbeat, Model, PhaseSeconds, Task, Version
+from tests.dashboards import FOLDER, dashboard, metrics_in, program, queries, rules
+from tests.service.worlds import live_model, publish
+
+SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+def busy(client: TestClient, service: Service) -> TestClient:
+    """An API with one of everything: a finished and a held request with deadlines, a failed attempt, a consumer."""
+    model = live_model(service)
+    for subject in ("ada", "bob"):
+        body = {"subject_id": subject, "regulation": "ccpa"}
+        assert client.post("/v1/deletion-requests", json=body, headers={"Idempotency-Key": subject}).status_code == 202
+    version = publish(service, model, b"two", samples=2)
+    with service.database.write() as session:
+        first, second = session.scalars(select(Task).order_by(Task.created_at, Task.id))
+        first.status, first.samples, first.version_id, first.method = "completed", 2, version.id, "recollection"
+        first.completed_at = now(session)
+        second.status, second.reason = "held", "worker_lost"
+        settle(session, [first.request_id, second.request_id])
+        record(session, "default", "attempt.failed", model_id=model.id, token=1, why="for the test")
+        report(session, model, "web", session.scalars(select(Version).where(Version.number == 1)).one())
+        session.add(Heartbeat(process=new_id(), kind="worker", software="1", started_at=1, beat_at=now(session)))
+        facts = {"model_id": model.id, "version_id": version.id, "method": "recollection", "created_at": 1}
+        session.add(PhaseSeconds(phase="forget", seconds=0.03, **facts))
+    return client
+
+
+def exported(client: TestClient) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    """Every sample of /metrics: name -> labels -> value."""
+    found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    for family in text_string_to_metric_families(client.get("/metrics").text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+@SQLITE
+def test_promtool_accepts_the_metrics(busy: TestClient) -> None:
+    text = busy.get("/metrics").text
+    done = subprocess.run([program("promtool"), "check", "metrics"], input=text, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("check", "config", "prometheus.yml"), ("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml")],
+)
+def test_promtool_accepts_the_configuration_and_the_rules_do_what_their_tests_say(command: tuple[str, ...]) -> None:
+    *words, file = command
+    done = subprocess.run([program("promtool"), *words, str(FOLDER / file)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "FAILED" not in done.stdout + done.stderr
+
+
+def test_every_rule_is_tested_with_an_alarm() -> None:
+    cases = yaml.safe_load((FOLDER / "alerts_test.yml").read_text())["tests"]
+    fired = {each["alertname"] for case in cases for each in case["alert_rule_test"] if each.get("exp_alerts")}
+    assert fired == {rule["alert"] for rule in rules()}
+
+
+@SQLITE
+def test_every_query_and_rule_names_metrics_that_are_exported(busy: TestClient) -> None:
+    names = exported(busy).keys() | {"up"}
+    expressions = [*queries(), *((rule["alert"], rule["expr"]) for rule in rules())]
+    assert len(expressions) > 25
+    for title, expression in expressions:
+        asked = metrics_in(expression)
+        assert asked, title
+        assert asked <= names, (title, asked - names)
+
+
+@SQLITE
+def test_a_query_for_a_metric_that_nobody_exports_would_be_found(busy: TestClient) -> None:
+    assert not metrics_in("sum(expunge_no_such_thing)") <= exported(busy).keys()
+
+
+def test_the_dashboard_has_its_rooms_and_no_two_panels_overlap() -> None:
+    panels = dashboard()["panels"]
+    rooms = [panel["title"].partition(":")[0] for panel in panels if panel["type"] == "row"]
+    assert rooms == ["Overview", "Per model", "Latency and its phases", "Budget", "Workers"]
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert place["x"] + place["w"] <= 24 and not cells & taken, panel["title"]
+        taken |= cells
+    assert len({panel["id"] for panel in panels}) == len(panels)
+
+
+def test_grafana_is_given_the_source_that_the_dashboard_reads() -> None:
+    provisioning = FOLDER / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
+    asked = {target["datasource"]["uid"] for panel in dashboard()["panels"] for target in panel.get("targets", ())}
+    assert asked == {source["uid"]}
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "expunge.yml").read_text())["providers"]
+    assert provider["options"]["path"] == "/etc/grafana/dashboards"
+
+
+@SQLITE
+def test_deadlines_holds_failures_and_consumers_are_metrics(busy: TestClient, service: Service) -> None:
+    ours = (("model", "digits"),)
+    before = exported(busy)
+    assert before["expunge_requests_held"][ours] == 1
+    assert before["expunge_publications_total"][*ours, ("result", "failed")] == 1
+    assert before["expunge_publications_total"][*ours, ("result", "withheld")] == 0
+    assert before["expunge_consumers"][*ours, ("standing", "behind")] == 1
+    assert before["expunge_consumers"][*ours, ("standing", "current")] == 0
+    with service.database.read() as session:
+        due = [row.due_at for row in session.scalars(select(DeletionRequest)) if row.status == "held"]
+    assert before["expunge_deletion_next_due_timestamp_seconds"][ours] == pytest.approx(due[0] / 1e6)
+    with service.database.write() as session:
+        session.execute(update(Task).values(status="completed"))
+        head = session.scalars(select(Version).where(Version.number == 2)).one()
+        report(session, session.scalars(select(Model)).one(), "web", head)
+    after = exported(busy)
+    assert ours not in after.get("expunge_deletion_next_due_timestamp_seconds", {})
+    assert after["expunge_consumers"][*ours, ("standing", "current")] == 1
