@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -10,41 +10,54 @@ from sqlalchemy.orm import Session
 from service.db import now
 from service.ledger import record
 from service.lineages import open_lineage
+from service.plans import AWAITING_RETRAIN, budget_of, candidate_of, measured_seconds, waiting_for_retrain
 from service.progress import settle
 from service.records import Lineage, Model, Task, Version
-from unlearning.budget import would_overspend
 from unlearning.certificate import Basis
 from unlearning.policy import OnExhausted, Policy
 from workers.batches import HOLD_AFTER
-from workers.jobs import AWAITING_RETRAIN, Retraining
+from workers.jobs import Retraining
+from workers.keystore import batches
 from workers.lease import give_back_beside, take_beside
 
 OPEN = ("queued", "running")
-REFUSED = "retrain_refused"
+SETTLED_AT_ONCE = 5_000
 
 
-def candidate(session: Session, model: Model) -> Lineage | None:
-    """The model's candidate, if one is planned or being built."""
-    query = select(Lineage).where(Lineage.model_id == model.id, Lineage.status == "candidate")
-    return session.scalars(query.order_by(Lineage.id.desc()).limit(1)).one_or_none()
+@dataclass(frozen=True)
+class Refusal:
+    """Why a candidate will not become head: in words, and in the word that its held tasks carry."""
+
+    what: str
+    hint: str
+    reason: str = "retrain_refused"
 
 
 def retrain_due(session: Session, model: Model) -> bool:
     """Whether a candidate waits to be built, or is to be planned."""
-    return candidate(session, model) is not None or _why(session, model, Policy.from_json(model.policy)) is not None
+    planned = candidate_of(session, model.id) is not None
+    return planned or _why(session, model, Policy.from_json(model.policy)) is not None
+
+
+def plan_retrain(session: Session, model: Model, note: str | None = None) -> Lineage | None:
+    """The model's candidate: the one that is planned, or a new one where a retrain is due; None where none is.
+
+    ``note`` is sealed: why the fallback was taken. The caller holds the model's row locked.
+    """
+    return candidate_of(session, model.id) or _plan(session, model, note)
 
 
 def claim_retrain(session: Session, model: Model, owner: str, at: int, lease_seconds: float) -> Retraining | None:
     """Take the lease of the model's candidate, planning one where it is due. None: none is, or others are at it."""
-    lineage = candidate(session, model) or _plan(session, model, at)
+    lineage = plan_retrain(session, model)
     if lineage is None:
         return None
     lease = take_beside(session, model.id, owner, at, lease_seconds)
     if lease is None:
         return None
     if lineage.attempts >= HOLD_AFTER:
-        what = f"worker_lost: {HOLD_AFTER} attempts ended without a result, the last in phase {lineage.phase}."
-        refuse_candidate(session, model, lineage, what, "Read the worker's log.")
+        what = f"{HOLD_AFTER} attempts ended without a result, the last in phase {lineage.phase}."
+        refuse_candidate(session, model, lineage, Refusal(what, "Read the worker's log.", "worker_lost"))
         return None
     lineage.attempts += 1
     record(session, model.tenant_id, "retrain.claimed", model_id=model.id, lineage=lineage.id, attempt=lineage.attempts)
@@ -59,24 +72,28 @@ def claim_retrain(session: Session, model: Model, owner: str, at: int, lease_sec
     )
 
 
-def refuse_candidate(session: Session, model: Model, lineage: Lineage, what: str, hint: str) -> None:
+def refuse_candidate(session: Session, model: Model, lineage: Lineage, why: Refusal) -> None:
     """The candidate will not become head. The old lineage stays; whoever waits for the retrain is held, visibly."""
     at = now(session)
     lineage.status, lineage.ended_at = "refused", at
-    lineage.report = (lineage.report or {}) | {"refused": {"what": what, "hint": hint}}
-    model.reason, model.due_at = f"The retrain was refused. {what} {hint}", None
+    lineage.report = (lineage.report or {}) | {"refused": {"what": why.what, "hint": why.hint}}
+    model.reason, model.due_at = f"The retrain was refused. {why.what} {why.hint}", None
     give_back_beside(session, model.id)
-    record(session, model.tenant_id, "retrain.refused", model_id=model.id, lineage=lineage.id, what=what)
-    waiting = select(Task).where(Task.model_id == model.id, Task.status == "queued")
-    if not exhausted(session, model):
-        waiting = waiting.where(Task.reason == AWAITING_RETRAIN)
-    tasks = session.scalars(waiting).all()
+    record(session, model.tenant_id, "retrain.refused", model_id=model.id, lineage=lineage.id, reason=why.reason)
+    tasks = session.scalars(select(Task).where(*waiting_for_retrain(model))).all()
     for task in tasks:
-        task.status, task.reason = "held", REFUSED
-    settle(session, [task.request_id for task in tasks])
+        task.status, task.reason = "held", why.reason
+    for batch in batches((task.request_id for task in tasks), SETTLED_AT_ONCE):
+        settle(session, batch)
 
 
-def _plan(session: Session, model: Model, at: int) -> Lineage | None:
+def note_of(lineage: Lineage) -> str | None:
+    """Why the fallback was taken, sealed; None where it was not."""
+    note = (lineage.manifest or {}).get("note")
+    return note if isinstance(note, str) else None
+
+
+def _plan(session: Session, model: Model, note: str | None) -> Lineage | None:
     """One plan for the whole queue, with what it is for and how long the last training took."""
     policy = Policy.from_json(model.policy)
     why = _why(session, model, policy)
@@ -92,8 +109,9 @@ def _plan(session: Session, model: Model, at: int) -> Lineage | None:
         delta_cap=policy.delta_cap,
         epsilon=policy.epsilon,
         delta=policy.delta,
-        report={"reason": why, "eta_seconds": _measured_seconds(session, model)},
-        created_at=at,
+        report={"reason": why, "eta_seconds": measured_seconds(session.get_one(Lineage, model.lineage_id))},
+        manifest={"note": note},
+        created_at=now(session),
     )
     open_lineage(session, lineage)
     record(session, model.tenant_id, "retrain.planned", model_id=model.id, lineage=lineage.id, **(lineage.report or {}))
@@ -121,11 +139,4 @@ def _why(session: Session, model: Model, policy: Policy) -> str | None:
 
 def exhausted(session: Session, model: Model) -> bool:
     """Whether the next release of the head's lineage does not fit into its budget."""
-    lineage = session.get_one(Lineage, model.lineage_id, populate_existing=True)
-    return would_overspend(lineage.spent, lineage.budget, lineage.charge)
-
-
-def _measured_seconds(session: Session, model: Model) -> float | None:
-    report: dict[str, Any] = session.get_one(Lineage, model.lineage_id).report or {}
-    seconds = report.get("seconds")
-    return float(seconds) if isinstance(seconds, int | float) else None
+    return budget_of(session.get_one(Lineage, model.lineage_id, populate_existing=True)).exhausted

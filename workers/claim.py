@@ -9,14 +9,14 @@ from sqlalchemy.orm import Session
 
 from service.db import Database, now
 from service.ledger import record
+from service.plans import budget_of, candidate_of, measured_seconds
 from service.progress import settle
 from service.records import DeletionRequest, Lineage, Model, Task, Version
-from unlearning.certificate import Basis
 from unlearning.policy import Clock, Nothing, Policy, Queue, Retrain, Wait, next_action
 from workers.batches import HOLD_AFTER, Choice, Waiting, choose
-from workers.candidate import candidate, claim_retrain
+from workers.candidate import claim_retrain
 from workers.jobs import AWAITING_RETRAIN, Claimed, Deletions, Preparation, Work
-from workers.lease import Lease, give_back, lock, take
+from workers.lease import SECOND, Lease, give_back, lock, take
 
 SERVED = ("live", "exhausted")
 BATCH_BYTES = 256 * 2**20
@@ -128,7 +128,7 @@ def _must_wait(session: Session, model: Model, lineage: Lineage, count: int, at:
         return True
     policy = Policy.from_json(model.policy)
     queue = _queue(session, model, policy, count)
-    action = next_action(policy, policy.budget(Basis(lineage.basis), lineage.spent), queue, Clock(at))
+    action = next_action(policy, budget_of(lineage), queue, _clock(lineage, at))
     if isinstance(action, Wait):
         model.due_at = action.until
     return isinstance(action, Wait | Nothing) or (isinstance(action, Retrain) and action.by == "retrain")
@@ -136,7 +136,7 @@ def _must_wait(session: Session, model: Model, lineage: Lineage, count: int, at:
 
 def _queue(session: Session, model: Model, policy: Policy, count: int) -> Queue:
     """What the planner is told; moments are read only where a cadence needs them."""
-    retraining = model.status == "exhausted" and candidate(session, model) is not None
+    retraining = model.status == "exhausted" and candidate_of(session, model.id) is not None
     if not policy.cadence_seconds:
         return Queue(waiting=count, retraining=retraining)
     due_at = session.scalar(
@@ -146,6 +146,11 @@ def _queue(session: Session, model: Model, policy: Policy, count: int) -> Queue:
     )
     released_at = session.scalar(select(Version.published_at).where(Version.id == model.head_id))
     return Queue(waiting=count, due_at=due_at, released_at=released_at, retraining=retraining)
+
+
+def _clock(lineage: Lineage, at: int) -> Clock:
+    """Now, and how long a retrain takes by the lineage's own training."""
+    return Clock(at, int((measured_seconds(lineage) or 0.0) * SECOND))
 
 
 def _limit(lineage: Lineage) -> int:

@@ -13,7 +13,7 @@ from service.crash import crash_point
 from service.db import Database, now
 from service.ledger import record
 from service.lineages import empty_lineage
-from service.records import Erasure, Lineage, Version
+from service.records import Certificate, Erasure, Lineage, Task, Version
 from service.storage import Store
 from workers.keystore import BATCH, KeyStore, batches
 
@@ -61,12 +61,22 @@ def drop_superseded_state(database: Database, private: Store, version_id: str | 
 
 
 def bury(database: Database) -> int:
-    """Drop what lineages that ended or were refused knew about people. Repeatable; the keeper does it too."""
+    """Drop what lineages that ended or were refused knew about people. Repeatable; the keeper does it too.
+
+    A lineage is kept while a certificate must still be issued that commits to its samples.
+    """
+    unissued = (
+        select(Certificate.request_id)
+        .join(Task, Task.request_id == Certificate.request_id)
+        .join(Version, Version.id == Task.version_id)
+        .where(Certificate.issued_at.is_(None), Version.lineage_id == Lineage.id)
+        .exists()
+    )
     with database.read() as session:
         over = session.scalars(
-            select(Lineage.id).where(
-                Lineage.status.in_(("ended", "refused")), or_(Lineage.phase.is_(None), Lineage.phase != EMPTIED)
-            )
+            select(Lineage.id)
+            .where(Lineage.status.in_(("ended", "refused")), ~unissued)
+            .where(or_(Lineage.phase.is_(None), Lineage.phase != EMPTIED))
         ).all()
     for lineage_id in over:
         with database.write() as session:

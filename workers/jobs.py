@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from service.plans import AWAITING_RETRAIN
 from unlearning.policy import Policy
 from workers.lease import Lease
-
-AWAITING_RETRAIN = "awaiting_retrain"
-"""the reason of a queued task that no release can serve: the retrain does"""
 
 
 @dataclass(frozen=True)
@@ -51,5 +49,7 @@ class Deletions(Job):
     head_id: str
     tasks: tuple[Claimed, ...]
 
+
+__all__ = ["AWAITING_RETRAIN", "Claimed", "Deletions", "Job", "Preparation", "Retraining", "Work"]
 
 Work: TypeAlias = Preparation | Deletions

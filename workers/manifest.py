@@ -70,15 +70,6 @@ def entries(pepper: Pepper, samples: Samples, granularity: Granularity) -> list[
     return found
 
 
-def admitted(everyone: Iterable[Entry], subjects: Set[str], samples: Set[str], protected: Set[str]) -> list[Entry]:
-    """The entries that no tombstone names, and ``protected`` samples. A sample goes with any of its subjects."""
-
-    def named(entry: Entry) -> bool:
-        return entry.sample in samples or not subjects.isdisjoint(entry.subjects)
-
-    return [entry for entry in everyone if entry.sample in protected or not named(entry)]
-
-
 def rows(lineage_id: int, pepper_id: str, kept: Iterable[Entry]) -> Iterator[dict[str, Any]]:
     """The membership rows; positions count the kept entries from 0."""
     for position, entry in enumerate(kept):

@@ -18,18 +18,25 @@ from service.identity import new_id
 from service.progress import settle
 from service.records import DeletionRequest, Lineage, Model, Task, Tombstone
 from service.webhooks import announce_exhaustion
-from workers.candidate import exhausted, retrain_due
+from workers.candidate import exhausted, plan_retrain, retrain_due
 from workers.jobs import AWAITING_RETRAIN, Claimed, Deletions, Job
+from workers.keystore import batches
 from workers.lease import SECOND, fence, give_back, give_back_beside
+
+SETTLED_AT_ONCE = 5_000
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a task: completed with so many samples, held, or queued again; and why if there is more to say."""
+    """What became of a task: completed with so many samples, held, or queued again; and why if there is more to say.
+
+    ``note`` is sealed, for operators: why the policy's fallback was taken.
+    """
 
     status: str
     samples: int | None = None
     reason: str | None = None
+    note: str | None = None
 
 
 def settle_without_version(
@@ -38,7 +45,7 @@ def settle_without_version(
     """End a claim that changes no weights: nothing to forget, or everything held. Costs nothing. Raises Stale."""
     with database.write() as session:
         model = fence(session, job.lease)
-        finish(session, job, model.head_id, outcomes)
+        finish(session, job, Published(model.head_id, job.policy.method), outcomes)
         record_outcomes(session, job, outcomes, facts)
         wrap_up(session, model, next_due(session, model))
 
@@ -52,7 +59,7 @@ def withhold(database: Database, job: Deletions, charge: int, outcomes: Mapping[
         model = fence(session, job.lease)
         if charge:
             ledger.charge(session, job.lineage_id, None, charge)
-        finish(session, job, model.head_id, outcomes)
+        finish(session, job, Published(model.head_id, job.policy.method), outcomes)
         record_outcomes(session, job, outcomes, {"withheld": reason, "charge": charge})
         note_exhaustion(session, model)
         wrap_up(session, model, next_due(session, model))
@@ -76,8 +83,16 @@ def give_up(database: Database, job: Job, why: str, pause_seconds: float) -> Non
         wrap_up(session, model, later)
 
 
-def finish(session: Session, job: Job, version_id: str | None, outcomes: Mapping[Claimed, Outcome]) -> None:
-    """Write each task's outcome, and what follows for its request."""
+@dataclass(frozen=True)
+class Published:
+    """What completed tasks point to: a version, and the method that made it."""
+
+    version_id: str | None
+    method: str
+
+
+def finish(session: Session, job: Job, made: Published, outcomes: Mapping[Claimed, Outcome]) -> None:
+    """Write each task's outcome, and what follows for its request; plan the retrain that any of them waits for."""
     at = ledger.recorded_at(session)
     changes = [
         {
@@ -85,8 +100,8 @@ def finish(session: Session, job: Job, version_id: str | None, outcomes: Mapping
             "status": outcome.status,
             "samples": outcome.samples,
             "reason": outcome.reason,
-            "method": job.policy.method if outcome.status == "completed" else None,
-            "version_id": version_id if outcome.status == "completed" else None,
+            "method": made.method if outcome.status == "completed" else None,
+            "version_id": made.version_id if outcome.status == "completed" else None,
             "completed_at": at if outcome.status == "completed" else None,
         }
         for task, outcome in outcomes.items()
@@ -94,13 +109,18 @@ def finish(session: Session, job: Job, version_id: str | None, outcomes: Mapping
     if changes:
         session.flush()
         session.execute(update(Task), changes)
-        settle(session, [task.request_id for task in outcomes])
+        for batch in batches((task.request_id for task in outcomes), SETTLED_AT_ONCE):
+            settle(session, batch)
+    if any(outcome.reason == AWAITING_RETRAIN for outcome in outcomes.values()):
+        notes = (outcome.note for outcome in outcomes.values() if outcome.note)
+        plan_retrain(session, session.get_one(Model, job.lease.model_id), next(notes, None))
 
 
 def record_outcomes(session: Session, job: Job, outcomes: Mapping[Claimed, Outcome], facts: Mapping[str, Any]) -> None:
     held = sorted(task.request_id for task, outcome in outcomes.items() if outcome.status == "held")
     reasons = sorted({outcome.reason for outcome in outcomes.values() if outcome.reason})
-    kind = "release.held" if held else "release.empty"
+    postponed = any(outcome.reason == AWAITING_RETRAIN for outcome in outcomes.values())
+    kind = "release.held" if held else "release.postponed" if postponed else "release.empty"
     ledger.record(
         session,
         job.tenant_id,
@@ -145,12 +165,18 @@ def queue_newcomers(session: Session, job: Deletions, model: Model, since: int) 
 
 
 def note_exhaustion(session: Session, model: Model) -> None:
-    """Say once, and visibly, that the next release does not fit any more."""
+    """Say once, and visibly, that the next release does not fit any more; plan the retrain that mends it.
+
+    One plan and one entry a model, however many requests wait: they need not be there yet.
+    """
     session.flush()
-    if model.status == "live" and exhausted(session, model):
-        model.status = "exhausted"
-        ledger.record(session, model.tenant_id, "budget.exhausted", model_id=model.id, lineage=model.lineage_id)
-        announce_exhaustion(session, model.lineage_id or 0)
+    if model.status != "live" or not exhausted(session, model):
+        return
+    model.status = "exhausted"
+    session.flush()
+    ledger.record(session, model.tenant_id, "budget.exhausted", model_id=model.id, lineage=model.lineage_id)
+    announce_exhaustion(session, model.lineage_id or 0)
+    plan_retrain(session, model)
 
 
 def next_due(session: Session, model: Model) -> int | None:

@@ -9,9 +9,9 @@ from sqlalchemy import ColumnElement, Select, select, union
 from sqlalchemy.orm import Session
 
 from service import tombstones
-from service.records import DeletionRequest, Forgotten, Hold, Membership, Tombstone
+from service.records import DeletionRequest, Forgotten, Hold, Lineage, Membership, Tombstone
 from unlearning.policy import Granularity
-from workers.jobs import Claimed, Deletions
+from workers.jobs import Claimed, Deletions, Job
 from workers.keystore import BATCH, batches
 
 
@@ -40,15 +40,47 @@ def plan(session: Session, job: Deletions, atomic: bool) -> Plan:
         session, job.tenant_id, job.model_name, job.lineage_id, [task.request_id for task in job.tasks]
     )
     named = {task: frozenset(found[task.request_id]) for task in job.tasks if task.request_id in found}
-    empty = {task: _why_empty(session, job, task) for task in job.tasks if task not in named}
+    empty = {task: why_empty(session, job, task) for task in job.tasks if task not in named}
     under_hold = held_positions(session, job.tenant_id, job.lineage_id)
     held = {task: "legal_hold" for task, positions in named.items() if positions & under_hold}
     forget = {task: positions for task, positions in named.items() if task not in held}
     if atomic and job.policy.granularity is Granularity.SUBJECT:
-        partial = _partial(session, job.lineage_id, forget)
-        held |= dict.fromkeys(partial, "partial_subject")
-        forget = {task: positions for task, positions in forget.items() if task not in partial}
+        torn = partial(session, job.lineage_id, {task.request_id: positions for task, positions in forget.items()})
+        held |= {task: "partial_subject" for task in forget if task.request_id in torn}
+        forget = {task: positions for task, positions in forget.items() if task not in held}
     return Plan(forget, empty, held, target_of(session, job.lineage_id, frozenset().union(*forget.values())))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What all tombstones name in a lineage and is not forgotten yet, by request, and what of it must stay for now."""
+
+    named: Mapping[str, frozenset[int]]
+    protected: frozenset[int]
+    """under a legal hold"""
+    partial: frozenset[str]
+    """requests for part of a holder whose vector goes whole or not at all"""
+    later: frozenset[str]
+    """requests that can still be cancelled"""
+
+    @property
+    def going(self) -> frozenset[int]:
+        """The positions to forget now."""
+        stay = self.partial | self.later
+        free = (p for request, p in self.named.items() if request not in stay and p.isdisjoint(self.protected))
+        return frozenset().union(*free)
+
+
+def asked(session: Session, job: Job, later: frozenset[str] = frozenset()) -> Asked:
+    """Read every tombstone that concerns the lineage of the job."""
+    found = tombstones.positions(session, job.tenant_id, job.model_name, job.lineage_id)
+    named = {request: frozenset(positions) for request, positions in found.items()}
+    protected = held_positions(session, job.tenant_id, job.lineage_id)
+    torn: frozenset[str] = frozenset()
+    if job.policy.granularity is Granularity.SUBJECT and _has_vectors(session, job.lineage_id):
+        free = {r: p for r, p in named.items() if r not in later and p.isdisjoint(protected)}
+        torn = partial(session, job.lineage_id, free)
+    return Asked(named, protected, torn, later)
 
 
 def target_of(session: Session, lineage_id: int, positions: Iterable[int]) -> Target:
@@ -82,7 +114,7 @@ def forgotten(session: Session, lineage_id: int) -> frozenset[int]:
     return frozenset(session.scalars(select(Forgotten.position).where(Forgotten.lineage_id == lineage_id)))
 
 
-def _why_empty(session: Session, job: Deletions, task: Claimed) -> str:
+def why_empty(session: Session, job: Job, task: Claimed) -> str:
     """``already_forgotten`` where the lineage knew the request's samples, ``no_match`` where it never did."""
     request = session.get_one(DeletionRequest, task.request_id)
     samples = session.scalars(
@@ -95,23 +127,26 @@ def _why_empty(session: Session, job: Deletions, task: Claimed) -> str:
     return "already_forgotten" if known else "no_match"
 
 
-def _partial(session: Session, lineage_id: int, forget: Mapping[Claimed, frozenset[int]]) -> frozenset[Claimed]:
-    """The tasks that would take only part of some holder's samples, even together with the rest of the batch."""
-    if not _named_by_sample(session, [task.request_id for task in forget]):
+def partial(session: Session, lineage_id: int, named: Mapping[str, frozenset[int]]) -> frozenset[str]:
+    """The requests that would take only part of some holder's samples, even together with the others."""
+    if not _named_by_sample(session, named):
         return frozenset()
     gone = forgotten(session, lineage_id)
-    partial: set[Claimed] = set()
+    torn: set[str] = set()
     while True:
-        left = {task: positions for task, positions in forget.items() if task not in partial}
+        left = {request: positions for request, positions in named.items() if request not in torn}
         going = frozenset().union(*left.values())
         holders = target_of(session, lineage_id, going).holders
-        torn = _positions_of(session, lineage_id, holders) - going - gone
-        torn_holders = set(target_of(session, lineage_id, torn).holders)
-        split = _positions_of(session, lineage_id, torn_holders)
-        found = {task for task, positions in left.items() if positions & split}
+        staying = _positions_of(session, lineage_id, holders) - going - gone
+        split = _positions_of(session, lineage_id, target_of(session, lineage_id, staying).holders)
+        found = {request for request, positions in left.items() if positions & split}
         if not found:
-            return frozenset(partial)
-        partial |= found
+            return frozenset(torn)
+        torn |= found
+
+
+def _has_vectors(session: Session, lineage_id: int) -> bool:
+    return bool((session.get_one(Lineage, lineage_id).manifest or {}).get("vectors"))
 
 
 def _named_by_sample(session: Session, request_ids: Iterable[str]) -> bool:

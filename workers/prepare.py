@@ -7,9 +7,8 @@ them too: a refused model has nothing but its reason.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -17,14 +16,13 @@ import torch
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from service import tombstones
 from service.crash import crash_point
 from service.db import Database
 from service.identity import new_id
-from service.records import DeletionRequest, Hold, Lineage, Membership, Model, Recollection, Tombstone, Version
+from service.records import Lineage, Membership, Model, Recollection, Version
 from unlearning.certificate import Basis, Reference
 from unlearning.policy import Policy
-from unlearning.protocol import Examples, ForgetSet, Forgotten, Learned, Progress, Refused, State
+from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Learned, Progress, Refused, State
 from unlearning.recipe import RecipeError
 from unlearning.training import learn
 from workers import claim, codec, manifest, recipes, state
@@ -38,13 +36,21 @@ from workers.keystore import BATCH, batches
 from workers.lease import fence
 from workers.needs import generator, needs_forgotten, needs_retained
 from workers.patience import patiently
-from workers.plan import Target, held_positions, target_of
-from workers.publish import Draft, HoldAppeared, Registered, TombstoneAppeared, publish_first
+from workers.plan import Target, asked, target_of
+from workers.publish import (
+    Departure,
+    Draft,
+    HoldAppeared,
+    Registered,
+    TombstoneAppeared,
+    Unusable,
+    publish_first,
+)
+from workers.roster import admit, require_room
 from workers.stopwatch import Stopwatch
 from workers.workshop import Workshop
 
 PROGRESS_SECONDS = 0.5
-SQLITE_PEOPLE = 100_000
 
 
 @dataclass(frozen=True)
@@ -62,11 +68,15 @@ class Ready:
 class Ending:
     """How a lineage that was made ready comes into service, or does not."""
 
-    publish: Callable[[Database, Draft, Registered], None]
-    leaving: Callable[[Session, Target], Size]
-    """how many leave the served model with its first version, given what the method forgot"""
+    look: Callable[[Session], Departure]
+    """who leaves the served model with the lineage's first version, as the database stands"""
+    terms: Callable[[Terms, Departure], Terms]
+    """what that version may claim"""
+    publish: Callable[[Database, Draft, Registered, Departure], None]
     refuse: Callable[[Session, str, str], None]
     learn: Callable[..., Learned]
+    evidence: Mapping[str, Json] = field(default_factory=dict)
+    """sealed with the first version's state"""
 
 
 def prepare(workshop: Workshop, job: Preparation, watch: Stopwatch) -> None:
@@ -80,9 +90,14 @@ def ending_of(job: Preparation) -> Ending:
     def refuse(session: Session, what: str, hint: str) -> None:
         claim.refuse(session, session.get_one(Model, job.lease.model_id), lineage_of(session, job), what, hint)
 
+    def look(session: Session) -> Departure:
+        target = target_of(session, job.lineage_id, asked(session, job).going)
+        return Departure(target, Size(len(target.positions), target.people))
+
     return Ending(
-        publish=lambda database, draft, registered: publish_first(database, job, draft, registered),
-        leaving=lambda _, target: Size(len(target.positions), target.people),
+        look=look,
+        terms=lambda terms, _: terms,
+        publish=lambda database, draft, registered, _: publish_first(database, job, draft, registered),
         refuse=refuse,
         learn=learn,
     )
@@ -90,15 +105,15 @@ def ending_of(job: Preparation) -> Ending:
 
 def build_lineage(workshop: Workshop, job: Preparation, watch: Stopwatch, ending: Ending) -> None:
     """Start clean, make the lineage ready, bring it into service; or refuse, and leave nothing half done."""
-    _clean(workshop, job)
+    clean(workshop, job)
     try:
         ready = make_ready(workshop, job, watch, ending.learn)
         bring_into_service(workshop, job, ready, watch, ending)
     except (Refused, RecipeError, CapNotReached, codec.Malformed) as error:
-        _clean(workshop, job)
+        clean(workshop, job)
         with workshop.database.write() as session:
             fence(session, job.lease)
-            ending.refuse(session, *_reason(error))
+            ending.refuse(session, *reason_of(error))
     else:
         destroy_keys(workshop.database, workshop.keys)
 
@@ -116,8 +131,8 @@ def make_ready(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Ca
         require_needs(job.policy, bench.method, bench.recipe)
         basis = basis_of(job.policy, bench.problem, bench.method)
         everyone = manifest.entries(workshop.pepper, bench.recipe.samples, job.policy.granularity)
-        _require_room(workshop, everyone)
-        kept, left_out = _left_in(workshop, job, bench, everyone)
+        require_room(workshop, everyone)
+        kept, left_out = admit(workshop, job, bench, everyone)
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device)
         design = design_of(job.policy, len({entry.holder for entry in kept})) if basis is Basis.CALIBRATED else None
         _require_readable(workshop, job, bench, basis, everyone)
@@ -145,19 +160,34 @@ def bring_into_service(workshop: Workshop, job: Preparation, ready: Ready, watch
     """Publish; whoever asked meanwhile is forgotten first, and then it is tried again."""
     while True:
         with workshop.database.read() as session:
-            target = _waiting_target(session, job)
-            size = ending.leaving(session, target)
-        draft = _draft(workshop, job, ready, watch, (target, size))
+            departure = ending.look(session)
+        claimed = replace(ready, terms=ending.terms(ready.terms, departure))
+        draft = _draft(workshop, job, claimed, watch, (departure, ending.evidence))
         try:
-            patiently(partial(ending.publish, workshop.database, draft, ready.registered))
+            patiently(partial(ending.publish, workshop.database, draft, ready.registered, departure))
             return
         except (TombstoneAppeared, HoldAppeared):
-            workshop.private.delete(draft.state.digest)
-            workshop.store.delete(draft.checkpoint.digest)
+            _throw_away(workshop, draft)
+        except Unusable:
+            _throw_away(workshop, draft)
+            raise
 
 
-def _draft(workshop: Workshop, job: Preparation, ready: Ready, watch: Stopwatch, going: tuple[Target, Size]) -> Draft:
-    target, size = going
+def _throw_away(workshop: Workshop, draft: Draft) -> None:
+    """Delete the files of a draft that was not published."""
+    workshop.private.delete(draft.state.digest)
+    workshop.store.delete(draft.checkpoint.digest)
+
+
+def _draft(
+    workshop: Workshop,
+    job: Preparation,
+    ready: Ready,
+    watch: Stopwatch,
+    going: tuple[Departure, Mapping[str, Json]],
+) -> Draft:
+    departure, evidence = going
+    target, size = departure.target, departure.size
     forgotten, retain = Forgotten(ready.state), ready.examples
     if target.positions:
         with watch.phase("forget"):
@@ -167,12 +197,12 @@ def _draft(workshop: Workshop, job: Preparation, ready: Ready, watch: Stopwatch,
         certified = certify(ready.bench, ready.terms, forgotten, retain, forgot)
     with watch.phase("store"):
         checkpoint = workshop.store.put(checkpoint_of(ready.bench, certified))
-        kept = state.keep(workshop, certified.state, certified.evidence)
+        kept = state.keep(workshop, certified.state, certified.evidence | dict(evidence))
     return Draft(
         version_id=new_id(),
         checkpoint=checkpoint,
         state=kept,
-        method=job.policy.method,
+        method=ready.terms.method,
         claim=certified.claim,
         accuracy=certified.accuracy,
         charge=certified.charge,
@@ -231,64 +261,6 @@ def _require_readable(
         )
 
 
-def _require_room(workshop: Workshop, everyone: Sequence[manifest.Entry]) -> None:
-    people = len({subject for entry in everyone for subject in entry.subjects})
-    if workshop.database.dialect == "sqlite" and people > SQLITE_PEOPLE:
-        raise Refused(
-            f"The recipe names {people} people; on SQLite at most {SQLITE_PEOPLE} are served.",
-            "Set EXPUNGE_DATABASE_URL to a PostgreSQL database.",
-        )
-
-
-def _left_in(
-    workshop: Workshop, job: Preparation, bench: Bench, everyone: Sequence[manifest.Entry]
-) -> tuple[list[manifest.Entry], dict[str, int]]:
-    """Who is trained on, and how many samples each request keeps out.
-
-    Imported weights were trained on everyone: there nobody can be left out, and the method forgets them instead.
-    """
-    if bench.recipe.weights is not None:
-        return list(everyone), {}
-    with workshop.database.read() as session:
-        stones = _tombstones(session, job)
-        protected = _protected(session, job, everyone)
-    subjects = {stone.subject_digest for stone in stones if stone.subject_digest}
-    samples = {stone.sample_digest for stone in stones if stone.sample_digest}
-    kept = manifest.admitted(everyone, subjects, samples, protected)
-    if not kept:
-        raise Refused("Everyone in the recipe asked to be forgotten.", "Register the model with other data.")
-    left = set(range(len(everyone))) - {entry.index for entry in kept}
-    named = Counter(name for index in left for name in (*everyone[index].subjects, everyone[index].sample))
-    left_out: Counter[str] = Counter()
-    for stone in stones:
-        left_out[stone.request_id] += named[stone.subject_digest or stone.sample_digest or ""]
-    return kept, {request: count for request, count in left_out.items() if count}
-
-
-def _protected(session: Session, job: Preparation, everyone: Sequence[manifest.Entry]) -> frozenset[str]:
-    """The samples that a legal hold in force keeps in the training."""
-    holds = session.scalars(select(Hold).where(Hold.tenant_id == job.tenant_id, Hold.released_at.is_(None))).all()
-    names = {hold.subject_digest or hold.sample_digest for hold in holds}
-    return frozenset(entry.sample for entry in everyone if not names.isdisjoint((*entry.subjects, entry.sample)))
-
-
-def _tombstones(session: Session, job: Preparation) -> list[Tombstone]:
-    """The tombstones in force that concern this model."""
-    rows = session.execute(
-        select(Tombstone, DeletionRequest.models)
-        .join(DeletionRequest, DeletionRequest.id == Tombstone.request_id)
-        .where(Tombstone.tenant_id == job.tenant_id, Tombstone.lifted_at.is_(None))
-    )
-    return [stone for stone, models in rows if models is None or job.model_name in models]
-
-
-def _waiting_target(session: Session, job: Preparation) -> Target:
-    """Who asked while the model was trained, as far as is known now; publishing looks again."""
-    named = tombstones.positions(session, job.tenant_id, job.model_name, job.lineage_id)
-    going = frozenset().union(*named.values()) - held_positions(session, job.tenant_id, job.lineage_id)
-    return target_of(session, job.lineage_id, going)
-
-
 def _freeze(
     workshop: Workshop,
     job: Preparation,
@@ -308,7 +280,8 @@ def _freeze(
     }
     with workshop.database.write() as session:
         fence(session, job.lease)
-        session.get_one(Lineage, job.lineage_id).manifest = summary
+        lineage = session.get_one(Lineage, job.lineage_id)
+        lineage.manifest = (lineage.manifest or {}) | summary
     for batch in batches(manifest.rows(job.lineage_id, workshop.pepper.id, kept), BATCH * 4):
         with workshop.database.write() as session:
             fence(session, job.lease)
@@ -375,7 +348,7 @@ def _report(made: State, bench: Bench, job: Preparation) -> dict[str, Any]:
     return report | {"dimension": bench.problem.dimension, "attempts": job.attempt}
 
 
-def _clean(workshop: Workshop, job: Preparation) -> None:
+def clean(workshop: Workshop, job: Preparation) -> None:
     """Delete everything that an earlier attempt left: rows, and their keys."""
     with workshop.database.write() as session:
         fence(session, job.lease)
@@ -386,7 +359,7 @@ def _clean(workshop: Workshop, job: Preparation) -> None:
     workshop.keys.destroy_lineage(job.lineage_id)
 
 
-def _reason(error: Exception) -> tuple[str, str]:
+def reason_of(error: Exception) -> tuple[str, str]:
     if isinstance(error, Refused | RecipeError):
         return error.what, error.hint
     if isinstance(error, CapNotReached):

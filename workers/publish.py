@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
-from service import ledger, tombstones
+from service import ledger
 from service.crash import crash_point
 from service.db import Database, now
 from service.records import (
@@ -33,8 +33,8 @@ from workers.certify import Size
 from workers.jobs import Claimed, Deletions, Job, Preparation
 from workers.keystore import BATCH, batches
 from workers.lease import SECOND, Stale, fence
-from workers.outcomes import Outcome, finish, next_due, note_exhaustion, queue_newcomers, wrap_up
-from workers.plan import Target, held_positions
+from workers.outcomes import Outcome, Published, finish, next_due, note_exhaustion, queue_newcomers, wrap_up
+from workers.plan import Asked, Target, asked, held_positions
 from workers.state import drop_vectors
 
 HOUR = 3600 * SECOND
@@ -45,7 +45,11 @@ class HoldAppeared(RuntimeError):
 
 
 class TombstoneAppeared(RuntimeError):
-    """Somebody asked to be forgotten while version 1 was computed. Nothing was written."""
+    """Somebody asked to be forgotten while a lineage's first version was drafted. Nothing was written."""
+
+
+class Unusable(RuntimeError):
+    """A draft that must not be published. Nothing was written."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,14 @@ class Draft:
 
 
 @dataclass(frozen=True)
+class Departure:
+    """Who leaves with a lineage's first version: what the method still forgets, and how many go in all."""
+
+    target: Target
+    size: Size
+
+
+@dataclass(frozen=True)
 class Registered:
     """What preparation adds to the lineage when version 1 is published."""
 
@@ -84,7 +96,7 @@ def publish(database: Database, job: Deletions, draft: Draft, outcomes: Mapping[
         require_no_hold(session, job, draft.target)
         parent = session.get_one(Version, model.head_id)
         make_version(session, job, draft, parent, sample_digests(session, job.lineage_id, draft.target.positions))
-        finish(session, job, draft.version_id, outcomes)
+        finish(session, job, Published(draft.version_id, draft.method), outcomes)
         queue_newcomers(session, job, model, parent.published_at - HOUR)
         note_exhaustion(session, model)
         wrap_up(session, model, next_due(session, model))
@@ -108,15 +120,17 @@ def publish_first(database: Database, job: Preparation, draft: Draft, registered
         model = fence(session, job.lease)
         _require_head(model, None)
         require_no_hold(session, job, draft.target)
-        named = tombstones.positions(session, job.tenant_id, job.model_name, job.lineage_id)
-        require_all_forgotten(session, job, draft, named)
+        found = asked(session, job)
+        missing = found.going.difference(draft.target.positions)
+        if missing:
+            raise TombstoneAppeared(f"{len(missing)} more samples must be forgotten first")
         lineage = session.get_one(Lineage, job.lineage_id)
         lineage.status, lineage.progress, lineage.phase = "live", 1.0, None
         lineage.report = dict(registered.report)
         model.status, model.lineage_id, model.reason = "live", lineage.id, None
         make_version(session, job, draft, None, sample_digests(session, job.lineage_id, draft.target.positions))
-        outcomes = _first_outcomes(session, job, named, registered)
-        finish(session, job, draft.version_id, outcomes)
+        outcomes = _first_outcomes(session, job, found, registered)
+        finish(session, job, Published(draft.version_id, draft.method), outcomes)
         note_exhaustion(session, model)
         wrap_up(session, model, next_due(session, model))
     crash_point("worker-after-commit")
@@ -131,13 +145,6 @@ def _require_head(model: Model, head_id: str | None) -> None:
 def require_no_hold(session: Session, job: Job, target: Target) -> None:
     if not held_positions(session, job.tenant_id, job.lineage_id).isdisjoint(target.positions):
         raise HoldAppeared("a legal hold covers part of this release")
-
-
-def require_all_forgotten(session: Session, job: Job, draft: Draft, named: Mapping[str, set[int]]) -> None:
-    open_positions = frozenset().union(*named.values()) - held_positions(session, job.tenant_id, job.lineage_id)
-    missing = open_positions.difference(draft.target.positions)
-    if missing:
-        raise TombstoneAppeared(f"{len(missing)} more samples must be forgotten first")
 
 
 def make_version(session: Session, job: Job, draft: Draft, parent: Version | None, gone: Sequence[str]) -> None:
@@ -252,23 +259,22 @@ def _time_phases(session: Session, model: Model, draft: Draft, at: int) -> None:
         session.execute(insert(PhaseSeconds), rows)
 
 
-def _first_outcomes(
-    session: Session, job: Preparation, named: Mapping[str, set[int]], registered: Registered
-) -> dict[Claimed, Outcome]:
-    """Every waiting task of the model ends with version 1, for nobody it names is in it."""
+def _first_outcomes(session: Session, job: Preparation, found: Asked, registered: Registered) -> dict[Claimed, Outcome]:
+    """Every waiting task of the model ends with version 1: nobody it names is in it, or it is held."""
     rows = session.execute(
         select(Task.id, Task.request_id).where(
             Task.model_id == job.lease.model_id, Task.status.in_(("queued", "running"))
         )
     )
-    protected = held_positions(session, job.tenant_id, job.lineage_id)
     outcomes: dict[Claimed, Outcome] = {}
     for task_id, request_id in rows:
-        positions = named.get(request_id, set())
+        positions = found.named.get(request_id, frozenset())
         left_out = registered.left_out.get(request_id, 0)
         task = Claimed(task_id, request_id)
-        if positions & protected:
+        if positions & found.protected:
             outcomes[task] = Outcome("held", None, "legal_hold")
+        elif request_id in found.partial:
+            outcomes[task] = Outcome("held", None, "partial_subject")
         elif positions:
             outcomes[task] = Outcome("completed", len(positions) + left_out)
         else:

@@ -2,45 +2,98 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import cast
 
 from sqlalchemy.orm import Session
 
-from service.records import Model
+from service import ledger
+from service.db import Database
+from service.records import Lineage, Model
+from unlearning.certificate import Basis, Reference
 from unlearning.problem import Problem
 from unlearning.protocol import Examples, Learned, Progress, Refused
 from unlearning.recipe import Recipe
 from unlearning.training import train
-from workers.candidate import refuse_candidate
+from workers.candidate import Refusal, note_of, refuse_candidate
+from workers.certify import Terms
 from workers.erase import bury, destroy_keys, drop_superseded_state
 from workers.jobs import Retraining
-from workers.prepare import Ending, build_lineage, lineage_of
+from workers.lease import fence
+from workers.notes import open_note
+from workers.prepare import Ending, build_lineage, clean, lineage_of
+from workers.publish import Departure, Draft, Registered, Unusable
 from workers.stopwatch import Stopwatch
-from workers.switch import publish_switch, size_of
+from workers.switch import HeldPersonMissing, Shift, shift, switch
 from workers.workshop import Workshop
+
+
+class UtilityFell(Unusable):
+    """y's holdout accuracy is lower than the policy allows. ``charge`` is what its draw costs all the same."""
+
+    def __init__(self, charge: int) -> None:
+        super().__init__("The retrained model's accuracy fell by more than the policy allows.")
+        self.charge = charge
 
 
 def retrain(workshop: Workshop, job: Retraining, watch: Stopwatch) -> None:
     """Build the candidate and switch to it, or refuse it and hold who waits. Raises Stale."""
     with workshop.database.read() as session:
         parent = session.get_one(Model, job.lease.model_id).head_id
-    build_lineage(workshop, job, watch, ending_of(job))
+    try:
+        _build(workshop, job, watch)
+    except UtilityFell as fell:
+        _withhold(workshop, job, fell)
+        return
     drop_superseded_state(workshop.database, workshop.private, parent)
     bury(workshop.database)
     destroy_keys(workshop.database, workshop.keys)
 
 
-def ending_of(job: Retraining) -> Ending:
+def _build(workshop: Workshop, job: Retraining, watch: Stopwatch) -> None:
+    while True:
+        try:
+            build_lineage(workshop, job, watch, ending_of(workshop, job))
+            return
+        except HeldPersonMissing:
+            continue
+
+
+def ending_of(workshop: Workshop, job: Retraining) -> Ending:
     """A candidate ends in the switch, or in a refusal that leaves the old lineage as it is."""
+    with workshop.database.read() as session:
+        note = note_of(lineage_of(session, job))
+
+    def learn(recipe: Recipe, problem: Problem, examples: Examples, progress: Progress) -> Learned:
+        _require_recipe(workshop, job)
+        return cold(recipe, problem, examples, progress)
+
+    def publish(database: Database, draft: Draft, registered: Registered, departure: Departure) -> None:
+        drafted = cast(Shift, departure)
+        _require_utility(job, draft, drafted)
+        switch(database, job, draft, registered, drafted)
 
     def refuse(session: Session, what: str, hint: str) -> None:
-        refuse_candidate(session, session.get_one(Model, job.lease.model_id), lineage_of(session, job), what, hint)
+        model = session.get_one(Model, job.lease.model_id)
+        refuse_candidate(session, model, lineage_of(session, job), Refusal(what, hint))
 
     return Ending(
-        publish=lambda database, draft, registered: publish_switch(database, job, draft, registered),
-        leaving=lambda session, _: size_of(session, job),
+        look=lambda session: shift(session, job),
+        terms=terms_of,
+        publish=publish,
         refuse=refuse,
-        learn=cold,
+        learn=learn,
+        evidence={"fallback": open_note(workshop, note)} if note else {},
+    )
+
+
+def terms_of(terms: Terms, departure: Departure) -> Terms:
+    """Exact, and without charge, where everybody who leaves was left out of the training: nothing was computed from
+    them. Where the method had to forget somebody who asked since, the lineage's own terms."""
+    if departure.target.positions:
+        return terms
+    return replace(
+        terms, method="retrain", basis=Basis.EXACT, reference=Reference.RENORMALISED, delta_cap=0.0, charge=0
     )
 
 
@@ -54,5 +107,33 @@ def cold(recipe: Recipe, problem: Problem, examples: Examples, progress: Progres
             "The model was trained elsewhere, so it cannot be trained anew here.",
             "Train it again without the people who asked, and register the new weights.",
         )
-    learned: Any = train(problem, examples, progress=progress)
-    return Learned(learned.weights, learned.trajectory)
+    return train(problem, examples, progress=progress)
+
+
+def _require_recipe(workshop: Workshop, job: Retraining) -> None:
+    """A changed recipe is another model: it is registered, not switched to. Raises Refused."""
+    with workshop.database.read() as session:
+        present = session.get_one(Model, job.lease.model_id).lineage_id
+        old, new = (session.get_one(Lineage, key).manifest or {} for key in (present, job.lineage_id))
+    if old.get("recipe_digest") != new.get("recipe_digest"):
+        raise Refused(
+            "The recipe's file is not the one that the model was registered with.",
+            "Restore it, or register the new one under another name.",
+        )
+
+
+def _require_utility(job: Retraining, draft: Draft, drafted: Shift) -> None:
+    tolerance, before = job.policy.utility_tolerance, drafted.present.accuracy
+    if tolerance is not None and before is not None and before - draft.accuracy > tolerance:
+        raise UtilityFell(draft.charge)
+
+
+def _withhold(workshop: Workshop, job: Retraining, fell: UtilityFell) -> None:
+    """The draw was looked at: it is charged, and never redrawn until it passes."""
+    clean(workshop, job)
+    with workshop.database.write() as session:
+        model = fence(session, job.lease)
+        if fell.charge:
+            ledger.charge(session, job.lineage_id, None, fell.charge)
+        why = Refusal(str(fell), "Release the held requests to retrain once more.", "utility_gate")
+        refuse_candidate(session, model, lineage_of(session, job), why)

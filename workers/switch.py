@@ -1,119 +1,226 @@
-"""The switch: a retrained candidate becomes the lineage of the head, and the old lineage ends.
+"""The switch: the one transaction in which a candidate lineage becomes the model's.
 
-Under the model's lock, everybody who asked since the candidate's start must be forgotten in it first. Every waiting
-task ends with the switch, whatever it waited for; only legal holds stay.
+It is made under the model's row lock and the candidate's lease. Whoever was forgotten in the old lineage since the
+training began is not in the version that it publishes; waiting tasks end with it, or wait on for the new lineage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from sqlalchemy import func, insert, literal, select
+from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
-from service import tombstones
+from service import ledger, tombstones
 from service.crash import crash_point
 from service.db import Database, now
-from service.ledger import record
-from service.records import Erasure, Lineage, Model, Recollection, Task, Version
+from service.identity import new_id
+from service.progress import settle
+from service.records import Erasure, Forgotten, Lineage, Membership, Model, Recollection, Task, Version
 from workers.certify import Size
 from workers.jobs import Claimed, Retraining
-from workers.lease import fence, give_back, give_back_beside
-from workers.outcomes import Outcome, finish, next_due, note_exhaustion, wrap_up
-from workers.plan import held_positions, target_of
+from workers.keystore import BATCH, batches
+from workers.lease import Stale, fence, give_back, give_back_beside
+from workers.outcomes import Outcome, Published, finish, next_due, note_exhaustion, wrap_up
+from workers.plan import Asked, Target, asked, held_positions, target_of, why_empty
 from workers.publish import (
+    Departure,
     Draft,
     Registered,
     TombstoneAppeared,
+    Unusable,
     make_version,
-    require_all_forgotten,
     require_no_hold,
     sample_digests,
 )
 
+OPEN = ("queued", "running", "held")
 
-def leaving(session: Session, job: Retraining) -> frozenset[int]:
-    """The positions of the head's lineage that leave the served model with the switch."""
+
+class HeldPersonMissing(Unusable):
+    """A legal hold keeps somebody whom the candidate was trained without: train it again."""
+
+
+@dataclass(frozen=True)
+class Present:
+    """What the candidate is to replace."""
+
+    lineage_id: int
+    head_id: str
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Shift(Departure):
+    """What a switch does: whom the candidate still forgets, and how much goes with its first version."""
+
+    present: Present
+    asked: Asked
+    leaving: Mapping[str, frozenset[int]]
+    """by request: the old lineage's positions that the candidate's first version lacks"""
+
+
+def shift(session: Session, job: Retraining) -> Shift:
+    """What a switch would do as the database stands: everybody who asked by now is gone with it."""
     model = session.get_one(Model, job.lease.model_id)
-    named = tombstones.positions(session, job.tenant_id, job.model_name, model.lineage_id or 0)
-    return frozenset().union(*named.values()) - held_positions(session, job.tenant_id, model.lineage_id or 0)
+    found = asked(session, job, _cancellable(session, model.id))
+    return _shift(session, job, model, found, target_of(session, job.lineage_id, found.going))
 
 
-def size_of(session: Session, job: Retraining) -> Size:
-    """How many samples and people leave with the switch, as far as is known now."""
-    model = session.get_one(Model, job.lease.model_id)
-    target = target_of(session, model.lineage_id or 0, leaving(session, job))
-    return Size(len(target.positions), target.people)
+def _shift(session: Session, job: Retraining, model: Model, found: Asked, target: Target) -> Shift:
+    if model.head_id is None or model.lineage_id is None:
+        raise Stale(f"model {model.id} has no head to replace")
+    head = session.get_one(Version, model.head_id)
+    present = Present(model.lineage_id, head.id, head.holdout_accuracy)
+    leaving = _leaving(session, job, present.lineage_id, found, target)
+    going = frozenset().union(*leaving.values())
+    people = target_of(session, present.lineage_id, going).people
+    return Shift(target, Size(len(going), people), present, found, leaving)
 
 
-def publish_switch(database: Database, job: Retraining, draft: Draft, registered: Registered) -> None:
-    """Make the candidate the lineage of the head.
+def switch(database: Database, job: Retraining, draft: Draft, registered: Registered, drafted: Shift) -> None:
+    """Make the candidate the model's lineage.
 
     A release that is being computed on the old lineage meanwhile is stale: its tasks end here.
-    Raises Stale, HoldAppeared, TombstoneAppeared, Overspent; then nothing was written.
+    Raises Stale, HoldAppeared, TombstoneAppeared, HeldPersonMissing, Overspent; then nothing was written.
     """
     crash_point("worker-before-publish")
     with database.write(crash="publish-inside-commit") as session:
         model = fence(session, job.lease)
         require_no_hold(session, job, draft.target)
-        named = tombstones.positions(session, job.tenant_id, job.model_name, job.lineage_id)
-        require_all_forgotten(session, job, draft, named)
-        old = session.get_one(Lineage, model.lineage_id)
-        gone = leaving(session, job)
-        if len(gone) != draft.size.samples:
-            raise TombstoneAppeared("more people leave with the switch than the draft says")
-        outcomes = _outcomes(session, job, old.id)
-        digests = sample_digests(session, old.id, gone)
-        _turn(session, job, model, old, registered)
-        make_version(session, job, draft, session.get_one(Version, model.head_id), digests)
-        _erase_all(session, old, draft.version_id)
-        finish(session, job, draft.version_id, outcomes)
+        found = asked(session, job, _cancellable(session, model.id))
+        current = _shift(session, job, model, found, draft.target)
+        if (current.present, current.size) != (drafted.present, drafted.size):
+            raise TombstoneAppeared("the model moved on while the switch was drafted")
+        old_id = current.present.lineage_id
+        _require_held_people(session, job, old_id)
+        outcomes, newcomers = _outcomes(session, job, current)
+        digests = sample_digests(session, old_id, frozenset().union(*current.leaving.values()))
+        _exchange(session, model, job, registered)
+        make_version(session, job, draft, session.get_one(Version, current.present.head_id), digests)
+        crash_point("switch-after-version")
+        _erase_all(session, job, old_id, draft.version_id)
+        finish(session, job, Published(draft.version_id, draft.method), outcomes)
+        _queue(session, model, newcomers)
+        crash_point("switch-after-tasks")
         note_exhaustion(session, model)
         wrap_up(session, model, next_due(session, model))
     crash_point("worker-after-commit")
 
 
-def _turn(session: Session, job: Retraining, model: Model, old: Lineage, registered: Registered) -> None:
-    fresh = session.get_one(Lineage, job.lineage_id)
-    fresh.status, fresh.progress, fresh.phase = "live", 1.0, None
-    fresh.report = (fresh.report or {}) | dict(registered.report)
-    old.status, old.phase, old.ended_at = "ended", None, now(session)
-    model.status, model.lineage_id, model.reason = "live", fresh.id, None
+def _exchange(session: Session, model: Model, job: Retraining, registered: Registered) -> None:
+    """The old lineage ends, the candidate lives, and a release that still computes on the old one is fenced off."""
+    at = now(session)
+    old, new = session.get_one(Lineage, model.lineage_id), session.get_one(Lineage, job.lineage_id)
+    old.status, old.phase, old.ended_at = "ended", None, at
+    new.status, new.progress, new.phase = "live", 1.0, None
+    new.report = (new.report or {}) | dict(registered.report)
+    model.status, model.reason, model.lineage_id = "live", None, new.id
     model.lease_token += 1
     give_back(model)
     give_back_beside(session, model.id)
-    record(session, job.tenant_id, "lineage.switched", model_id=model.id, ended=old.id, lineage=fresh.id)
-    session.flush()
+    ledger.record(session, job.tenant_id, "lineage.switched", model_id=model.id, lineage=new.id, replaces=old.id)
 
 
-def _outcomes(session: Session, job: Retraining, old_id: int) -> Mapping[Claimed, Outcome]:
-    """Every open task ends; one under a legal hold waits on."""
-    named = tombstones.positions(session, job.tenant_id, job.model_name, old_id)
-    protected = held_positions(session, job.tenant_id, old_id)
-    rows = session.execute(
-        select(Task.id, Task.request_id).where(
-            Task.model_id == job.lease.model_id,
-            Task.status.in_(("queued", "running", "held")),
-            func.coalesce(Task.reason, "") != "legal_hold",
-        )
-    )
+def _erase_all(session: Session, job: Retraining, old_id: int, version_id: str) -> None:
+    """Every vector of the old lineage goes now; its keys are destroyed once this transaction is committed."""
+    at = now(session)
+    gone = delete(Recollection).where(Recollection.lineage_id == old_id).returning(Recollection.key_id)
+    rows = [
+        {
+            "tenant_id": job.tenant_id,
+            "lineage_id": old_id,
+            "version_id": version_id,
+            "key_id": key_id,
+            "created_at": at,
+        }
+        for key_id in session.scalars(gone.execution_options(synchronize_session=False))
+    ]
+    for batch in batches(rows, BATCH):
+        session.execute(insert(Erasure), batch)
+
+
+def _outcomes(session: Session, job: Retraining, current: Shift) -> tuple[dict[Claimed, Outcome], list[str]]:
+    """What becomes of each open task, and which requests need a task. Raises TombstoneAppeared."""
+    named, target = current.asked.named, frozenset(current.target.positions)
+    newcomers = set(named)
     outcomes: dict[Claimed, Outcome] = {}
-    for task_id, request_id in rows:
-        positions = named.get(request_id, set())
-        held = bool(positions & protected)
-        done = Outcome("completed", len(positions), None if positions else "already_forgotten")
-        outcomes[Claimed(task_id, request_id)] = Outcome("held", None, "legal_hold") if held else done
-    return outcomes
+    for task_id, request_id, status in _tasks(session, job, named):
+        newcomers.discard(request_id)
+        positions = named.get(request_id, frozenset())
+        if status == "completed" and not positions <= target | current.asked.protected:
+            raise TombstoneAppeared("somebody who was forgotten in the old lineage is still in the candidate")
+        if status not in OPEN:
+            continue
+        task = Claimed(task_id, request_id)
+        if positions & current.asked.protected:
+            outcomes[task] = Outcome("held", None, "legal_hold")
+        elif positions <= target:
+            samples = len(current.leaving.get(request_id, positions))
+            why = None if samples else why_empty(session, replace(job, lineage_id=current.present.lineage_id), task)
+            outcomes[task] = Outcome("completed", samples, why)
+        elif status != "held":
+            outcomes[task] = Outcome("queued")
+    return outcomes, sorted(newcomers)
 
 
-def _erase_all(session: Session, old: Lineage, version_id: str) -> None:
-    """Every key of the old lineage goes: its vectors are of no use any more."""
-    rows = select(
-        literal(old.tenant_id),
-        literal(old.id),
-        literal(version_id),
-        Recollection.key_id,
-        literal(now(session)),
-    ).where(Recollection.lineage_id == old.id)
-    columns = ("tenant_id", "lineage_id", "version_id", "key_id", "created_at")
-    session.execute(insert(Erasure).from_select(columns, rows))
+def _leaving(session: Session, job: Retraining, old_id: int, found: Asked, target: Target) -> dict[str, frozenset[int]]:
+    old = tombstones.positions(session, job.tenant_id, job.model_name, old_id)
+    protected = held_positions(session, job.tenant_id, old_id)
+    gone = frozenset(target.positions)
+    return {
+        request: frozenset(positions)
+        for request, positions in old.items()
+        if found.named.get(request, frozenset()) <= gone and protected.isdisjoint(positions)
+    }
+
+
+def _tasks(session: Session, job: Retraining, named: Mapping[str, frozenset[int]]) -> list[tuple[str, str, str]]:
+    """(id, request, status) of the model's open tasks, and of all that the candidate's samples are named by."""
+    columns = select(Task.id, Task.request_id, Task.status).where(Task.model_id == job.lease.model_id)
+    found = {row.id: row for row in session.execute(columns.where(Task.status.in_(OPEN)))}
+    for batch in batches(named, BATCH):
+        found |= {row.id: row for row in session.execute(columns.where(Task.request_id.in_(batch)))}
+    return [(row.id, row.request_id, row.status) for row in found.values()]
+
+
+def _cancellable(session: Session, model_id: str) -> frozenset[str]:
+    """Requests whose cancel window is open."""
+    query = select(Task.request_id).where(
+        Task.model_id == model_id, Task.status == "queued", Task.not_before > now(session)
+    )
+    return frozenset(session.scalars(query))
+
+
+def _require_held_people(session: Session, job: Retraining, old_id: int) -> None:
+    """Whoever a legal hold keeps in the old lineage must be in the candidate."""
+    protected = held_positions(session, job.tenant_id, old_id)
+    gone = frozenset(session.scalars(select(Forgotten.position).where(Forgotten.lineage_id == old_id)))
+    for batch in batches(sorted(protected - gone), BATCH):
+        kept = select(Membership.sample_digest).where(Membership.lineage_id == old_id, Membership.position.in_(batch))
+        wanted = set(session.scalars(kept))
+        there = select(Membership.sample_digest).where(
+            Membership.lineage_id == job.lineage_id, Membership.sample_digest.in_(wanted)
+        )
+        if wanted - set(session.scalars(there)):
+            raise HeldPersonMissing("a legal hold was placed on somebody whom the candidate lacks")
+
+
+def _queue(session: Session, model: Model, request_ids: list[str]) -> None:
+    """A task for every request that names samples of the new lineage and has none: nobody slips through."""
+    at = now(session)
+    session.add_all(
+        Task(
+            id=new_id(),
+            tenant_id=model.tenant_id,
+            request_id=request_id,
+            model_id=model.id,
+            status="queued",
+            not_before=at,
+            created_at=at,
+        )
+        for request_id in request_ids
+    )
+    if request_ids:
+        settle(session, request_ids)

@@ -14,9 +14,11 @@ from sqlalchemy.orm import Session
 from service import ledger
 from service.crash import crash_point
 from service.identity import new_id
+from service.plans import budget_of
 from service.records import Forgotten as ForgottenPosition
 from service.records import Lineage, Membership, Version
 from service.storage import Damaged
+from unlearning.budget import Budget
 from unlearning.certificate import Basis, Reference
 from unlearning.policy import Clock, Hold, Queue, Retrain, next_action
 from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Need, Refused, State
@@ -28,6 +30,7 @@ from workers.erase import destroy_keys, drop_superseded_state
 from workers.footing import basis_from_json
 from workers.jobs import AWAITING_RETRAIN, Claimed, Deletions
 from workers.needs import generator, needs_forgotten, needs_retained
+from workers.notes import seal_note
 from workers.outcomes import Outcome, settle_without_version, withhold
 from workers.patience import patiently
 from workers.plan import Plan, Target, forgotten, plan
@@ -45,9 +48,12 @@ RETRAIN_HELPS = frozenset(
         "method_refused",
         "partial_subject",
         "state_damaged",
+        "state_format_unknown",
         "vectors_missing",
+        "weights_not_finite",
     }
 )
+"""what a cold retrain mends; changed samples or a changed recipe it does not"""
 NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 """what a refused release measured (a residual, a bound) is computed from the deleted: the log tells the words alone"""
 PLANS = 5
@@ -68,6 +74,7 @@ class Head:
     """What this release stands on."""
 
     terms: Terms
+    budget: Budget
     version_id: str
     state: str
     accuracy: float | None
@@ -113,7 +120,7 @@ def _release_once(errand: Errand) -> None:
     with errand.watch.phase("load"), workshop.database.read() as session:
         head = _head(session, job)
         planned = plan(session, job, atomic=head.vectors)
-    outcomes = _without_weights(job, planned)
+    outcomes = _without_weights(errand, planned)
     if not planned.forget:
         settle_without_version(workshop.database, job, outcomes)
         return
@@ -125,8 +132,9 @@ def _release_once(errand: Errand) -> None:
             return
         _publish(errand, head, planned, _draft(errand, planned, bench, certified))
     except Held as held:
-        outcomes |= dict.fromkeys(planned.forget, _held(job, held.reason))
-        settle_without_version(workshop.database, job, outcomes, **held.facts)
+        outcomes |= dict.fromkeys(planned.forget, _held(errand, held))
+        told = {} if _falls_back(job, held.reason) else held.facts
+        settle_without_version(workshop.database, job, outcomes, **told)
 
 
 def _compute(errand: Errand, head: Head, planned: Plan) -> tuple[Bench, Certified]:
@@ -176,7 +184,7 @@ def _draft(errand: Errand, planned: Plan, bench: Bench, certified: Certified) ->
 
 def _publish(errand: Errand, head: Head, planned: Plan, draft: Draft) -> None:
     workshop = errand.workshop
-    outcomes = _without_weights(errand.job, planned)
+    outcomes = _without_weights(errand, planned)
     outcomes |= {task: Outcome("completed", len(positions)) for task, positions in planned.forget.items()}
     start = time.perf_counter()
     try:
@@ -190,7 +198,7 @@ def _publish(errand: Errand, head: Head, planned: Plan, draft: Draft) -> None:
 
 def _withhold(errand: Errand, planned: Plan, certified: Certified) -> None:
     held = Outcome("held", None, "utility_gate")
-    outcomes = _without_weights(errand.job, planned) | dict.fromkeys(planned.forget, held)
+    outcomes = _without_weights(errand, planned) | dict.fromkeys(planned.forget, held)
     try:
         withhold(errand.workshop.database, errand.job, certified.charge, outcomes, "utility_gate")
     except ledger.Overspent:
@@ -202,7 +210,7 @@ def _head(session: Session, job: Deletions) -> Head:
     version = session.get_one(Version, job.head_id)
     frozen = lineage.manifest or {}
     releases = session.scalar(
-        select(func.count()).select_from(Version).where(Version.lineage_id == lineage.id, Version.samples > 0)
+        select(func.count(ForgottenPosition.version_id.distinct())).where(ForgottenPosition.lineage_id == lineage.id)
     )
     terms = Terms(
         method=lineage.method,
@@ -221,6 +229,7 @@ def _head(session: Session, job: Deletions) -> Head:
     )
     return Head(
         terms=terms,
+        budget=budget_of(lineage),
         version_id=version.id,
         state=version.state,
         accuracy=version.holdout_accuracy,
@@ -239,8 +248,7 @@ def _holders_gone(session: Session, lineage_id: int) -> int:
 
 def _require_budget(job: Deletions, head: Head, waiting: int) -> None:
     """Stop before the work where the next release does not fit; the transaction decides in the end."""
-    budget = job.policy.budget(head.terms.basis, head.terms.spent)
-    action = next_action(job.policy, budget, Queue(waiting=waiting), Clock(0))
+    action = next_action(job.policy, head.budget, Queue(waiting=waiting), Clock(0))
     if isinstance(action, Hold | Retrain):
         raise Held("budget_exhausted")
 
@@ -326,16 +334,21 @@ def _too_bad(job: Deletions, head: Head, certified: Certified) -> bool:
     return head.accuracy - certified.accuracy > tolerance
 
 
-def _without_weights(job: Deletions, planned: Plan) -> dict[Claimed, Outcome]:
-    """The outcomes that no release changes: nothing to forget, or held."""
+def _without_weights(errand: Errand, planned: Plan) -> dict[Claimed, Outcome]:
+    """The outcomes that no release changes: nothing to forget, held, or left to the fallback."""
     empty: Mapping[Claimed, str] = planned.empty
     return {task: Outcome("completed", 0, reason) for task, reason in empty.items()} | {
-        task: _held(job, reason) for task, reason in planned.held.items()
+        task: _held(errand, Held(reason)) for task, reason in planned.held.items()
     }
 
 
-def _held(job: Deletions, reason: str) -> Outcome:
+def _held(errand: Errand, held: Held) -> Outcome:
     """Held; or, where the policy names retraining as its fallback and that helps, waiting for the retrain."""
-    if job.policy.fallback == "retrain" and reason in RETRAIN_HELPS:
-        return Outcome("queued", None, AWAITING_RETRAIN)
-    return Outcome("held", None, reason)
+    if not _falls_back(errand.job, held.reason):
+        return Outcome("held", None, held.reason)
+    note = seal_note(errand.workshop, {"method": "retrain", "why": held.reason, **held.facts})
+    return Outcome("queued", None, AWAITING_RETRAIN, note)
+
+
+def _falls_back(job: Deletions, reason: str) -> bool:
+    return job.policy.fallback == "retrain" and reason in RETRAIN_HELPS

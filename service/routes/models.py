@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -13,6 +14,7 @@ from service.auth import Caller, Scope
 from service.context import Running, holding, problems
 from service.names import ModelName, Moment, RecipeName
 from service.pages import Cursor, Limit, Page, decode, encode, link
+from service.plans import plan_of
 from service.problems import Problem, not_found
 from service.records import BudgetEntry, Lineage, Model, Version
 from service.registration import NameTaken, register
@@ -84,6 +86,19 @@ class ModelView(BaseModel):
     created_at: Moment
 
 
+class PlanView(BaseModel):
+    """A retrain that is planned or runs beside the served lineage: one for everybody who waits for it."""
+
+    reason: str = Field(description="budget_exhausted, or fallback: no release can serve a request")
+    lineage: int = Field(description="the lineage that it builds")
+    waiting: int = Field(description="requests that it will serve, as far as they have come")
+    attempt: int
+    phase: str | None
+    progress: float = Field(description="0 to 1")
+    planned_at: Moment
+    eta: Moment | None = Field(description="by the time that the last training took; null: it was never timed")
+
+
 class PreparationView(BaseModel):
     model: str
     status: str = Field(description="of the model")
@@ -91,6 +106,7 @@ class PreparationView(BaseModel):
     progress: float = Field(description="0 to 1")
     reason: str | None
     report: dict[str, Any] | None = Field(description="what preparation measured before any deletion")
+    plan: PlanView | None = Field(description="the retrain that is planned or runs; null: none")
 
 
 class BudgetView(BaseModel):
@@ -164,7 +180,8 @@ def preparation(name: ModelName, service: Running, caller: Reader, response: Res
     with service.database.read() as session:
         model = find(session, caller.tenant_id, name)
         lineage = session.get_one(Lineage, model.lineage_id)
-    if model.status == "preparing":
+        plan = plan_of(session, model)
+    if model.status == "preparing" or plan is not None:
         response.headers["Retry-After"] = "1"
     return PreparationView(
         model=model.name,
@@ -173,6 +190,7 @@ def preparation(name: ModelName, service: Running, caller: Reader, response: Res
         progress=lineage.progress,
         reason=model.reason,
         report=lineage.report,
+        plan=None if plan is None else PlanView(**asdict(plan)),
     )
 
 

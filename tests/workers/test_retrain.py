@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from service.records import (
     AuditEntry,
-    BudgetEntry,
+    Certificate,
     Erasure,
     Forgotten,
     Lease,
@@ -80,21 +80,21 @@ def test_an_exhausted_budget_is_told_once_and_leads_to_one_retrain_for_everyone_
     assert isinstance(entries(world, "retrain.planned")[0]["eta_seconds"], float)
 
 
-def test_the_fresh_budget_pays_for_the_people_who_left_and_no_more(world: World) -> None:
+def test_a_cold_retrain_is_exact_and_leaves_the_fresh_budget_whole(world: World) -> None:
     model_id = exhausted(world)
-    world.delete("p5")
+    request = world.delete("p5")
     world.work(model_id)
-    lineage, claim = world.lineage(model_id), Claim.from_json(world.head(model_id).claim)
-    assert (
-        lineage.spent
-        == lineage.charge
-        == sum(entry.charge for entry in world.rows_of(BudgetEntry) if entry.lineage_id == lineage.id)
-    )
-    assert (claim.basis, claim.releases, claim.samples) == (Basis.PROVED, 1, 3)
+    lineage, head = world.lineage(model_id), world.head(model_id)
+    claim = Claim.from_json(head.claim)
+    assert (claim.basis, claim.method, claim.samples, claim.people) == (Basis.EXACT, "retrain", 3, 1)
+    assert (head.method, world.task(request).method) == ("retrain", "retrain")
+    assert (lineage.spent, lineage.basis, lineage.method) == (0, "proved", "recollection")
+    assert world.model(model_id).status == "live"
     world.delete("p6")
     world.work(model_id)
-    assert world.request(world.delete("p6")).status in ("queued", "completed")
-    assert world.lineage(model_id).spent == 2 * lineage.charge
+    after = Claim.from_json(world.head(model_id).claim)
+    assert (after.basis, after.method, after.releases) == (Basis.PROVED, "recollection", 1)
+    assert world.lineage(model_id).spent == lineage.charge
 
 
 def test_the_retrain_starts_when_the_forecast_is_zero_without_waiting_for_a_request(world: World) -> None:
@@ -111,7 +111,11 @@ def test_what_the_old_lineage_knew_about_people_is_gone_and_its_keys_are_destroy
         keys = list(session.scalars(select(Recollection.key_id).where(Recollection.lineage_id == old)))
     world.delete("p5")
     world.work(model_id)
-    assert (rows_in(world, Membership, old), rows_in(world, Recollection, old)) == (0, 0)
+    assert rows_in(world, Recollection, old) == 0
+    assert rows_in(world, Membership, old) == 36, "certificates still to be issued commit to its samples"
+    assert keeper.open_keeper(world.settings).tick()
+    assert all(each.envelope for each in world.rows_of(Certificate))
+    assert rows_in(world, Membership, old) == 0
     assert keys and world.workshop.keys.fetch(keys) == {}
     assert all(erasure.destroyed_at is not None for erasure in world.rows_of(Erasure))
     fresh = world.lineage(model_id).id
@@ -130,12 +134,12 @@ def start_retrain(world: World, model_id: str) -> tuple[Retraining, prepare.Read
     job = world.claim(model_id)
     assert isinstance(job, Retraining)
     watch = Stopwatch(world.pulse())
-    ending = ending_of(job)
+    ending = ending_of(world.workshop, job)
     return job, prepare.make_ready(world.workshop, job, watch, ending.learn), watch
 
 
 def finish_retrain(world: World, job: Retraining, ready: prepare.Ready, watch: Stopwatch) -> None:
-    prepare.bring_into_service(world.workshop, job, ready, watch, ending_of(job))
+    prepare.bring_into_service(world.workshop, job, ready, watch, ending_of(world.workshop, job))
 
 
 def test_people_who_ask_during_the_retrain_are_forgotten_in_it_before_the_switch(world: World) -> None:

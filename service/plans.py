@@ -1,0 +1,78 @@
+"""The plan to retrain a model: one candidate lineage, however many requests wait for it.
+
+While it is built the old lineage keeps releasing. Only workers plan and carry it out; the API shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from service.db import now
+from service.records import Lineage, Model, Task
+from unlearning.budget import Budget
+
+SECOND = 1_000_000
+AWAITING_RETRAIN = "awaiting_retrain"
+"""the reason of a queued task that no release can serve: the retrain does"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A retrain that waits or runs; moments in microseconds since 1970."""
+
+    reason: str
+    lineage: int
+    waiting: int
+    """requests that it will serve, as far as they have come"""
+    attempt: int
+    phase: str | None
+    progress: float
+    planned_at: int
+    eta: int | None
+    """None: no training of this model was ever timed"""
+
+
+def candidate_of(session: Session, model_id: str) -> Lineage | None:
+    """The model's candidate lineage, if one is planned or being built."""
+    query = select(Lineage).where(Lineage.model_id == model_id, Lineage.status == "candidate")
+    return session.scalars(query.order_by(Lineage.id.desc()).limit(1)).one_or_none()
+
+
+def plan_of(session: Session, model: Model) -> Plan | None:
+    """The model's plan; None where no retrain is planned."""
+    candidate = candidate_of(session, model.id)
+    if candidate is None:
+        return None
+    report = candidate.report or {}
+    seconds = report.get("eta_seconds")
+    left = None if seconds is None else int(float(seconds) * (1.0 - candidate.progress) * SECOND)
+    return Plan(
+        reason=str(report.get("reason")),
+        lineage=candidate.id,
+        waiting=session.scalar(select(func.count(Task.id)).where(*waiting_for_retrain(model))) or 0,
+        attempt=candidate.attempts,
+        phase=candidate.phase,
+        progress=candidate.progress,
+        planned_at=candidate.created_at,
+        eta=None if left is None else now(session) + left,
+    )
+
+
+def waiting_for_retrain(model: Model) -> tuple[ColumnElement[bool], ...]:
+    """The tasks that wait for the retrain: all of an exhausted model's, else those that no release can serve."""
+    waits = (Task.model_id == model.id, Task.status.in_(("queued", "running")))
+    return waits if model.status == "exhausted" else (*waits, Task.reason == AWAITING_RETRAIN)
+
+
+def budget_of(lineage: Lineage) -> Budget:
+    """Where the lineage's budget stands."""
+    return Budget(spent=lineage.spent, limit=lineage.budget, charge=lineage.charge)
+
+
+def measured_seconds(lineage: Lineage) -> float | None:
+    """How long the lineage's own training and preparation took; None where that was not timed."""
+    seconds = (lineage.report or {}).get("seconds")
+    return float(seconds) if isinstance(seconds, int | float) else None

@@ -1,0 +1,78 @@
+"""Who is trained on: everyone in the recipe whom no tombstone names, and whoever a legal hold keeps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence, Set
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.records import DeletionRequest, Hold, Tombstone
+from unlearning.protocol import Refused
+from workers import manifest
+from workers.bench import Bench
+from workers.jobs import Preparation
+from workers.workshop import Workshop
+
+SQLITE_PEOPLE = 100_000
+
+
+def require_room(workshop: Workshop, everyone: Sequence[manifest.Entry]) -> None:
+    """Raises Refused where the database is too small for so many people."""
+    people = len({subject for entry in everyone for subject in entry.subjects})
+    if workshop.database.dialect == "sqlite" and people > SQLITE_PEOPLE:
+        raise Refused(
+            f"The recipe names {people} people; on SQLite at most {SQLITE_PEOPLE} are served.",
+            "Set EXPUNGE_DATABASE_URL to a PostgreSQL database.",
+        )
+
+
+def admit(
+    workshop: Workshop, job: Preparation, bench: Bench, everyone: Sequence[manifest.Entry]
+) -> tuple[list[manifest.Entry], dict[str, int]]:
+    """Who is trained on, and how many samples each request keeps out. Raises Refused where nobody is left.
+
+    Imported weights were trained on everyone: there nobody can be left out, and the method forgets them instead.
+    """
+    if bench.recipe.weights is not None:
+        return list(everyone), {}
+    with workshop.database.read() as session:
+        stones = _tombstones(session, job)
+        held = _held(session, job)
+    named = {name for stone in stones for name in (stone.subject_digest, stone.sample_digest) if name}
+    out = [entry for entry in everyone if _named(entry, named) and not _named(entry, held)]
+    gone = {entry.index for entry in out}
+    kept = [entry for entry in everyone if entry.index not in gone]
+    if not kept:
+        raise Refused("Everyone in the recipe asked to be forgotten.", "Register the model with other data.")
+    counts = Counter(name for entry in out for name in (*entry.subjects, entry.sample))
+    left_out: Counter[str] = Counter()
+    for stone in stones:
+        left_out[stone.request_id] += counts[stone.subject_digest or stone.sample_digest or ""]
+    return kept, {request: count for request, count in left_out.items() if count}
+
+
+def _named(entry: manifest.Entry, names: Set[str]) -> bool:
+    """A sample goes, or stays, with any of its subjects."""
+    return entry.sample in names or not names.isdisjoint(entry.subjects)
+
+
+def _tombstones(session: Session, job: Preparation) -> list[Tombstone]:
+    """The tombstones in force that concern this model."""
+    rows = session.execute(
+        select(Tombstone, DeletionRequest.models)
+        .join(DeletionRequest, DeletionRequest.id == Tombstone.request_id)
+        .where(Tombstone.tenant_id == job.tenant_id, Tombstone.lifted_at.is_(None))
+    )
+    return [stone for stone, models in rows if models is None or job.model_name in models]
+
+
+def _held(session: Session, job: Preparation) -> frozenset[str]:
+    """The digests of subjects and samples under a legal hold."""
+    rows = session.execute(
+        select(Hold.subject_digest, Hold.sample_digest).where(
+            Hold.tenant_id == job.tenant_id, Hold.released_at.is_(None)
+        )
+    )
+    return frozenset(name for row in rows for name in row if name)
