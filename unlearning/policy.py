@@ -32,7 +32,6 @@ class OnExhausted(StrEnum):
     """What happens when the next release does not fit into the budget."""
 
     RETRAIN = "retrain"
-    REWIND = "rewind"
     HOLD = "hold"
 
 
@@ -95,6 +94,9 @@ class Policy:
         self._check_basis()
         if self.fallback == self.method:
             raise PolicyError("fallback", f"fallback is {self.fallback!r}, the method itself.", "Name another or none.")
+        if self.fallback not in (None, "retrain"):
+            hint = "It must be retrain or none: no other method can start from what this one leaves behind."
+            raise PolicyError("fallback", f"fallback is {self.fallback!r}.", hint)
         if self.charge > self.limit:
             raise PolicyError("sigma", *self._nothing_fits())
 
@@ -163,6 +165,9 @@ class Policy:
 
 
 def _read(name: str, value: object, methods: Collection[str]) -> Any:
+    if (name, value) == ("on_exhausted", "rewind"):
+        hint = "A rewind keeps the budget that is used up, so no release would fit after it: use retrain or hold."
+        raise PolicyError(name, "on_exhausted is 'rewind'.", hint)
     if name in _CHOICES:
         choice = _CHOICES[name]
         return choice(_one_of(name, value, [member.value for member in choice]))
@@ -274,10 +279,9 @@ class Wait:
 
 @dataclass(frozen=True)
 class Retrain:
-    """Build a candidate lineage without everyone who waits. ``by`` is the method: retrain or rewind."""
+    """Build a candidate lineage without everyone who waits."""
 
     reason: str
-    by: str = "retrain"
 
 
 @dataclass(frozen=True)
@@ -298,8 +302,8 @@ Action = Release | Wait | Retrain | Hold | Nothing
 def next_action(policy: Policy, budget: Budget, queue: Queue, clock: Clock) -> Action:
     """The next action of a live model. One action covers the whole queue, however long it is.
 
-    Where the next release does not fit: ``hold`` holds what waits; ``retrain`` and ``rewind`` start as soon as
-    the forecast is zero, waiting requests or not, so that the next request finds a budget.
+    Where the next release does not fit: ``hold`` holds what waits; ``retrain`` starts as soon as the forecast
+    is zero, waiting requests or not, so that the next request finds a budget.
     """
     if budget.exhausted:
         return _at_exhaustion(policy, queue)
@@ -314,7 +318,7 @@ def _at_exhaustion(policy: Policy, queue: Queue) -> Action:
         return Hold("budget_exhausted") if queue.waiting else Nothing()
     if queue.retraining:
         return Nothing()
-    return Retrain("budget_exhausted", by=policy.on_exhausted.value)
+    return Retrain("budget_exhausted")
 
 
 def _opens_at(policy: Policy, queue: Queue, clock: Clock) -> int:

@@ -131,7 +131,7 @@ def _must_wait(session: Session, model: Model, lineage: Lineage, count: int, at:
     action = next_action(policy, budget_of(lineage), queue, _clock(lineage, at))
     if isinstance(action, Wait):
         model.due_at = action.until
-    return isinstance(action, Wait | Nothing) or (isinstance(action, Retrain) and action.by == "retrain")
+    return isinstance(action, Wait | Nothing | Retrain)
 
 
 def _queue(session: Session, model: Model, policy: Policy, count: int) -> Queue:

@@ -58,6 +58,8 @@ def test_a_name_is_taken_once_for_each_tenant(client: TestClient, key_of: Keys) 
         ({"recipe": "digits.py"}, "/recipe"),
         ({"method": "magic_canary"}, "/method"),
         ({"fallback": "recollection"}, "/fallback"),
+        ({"fallback": "newton"}, "/fallback"),
+        ({"on_exhausted": "rewind"}, "/on_exhausted"),
         ({"epsilon": -1}, "/epsilon"),
         ({"epsilon": "4"}, "/epsilon"),
         ({"epsilon": True}, "/epsilon"),

@@ -86,7 +86,9 @@ WRONG = [
     ({"threshold": 0}, "threshold", "threshold is 0"),
     ({"granularity": "row"}, "granularity", "Allowed: subject, sample."),
     ({"reference": "mean"}, "reference", "Allowed: renormalised, fixed-denominator."),
-    ({"on_exhausted": "stop"}, "on_exhausted", "Allowed: retrain, rewind, hold."),
+    ({"on_exhausted": "stop"}, "on_exhausted", "Allowed: retrain, hold."),
+    ({"on_exhausted": "rewind"}, "on_exhausted", "A rewind keeps the budget that is used up"),
+    ({"fallback": "rewind"}, "fallback", "It must be retrain or none"),
     ({"cadence_seconds": 1.5}, "cadence_seconds", "cadence_seconds is 1.5. It must be a whole number of seconds"),
     ({"cadence_seconds": -1}, "cadence_seconds", "at least 0"),
     ({"utility_tolerance": 2}, "utility_tolerance", "at most 1"),
@@ -162,7 +164,6 @@ TABLE = [
     ({}, EMPTY, Queue(), 0, Retrain("budget_exhausted")),
     ({}, EMPTY, Queue(waiting=5000, retraining=True), 0, Nothing()),
     (HOURLY, EMPTY, Queue(waiting=1, released_at=NOW), 0, Retrain("budget_exhausted")),
-    ({"on_exhausted": OnExhausted.REWIND}, EMPTY, Queue(waiting=1), 0, Retrain("budget_exhausted", by="rewind")),
     ({"on_exhausted": OnExhausted.HOLD}, EMPTY, Queue(waiting=1), 0, Hold("budget_exhausted")),
     ({"on_exhausted": OnExhausted.HOLD}, EMPTY, Queue(), 0, Nothing()),
     # the old lineage keeps releasing while the candidate trains
