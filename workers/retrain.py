@@ -93,7 +93,14 @@ def terms_of(terms: Terms, departure: Departure) -> Terms:
     if departure.target.positions:
         return terms
     return replace(
-        terms, method="retrain", basis=Basis.EXACT, reference=Reference.RENORMALISED, delta_cap=0.0, charge=0
+        terms,
+        method="retrain",
+        basis=Basis.EXACT,
+        reference=Reference.RENORMALISED,
+        delta_cap=0.0,
+        charge=0,
+        constants=(),
+        design=None,
     )
 
 

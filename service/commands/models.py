@@ -27,7 +27,7 @@ def add(
     delta: Annotated[float | None, typer.Option(help="Budget of the lineage.")] = None,
     sigma: Annotated[float | None, typer.Option(help="Noise of each release, in units of the weights.")] = None,
     delta_cap: Annotated[float | None, typer.Option(help="Greatest distance to retraining a release may have.")] = None,
-    fallback: Annotated[str | None, typer.Option(help="retrain: taken where the method cannot serve a request.")] = None,
+    fallback: Annotated[str | None, typer.Option(help="retrain: taken where the method cannot serve.")] = None,
     require: Annotated[str | None, typer.Option(help="Weakest basis that may be published: exact, proved, ...")] = None,
     granularity: Annotated[str | None, typer.Option(help="subject or sample.")] = None,
     reference: Annotated[str | None, typer.Option(help="renormalised or fixed-denominator.")] = None,

@@ -103,7 +103,9 @@ RETRAINS = [
     ("sqlite", "prepare-after-rows"),
     ("sqlite", "worker-before-publish"),
     ("sqlite", "publish-after-version"),
+    ("sqlite", "switch-after-version"),
     ("sqlite", "worker-after-commit"),
+    ("postgresql", "switch-after-tasks"),
     ("postgresql", "publish-inside-commit"),
     ("postgresql", "worker-after-commit"),
 ]
