@@ -32,7 +32,7 @@ from service.sessions import COOKIE, begin, form_token, renew, set_cookie
 from service.settings import SettingsError
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
-_STATIC = {"console.css": "text/css", "console.js": "text/javascript"}
+_STATIC = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _FOLDER = Path(__file__).parent / "static"
 
 
@@ -213,7 +213,7 @@ def logout(visit: Visitor, fields: Fields) -> Response:
 
 @router.get("/console/static/{name}")
 def static(name: str) -> Response:
-    """The stylesheet and the script: the only two files there are."""
+    """The stylesheet, the script and the icon: the only files there are."""
     if name not in _STATIC:
         raise not_found("page")
     headers = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}

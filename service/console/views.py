@@ -33,6 +33,8 @@ _SOON_SECONDS = 7 * 86_400
 _LOW = 0.8
 ROWS = 50
 _RECENT = 10
+_ORDER = {"request.accepted": 0, "version.published": 1, "request.completed": 2, "certificate.issued": 3}
+"""of what is written in one transaction, and so at one moment"""
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,8 @@ def _model_row(session: Session, model: Model, lineage: Lineage | None, head: Ve
 
 
 def gauge(lineage: Lineage) -> Gauge | None:
-    """None: the lineage's basis has no budget."""
-    if lineage.budget is None:
+    """None: the lineage's basis has no budget, or its releases cost nothing of it."""
+    if lineage.budget is None or lineage.charge == 0:
         return None
     share = lineage.spent / lineage.budget if lineage.budget else 1.0
     left = releases_left(lineage.spent, lineage.budget, lineage.charge)
@@ -176,7 +178,7 @@ def timeline(session: Session, request: DeletionRequest) -> list[Happening]:
         Certificate.request_id == request.id, Certificate.issued_at.is_not(None)
     )
     found += [Happening(at or 0, "certificate.issued", "", None) for at in session.scalars(issued)]
-    return sorted(found, key=lambda each: (each.at, each.kind != "request.accepted", each.kind == "certificate.issued"))
+    return sorted(found, key=lambda each: (each.at, _ORDER.get(each.kind, 1)))
 
 
 def has_certificate(session: Session, request: DeletionRequest) -> bool:

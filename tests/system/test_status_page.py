@@ -1,0 +1,208 @@
+"""The status page in a real browser, before a running service: logged in, live, by keyboard, in the dark."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.auth import Scope
+from tests.browser import ENTER, Browser, chromium
+from tests.dashboards import UNVERIFIED
+from tests.servers import WHEELS
+from tests.stack import Stack
+
+pytestmark = pytest.mark.parametrize(
+    "stack", [pytest.param("sqlite", marks=pytest.mark.xdist_group("sqlite"))], indirect=True
+)
+BUDGET = {"epsilon": 8, "delta": 1e-5, "sigma": 3e-5}
+"""about twenty releases, so that one can be seen on the gauge"""
+AXE = "axe-core-4.14.1.tgz"
+
+
+@pytest.fixture
+def browser(stack: Stack, tmp_path: Path) -> Iterator[Browser]:
+    with chromium(tmp_path / "profile") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def name(stack: Stack) -> str:
+    """A live model with a budget that can be seen to move."""
+    return stack.live("tiny", **BUDGET)
+
+
+def enter(browser: Browser, stack: Stack) -> None:
+    """Log in as a person does."""
+    browser.go(stack.account.url + "/")
+    if browser.focus()["id"] != "key":
+        browser.click("#key")
+    browser.type(stack.key(*Scope) + ENTER)
+    browser.shows("Models", "#models")
+    browser.eventually(lambda: browser.text("#pulse"), bool)
+
+
+def spent(text: str) -> float:
+    found = re.search(r"([0-9.]+) %\s*spent", text)
+    assert found, text
+    return float(found[1])
+
+
+def test_a_deletion_is_watched_from_the_queue_to_its_certificate_without_reloading(
+    browser: Browser, stack: Stack, name: str
+) -> None:
+    enter(browser, stack)
+    card = f"#model-{name}"
+    before = spent(browser.text(card))
+    browser.script("window.same = 'page'")
+    stack.stop("worker")
+    request = stack.delete(name, subject_id="tiny-person-3", regulation="gdpr")
+    row = browser.shows(request["id"][:8], "#queue")
+    assert "queued" in row and re.search(r"in (2[78]|29|30) d", row)
+    stack.start("worker")
+    browser.shows(request["id"][:8], "#recent")
+    browser.eventually(lambda: browser.text("#queue"), lambda text: request["id"][:8] not in text)
+    assert spent(browser.eventually(lambda: browser.text(card), lambda text: "version 2" in text)) > before
+    assert browser.script("return window.same") == "page", "the page was loaded again"
+    browser.click(f"#recent a[href$='{request['id']}']")
+    browser.shows("Certificate issued", "#request")
+    browser.click("#certificate")
+    shown = browser.shows("Certificate of erasure")
+    assert "verified" in shown and f"{name}, version 2" in shown and "Not claimed" in shown
+    assert not [line for line in browser.complaints() if "401" not in line]
+
+
+def test_everything_is_reached_by_keyboard_alone(browser: Browser, stack: Stack, name: str) -> None:
+    request = stack.forgotten(name, subject_id="tiny-person-4")
+    browser.go(stack.account.url + "/")
+    assert browser.focus()["id"] == "key", "the login field has the focus at once"
+    enter(browser, stack)
+    skip = browser.tab_to(lambda focus: focus["text"] == "Skip to the content", 1)
+    assert skip["outlined"]
+    browser.type(ENTER)
+    assert browser.focus()["id"] == "main"
+    model = browser.tab_to(lambda focus: focus["href"] == f"/console/models/{name}")
+    assert model["outlined"]
+    browser.type(ENTER)
+    browser.shows("Releases left", "#head")
+    summary = browser.tab_to(lambda focus: focus["tag"] == "SUMMARY")
+    assert summary["outlined"]
+    browser.type(ENTER)
+    browser.shows("Not claimed", "#versions")
+    browser.tab_to(lambda focus: focus["name"] == "id")
+    browser.type(request["id"] + ENTER)
+    browser.shows("Timeline")
+    browser.tab_to(lambda focus: focus["id"] == "certificate")
+    browser.type(ENTER)
+    browser.shows("Certificate of erasure")
+    browser.tab_to(lambda focus: focus["text"] == "Log out")
+    browser.type(ENTER)
+    browser.shows("API key")
+
+
+def test_the_focus_survives_what_the_page_refreshes(browser: Browser, stack: Stack, name: str) -> None:
+    enter(browser, stack)
+    browser.tab_to(lambda focus: focus["href"] == f"/console/models/{name}")
+    stack.forgotten(name, subject_id="tiny-person-5")
+    head = stack.head(name)["number"]
+    browser.shows(f"version {head}", f"#model-{name}")
+    assert browser.focus()["href"] == f"/console/models/{name}"
+
+
+def test_the_page_is_read_without_scripts(browser: Browser, stack: Stack, name: str) -> None:
+    browser.without_scripts()
+    browser.go(stack.account.url + "/")
+    browser.type(stack.key(*Scope) + ENTER)
+    browser.go(stack.account.url + "/")
+    seen = browser.shows("Models")
+    assert name in seen and "spent" in seen and "audit log" in seen
+
+
+def contrast(browser: Browser, selector: str) -> float:
+    """WCAG's contrast ratio of an element's text to the ground behind it."""
+    return float(browser.script(CONTRAST, selector))
+
+
+CONTRAST = """
+const light = (colour) => {
+  const [r, g, b] = colour.match(/[0-9.]+/g).map(Number).slice(0, 3)
+    .map((c) => (c /= 255) <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4);
+  return .2126 * r + .7152 * g + .0722 * b;
+};
+const text = document.querySelector(arguments[0]);
+let ground = text;
+while (/rgba\\(.*, 0\\)/.test(getComputedStyle(ground).backgroundColor)) ground = ground.parentElement;
+const pair = [light(getComputedStyle(text).color), light(getComputedStyle(ground).backgroundColor)];
+return (Math.max(...pair) + .05) / (Math.min(...pair) + .05);
+"""
+
+
+OVERFLOWING = """
+const room = document.documentElement.clientWidth;
+if (document.documentElement.scrollWidth <= room) return [];
+return [...document.querySelectorAll("body *")].filter((e) => e.getBoundingClientRect().right > room)
+  .map((e) => `${e.tagName} ${e.className} ${e.innerText?.slice(0, 40)}`);
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_readable_in_both_schemes_and_nothing_overflows(
+    browser: Browser, stack: Stack, name: str, scheme: str
+) -> None:
+    stack.forgotten(name, subject_id="tiny-person-7")
+    browser.prefers(scheme)
+    enter(browser, stack)
+    grounds = browser.script("return getComputedStyle(document.body).backgroundColor")
+    assert grounds == {"light": "rgb(246, 247, 249)", "dark": "rgb(15, 20, 27)"}[scheme]
+    for selector in (".note", ".tile .name", "h1", "#models a", ".badge.live", "#pulse", "thead th", ".find button"):
+        assert contrast(browser, selector) >= 4.5, selector
+    for width in (360, 800, 1400):
+        browser.resize(width, 900)
+        assert browser.script(OVERFLOWING) == [], width
+
+
+def axe() -> str:
+    """axe-core's source, fetched once through npm."""
+    npm, file = shutil.which("npm"), WHEELS / AXE
+    if not file.exists() and npm is not None:
+        WHEELS.mkdir(exist_ok=True)
+        command = [npm, "pack", "axe-core@4.14.1", "--pack-destination", str(WHEELS)]
+        subprocess.run(command, capture_output=True, timeout=120, check=False)
+    if not file.exists():
+        pytest.skip(f"{UNVERIFIED}: axe-core cannot be had through npm")
+    with tarfile.open(file) as archive:
+        member = archive.extractfile("package/axe.min.js")
+        assert member is not None
+        return member.read().decode()
+
+
+def test_axe_core_finds_nothing_serious(browser: Browser, stack: Stack, name: str) -> None:
+    source = axe()
+    request = stack.forgotten(name, subject_id="tiny-person-6")
+    browser.go(stack.account.url + "/")
+    found = faults(browser, source)
+    enter(browser, stack)
+    for path in ("/", f"/console/models/{name}", f"/console/requests/{request['id']}"):
+        browser.go(stack.account.url + path)
+        for scheme in ("light", "dark"):
+            browser.prefers(scheme)
+            found += [{"page": path, "scheme": scheme} | each for each in faults(browser, source)]
+    assert not found, json.dumps(found, indent=1)
+
+
+def faults(browser: Browser, source: str) -> list[dict[str, Any]]:
+    """What axe-core calls serious or critical on the page that is open."""
+    browser.script(source)
+    found = browser.waits_for("const done = arguments[arguments.length - 1]; axe.run().then(r => done(r.violations))")
+    return [
+        {"rule": each["id"], "where": [node["target"] for node in each["nodes"]][:3]}
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]
