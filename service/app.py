@@ -31,7 +31,7 @@ from service.routes import (
     versions,
     webhooks,
 )
-from service.settings import Settings, ensure_secrets
+from service.settings import API_SECRETS, Settings, ensure_secrets
 
 _PROBLEM_SCHEMA = {
     "type": "object",
@@ -49,7 +49,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     """The application. Raises SettingsError where production lacks a secret."""
     settings = settings or Settings()
     configure(settings.log_level)
-    ensure_secrets(settings)
+    ensure_secrets(settings, API_SECRETS)
     service = Service(
         settings=settings,
         database=Database(settings.database_url),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,13 +63,20 @@ class Settings(BaseSettings):
         return from_home | values | {"home": home}
 
 
-def ensure_secrets(settings: Settings) -> None:
+SECRETS = ("sealing_key_file", "pepper_file", "signing_key_file")
+API_SECRETS = ("pepper_file", "signing_key_file")
+"""what the API process may hold: it can open neither states nor vectors"""
+
+
+def ensure_secrets(settings: Settings, names: Sequence[str] = SECRETS) -> None:
     """Create missing secret files in development (mode 0600); in production refuse, naming the variable.
+
+    ``names`` are the files that the calling process needs.
 
     Raises:
         SettingsError: production, and a file is missing.
     """
-    for name in ("sealing_key_file", "pepper_file", "signing_key_file"):
+    for name in names:
         path: Path = getattr(settings, name)
         if path.exists():
             continue

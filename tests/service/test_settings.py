@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.identity import Pepper, digest, new_id
-from service.settings import Settings, SettingsError, ensure_secrets, read_secret
+from service.settings import API_SECRETS, Settings, SettingsError, ensure_secrets, read_secret
 
 ROOT = Path(__file__).parents[2]
 SECRETS = ("sealing_key_file", "pepper_file", "signing_key_file")
@@ -81,3 +81,10 @@ def test_digests_differ_by_kind_value_and_pepper() -> None:
     assert one.id != two.id
     assert one == Pepper.of(b"1" * 32)
     assert new_id() != new_id()
+
+
+def test_the_api_starts_in_production_without_the_sealing_key(tmp_path: Path) -> None:
+    ensure_secrets(Settings(home=tmp_path))
+    settings = Settings(home=tmp_path, mode="production")
+    settings.sealing_key_file.unlink()
+    ensure_secrets(settings, API_SECRETS)

@@ -1,0 +1,33 @@
+# syntax=docker/dockerfile:1
+# CPU by default. For CUDA: docker build --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu130 .
+ARG PYTHON=3.12
+FROM python:${PYTHON}-slim-bookworm AS build
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+WORKDIR /src
+RUN python -m venv /opt/expunge
+COPY requirements.lock ./
+RUN /opt/expunge/bin/pip install --extra-index-url "${TORCH_INDEX}" -r requirements.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY unlearning unlearning
+COPY service service
+COPY workers workers
+COPY migrations migrations
+RUN /opt/expunge/bin/pip install --no-deps --no-build-isolation .
+
+FROM python:${PYTHON}-slim-bookworm
+RUN useradd --system --uid 10001 --create-home --home-dir /var/lib/expunge --shell /usr/sbin/nologin expunge \
+    && install -d -o expunge -g expunge -m 0700 /var/lib/expunge/store /var/lib/expunge/private
+COPY --from=build /opt/expunge /opt/expunge
+COPY examples /opt/recipes
+ENV PATH=/opt/expunge/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    EXPUNGE_MODE=production \
+    EXPUNGE_HOME=/var/lib/expunge \
+    EXPUNGE_HOST=0.0.0.0 \
+    EXPUNGE_RECIPES=/opt/recipes
+USER 10001
+WORKDIR /var/lib/expunge
+EXPOSE 8750
+ENTRYPOINT ["expunge"]
+CMD ["api"]
