@@ -77,7 +77,7 @@ class Sketch:
         ``vectors`` holds for each holder c (r), s (m) and what the direct part keeps of its samples, by position.
         ``facts["report"]`` holds ``norm_ratio``, ||R|| / ||G + R||; ``growth``, ||G + R|| / ||G||; and ``left_out``,
         the share of ||R|| that the forward pass saw outside of Q: Frobenius norms over all holders, estimated from
-        the mixtures.
+        the mixtures. What lies outside of all k mixtures is not in ``left_out``; the receipts see it.
 
         Raises:
             Refused: no trajectory, or ``norm_ratio`` or ``growth`` above ``stability`` or not finite.
