@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from unlearning.protocol import Examples, ForgetSet, Method, Refused, State
+from unlearning.protocol import Examples, ForgetSet, Ineffective, Method, Refused, State
 from unlearning.recipe import RecipeError
 from unlearning.training import train
 
@@ -93,11 +93,11 @@ def mean_effectiveness(
 
 
 def require_effective(method: str, measured: Sequence[float], threshold: float, hint: str) -> None:
-    """Raises Refused where the mean of ``measured`` is not below ``threshold``."""
+    """Raises Ineffective where the mean of ``measured`` is not below ``threshold``."""
     mean = sum(measured) / len(measured)
     if mean < threshold:
         return
-    raise Refused(
+    raise Ineffective(
         f"{method} leaves {mean:.3g} of the distance to retraining on this model (1: as far as doing nothing), where "
         f"at most {threshold:g} is asked.",
         hint,

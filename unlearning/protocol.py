@@ -45,6 +45,10 @@ class Refused(ValueError):
         self.hint = hint
 
 
+class Ineffective(Refused):
+    """The method could serve this model, but it leaves too much of the distance to a retraining, as measured."""
+
+
 class OutOfTolerance(Refused):
     """The method could do this release, but not as closely as its tolerance asks: the policy's fallback applies.
 

@@ -22,10 +22,10 @@ from service.identity import new_id
 from service.records import Lineage, Membership, Model, Recollection, Version
 from unlearning.certificate import Basis, Reference
 from unlearning.policy import Policy
-from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Learned, Progress, Refused, State
+from unlearning.protocol import Examples, ForgetSet, Forgotten, Ineffective, Json, Learned, Progress, Refused, State
 from unlearning.recipe import RecipeError
 from unlearning.training import learn
-from workers import claim, codec, manifest, recipes, state
+from workers import alternatives, claim, codec, manifest, recipes, state
 from workers.bases import BOUNDED, basis_of, design_of, require_needs
 from workers.bench import Bench, build
 from workers.certify import CapNotReached, Certified, Size, Terms, certify
@@ -143,7 +143,7 @@ def make_ready(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Ca
         learned = learn(bench.recipe, bench.problem, examples, show.part("train", 0.05, 0.5))
     crash_point("prepare-after-train")
     with watch.phase("method"):
-        made = bench.method.prepare(bench.problem, examples, learned, show.part("method", 0.5, 0.95))
+        made = _prepared(bench, job.policy, examples, learned, show.part("method", 0.5, 0.95))
     _keep_vectors(workshop, job, made)
     crash_point("prepare-after-rows")
     report = _report(made, bench, job) | {"seconds": round(time.monotonic() - started, 3)}
@@ -154,6 +154,14 @@ def make_ready(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Ca
     report |= found | {"dry_run": dry_run(bench, terms, made.weights)}
     bare = State(made.weights, made.tensors, made.facts)
     return Ready(bench, terms, examples, bare, Registered(report, left_out))
+
+
+def _prepared(bench: Bench, policy: Policy, examples: Examples, learned: Learned, progress: Progress) -> State:
+    """The method's state. Where the method does not help on this model, the refusal names those that do."""
+    try:
+        return bench.method.prepare(bench.problem, examples, learned, progress)
+    except Ineffective as error:
+        raise Refused(error.what, alternatives.hint(bench, policy, examples, learned, progress)) from None
 
 
 def bring_into_service(workshop: Workshop, job: Preparation, ready: Ready, watch: Stopwatch, ending: Ending) -> None:

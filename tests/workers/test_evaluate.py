@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import struct
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from workers import recipes
 from workers.evaluate import main, support_vectors
 
 ROOT = Path(__file__).parents[2]
@@ -143,3 +146,32 @@ def test_the_digits_forget_one_percent_with_a_proof_at_small_cost(capsys: pytest
         assert row["claim"]["epsilon"] <= 1.0
         assert before[row["seed"]] >= 0.9
         assert row["published_accuracy"] >= before[row["seed"]] - 0.005
+
+
+def test_mnist_is_read_from_the_folder_that_the_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(0)
+    for name, header, count in (("images-idx3-ubyte.gz", 16, 784 * 10_000), ("labels-idx1-ubyte.gz", 8, 10_000)):
+        content = bytes(header) + random.integers(1, 10, count, dtype=np.uint8).tobytes()
+        (tmp_path / name).write_bytes(gzip.compress(content, 1))
+    monkeypatch.setenv("EXPUNGE_MNIST", str(tmp_path))
+    recipe = recipes.load(ROOT / "examples", "mnist").recipe
+    assert (len(recipe.samples), len(recipe.holdout[1])) == (8000, 2000)
+    assert torch.allclose(recipe.samples.inputs[:, :784].norm(dim=1), torch.ones(8000))
+
+
+def test_mnist_without_its_data_is_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EXPUNGE_MNIST", str(tmp_path / "nothing"))
+    assert main(["--recipe", str(ROOT / "examples/mnist"), *NO_PLOT]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "is not there. Set EXPUNGE_MNIST" in told and "Traceback" not in told
+
+
+def test_rewind_serves_the_digits_that_were_stopped_early(capsys: pytest.CaptureFixture[str]) -> None:
+    quick = ["--seeds", "1", "--shadows", "0", "--trials", "0", "--device", "cpu", "--no-plot", "--json"]
+    assert main(["--recipe", str(ROOT / "examples/digits/descent.py"), "--methods", "rewind", *quick]) == 0
+    [row] = [row for row in json.loads(capsys.readouterr().out) if row["method"] == "rewind"]
+    assert row["refused"] is None and row["effectiveness"] < 1.0

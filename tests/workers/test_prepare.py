@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -250,3 +251,40 @@ def test_samples_added_to_the_recipe_later_are_ignored(world: World) -> None:
     added = world.delete("p10")
     world.work(model_id)
     assert world.request(added).reason == "no_match"
+
+
+def test_recollection_is_refused_where_it_does_harm_with_the_measurement_and_what_works(world: World) -> None:
+    model_id = world.register("unstable", "recollection")
+    world.work(model_id)
+    model = world.model(model_id)
+    assert (model.status, model.head_id) == ("refused", None)
+    found = re.search(r"are ([\d.e+]+) times as far from retraining as before", model.reason or "")
+    assert found is not None and float(found[1]) > 0.7
+    assert "eta*lambda_max is" in str(model.reason)
+    assert str(model.reason).endswith("Use retrain: no other method stays below 0.7 with its default options.")
+    assert (world.count(Membership), world.count(Recollection), keys_in(world)) == (0, 0, 0)
+
+
+def test_recollection_is_accepted_at_a_stable_learning_rate_on_the_same_network(world: World) -> None:
+    report = world.lineage(world.live("stable", "recollection")).report
+    assert report is not None and report["effectiveness"] < 0.7
+
+
+def test_a_refusal_names_the_methods_that_were_measured_to_work_on_this_very_model(world: World) -> None:
+    model_id = world.register("convex", "mini", options={"steps": 1})
+    world.work(model_id)
+    reason = world.model(model_id).reason or ""
+    named = dict(re.findall(r"(\w+) \(leaves ([\d.]+)\)", reason))
+    assert {"newton", "recollection"} <= set(named) and reason.endswith("and retrain.")
+    assert all(float(left) < 0.7 for left in named.values())
+    for method in named:
+        world.live("convex", method, name=f"m-{method}")
+
+
+def test_a_refusal_names_no_method_that_lacks_the_required_basis(world: World) -> None:
+    model_id = world.register("steps", "recollection", require="exact")
+    world.work(model_id)
+    assert "requires the basis exact" in (world.model(model_id).reason or "")
+    model_id = world.register("convex", "mini", name="other", options={"steps": 1}, require="proved")
+    world.work(model_id)
+    assert "newton (leaves" in (world.model(model_id).reason or "")

@@ -129,7 +129,7 @@ class Mini:
         report: dict[str, Json] = {"steps": len(tail["rates"]), "trajectory_steps": len(learned.trajectory or ())}
         if self.threshold is not None:
             measured = self._measure(problem, examples, learned, State(learned.weights, tail))
-            require_effective("mini", measured, self.threshold, "Raise steps, or choose newton, rewind or retrain.")
+            require_effective("mini", measured, self.threshold, "Raise steps, or use retrain.")
             report |= {"effectiveness": sum(measured) / len(measured), "threshold": self.threshold}
         progress(1.0)
         return State(learned.weights, tail, {"report": report})

@@ -135,7 +135,7 @@ class Newton:
         progress(0.1)
         if self.threshold is not None and problem.recipe.weights is None:
             measured = self._measure(problem, examples, State(learned.weights))
-            require_effective("newton", measured, self.threshold, "Change damping, or choose rewind or retrain.")
+            require_effective("newton", measured, self.threshold, "Change damping, or use retrain.")
             report |= {"effectiveness": sum(measured) / len(measured), "threshold": self.threshold}
         progress(1.0)
         return State(learned.weights, {}, {"report": report})

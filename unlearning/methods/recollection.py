@@ -39,6 +39,7 @@ from unlearning.protocol import (
     Examples,
     ForgetSet,
     Forgotten,
+    Ineffective,
     Json,
     Learned,
     Need,
@@ -132,7 +133,7 @@ class Recollection:
             "threshold": self.threshold,
         }
         if not mean < self.threshold:
-            raise Refused(_harm(mean, self.threshold, report), "Use retrain, rewind or newton.")
+            raise Ineffective(_harm(mean, self.threshold, report), "Use retrain, or a smaller learning rate.")
         return State(state.weights, state.tensors, {**state.facts, "report": report}, state.vectors)
 
     def forget(
@@ -238,7 +239,7 @@ def _sum_of(vectors: Mapping[str, Tensor], holders: frozenset[str]) -> Tensor:
 def _harm(mean: float, threshold: float, report: Mapping[str, Json]) -> str:
     cause = f" eta*lambda_max is {report['eta_lambda_max']:.2g}." if "eta_lambda_max" in report else ""
     return (
-        f"After recollection the weights are {mean:.2f} times as far from retraining as before "
+        f"After recollection the weights are {mean:.3g} times as far from retraining as before "
         f"(effectiveness, must be below {threshold:g}).{cause}"
     )
 
