@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from service.context import Service
+from service.db import now
 from service.ledger import charge
 from service.records import AuditEntry, Lineage, Model
 from service.storage import Store
@@ -38,6 +40,42 @@ def test_a_registered_model_is_preparing_and_waits_for_a_worker(client: TestClie
         assert session.scalars(select(AuditEntry.kind).where(AuditEntry.model_id == model.id)).all() == [
             "model.registered"
         ]
+
+
+def test_a_planned_retrain_is_shown_with_who_waits_and_when_it_should_end(client: TestClient, service: Service) -> None:
+    model = live_model(service)
+    assert client.get("/v1/models/digits/preparation").json()["plan"] is None
+    with service.database.write() as session:
+        session.get_one(Model, model.id).status = "exhausted"
+        candidate = Lineage(
+            tenant_id="default",
+            model_id=model.id,
+            status="candidate",
+            method="recollection",
+            basis="none",
+            progress=0.5,
+            attempts=1,
+            phase="train",
+            report={"reason": "budget_exhausted", "eta_seconds": 600.0},
+            created_at=now(session),
+        )
+        session.add(candidate)
+    for person in ("ada", "bob"):
+        headers = {"Idempotency-Key": person}
+        assert client.post("/v1/deletion-requests", json={"subject_id": person}, headers=headers).status_code == 202
+    answer = client.get("/v1/models/digits/preparation")
+    plan = answer.json()["plan"]
+    assert {name: plan[name] for name in ("reason", "waiting", "attempt", "phase", "progress", "lineage")} == {
+        "reason": "budget_exhausted",
+        "waiting": 2,
+        "attempt": 1,
+        "phase": "train",
+        "progress": 0.5,
+        "lineage": candidate.id,
+    }
+    planned, eta = (datetime.fromisoformat(plan[name]) for name in ("planned_at", "eta"))
+    assert timedelta(seconds=299) < eta - planned < timedelta(seconds=360)
+    assert answer.headers["retry-after"]
 
 
 def test_a_name_is_taken_once_for_each_tenant(client: TestClient, key_of: Keys) -> None:

@@ -1,0 +1,119 @@
+"""What a deletion may ask that cannot be done, or need not: a stated outcome for each, and nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from service import holds
+from service.records import BudgetEntry, DeletionRequest, Forgotten
+from tests.workers.test_retrain import entries, exhausted, lineages
+from tests.workers.worlds import World
+from unlearning.certificate import Basis, Claim
+
+PROVED = ("recollection", "newton")
+METHODS = ("recollection", "newton", "retrain")
+ONE_CLASS = ("p0", "p1", "p2")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_everyone_is_held_and_the_model_stays_as_it_is(world: World, method: str) -> None:
+    model_id = world.live(method=method)
+    head = world.head(model_id).id
+    requests = [world.delete(f"p{index}") for index in range(12)]
+    world.work(model_id)
+    assert {(world.request(each).status, world.request(each).reason) for each in requests} == {("held", "nobody_left")}
+    assert (world.head(model_id).id, world.count(Forgotten), world.count(BudgetEntry)) == (head, 0, 0)
+
+
+def test_everyone_at_an_exhausted_budget_is_held_with_the_reason(world: World) -> None:
+    model_id = exhausted(world)
+    head = world.head(model_id).id
+    requests = [world.delete(f"p{index}") for index in range(12)]
+    world.work(model_id)
+    waiting = [each for each in requests if world.request(each).status != "completed"]
+    assert {(world.request(each).status, world.request(each).reason) for each in waiting} == {
+        ("held", "retrain_refused")
+    }
+    assert "Everyone" in (world.model(model_id).reason or "")
+    assert (world.head(model_id).id, lineages(world, model_id)[-1].status) == (head, "refused")
+
+
+@pytest.mark.parametrize("method", PROVED)
+def test_everyone_of_one_class_is_held_because_the_method_refuses(world: World, method: str) -> None:
+    model_id = world.live("classes", method=method)
+    requests = [world.delete(person) for person in ONE_CLASS]
+    world.work(model_id)
+    assert {(world.request(each).status, world.request(each).reason) for each in requests} == {
+        ("held", "method_refused")
+    }
+    assert "class" in str(entries(world, "release.held")[0]["what"])
+    assert world.head(model_id).number == 1
+
+
+def test_a_cold_retrain_can_do_without_a_class(world: World) -> None:
+    """The proof needs two classes, exactness does not."""
+    model_id = world.live("classes", method="retrain")
+    requests = [world.delete(person) for person in ONE_CLASS]
+    world.work(model_id)
+    assert {world.request(each).status for each in requests} == {"completed"}
+    assert Claim.from_json(world.head(model_id).claim).basis is Basis.EXACT
+
+
+def test_the_fallback_forgets_everyone_of_one_class_exactly_and_serves_on(world: World) -> None:
+    model_id = world.live("classes", method="newton", fallback="retrain")
+    requests = [world.delete(person) for person in ONE_CLASS]
+    world.work(model_id)
+    assert {world.task(each).reason for each in requests} == {"awaiting_retrain"}
+    world.work(model_id)
+    assert {(world.request(each).status, world.task(each).samples) for each in requests} == {("completed", 3)}
+    assert Claim.from_json(world.head(model_id).claim).basis is Basis.EXACT
+    other = world.delete("p7")
+    world.work(model_id)
+    world.work(model_id)
+    assert (world.request(other).status, world.head(model_id).number) == ("completed", 3)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_class_with_one_sample_left_is_released(world: World, method: str) -> None:
+    model_id = world.live("classes", method=method, granularity="sample", threshold=10.0)
+    requests = [world.delete(samples=[f"s{index}"]) for index in range(8)]
+    world.work(model_id)
+    assert {world.request(each).status for each in requests} == {"completed"}
+    assert world.head(model_id).samples == 8
+    last = world.delete(samples=["s8"])
+    world.work(model_id)
+    task = world.task(last)
+    assert (task.status, task.reason) == (("completed", None) if method == "retrain" else ("held", "method_refused"))
+
+
+def test_a_held_request_is_released_when_somebody_makes_it_possible(world: World) -> None:
+    """Held is not lost: the rest of the batch can be driven on by itself."""
+    model_id = world.live("classes")
+    requests = [world.delete(person) for person in ONE_CLASS]
+    world.work(model_id)
+    with world.database.write() as session:
+        holds.drive_on(session, session.get_one(DeletionRequest, requests[0]))
+    world.work(model_id)
+    assert [world.request(each).status for each in requests] == ["completed", "held", "held"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_someone_twice_is_forgotten_once(world: World, method: str) -> None:
+    model_id = world.live(method=method)
+    together = [world.delete("p3"), world.delete("p3")]
+    world.work(model_id)
+    later = world.delete("p3")
+    world.work(model_id)
+    assert [world.task(each).samples for each in (*together, later)] == [3, 3, 0]
+    assert (world.task(later).reason, world.count(Forgotten)) == ("already_forgotten", 3)
+    assert [version.number for version in world.versions(model_id)] == [1, 2]
+
+
+def test_nobody_known_is_completed_without_a_release(world: World) -> None:
+    model_id = world.live()
+    unknown, samples = world.delete("nobody"), world.delete(samples=["nothing"])
+    world.work(model_id)
+    assert {(world.request(each).status, world.request(each).reason) for each in (unknown, samples)} == {
+        ("completed", "no_match")
+    }
+    assert world.head(model_id).number == 1

@@ -1,0 +1,72 @@
+"""Thousands of requests at an exhausted budget: one plan, one alert, one retrain, and everybody is done."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+
+import pytest
+from sqlalchemy import func, select
+
+from service import intake
+from service.identity import new_id
+from service.plans import plan_of
+from service.records import AuditEntry, DeletionRequest, Lineage, Model, Task, WebhookDelivery, WebhookEndpoint
+from tests.workers.worlds import TENANT, World
+from unlearning.certificate import Basis, Claim
+
+WAITING = 5_000
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_five_thousand_requests_at_an_exhausted_budget_are_one_plan_one_alert_and_one_retrain(world: World) -> None:
+    model_id = world.live("crowd", "newton", require="proved", epsilon=1.0, sigma=0.01, delta_cap=0.0018)
+    listen(world)
+    first = 0
+    while world.model(model_id).status == "live":
+        world.delete(f"p{first}")
+        world.work(model_id)
+        first += 1
+    before = world.head(model_id)
+    with world.database.write() as session:
+        for index in range(first, first + WAITING):
+            intake.accept(session, world.workshop.pepper, TENANT, intake.Order(subject_id=f"p{index}"))
+    with world.database.read() as session:
+        plan = plan_of(session, session.get_one(Model, model_id))
+    assert plan is not None and (plan.reason, plan.waiting) == ("budget_exhausted", WAITING)
+    world.work(model_id)
+    assert statuses(world, DeletionRequest) == {"completed": first + WAITING}
+    assert statuses(world, Task) == {"completed": first + WAITING}
+    head, claim = world.head(model_id), Claim.from_json(world.head(model_id).claim)
+    assert (head.number, head.samples, head.people) == (before.number + 1, WAITING, WAITING)
+    assert (claim.basis, world.lineage(model_id).spent, world.model(model_id).status) == (Basis.EXACT, 0, "live")
+    kinds = {kind: count_of(world, kind) for kind in ("retrain.planned", "retrain.claimed", "budget.exhausted")}
+    assert kinds == {"retrain.planned": 1, "retrain.claimed": 1, "budget.exhausted": 1}
+    assert [row.kind for row in world.rows_of(WebhookDelivery)] == ["budget.exhausted"]
+    assert world.count(Lineage) == 2
+
+
+def listen(world: World) -> None:
+    """An endpoint that wants to hear of exhausted budgets."""
+    secret = b"whsec_" + b64encode(b"s" * 32)
+    with world.database.write() as session:
+        session.add(
+            WebhookEndpoint(
+                id=new_id(),
+                tenant_id=TENANT,
+                url="https://controller.example/hook",
+                sealed_secret=secret,
+                kinds=["budget.exhausted"],
+                created_at=1,
+            )
+        )
+
+
+def statuses(world: World, record: type[DeletionRequest] | type[Task]) -> dict[str, int]:
+    with world.database.read() as session:
+        rows = session.execute(select(record.status, func.count()).group_by(record.status))
+        return {status: count for status, count in rows}
+
+
+def count_of(world: World, kind: str) -> int:
+    with world.database.read() as session:
+        return session.scalar(select(func.count()).where(AuditEntry.kind == kind)) or 0
