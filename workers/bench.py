@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from unlearning.policy import Policy
 from unlearning.problem import Problem
-from unlearning.protocol import Method, Refused
+from unlearning.protocol import Method, Refused, State
 from unlearning.recipe import Recipe, RecipeError
 from workers import recipes
 from workers.options import method_of
@@ -26,11 +26,20 @@ class Bench:
 
 
 class Benches:
-    """One bench per lineage, built anew when the recipe's file changes."""
+    """The bench of the lineage last worked on, built anew when the recipe's file changes; and its head's state."""
 
     def __init__(self, workshop: Workshop) -> None:
         self._workshop = workshop
         self._kept: dict[int, Bench] = {}
+        self._state: tuple[str, State] | None = None
+
+    def state_of(self, digest: str) -> State | None:
+        """The state of that digest, if this process published it last: it need not be read and unsealed again."""
+        return self._state[1] if self._state is not None and self._state[0] == digest else None
+
+    def remember(self, digest: str, state: State) -> None:
+        """Keep the state of the version that was just published; one state at a time."""
+        self._state = (digest, replace(state, vectors={}))
 
     def of(self, lineage_id: int, recipe: str, policy: Policy) -> Bench:
         """The lineage's bench. Raises Refused as ``build`` does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -69,10 +70,10 @@ class Size:
 
 @dataclass(frozen=True)
 class Certified:
-    """``state`` holds w~, secret; ``y`` (d,) in the model's dtype is what is published. ``charge`` in budget units."""
+    """``state`` holds w~, secret; ``tensors`` hold y, what is published. ``charge`` in budget units."""
 
     state: State
-    y: Tensor
+    tensors: Mapping[str, Tensor]
     claim: Claim
     accuracy: float
     charge: int
@@ -89,15 +90,16 @@ def certify(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples |
     state = replace(forgotten.state, weights=weights)
     evidence = dict(forgotten.evidence) | ({} if bound is None else {"bound": bound})
     crash_point("worker-after-compute")
-    y = perturbed(state.weights, terms.sigma).to(bench.problem.dtype)
+    y = perturbed(state.weights, terms.sigma)
     crash_point("worker-after-noise")
-    published = y.to(bench.problem.device)
-    admit(bench.problem.tensors(published))
+    published = y.to(device=bench.problem.device, dtype=bench.problem.dtype)
+    tensors = bench.problem.tensors(published)
+    admit(tensors)
     charge = terms.charge if size.samples else 0
     inputs, targets = (part.to(bench.problem.device) for part in bench.recipe.holdout)
     return Certified(
         state=state,
-        y=y,
+        tensors=tensors,
         claim=_claim(terms, charge, size),
         accuracy=bench.problem.accuracy(published, inputs, targets),
         charge=charge,

@@ -69,7 +69,7 @@ def admit(tensors: Mapping[str, Tensor]) -> None:
             raise Malformed(f"the tensor name {name[:60]!r} is not allowed")
         if tensor.numel() == 0:
             raise Malformed(f"tensor {name} is empty")
-        if tensor.dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
+        if tensor.dtype.is_floating_point and not all(map(torch.isfinite, torch.aminmax(tensor))):
             raise Malformed(f"tensor {name} holds NaN or infinity")
 
 

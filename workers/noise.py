@@ -1,37 +1,48 @@
-"""The noise of a release: Gaussian, from the operating system's cryptographic generator, never reproducible."""
+"""The noise of a release: Gaussian, from a cryptographic generator, never reproducible."""
 
 from __future__ import annotations
 
 import os
 
-import numpy as np
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 from torch import Tensor
 
-BLOCK = 1 << 20
+BLOCK = 1 << 18
 
 
 def gaussian(count: int) -> Tensor:
     """``count`` independent standard normal numbers, float64, on the CPU.
 
-    Box and Muller's transform of uniform numbers whose 53 bits come from ``os.urandom``. There is no seed: nothing
-    can draw these numbers again. The largest possible value is sqrt(2 ln 2^53) = 8.57.
+    Box and Muller's transform of uniform numbers of 53 bits. The bits are the keystream of AES-256 in counter mode
+    under a key that the operating system's entropy gives for this call and that is kept nowhere: nothing can draw
+    these numbers again. The largest possible value is sqrt(2 ln 2^53) = 8.57.
     """
-    out = np.empty(count)
+    keystream = Cipher(AES(os.urandom(32)), CTR(bytes(16))).encryptor()
+    out = torch.empty(count, dtype=torch.float64)
+    zeros = bytes(16 * ((min(BLOCK, count) + 1) // 2))
     for start in range(0, count, BLOCK):
-        stop = min(start + BLOCK, count)
-        out[start:stop] = _box_muller(stop - start)
-    return torch.from_numpy(out)
+        part = out[start : start + BLOCK]
+        half = (len(part) + 1) // 2
+        bits = torch.frombuffer(bytearray(keystream.update(zeros[: 16 * half])), dtype=torch.int64)
+        _box_muller(bits, part)
+    return out
 
 
 def perturbed(weights: Tensor, sigma: float) -> Tensor:
     """``weights`` (d,) plus fresh noise of standard deviation ``sigma``, in float64 on the CPU."""
-    return weights.detach().cpu().double() + sigma * gaussian(weights.numel())
+    return gaussian(weights.numel()).mul_(sigma).add_(weights.detach().cpu())
 
 
-def _box_muller(count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    half = (count + 1) // 2
-    bits = np.frombuffer(os.urandom(16 * half), dtype=np.uint64) >> np.uint64(11)
-    radius = np.sqrt(-2.0 * np.log((bits[:half].astype(np.float64) + 1.0) * 2.0**-53))
-    angle = 2.0 * np.pi * (bits[half:].astype(np.float64) * 2.0**-53)
-    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+def _box_muller(bits: Tensor, out: Tensor) -> None:
+    """Fill ``out`` from two uniform 64-bit integers for each pair of its numbers."""
+    half = len(bits) // 2
+    # the upper 53 bits of an unsigned number: torch's shift keeps the sign, the mask takes it off again
+    uniform = bits.bitwise_right_shift_(11).bitwise_and_((1 << 53) - 1).double()
+    radius = uniform[:half].add_(1.0).mul_(2.0**-53).log_().mul_(-2.0).sqrt_()
+    angle = uniform[half:].mul_(2.0 * torch.pi * 2.0**-53)
+    torch.mul(radius, angle.cos(), out=out[:half])
+    rest = len(out) - half
+    torch.mul(radius[:rest], angle[:rest].sin(), out=out[half:])

@@ -28,8 +28,9 @@ from unlearning.training import learn
 from workers import alternatives, claim, codec, manifest, recipes, state
 from workers.bases import BOUNDED, basis_of, design_of, require_needs
 from workers.bench import Bench, build
-from workers.certify import CapNotReached, Certified, Size, Terms, certify
+from workers.certify import CapNotReached, Size, Terms, certify
 from workers.erase import destroy_keys
+from workers.files import write_files
 from workers.footing import basis_to_json, dry_run, establish
 from workers.jobs import Preparation
 from workers.keystore import BATCH, batches
@@ -204,8 +205,7 @@ def _draft(
         forgot = replace(size, holders=len(target.holders))
         certified = certify(ready.bench, ready.terms, forgotten, retain, forgot)
     with watch.phase("store"):
-        checkpoint = workshop.store.put(checkpoint_of(ready.bench, certified))
-        kept = state.keep(workshop, certified.state, certified.evidence | dict(evidence))
+        checkpoint, kept = write_files(workshop, certified, evidence)
     return Draft(
         version_id=new_id(),
         checkpoint=checkpoint,
@@ -218,12 +218,6 @@ def _draft(
         size=size,
         seconds={},
     )
-
-
-def checkpoint_of(bench: Bench, certified: Certified) -> Any:
-    """The chunks of the published file: y as named tensors, with the constants and buffers."""
-    tensors = bench.problem.tensors(certified.y.to(bench.problem.device))
-    return codec.encode(tensors, {"format": "pt"})
 
 
 def _forget(workshop: Workshop, job: Preparation, ready: Ready, target: Target) -> tuple[Forgotten, Examples]:

@@ -67,7 +67,7 @@ class Sealer:
         header = MAGIC + self.key_id + os.urandom(SALT_BYTES)
         cipher = self._cipher(header)
         yield header
-        held: bytes | None = None
+        held: bytes | memoryview | None = None
         count = 0
         for block in _regular(chunks):
             if held is not None:
@@ -105,12 +105,16 @@ def _nonce(count: int, last: int) -> bytes:
     return count.to_bytes(11, "big") + bytes([last])
 
 
-def _regular(chunks: Iterable[bytes | memoryview]) -> Iterator[bytes]:
-    """The same bytes in blocks of exactly CHUNK, the last one shorter."""
+def _regular(chunks: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """The same bytes in blocks of exactly CHUNK, the last one shorter. Whole blocks are not copied."""
     buffer = bytearray()
     for chunk in chunks:
         view = memoryview(chunk).cast("B")
         while view:
+            if not buffer and len(view) >= CHUNK:
+                yield view[:CHUNK]
+                view = view[CHUNK:]
+                continue
             taken = view[: CHUNK - len(buffer)]
             buffer += taken
             view = view[len(taken) :]

@@ -27,6 +27,7 @@ from workers.bench import Bench, Benches
 from workers.certify import CapNotReached, Certified, Oversize, Size, Terms, certify
 from workers.codec import Malformed
 from workers.erase import destroy_keys, drop_superseded_state
+from workers.files import write_files
 from workers.footing import basis_from_json
 from workers.jobs import AWAITING_RETRAIN, Claimed, Deletions
 from workers.needs import generator, needs_forgotten, needs_retained
@@ -34,7 +35,6 @@ from workers.notes import seal_note
 from workers.outcomes import Outcome, settle_without_version, withhold
 from workers.patience import patiently
 from workers.plan import Plan, Target, forgotten, plan
-from workers.prepare import checkpoint_of
 from workers.publish import Draft, HoldAppeared, note_commit, publish
 from workers.sealing import Unsealable
 from workers.stopwatch import Stopwatch
@@ -126,18 +126,20 @@ def _release_once(errand: Errand) -> None:
         return
     try:
         _require_budget(job, head, len(planned.forget))
-        bench, certified = _compute(errand, head, planned)
+        certified = _compute(errand, head, planned)
         if _too_bad(job, head, certified):
             _withhold(errand, planned, certified)
             return
-        _publish(errand, head, planned, _draft(errand, planned, bench, certified))
+        draft = _draft(errand, planned, certified)
+        _publish(errand, head, planned, draft)
+        errand.benches.remember(draft.state.digest, certified.state)
     except Held as held:
         outcomes |= dict.fromkeys(planned.forget, _held(errand, held))
         told = {} if _falls_back(job, held.reason) else held.facts
         settle_without_version(workshop.database, job, outcomes, **told)
 
 
-def _compute(errand: Errand, head: Head, planned: Plan) -> tuple[Bench, Certified]:
+def _compute(errand: Errand, head: Head, planned: Plan) -> Certified:
     """Load, forget, certify. Raises Held with the reason, where one of them cannot be done."""
     watch = errand.watch
     try:
@@ -149,7 +151,7 @@ def _compute(errand: Errand, head: Head, planned: Plan) -> tuple[Bench, Certifie
         with watch.phase("certify"):
             target = planned.target
             size = Size(len(target.positions), target.people, len(target.holders))
-            return loaded.bench, certify(loaded.bench, head.terms, result, loaded.retain, size)
+            return certify(loaded.bench, head.terms, result, loaded.retain, size)
     except Oversize:
         raise Held("beyond_calibration") from None
     except CapNotReached:
@@ -162,12 +164,11 @@ def _compute(errand: Errand, head: Head, planned: Plan) -> tuple[Bench, Certifie
         raise Held("samples_changed", missing=error.missing, changed=error.changed) from None
 
 
-def _draft(errand: Errand, planned: Plan, bench: Bench, certified: Certified) -> Draft:
+def _draft(errand: Errand, planned: Plan, certified: Certified) -> Draft:
     """Write the files, durably."""
     workshop, watch = errand.workshop, errand.watch
     with watch.phase("store"):
-        checkpoint = workshop.store.put(checkpoint_of(bench, certified))
-        kept = state.keep(workshop, certified.state, certified.evidence)
+        checkpoint, kept = write_files(workshop, certified)
     return Draft(
         version_id=new_id(),
         checkpoint=checkpoint,
@@ -257,7 +258,7 @@ def _load(errand: Errand, head: Head, planned: Plan) -> Loaded:
     workshop, job = errand.workshop, errand.job
     bench = _bench(errand.benches, job, head)
     device = bench.problem.device
-    secret = _secret(workshop, head, device)
+    secret = errand.benches.state_of(head.state) or _secret(workshop, head, device)
     crash_point("worker-after-digest")
     with workshop.database.read() as session:
         vectors = state.read_vectors(session, workshop, job.lineage_id, planned.target.holders, device)

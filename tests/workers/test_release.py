@@ -426,6 +426,19 @@ def test_the_secret_state_of_a_superseded_version_is_gone(world: World) -> None:
     assert names == {world.head(model_id).state}
 
 
+def test_a_worker_that_kept_the_state_releases_the_same_as_one_that_reads_it(world: World) -> None:
+    weights = []
+    for name, workers in (("kept", [world.worker()] * 3), ("read", [world.worker() for _ in range(3)])):
+        model_id = world.register("steps", name=name)
+        world.work(model_id)
+        for worker, person in zip(workers, ("p1", "p2", "p3"), strict=True):
+            world.delete(person, models=(name,))
+            worker.work(model_id)
+        assert world.head(model_id).number == 4
+        weights.append(state.load(world.workshop, world.head(model_id).state, torch.device("cpu")).weights)
+    assert torch.equal(*weights)
+
+
 def test_a_failing_disk_discards_nothing(world: World, tmp_path: Path) -> None:
     model_id = world.live()
     request = world.delete("p3")
