@@ -39,6 +39,7 @@ class Settings(BaseSettings):
     lease_seconds: float = Field(default=30, gt=0)
     sweep_seconds: float = Field(default=1, gt=0)
     grace_seconds: float = Field(default=3600, ge=0)
+    webhook_loopback: bool = False
     idempotency_seconds: float = Field(default=86_400, gt=0)
     max_body_bytes: int = Field(default=1_048_576, gt=0)
     max_sample_ids: int = Field(default=10_000, gt=0)
@@ -61,6 +62,12 @@ class Settings(BaseSettings):
             "signing_key_file": home / "secrets" / "signing.key",
         }
         return from_home | values | {"home": home}
+
+    @model_validator(mode="after")
+    def _no_loopback_in_production(self) -> Settings:
+        if self.mode == "production" and self.webhook_loopback:
+            raise SettingsError("EXPUNGE_WEBHOOK_LOOPBACK is for development. Unset it in production.")
+        return self
 
 
 SECRETS = ("sealing_key_file", "pepper_file", "signing_key_file")

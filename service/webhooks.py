@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
@@ -25,6 +27,10 @@ from service.records import Lineage, Model, WebhookDelivery, WebhookEndpoint
 from unlearning.budget import would_overspend
 
 _NONCE_BYTES = 12
+_HOUR = 3600
+BACKOFF_SECONDS = (15, 300, 1800, 2 * _HOUR, 5 * _HOUR, 10 * _HOUR, 14 * _HOUR, 20 * _HOUR, 24 * _HOUR)
+"""from one attempt to the next: three days and a bit; the first is longer than an attempt may take"""
+MAX_ATTEMPTS = len(BACKOFF_SECONDS) + 1
 
 
 class News(StrEnum):
@@ -91,10 +97,25 @@ def disable(session: Session, endpoint: WebhookEndpoint) -> None:
 
 
 def signature(pepper: Pepper, endpoint: WebhookEndpoint, message_id: str, seconds: int, payload: str) -> str:
-    """The ``webhook-signature`` header: HMAC-SHA-256 over id, timestamp (seconds since 1970) and payload."""
+    """The ``webhook-signature`` header over id, timestamp (seconds since 1970) and payload: v1 is HMAC-SHA-256 under
+    the endpoint's secret, v1a is Ed25519 under a key that the receiver cannot sign with."""
+    text = f"{message_id}.{seconds}.{payload}".encode()
     secret = _unseal(pepper, endpoint.sealed_secret)
-    signed = hmac.new(secret, f"{message_id}.{seconds}.{payload}".encode(), hashlib.sha256).digest()
-    return "v1," + base64.b64encode(signed).decode()
+    shared = base64.b64encode(hmac.new(secret, text, hashlib.sha256).digest()).decode()
+    ours = base64.b64encode(_private_key(pepper, endpoint).sign(text)).decode()
+    return f"v1,{shared} v1a,{ours}"
+
+
+def public_key(pepper: Pepper, endpoint: WebhookEndpoint) -> str:
+    """What verifies the endpoint's v1a signatures: ``whpk_`` and the base64 of 32 bytes."""
+    raw = _private_key(pepper, endpoint).public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    return "whpk_" + base64.b64encode(raw).decode()
+
+
+def replay(session: Session, endpoint: WebhookEndpoint, delivery: WebhookDelivery) -> None:
+    """Send a delivery again from now on, under the same id, with all its attempts before it."""
+    delivery.attempts, delivery.delivered_at, delivery.next_at = 0, None, recorded_at(session)
+    record(session, endpoint.tenant_id, "webhook.replayed", endpoint=endpoint.id, delivery=delivery.id)
 
 
 def _endpoints(session: Session, tenant_id: str) -> list[tuple[str, list[str]]]:
@@ -106,6 +127,10 @@ def _endpoints(session: Session, tenant_id: str) -> list[tuple[str, list[str]]]:
         )
         known[tenant_id] = [(endpoint_id, list(kinds)) for endpoint_id, kinds in session.execute(rows)]
     return known[tenant_id]
+
+
+def _private_key(pepper: Pepper, endpoint: WebhookEndpoint) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(digest(pepper, "webhook", f"ed25519 {endpoint.id}")))
 
 
 def _seal(pepper: Pepper, secret: bytes) -> bytes:

@@ -29,10 +29,12 @@ from service.progress import settle
 from service.records import DeletionRequest, IdempotencyKey, Lease, Lineage, Model, Task, Version
 from service.settings import Settings
 from service.storage import Store
+from workers.courier import Courier
 from workers.erase import bury, destroy_keys
 from workers.jobs import AWAITING_RETRAIN
 from workers.keystore import KeyStore
 from workers.lease import SECOND, retrain_lease
+from workers.outbound import Outbound
 from workers.pulse import Pulse
 
 LEASE = "keeper"
@@ -226,6 +228,9 @@ def run(settings: Settings) -> None:
     keeper = open_keeper(settings)
     pulse = Pulse(keeper.database, keeper.owner, "keeper", settings.lease_seconds, None)
     pulse.start()
+    outbound = Outbound(loopback=settings.webhook_loopback)
+    courier = Courier(keeper.database, keeper.pepper, outbound, settings.sweep_seconds)
+    courier.start()
     count = 0
     while not stop.is_set():
         try:
@@ -236,4 +241,5 @@ def run(settings: Settings) -> None:
             log.error("tick failed: %s", type(error).__name__)
         count += 1
         stop.wait(keeper.sweep_seconds)
+    courier.stop()
     pulse.stop()

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
 from service.auth import Caller, Scope
-from service.context import Running, holding, problems
+from service.context import Running, Service, holding, problems
 from service.names import Moment, RequestId
 from service.pages import Cursor, Limit, Page, decode, encode, link
-from service.problems import not_found
+from service.problems import Problem, not_found
 from service.records import WebhookDelivery, WebhookEndpoint
-from service.webhooks import News, add_endpoint, disable
+from service.webhooks import MAX_ATTEMPTS, News, add_endpoint, disable, public_key, replay
 
 router = APIRouter(tags=["webhooks"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
+DeliveryId = Annotated[str, Path(pattern=r"^msg_[0-9a-f]{32}$")]
 _PATH = "/v1/webhooks"
 
 
 def _https(url: str) -> str:
-    """Where the name leads is checked at every delivery: names can be pointed elsewhere later."""
+    """Where the name leads is checked at every delivery: names can be pointed elsewhere later. Plain http is told
+    apart in the route, by the settings."""
     try:
         parts = urlsplit(url)
-        valid = parts.scheme == "https" and bool(parts.hostname) and not parts.username and parts.port != 0
+        valid = parts.scheme in {"https", "http"} and bool(parts.hostname) and not parts.username and parts.port != 0
     except ValueError:
         valid = False
     if not valid:
@@ -46,6 +48,7 @@ class EndpointView(BaseModel):
     id: str
     url: str
     kinds: list[News]
+    public_key: str = Field(description="whpk_...: verifies the v1a signatures")
     created_at: Moment
     disabled_at: Moment | None
 
@@ -61,8 +64,9 @@ class EndpointsView(BaseModel):
 class DeliveryView(BaseModel):
     id: str = Field(description="the webhook-id header, the same over all attempts")
     kind: str
+    state: Literal["pending", "delivered", "given_up"]
     attempts: int
-    last_status: int | None
+    last_status: int | None = Field(description="of the last attempt; null: no answer, or the address is refused")
     next_at: Moment
     delivered_at: Moment | None
     created_at: Moment
@@ -72,9 +76,13 @@ class DeliveryView(BaseModel):
     _PATH, status_code=201, response_model=NewEndpointView, responses=problems(413, 415), summary="Add an endpoint"
 )
 def create(body: EndpointOrder, service: Running, caller: Admin, response: Response) -> NewEndpointView:
+    if not body.url.startswith("https:") and not service.settings.webhook_loopback:
+        raise Problem(
+            422, "invalid_request", "A webhook needs https.", [{"pointer": "/url", "detail": "must be https"}]
+        )
     with service.database.write() as session:
         endpoint, secret = add_endpoint(session, service.pepper, caller.tenant_id, body.url, sorted(set(body.kinds)))
-        view = NewEndpointView(**dict(_view(endpoint)), secret=secret)
+        view = NewEndpointView(**dict(_view(service, endpoint)), secret=secret)
     response.headers["Location"] = f"{_PATH}/{view.id}"
     return view
 
@@ -84,7 +92,7 @@ def index(service: Running, caller: Admin) -> EndpointsView:
     rows = select(WebhookEndpoint).where(WebhookEndpoint.tenant_id == caller.tenant_id)
     with service.database.read() as session:
         found = session.scalars(rows.order_by(WebhookEndpoint.created_at, WebhookEndpoint.id)).all()
-    return EndpointsView(data=[_view(endpoint) for endpoint in found])
+    return EndpointsView(data=[_view(service, endpoint) for endpoint in found])
 
 
 @router.delete(
@@ -94,7 +102,7 @@ def remove(endpoint_id: RequestId, service: Running, caller: Admin) -> EndpointV
     with service.database.write() as session:
         endpoint = _find(session, caller.tenant_id, endpoint_id)
         disable(session, endpoint)
-        return _view(endpoint)
+        return _view(service, endpoint)
 
 
 @router.get(
@@ -123,8 +131,39 @@ def deliveries(
         found = session.scalars(newest.limit(limit + 1)).all()
     next_cursor = encode(found[limit - 1].created_at, found[limit - 1].id) if len(found) > limit else None
     link(request, response, next_cursor)
-    data = [DeliveryView.model_validate(delivery, from_attributes=True) for delivery in found[:limit]]
+    data = [_delivery(delivery) for delivery in found[:limit]]
     return Page(data=data, next_cursor=next_cursor, has_more=next_cursor is not None)
+
+
+@router.post(
+    _PATH + "/{endpoint_id}/deliveries/{delivery_id}/replay",
+    status_code=202,
+    response_model=DeliveryView,
+    responses=problems(404),
+    summary="Send a delivery again, under the same id",
+)
+def send_again(endpoint_id: RequestId, delivery_id: DeliveryId, service: Running, caller: Admin) -> DeliveryView:
+    with service.database.write() as session:
+        endpoint = _find(session, caller.tenant_id, endpoint_id)
+        delivery = session.get(WebhookDelivery, delivery_id, with_for_update=True)
+        if delivery is None or delivery.endpoint_id != endpoint.id:
+            raise not_found("delivery")
+        replay(session, endpoint, delivery)
+        return _delivery(delivery)
+
+
+def _delivery(row: WebhookDelivery) -> DeliveryView:
+    waiting: Literal["pending", "given_up"] = "pending" if row.attempts < MAX_ATTEMPTS else "given_up"
+    return DeliveryView(
+        id=row.id,
+        kind=row.kind,
+        state=waiting if row.delivered_at is None else "delivered",
+        attempts=row.attempts,
+        last_status=row.last_status,
+        next_at=row.next_at,
+        delivered_at=row.delivered_at,
+        created_at=row.created_at,
+    )
 
 
 def _find(session: Session, tenant_id: str, endpoint_id: str) -> WebhookEndpoint:
@@ -134,11 +173,12 @@ def _find(session: Session, tenant_id: str, endpoint_id: str) -> WebhookEndpoint
     return endpoint
 
 
-def _view(endpoint: WebhookEndpoint) -> EndpointView:
+def _view(service: Service, endpoint: WebhookEndpoint) -> EndpointView:
     return EndpointView(
         id=endpoint.id,
         url=endpoint.url,
         kinds=[News(kind) for kind in endpoint.kinds],
+        public_key=public_key(service.pepper, endpoint),
         created_at=endpoint.created_at,
         disabled_at=endpoint.disabled_at,
     )

@@ -30,7 +30,8 @@ def routes(client: TestClient) -> Iterator[tuple[str, str]]:
                 method.upper(),
                 filled.replace("{hold_id}", "0" * 32)
                 .replace("{consumer_id}", "web")
-                .replace("{endpoint_id}", "0" * 32),
+                .replace("{endpoint_id}", "0" * 32)
+                .replace("{delivery_id}", "msg_" + "0" * 32),
             )
 
 

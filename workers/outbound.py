@@ -1,0 +1,89 @@
+"""One POST to an address that somebody else chose, without becoming their tool (SSRF).
+
+The name is resolved once, every address it has must be public, and the connection goes to the very address that was
+checked: a name that is pointed elsewhere in between gains nothing. No redirect is followed, no proxy of the
+environment is used, the answer's body is not read, and the whole exchange has a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+
+import httpx
+
+DEADLINE_SECONDS = 10.0
+_TRANSLATED = IPv6Network("64:ff9b::/32")  # NAT64 (RFC 6052, RFC 8215): an IPv4 address in disguise
+Address = IPv4Address | IPv6Address
+Resolver = Callable[[str, int], Awaitable[list[str]]]
+
+
+class Refused(ValueError):
+    """The URL leads where no webhook may go."""
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """Every address of a name, by the system's resolver. Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+@dataclass(frozen=True)
+class Outbound:
+    """``loopback`` admits addresses of this machine, and plain http to them: for development and tests."""
+
+    loopback: bool = False
+    resolver: Resolver = resolve
+    trust: ssl.SSLContext = field(default_factory=lambda: httpx.create_ssl_context(trust_env=False))
+    deadline_seconds: float = DEADLINE_SECONDS
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> int:
+        """The status of the answer.
+
+        Raises:
+            Refused: the URL leads to an address that is not public, or is not https.
+            TimeoutError: the deadline passed.
+            OSError, httpx.HTTPError, httpx.InvalidURL: there is no such name, or no answer.
+        """
+        async with asyncio.timeout(self.deadline_seconds):
+            target = httpx.URL(url)
+            address = await self._address(target)
+            extensions = {"sni_hostname": target.raw_host.decode()}  # the certificate is the name's, not the address's
+            async with (
+                httpx.AsyncClient(verify=self.trust, trust_env=False, timeout=self.deadline_seconds) as client,
+                client.stream(
+                    "POST",
+                    target.copy_with(host=str(address)),
+                    content=body,
+                    headers={**headers, "Host": target.netloc.decode()},
+                    extensions=extensions,
+                    follow_redirects=False,
+                ) as answer,
+            ):
+                return answer.status_code
+
+    async def _address(self, target: httpx.URL) -> Address:
+        port = target.port or (443 if target.scheme == "https" else 80)
+        found = [ip_address(text.partition("%")[0]) for text in await self.resolver(target.raw_host.decode(), port)]
+        if not found or not all(self._admitted(target.scheme, address) for address in found):
+            raise Refused("A webhook goes to public addresses over https only.")
+        return found[0]
+
+    def _admitted(self, scheme: str, address: Address) -> bool:
+        if self.loopback and address.is_loopback:
+            return scheme in {"http", "https"}
+        return scheme == "https" and public(address)
+
+
+def public(address: Address) -> bool:
+    """Whether an address is one of the open internet: neither private, local, shared, reserved nor multicast."""
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped is not None:
+            return public(address.ipv4_mapped)
+        if address.sixtofour is not None or address.teredo is not None or address in _TRANSLATED:
+            return False
+    return address.is_global and not (address.is_multicast or address.is_reserved)
