@@ -28,6 +28,7 @@ from service.routes import (
     health,
     holds,
     models,
+    tombstones,
     versions,
     webhooks,
 )
@@ -73,6 +74,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         versions,
         consumers,
         holds,
+        tombstones,
         audit,
         events,
         webhooks,
