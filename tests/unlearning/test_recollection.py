@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tests.unlearning.recipes import draw, network, recipe, softmax
 from tests.unlearning.test_training import recorded
+from unlearning import vectors
 from unlearning.curvature import clipped_map
 from unlearning.effectiveness import effectiveness
 from unlearning.methods import recollection as module
@@ -138,7 +139,7 @@ def test_holders_beyond_the_memory_limit_take_further_passes_with_the_same_resul
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     problem, examples, learned, state = prepared(network(clip=0.55))
-    monkeypatch.setattr(module, "GROUP_LIMIT", 3 * problem.dimension)
+    monkeypatch.setattr(vectors, "GROUP_LIMIT", 3 * problem.dimension)
     parts = LAX.prepare(problem, examples, learned)
     assert all(torch.allclose(parts.vectors[holder], vector, atol=1e-14) for holder, vector in state.vectors.items())
 
@@ -171,7 +172,7 @@ def test_a_recorded_training_is_recollected_like_our_own() -> None:
 def test_converged_recollections_equal_the_dense_solve(
     reference: str, dense_limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "DENSE_LIMIT", dense_limit)
+    monkeypatch.setattr(vectors, "DENSE_LIMIT", dense_limit)
     problem, examples, learned, state = prepared(softmax(), replace(LAX, reference=reference))
     w = learned.weights
     hessian = torch.autograd.functional.hessian(lambda u: problem.mean_loss(u, examples.inputs, examples.targets), w)
