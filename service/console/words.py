@@ -21,6 +21,7 @@ HAPPENINGS = {
 REASONS = {
     "no_match": "no model was trained on this subject",
     "worker_lost": "the worker was lost while at it",
+    "partial_subject": "it names a part of a person's samples, and this model forgets whole people",
     "legal_hold": "a legal hold stands against it",
 }
 

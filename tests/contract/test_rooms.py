@@ -39,3 +39,15 @@ def test_every_package_is_shipped() -> None:
     rooms = ("unlearning", "service", "workers", "migrations")
     found = [path.parent.relative_to(ROOT) for room in rooms for path in (ROOT / room).rglob("*.py")]
     assert sorted(listed) == sorted({".".join(folder.parts) for folder in found})
+
+
+def test_every_file_that_is_no_code_is_shipped() -> None:
+    """Templates, styles and scripts: what lies in a package and is not Python must be named as its data."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    shipped = {
+        path for name, globs in listed.items() for glob in globs for path in (ROOT / name.replace(".", "/")).glob(glob)
+    }
+    rooms = ("unlearning", "service", "workers", "migrations")
+    files = {path for room in rooms for path in (ROOT / room).rglob("*") if path.is_file()}
+    data = {path for path in files if path.suffix not in {".py", ".pyc", ".mako"}}
+    assert data == shipped

@@ -1,0 +1,115 @@
+"""The example server, as its users start it: every request is answered while the version changes under it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from service.auth import Scope
+from tests.stack import Stack
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "tests" / "system" / "recipes" / "tiny.py"
+VERSIONS = 20
+pytestmark = pytest.mark.parametrize(
+    "stack", [pytest.param("sqlite", marks=pytest.mark.xdist_group("sqlite"))], indirect=True
+)
+
+
+@dataclass(frozen=True)
+class Serving:
+    model: str
+    url: str
+    http: httpx.Client
+
+
+@pytest.fixture
+def serving(stack: Stack) -> Iterator[Serving]:
+    """The example in a process of its own, serving version 1 of a new model."""
+    name = stack.live("tiny", epsilon=8, delta=1e-5, sigma=1e-4, granularity="sample")
+    command = [sys.executable, ROOT / "examples" / "serving" / "server.py", "--model", name, "--recipe", RECIPE]
+    options = ["--consumer", "example", "--port", "0", "--url", stack.account.url]
+    key = stack.key(Scope.MODELS_READ, Scope.CHECKPOINTS_READ)
+    environment = stack.environment | {"EXPUNGE_API_KEY": key, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([*command, *options], env=environment, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://\S+", process.stdout.readline())
+        assert found
+        with httpx.Client(base_url=found[0], timeout=30, trust_env=False) as http:
+            stack.eventually(lambda: http.get("/healthz").status_code, lambda code: code == 200)
+            yield Serving(name, found[0], http)
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def ask(url: str, ended: threading.Event) -> Counter[tuple[int, int]]:
+    """Ask without pause; how often each (status, version) was answered. A dropped connection raises."""
+    seen: Counter[tuple[int, int]] = Counter()
+    with httpx.Client(base_url=url, timeout=30, trust_env=False) as http:
+        while not ended.is_set():
+            answer = http.post("/predict", json={"inputs": [[1.0, 0.0, 0.0, 0.0]]})
+            seen[answer.status_code, answer.json().get("version", 0)] += 1
+            time.sleep(0.005)
+    return seen
+
+
+def test_every_request_is_served_while_twenty_versions_are_published(serving: Serving, stack: Stack) -> None:
+    ended = threading.Event()
+    with ThreadPoolExecutor(4) as pool:
+        callers = [pool.submit(ask, serving.url, ended) for _ in range(4)]
+        try:
+            for sample in range(VERSIONS):
+                stack.forgotten(serving.model, sample_ids=[f"tiny-{sample}"])
+            head = stack.head(serving.model)["number"]
+            assert head == 1 + VERSIONS
+            stack.eventually(lambda: serving.http.get("/healthz").json()["version"], lambda served: served == head)
+        finally:
+            ended.set()
+        seen = sum((caller.result(30) for caller in callers), Counter[tuple[int, int]]())
+    assert {status for status, _ in seen} == {200}
+    assert seen.total() > 500
+    versions = {version for _, version in seen}
+    assert {1, head} <= versions
+    assert len(versions) > 5, "it did not follow"
+    reported = stack.client.get(f"/v1/models/{serving.model}/consumers")["data"]
+    assert reported == [{"name": "example", "version": head, "status": "current"}]
+
+
+def test_it_goes_on_serving_while_expunge_is_away(serving: Serving, stack: Stack) -> None:
+    stack.kill("api")
+    try:
+        time.sleep(2)
+        answer = serving.http.post("/predict", json={"inputs": [[1.0, 0.0, 0.0, 0.0]]})
+        assert (answer.status_code, answer.json()["version"]) == (200, 1)
+    finally:
+        stack.start("api")
+    stack.eventually(lambda: _ready(stack), bool)
+    stack.forgotten(serving.model, sample_ids=["tiny-9"])
+    stack.eventually(lambda: serving.http.get("/healthz").json()["version"], lambda served: served == 2)
+
+
+def test_a_call_that_makes_no_sense_is_refused(serving: Serving) -> None:
+    for body in (b"", b"{}", b'{"inputs": [[1]]}', b'{"inputs": "x"}', b"[]"):
+        assert serving.http.post("/predict", content=body).status_code == 400, body
+    assert serving.http.post("/other", json={}).status_code == 404
+    assert serving.http.get("/other").status_code == 404
+
+
+def _ready(stack: Stack) -> bool:
+    try:
+        return stack.http.get("/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
