@@ -265,7 +265,7 @@ class Newton:
         raise Refused(
             f"The Hessian is not positive definite at the trained weights: its smallest eigenvalue is at most "
             f"{-needed:.3g}, and damping is {self.damping:.3g}.",
-            f"Set damping above {needed:.3g}, or choose rewind or retrain.",
+            f"Set damping above {needed:.3g}, or use retrain.",
         )
 
     def _require_inside(self, w: Tensor) -> None:
@@ -281,7 +281,7 @@ class Newton:
         if problem.training.sample_clip is not None:
             raise Refused(
                 "sample_clip turns the gradient into one that no loss has: there is no objective to minimise.",
-                "Leave sample_clip out, or choose rewind or retrain.",
+                "Leave sample_clip out, or use retrain.",
             )
         if float(problem.decay.min()) + self.damping > 0.0:
             return
@@ -302,7 +302,7 @@ def _require_curved(found: Solution) -> None:
     raise Refused(
         f"The Hessian of those who are left is not positive definite: the solve met a curvature of "
         f"{found.curvature:.3g}.",
-        f"Raise damping by more than {-found.curvature:.3g}, or choose rewind or retrain.",
+        f"Raise damping by more than {-found.curvature:.3g}, or use retrain.",
     )
 
 
