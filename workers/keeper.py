@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from celery import Celery
-from sqlalchemy import delete, func, or_, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from service import queue
@@ -115,12 +115,12 @@ def sweep(database: Database, bell: Celery) -> int:
         )
         planned = select(Lineage.id).where(Lineage.model_id == Model.id, Lineage.status == "candidate").exists()
         exhausted = (Model.status == "exhausted") & (task | Model.due_at.is_not(None))
-        work = (Model.status == "preparing") | ((Model.status == "live") & task) | (~retraining & (planned | exhausted))
+        work = (Model.status == "preparing") | ((Model.status == "live") & task) | (~retraining & exhausted)
+        due = (Model.lease_expires_at <= at) & (Model.due_at.is_(None) | (Model.due_at <= at))
         forgotten = Model.nudged_at <= at - NUDGE_PATIENCE_SECONDS * SECOND
         rung = (
             update(Model)
-            .where(Model.lease_expires_at <= at, forgotten, work)
-            .where(or_(Model.due_at.is_(None), Model.due_at <= at))
+            .where(forgotten, (due & work) | (~retraining & planned))
             .values(nudged_at=at)
             .returning(Model.id)
             .execution_options(synchronize_session=False)

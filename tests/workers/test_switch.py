@@ -10,13 +10,14 @@ import pytest
 from sqlalchemy import select
 
 from service import cancellation, holds, intake
+from service.db import now
 from service.identity import sample_digest
 from service.plans import Plan, plan_of
 from service.records import AuditEntry, BudgetEntry, DeletionRequest, Lease, Lineage, Membership, Model, Task, Version
 from tests.workers.test_retrain import entries, exhausted, finish_retrain, lineages, rows_in, start_retrain
-from tests.workers.worlds import TENANT, World
+from tests.workers.worlds import TENANT, World, seconds
 from unlearning.certificate import Basis, Claim
-from workers import codec, prepare
+from workers import codec, keeper, prepare
 from workers.jobs import Deletions, Preparation, Retraining
 from workers.lease import retrain_lease
 from workers.prepare import Ready
@@ -289,6 +290,33 @@ def test_a_held_request_whose_people_the_retrain_left_out_is_completed_by_it(wor
     world.change(Task, world.task(request).id, status="held", reason="worker_lost")
     world.work(model_id)
     assert (world.task(request).status, world.task(request).samples) == ("completed", 3)
+
+
+def test_a_candidate_is_rung_for_whatever_the_models_own_lease_and_cadence_say(world: World) -> None:
+    model_id = fallback_model(world)
+    with world.database.read() as session:
+        later = now(session) + seconds(3600)
+    world.change(Model, model_id, due_at=later, lease_expires_at=later, nudged_at=1)
+    assert keeper.sweep(world.database, world.workshop.bell) == 1
+    assert isinstance(world.claim(model_id), Retraining)
+    world.change(Model, model_id, nudged_at=1)
+    assert keeper.sweep(world.database, world.workshop.bell) == 0
+
+
+def test_a_deadline_opens_the_cadence_two_measured_retrains_ahead(world: World) -> None:
+    model_id = world.live(cadence_seconds=36_000)
+    for person in ("p1", "p2"):
+        request = world.delete(person)
+        world.work(model_id)
+    assert world.request(request).status == "queued"
+    with world.database.read() as session:
+        soon = now(session) + seconds(3600)
+    world.change(DeletionRequest, request, due_at=soon)
+    for measured, status in ((600.0, "queued"), (1900.0, "completed")):
+        world.change(Lineage, world.model(model_id).lineage_id, report={"seconds": measured})
+        world.change(Model, model_id, due_at=None)
+        world.work(model_id)
+        assert world.request(request).status == status
 
 
 def test_a_model_of_the_method_retrain_is_exact_and_never_charged(world: World) -> None:
