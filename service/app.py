@@ -16,6 +16,7 @@ from service.console import pages as console
 from service.context import Service
 from service.db import Database
 from service.identity import Pepper
+from service.limits import Limiter
 from service.logs import configure
 from service.queue import publisher
 from service.routes import (
@@ -27,6 +28,7 @@ from service.routes import (
     events,
     health,
     holds,
+    keys,
     models,
     tombstones,
     versions,
@@ -56,6 +58,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         database=Database(settings.database_url),
         pepper=Pepper.load(settings.pepper_file),
         bell=publisher(settings.broker_url),
+        limiter=Limiter(settings.rate_per_second, settings.rate_burst),
     )
 
     @asynccontextmanager
@@ -74,6 +77,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         versions,
         consumers,
         holds,
+        keys,
         tombstones,
         audit,
         events,

@@ -12,6 +12,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from service.auth import Caller, Scope, authenticate
 from service.db import Database
 from service.identity import Pepper
+from service.limits import Limiter
 from service.problems import Problem
 from service.sessions import COOKIE, open_session
 from service.settings import Settings
@@ -31,6 +32,7 @@ class Service:
     database: Database
     pepper: Pepper
     bell: Celery
+    limiter: Limiter
 
     def nudge(self, model_ids: Collection[str]) -> None:
         """Ring the workers for these models; never raises."""
@@ -63,6 +65,7 @@ def holding(*scopes: Scope) -> Callable[..., Caller]:
         if found is None:
             challenge = {"WWW-Authenticate": _CHALLENGE["WWW-Authenticate"] + ', error="invalid_token"'}
             raise Problem(401, "key_invalid", "The API key is unknown, expired or revoked.", headers=challenge)
+        _within_limits(service, found)
         return _permitted(found, scopes)
 
     return caller
@@ -92,6 +95,13 @@ def session_of(service: Service, request: Request) -> Caller | None:
         return open_session(session, service.pepper, cookie)
 
 
+def _within_limits(service: Service, found: Caller) -> None:
+    """Count the call. Raises Problem (429) where the key has called too often."""
+    wait = service.limiter.wait_of(found.key_id)
+    if wait:
+        raise Problem(429, "too_many_calls", "This key calls too often.", headers={"Retry-After": str(wait)})
+
+
 def _permitted(found: Caller, scopes: Collection[Scope]) -> Caller:
     """The caller, who must hold one of ``scopes``. Raises Problem (403)."""
     if not found.scopes.isdisjoint(scopes):
@@ -102,6 +112,6 @@ def _permitted(found: Caller, scopes: Collection[Scope]) -> Caller:
 
 
 def problems(*codes: int) -> dict[int | str, dict[str, Any]]:
-    """The problem answers of a route, for its OpenAPI description. Every route may answer these and 401, 403, 503."""
+    """The problem answers of a route, for its OpenAPI description. Every route may answer 401, 403, 422, 429, 503."""
     content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {code: {"description": "Problem", "content": content} for code in sorted({401, 403, 422, 503, *codes})}
+    return {code: {"description": "Problem", "content": content} for code in sorted({401, 403, 422, 429, 503, *codes})}

@@ -43,6 +43,8 @@ class Settings(BaseSettings):
     idempotency_seconds: float = Field(default=86_400, gt=0)
     max_body_bytes: int = Field(default=1_048_576, gt=0)
     max_sample_ids: int = Field(default=10_000, gt=0)
+    rate_per_second: float = Field(default=100, gt=0)
+    rate_burst: int = Field(default=2000, ge=1)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_origin: str = Field(default="expunge.local/log", pattern=r"^[^\s+]+$")
 

@@ -14,6 +14,7 @@ from service.auth import Scope, authenticate, create_key, list_keys, revoke_key
 from service.context import Service
 from service.db import now
 from service.identity import Pepper
+from service.limits import Limiter
 from service.records import ApiKey, AuditEntry
 from service.settings import Settings
 
@@ -31,6 +32,7 @@ def routes(client: TestClient) -> Iterator[tuple[str, str]]:
                 filled.replace("{hold_id}", "0" * 32)
                 .replace("{consumer_id}", "web")
                 .replace("{endpoint_id}", "0" * 32)
+                .replace("{key_id}", "0" * 32)
                 .replace("{delivery_id}", "msg_" + "0" * 32),
             )
 
@@ -147,3 +149,45 @@ def test_two_tenants_see_nothing_of_each_other(api: TestClient, key_of: Keys, se
     answer = api.post("/v1/deletion-requests", json=limited, headers=two | {"Idempotency-Key": "k"})
     assert (answer.status_code, answer.json()["code"]) == (422, "unknown_model")
     assert create_app(settings) is not None
+
+
+def test_keys_are_made_listed_and_revoked_over_http(api: TestClient, key_of: Keys) -> None:
+    admin = key_of("keys:admin", "models:read")
+    assert api.post("/v1/keys", json={"scopes": ["audit:read"]}, headers=admin).json()["code"] == "scope_exceeded"
+    past = {"scopes": ["models:read"], "expires_at": "2001-01-01T00:00:00Z"}
+    assert api.post("/v1/keys", json=past, headers=admin).status_code == 422
+    made = api.post("/v1/keys", json={"label": "web", "scopes": ["models:read"]}, headers=admin)
+    assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
+    new = made.json()
+    bearer = {"Authorization": f"Bearer {new.pop('key')}"}
+    assert api.get("/v1/models", headers=bearer).status_code == 200
+    assert new in api.get("/v1/keys", headers=admin).json()["data"]
+    assert new["scopes"] == ["models:read"] and new["label"] == "web"
+    stranger = key_of("keys:admin", tenant_id="other")
+    assert api.delete(f"/v1/keys/{new['id']}", headers=stranger).status_code == 404
+    assert len(api.get("/v1/keys", headers=stranger).json()["data"]) == 1
+    for _ in range(2):
+        assert api.delete(f"/v1/keys/{new['id']}", headers=admin).json()["revoked_at"] is not None
+    assert api.get("/v1/models", headers=bearer).status_code == 401
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_key_that_calls_too_often_is_told_when_to_come_back_and_others_are_not(
+    api: TestClient, service: Service, key_of: Keys
+) -> None:
+    service.limiter.burst, service.limiter.per_second = 2, 0.1
+    busy, other = key_of(), key_of()
+    assert [api.get("/v1/models", headers=busy).status_code for _ in range(3)] == [200, 200, 429]
+    refused = api.get("/v1/models", headers=busy)
+    assert refused.json()["code"] == "too_many_calls" and 1 <= int(refused.headers["retry-after"]) <= 10
+    assert api.get("/v1/models", headers=other).status_code == 200
+
+
+def test_a_bucket_fills_at_its_rate_and_no_further_than_its_burst() -> None:
+    time = [0.0]
+    limiter = Limiter(per_second=2, burst=3, clock=lambda: time[0])
+    assert [limiter.wait_of("a") for _ in range(4)] == [0, 0, 0, 1]
+    time[0] += 0.5
+    assert [limiter.wait_of("a") for _ in range(2)] == [0, 1]
+    time[0] += 100
+    assert [limiter.wait_of("a") for _ in range(4)] == [0, 0, 0, 1]

@@ -1,0 +1,87 @@
+"""API keys over HTTP: made, listed and revoked by a key that may. The first one comes from `expunge keys create`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from service.auth import Caller, Scope, create_key, list_keys, revoke_key
+from service.context import Running, holding, problems
+from service.db import now
+from service.moments import moment
+from service.names import Moment, RequestId, When
+from service.problems import Problem, not_found
+from service.records import ApiKey
+
+router = APIRouter(tags=["keys"])
+Admin = Annotated[Caller, Depends(holding(Scope.KEYS_ADMIN))]
+Label = Annotated[str, StringConstraints(max_length=120, pattern=r"^[^\x00-\x1f]*$")]
+_PATH = "/v1/keys"
+
+
+class KeyOrder(BaseModel):
+    """A key grants no more than the key that makes it holds."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    label: Label = ""
+    scopes: list[Scope] = Field(min_length=1, max_length=20)
+    expires_at: When | None = None
+
+
+class KeyView(BaseModel):
+    id: str
+    prefix: str
+    label: str
+    scopes: list[str]
+    created_at: Moment
+    expires_at: Moment | None
+    revoked_at: Moment | None
+
+
+class NewKeyView(KeyView):
+    key: str = Field(description="the key itself; shown once and kept nowhere")
+
+
+class KeysView(BaseModel):
+    data: list[KeyView]
+
+
+@router.post(_PATH, status_code=201, response_model=NewKeyView, responses=problems(413, 415), summary="Make a key")
+def create(body: KeyOrder, service: Running, caller: Admin, response: Response) -> NewKeyView:
+    if not caller.scopes.issuperset(body.scopes):
+        raise Problem(403, "scope_exceeded", "A key can only grant scopes that it holds itself.")
+    ends = None if body.expires_at is None else moment(body.expires_at)
+    with service.database.write() as session:
+        if ends is not None and ends <= now(session):
+            fault = [{"pointer": "/expires_at", "detail": "must lie in the future"}]
+            raise Problem(422, "invalid_request", "The key would have expired already.", fault)
+        made = create_key(
+            session, service.pepper, label=body.label, scopes=body.scopes, tenant_id=caller.tenant_id, expires_at=ends
+        )
+        view = NewKeyView(**dict(_view(session.get_one(ApiKey, made.id))), key=made.secret)
+    response.headers["Location"] = f"{_PATH}/{view.id}"
+    response.headers["Cache-Control"] = "no-store"
+    return view
+
+
+@router.get(_PATH, response_model=KeysView, responses=problems(), summary="List keys, revoked ones included")
+def index(service: Running, caller: Admin) -> KeysView:
+    with service.database.read() as session:
+        return KeysView(data=[_view(key) for key in list_keys(session, caller.tenant_id)])
+
+
+@router.delete(_PATH + "/{key_id}", response_model=KeyView, responses=problems(404), summary="Revoke a key")
+def revoke(key_id: RequestId, service: Running, caller: Admin) -> KeyView:
+    with service.database.write() as session:
+        key = session.get(ApiKey, key_id, with_for_update=True)
+        if key is None or key.tenant_id != caller.tenant_id:
+            raise not_found("key")
+        revoke_key(session, key_id, caller.tenant_id)
+        return _view(key)
+
+
+def _view(key: ApiKey) -> KeyView:
+    return KeyView.model_validate(key, from_attributes=True)
