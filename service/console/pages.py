@@ -137,7 +137,7 @@ def show(request_id: RequestId, request: Request, visit: Visitor) -> Response:
             "timeline": views.timeline(session, row),
             "certificate": issued,
             "awaited": expected and not issued,
-            "cancellable": view.status in (Status.QUEUED, Status.HELD) and visit.may(Scope.DELETIONS_WRITE),
+            "cancellable": views.window_ends(session, row) if visit.may(Scope.DELETIONS_WRITE) else None,
             "releasable": view.status == Status.HELD and visit.may(Scope.MODELS_ADMIN),
             "busy": view.status in (Status.QUEUED, Status.RUNNING) or (expected and not issued),
         }

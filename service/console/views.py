@@ -181,6 +181,15 @@ def timeline(session: Session, request: DeletionRequest) -> list[Happening]:
     return sorted(found, key=lambda each: (each.at, _ORDER.get(each.kind, 1)))
 
 
+def window_ends(session: Session, request: DeletionRequest) -> int | None:
+    """Until when the request can be cancelled; None: no longer, as ``service.cancellation`` decides."""
+    tasks = session.execute(select(Task.status, Task.not_before).where(Task.request_id == request.id)).all()
+    if not tasks or any(status != "queued" for status, _ in tasks):
+        return None
+    ends = min(not_before for _, not_before in tasks)
+    return int(ends) if ends > now(session) else None
+
+
 def has_certificate(session: Session, request: DeletionRequest) -> bool:
     return certificate(session, request) is not None
 
