@@ -7,7 +7,7 @@ import sys
 import typer
 from pydantic import ValidationError
 
-from service.commands import audit, deletions, evaluate, keys, models, processes, tombstones
+from service.commands import audit, deletions, evaluate, holds, keys, models, processes, tombstones, webhooks
 from service.commands.doctor import doctor
 from service.commands.screen import FAILED, USAGE, CommandError, show_error
 from service.db import Busy
@@ -35,6 +35,8 @@ app.command(**evaluate.FORWARDED)(evaluate.evaluate)
 app.add_typer(models.commands, name="models")
 app.add_typer(deletions.commands, name="requests")
 app.add_typer(tombstones.commands, name="tombstones")
+app.add_typer(holds.commands, name="holds")
+app.add_typer(webhooks.commands, name="webhooks")
 app.add_typer(audit.commands, name="audit")
 app.add_typer(keys.commands, name="keys")
 

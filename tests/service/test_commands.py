@@ -1,0 +1,66 @@
+"""Commands against the real application, in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from typer.testing import CliRunner
+
+from service.cli import app
+from service.commands import holds, tombstones, webhooks
+from service.commands.client import Account, Client
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command with --json; gives what it printed."""
+
+    class Here(Client):
+        def __init__(self) -> None:
+            super().__init__(Account("http://testserver", "unused"))
+            self._http.close()
+            self._http = client
+
+        def __exit__(self, *_: Any) -> None:
+            pass
+
+    for room in (holds, tombstones, webhooks):
+        monkeypatch.setattr(room, "connect", Here)
+
+    def command(*arguments: str) -> Any:
+        result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout) if "--json" in arguments else result.output
+
+    return command
+
+
+def test_an_endpoint_is_added_listed_followed_and_disabled(run: Run, client: TestClient) -> None:
+    made = run("webhooks", "add", "https://hooks.example.com/x", "--kind", "deletion_request.completed", "--json")
+    assert made["secret"].startswith("whsec_") and made["public_key"].startswith("whpk_")
+    client.post("/v1/deletion-requests", json={"subject_id": "nobody"}, headers={"Idempotency-Key": "1"})
+    (sent,) = run("webhooks", "deliveries", made["id"], "--json")
+    assert run("webhooks", "replay", made["id"], sent["id"], "--json")["id"] == sent["id"]
+    run("webhooks", "disable", made["id"])
+    (shown,) = run("webhooks", "list", "--json")
+    assert shown["disabled_at"] is not None and "secret" not in shown
+
+
+def test_a_hold_is_placed_listed_and_released(run: Run) -> None:
+    hold = run("holds", "place", "--subject", "ada", "--reason", "a lawsuit", "--json")
+    run("holds", "release", hold["id"])
+    (shown,) = run("holds", "list", "--json")
+    assert shown["id"] == hold["id"] and shown["released_at"] is not None
+
+
+def test_a_tombstone_is_lifted(run: Run, client: TestClient) -> None:
+    order = {"json": {"subject_id": "nobody"}, "headers": {"Idempotency-Key": "1"}}
+    request = client.post("/v1/deletion-requests", **order).json()["id"]  # type: ignore[arg-type]
+    assert run("tombstones", "lift", request, "--reason", "came back", "--json")["lifted"] == 1
