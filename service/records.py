@@ -387,6 +387,19 @@ class Consumer(Record):
     seen_at: Mapped[int] = mapped_column(Moment)
 
 
+class CalibrationOrder(Record):
+    """One deletion order of a calibrated lineage: a piece of work that any worker may take."""
+
+    __tablename__ = "calibration_orders"
+    lineage_id: Mapped[int] = mapped_column(Serial, ForeignKey("lineages.id"), primary_key=True, autoincrement=False)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    owner: Mapped[str | None] = mapped_column(String(120))
+    """the process that measures it, or did"""
+    errors: Mapped[bytes | None]
+    """distances to retraining at each size, sealed under the sealing key"""
+    measured_at: Mapped[int | None] = mapped_column(Moment)
+
+
 class Heartbeat(Record):
     __tablename__ = "heartbeats"
     process: Mapped[str] = mapped_column(String(120), primary_key=True)

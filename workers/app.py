@@ -14,6 +14,7 @@ from service.crash import crash_point
 from service.db import Busy, now
 from service.records import Model
 from workers.bench import Benches
+from workers.calibrate import assist
 from workers.claim import claim
 from workers.jobs import Preparation, Retraining, Work
 from workers.lease import Stale
@@ -52,6 +53,7 @@ class Worker:
         start = time.perf_counter()
         job = claim(self._workshop.database, model_id, self._workshop.owner, self._workshop.lease_seconds)
         if job is None:
+            self._help(model_id)
             return
         watch = Stopwatch(self._pulse)
         watch.seconds["claim"] = time.perf_counter() - start
@@ -66,6 +68,13 @@ class Worker:
         finally:
             self._pulse.release()
         self._ring_again(model_id)
+
+    def _help(self, model_id: str) -> None:
+        """Nothing to claim: another worker may be calibrating the model, which is shared out."""
+        try:
+            assist(self._workshop, model_id)
+        except Exception as error:  # the order is free again; who builds the lineage will meet the same, and say so
+            log.error("helping to calibrate model %s failed: %s", model_id, _where(error))
 
     def _do(self, job: Work, watch: Stopwatch) -> None:
         if isinstance(job, Retraining):

@@ -200,7 +200,14 @@ def sweep_files(database: Database, store: Store, private: Store) -> int:
     with database.read() as session:
         published = set(session.scalars(select(Version.checkpoint).where(Version.status != "purged")))
         secret = set(session.scalars(select(Version.state).where(Version.status == "head")))
+        secret |= _prepared(session)
     return store.sweep(published, ORPHAN_SECONDS) + private.sweep(secret, ORPHAN_SECONDS)
+
+
+def _prepared(session: Session) -> set[str]:
+    """The trained states that a calibration is still measured from."""
+    building = session.scalars(select(Lineage.manifest).where(Lineage.status.in_(("preparing", "candidate"))))
+    return {frozen["prepared"]["state"] for frozen in building if frozen and frozen.get("prepared")}
 
 
 def open_keeper(settings: Settings) -> Keeper:

@@ -25,7 +25,7 @@ from unlearning.policy import Policy
 from unlearning.protocol import Examples, ForgetSet, Forgotten, Ineffective, Json, Learned, Progress, Refused, State
 from unlearning.recipe import RecipeError
 from unlearning.training import learn
-from workers import alternatives, claim, codec, manifest, recipes, state
+from workers import alternatives, calibrate, claim, codec, manifest, state
 from workers.bases import BOUNDED, basis_of, design_of, require_needs
 from workers.bench import Bench, build
 from workers.certify import CapNotReached, Size, Terms, certify
@@ -47,7 +47,7 @@ from workers.publish import (
     Unusable,
     publish_first,
 )
-from workers.roster import admit, require_room
+from workers.roster import admit, require_readable, require_room
 from workers.stopwatch import Stopwatch
 from workers.workshop import Workshop
 
@@ -105,10 +105,15 @@ def ending_of(job: Preparation) -> Ending:
 
 
 def build_lineage(workshop: Workshop, job: Preparation, watch: Stopwatch, ending: Ending) -> None:
-    """Start clean, make the lineage ready, bring it into service; or refuse, and leave nothing half done."""
-    clean(workshop, job)
+    """Make the lineage ready, bring it into service; or refuse, and leave nothing half done.
+
+    It starts clean, unless an earlier attempt had trained and was calibrating: that is taken up where it stood.
+    """
     try:
-        ready = make_ready(workshop, job, watch, ending.learn)
+        ready = taken_up(workshop, job, watch)
+        if ready is None:
+            clean(workshop, job)
+            ready = make_ready(workshop, job, watch, ending.learn)
         bring_into_service(workshop, job, ready, watch, ending)
     except (Refused, RecipeError, CapNotReached, codec.Malformed) as error:
         clean(workshop, job)
@@ -116,6 +121,7 @@ def build_lineage(workshop: Workshop, job: Preparation, watch: Stopwatch, ending
             fence(session, job.lease)
             ending.refuse(session, *reason_of(error))
     else:
+        calibrate.drop_prepared(workshop, job.lineage_id)
         destroy_keys(workshop.database, workshop.keys)
 
 
@@ -136,7 +142,7 @@ def make_ready(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Ca
         kept, left_out = admit(workshop, job, bench, everyone)
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device)
         design = design_of(job.policy, len({entry.holder for entry in kept})) if basis is Basis.CALIBRATED else None
-        _require_readable(workshop, job, bench, basis, everyone)
+        require_readable(workshop, job, bench, basis, everyone)
         _freeze(workshop, job, bench, kept, everyone)
     crash_point("prepare-after-manifest")
     show = _Shown(workshop, job)
@@ -152,9 +158,46 @@ def make_ready(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Ca
     with watch.phase("bound"):
         terms, found = establish(bench, replace(terms, design=design), examples, made, job.policy)
     _freeze_basis(workshop, job, terms)
-    report |= found | {"dry_run": dry_run(bench, terms, made.weights)}
+    report |= found
     bare = State(made.weights, made.tensors, made.facts)
-    return Ready(bench, terms, examples, bare, Registered(report, left_out))
+    if terms.design is not None:
+        calibrate.open_orders(workshop, job, bare, terms.design, {"report": report, "left_out": left_out})
+    return _settled(workshop, job, watch, Ready(bench, terms, examples, bare, Registered(report, left_out)))
+
+
+def taken_up(workshop: Workshop, job: Preparation, watch: Stopwatch) -> Ready | None:
+    """A preparation that was calibrating when its worker was lost, with the orders that are done. None: start anew."""
+    with workshop.database.read() as session:
+        lineage = lineage_of(session, job)
+    kept = calibrate.prepared_of(lineage)
+    if kept is None:
+        return None
+    try:
+        with watch.phase("load"):
+            course = calibrate.course_of(workshop, lineage, job.recipe)
+    except calibrate.Unprepared:
+        return None
+    reference = Reference((lineage.manifest or {})["reference"])
+    terms = replace(_terms(job.policy, Basis.CALIBRATED, reference, len(course.examples)), design=course.design)
+    registered = Registered(kept["report"], kept["left_out"])
+    return _settled(workshop, job, watch, Ready(course.bench, terms, course.examples, course.state, registered))
+
+
+def _settled(workshop: Workshop, job: Preparation, watch: Stopwatch, ready: Ready) -> Ready:
+    """The last of what registration learns: the calibration, where one is asked for, and the dry run."""
+    if ready.terms.design is not None:
+        with watch.phase("calibrate"):
+            _calibrate(workshop, job)
+    report = {**ready.registered.report, "dry_run": dry_run(ready.bench, ready.terms, ready.state.weights)}
+    return replace(ready, registered=replace(ready.registered, report=report))
+
+
+def _calibrate(workshop: Workshop, job: Preparation) -> None:
+    with workshop.database.read() as session:
+        lineage = lineage_of(session, job)
+    course = calibrate.course_of(workshop, lineage, job.recipe)
+    found = calibrate.measure_all(workshop, job, course, _Shown(workshop, job).part("calibrate", 0.5, 0.95))
+    calibrate.require_under_cap(found, job.policy.delta_cap)
 
 
 def _prepared(bench: Bench, policy: Policy, examples: Examples, learned: Learned, progress: Progress) -> State:
@@ -242,27 +285,6 @@ def _forget(workshop: Workshop, job: Preparation, ready: Ready, target: Target) 
     return forgotten, retain
 
 
-def _require_readable(
-    workshop: Workshop, job: Preparation, bench: Bench, basis: Basis, everyone: Sequence[manifest.Entry]
-) -> None:
-    """Where releases read samples, see now that a second run of the recipe gives the same ones."""
-    reads = needs_retained(bench.method, basis) or needs_forgotten(bench.method)
-    if not reads:
-        return
-    again = manifest.entries(
-        workshop.pepper, recipes.load(workshop.recipes, job.recipe).recipe.samples, job.policy.granularity
-    )
-    now = {entry.sample: entry.content for entry in again}
-    missing = sum(1 for entry in everyone if entry.sample not in now)
-    changed = sum(1 for entry in everyone if now.get(entry.sample, entry.content) != entry.content)
-    if missing or changed:
-        raise Refused(
-            f"Run a second time, the recipe misses {missing} samples and changes {changed}. {job.policy.method} with "
-            f"the basis {basis.value} reads samples at every release.",
-            "Make the recipe repeatable, or choose recollection with the basis none, which reads none.",
-        )
-
-
 def _freeze(
     workshop: Workshop,
     job: Preparation,
@@ -311,6 +333,19 @@ def _register(workshop: Workshop, job: Preparation, basis: Basis, made: State, c
         lineage.epsilon, lineage.delta = (policy.epsilon, policy.delta) if claims else (None, None)
         reference = reference_of(policy, made)
         lineage.manifest = (lineage.manifest or {}) | {"reference": reference.value, "vectors": bool(made.vectors)}
+    return _terms(policy, basis, reference, count)
+
+
+def _freeze_basis(workshop: Workshop, job: Preparation, terms: Terms) -> None:
+    """What every claim of the lineage rests on stands in its manifest: constants, and the calibration's design."""
+    with workshop.database.write() as session:
+        fence(session, job.lease)
+        lineage = session.get_one(Lineage, job.lineage_id)
+        lineage.manifest = (lineage.manifest or {}) | basis_to_json(terms)
+
+
+def _terms(policy: Policy, basis: Basis, reference: Reference, count: int) -> Terms:
+    budget = policy.budget(basis)
     return Terms(
         method=policy.method,
         basis=basis,
@@ -324,14 +359,6 @@ def _register(workshop: Workshop, job: Preparation, basis: Basis, made: State, c
         count=count,
         releases=0,
     )
-
-
-def _freeze_basis(workshop: Workshop, job: Preparation, terms: Terms) -> None:
-    """What every claim of the lineage rests on stands in its manifest: constants, and the calibration's design."""
-    with workshop.database.write() as session:
-        fence(session, job.lease)
-        lineage = session.get_one(Lineage, job.lineage_id)
-        lineage.manifest = (lineage.manifest or {}) | basis_to_json(terms)
 
 
 def reference_of(policy: Policy, made: State) -> Reference:
@@ -358,6 +385,7 @@ def clean(workshop: Workshop, job: Preparation) -> None:
             raise RuntimeError(f"lineage {job.lineage_id} has a version: it is not being prepared")
         for rows in (Membership, Recollection):
             session.execute(delete(rows).where(rows.lineage_id == job.lineage_id))
+    calibrate.forget_orders(workshop, job.lineage_id)
     workshop.keys.destroy_lineage(job.lineage_id)
 
 

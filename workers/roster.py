@@ -9,10 +9,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.records import DeletionRequest, Hold, Tombstone
+from unlearning.certificate import Basis
 from unlearning.protocol import Refused
-from workers import manifest
+from workers import manifest, recipes
 from workers.bench import Bench
 from workers.jobs import Preparation
+from workers.needs import needs_forgotten, needs_retained
 from workers.workshop import Workshop
 
 SQLITE_PEOPLE = 100_000
@@ -76,3 +78,24 @@ def _held(session: Session, job: Preparation) -> frozenset[str]:
         )
     )
     return frozenset(name for row in rows for name in row if name)
+
+
+def require_readable(
+    workshop: Workshop, job: Preparation, bench: Bench, basis: Basis, everyone: Sequence[manifest.Entry]
+) -> None:
+    """Where releases read samples, see now that a second run of the recipe gives the same ones."""
+    reads = needs_retained(bench.method, basis) or needs_forgotten(bench.method)
+    if not reads:
+        return
+    again = manifest.entries(
+        workshop.pepper, recipes.load(workshop.recipes, job.recipe).recipe.samples, job.policy.granularity
+    )
+    now = {entry.sample: entry.content for entry in again}
+    missing = sum(1 for entry in everyone if entry.sample not in now)
+    changed = sum(1 for entry in everyone if now.get(entry.sample, entry.content) != entry.content)
+    if missing or changed:
+        raise Refused(
+            f"Run a second time, the recipe misses {missing} samples and changes {changed}. {job.policy.method} with "
+            f"the basis {basis.value} reads samples at every release.",
+            "Make the recipe repeatable, or choose recollection with the basis none, which reads none.",
+        )

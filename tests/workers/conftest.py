@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from service.settings import Settings, ensure_secrets
 from tests.service.conftest import database_url, postgres_template, sqlite_template
@@ -13,6 +14,9 @@ from tests.workers import meanwhile
 from tests.workers.worlds import RECIPES, World, open_world
 
 __all__ = ["database_url", "postgres_template", "sqlite_template"]
+
+torch.set_num_threads(1)
+"""tests fork workers that are to die: a pool of threads would not survive the fork, and its child would wait for it"""
 
 
 @pytest.fixture

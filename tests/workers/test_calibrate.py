@@ -1,0 +1,207 @@
+"""`calibrated`: orders really run, shared out, resumed; releases stop where the measurements stop."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from service.records import AuditEntry, CalibrationOrder, Lineage
+from tests.workers import meanwhile
+from tests.workers.test_crashes import die_at
+from tests.workers.worlds import World, open_world
+from unlearning.calibration import Design, calibrate, errors_along
+from unlearning.certificate import Basis, Claim
+from workers import calibrate as measuring
+from workers.calibrate import assist
+from workers.keeper import sweep_files
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+ASKED: dict[str, Any] = {
+    "basis": "calibrated",
+    "alpha": 0.2,
+    "orders": 4,
+    "sizes": [1, 2],
+    "delta_cap": 1.0,
+    "sigma": 10,
+}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "method", "options"),
+    [
+        ("steps", "recollection", {}),
+        ("steps", "mini", {}),
+        ("convex", "newton", {}),
+        ("steps", "safe", {}),
+        ("descent", "rewind", {"precision": "float64"}),
+    ],
+)
+def test_a_method_is_calibrated_and_its_claim_says_what_it_assumes(
+    world: World, recipe: str, method: str, options: dict[str, Any]
+) -> None:
+    model_id = world.live(recipe, method, options=options, **ASKED)
+    world.delete("p3")
+    world.work(model_id)
+    claim, lineage = Claim.from_json(world.head(model_id).claim), world.lineage(model_id)
+    assert (claim.basis, claim.delta_cap, claim.spent) == (Basis.CALIBRATED, 1.0, lineage.charge)
+    text = " ".join(claim.assumptions)
+    for words in (
+        "Confidence 0.8, over 4 calibration orders",
+        "exchangeable",
+        "Targeted",
+        "At most 2 people",
+        "scaling",
+    ):
+        assert words in text
+    assert any("calibration" in sentence for sentence in claim.secret_state)
+    assert claim.statement.startswith("With the stated confidence")
+
+
+def test_a_release_beyond_the_largest_measured_size_is_held_and_costs_nothing(world: World) -> None:
+    model_id = world.live("convex", "newton", **ASKED)
+    for person in ("p1", "p2"):
+        world.delete(person)
+        world.work(model_id)
+    spent = world.lineage(model_id).spent
+    request = world.delete("p3")
+    world.work(model_id)
+    assert (world.request(request).reason, world.lineage(model_id).spent) == ("beyond_calibration", spent)
+    assert world.head(model_id).number == 3
+
+
+def test_with_a_fallback_a_release_beyond_the_calibration_waits_for_a_retrain(world: World) -> None:
+    model_id = world.live("convex", "newton", fallback="retrain", **{**ASKED, "sizes": [1]})
+    first = world.lineage(model_id).id
+    request = world.delete("p1")
+    world.work(model_id)
+    late = world.delete("p2")
+    for _ in range(4):
+        world.work(model_id)
+    assert (world.request(request).status, world.request(late).status) == ("completed", "completed")
+    assert world.lineage(model_id).id != first, "a retrained lineage, calibrated anew"
+    assert Claim.from_json(world.head(model_id).claim).basis is Basis.CALIBRATED
+    assert {row.lineage_id for row in world.rows_of(CalibrationOrder)} == {world.lineage(model_id).id}
+
+
+def test_a_cap_below_the_measured_bound_is_refused_and_tells_only_a_power_of_ten(world: World) -> None:
+    model_id = world.register("steps", "recollection", **{**ASKED, "delta_cap": 1e-6})
+    world.work(model_id)
+    reason = world.model(model_id).reason or ""
+    assert world.model(model_id).status == "refused" and "calibrated bound" in reason and "2 people" in reason
+    hint = float(reason.split("delta_cap to ")[1].split(" and")[0])
+    assert hint in {10.0**power for power in range(-6, 2)}
+    assert world.count(CalibrationOrder) == 0
+    assert list(world.workshop.private.root.iterdir()) == []
+
+
+def test_orders_are_shared_out_and_a_killed_worker_loses_at_most_its_own(world: World) -> None:
+    model_id = world.register("convex", "newton", **ASKED)
+    release_connections(world)
+    die_at(world, "calibration-after-order", lambda other: other.work(model_id))
+    first = {row.number: row.measured_at for row in world.rows_of(CalibrationOrder) if row.measured_at}
+    assert set(first) == {0}
+    lineage = world.lineage(model_id)
+    prepared = (lineage.manifest or {})["prepared"]["state"]
+
+    release_connections(world)
+    die_at(world, "calibration-inside-order", lambda other: other.work(model_id))  # a helper dies with order 1
+    helper = open_world(world.settings)
+    helper.work(model_id)  # the lease is still the dead worker's: it can only help
+    rows = {row.number: row for row in world.rows_of(CalibrationOrder)}
+    assert rows[1].owner == helper.workshop.owner and rows[1].measured_at is not None
+    assert rows[2].measured_at is None and world.model(model_id).status == "preparing"
+    helper.workshop.close()
+
+    world.expire_lease(model_id)
+    world.work(model_id)
+    assert world.model(model_id).status == "live", world.model(model_id).reason
+    done = {row.number: row for row in world.rows_of(CalibrationOrder)}
+    assert len(done) == 4 and all(row.measured_at is not None for row in done.values())
+    assert done[0].measured_at == first[0] and done[1].measured_at == rows[1].measured_at
+    assert {done[2].owner, done[3].owner} == {world.workshop.owner}
+    names = {path.name for path in world.workshop.private.root.iterdir()}
+    assert prepared not in names and names == {world.head(model_id).state}
+
+
+def test_an_order_measured_by_another_process_equals_the_pure_function(world: World) -> None:
+    model_id = world.register("convex", "newton", **ASKED)
+    release_connections(world)
+    die_at(world, "calibration-after-order", lambda other: other.work(model_id))
+    assist(world.workshop, model_id)
+    course = measuring.course_of(world.workshop, world.lineage(model_id), "convex")
+    rows = {row.number: row for row in world.rows_of(CalibrationOrder) if row.measured_at}
+    assert set(rows) == {0, 1}
+    for number, row in rows.items():
+        note = json.loads(world.workshop.sealer.unseal(row.errors or b""))
+        order = course.design.order(course.examples.holders, number)
+        again = errors_along(
+            course.bench.problem, course.bench.method, course.state, course.examples, order, sizes=(1, 2)
+        )
+        assert [float(error) for error in note["errors"]] == list(again)
+        assert note["order"].startswith(f"{course.lineage_id}/{number}/")
+
+
+def test_who_asks_while_it_is_calibrated_is_forgotten_before_version_1(world: World) -> None:
+    model_id = world.register("convex", "newton", **ASKED)
+    release_connections(world)
+    die_at(world, "calibration-after-order", lambda other: other.work(model_id))
+    request = world.delete("p3")
+    world.expire_lease(model_id)
+    world.work(model_id)
+    head = world.head(model_id)
+    assert (head.number, head.samples, world.request(request).status) == (1, 3, "completed")
+    assert Claim.from_json(head.claim).spent == world.lineage(model_id).charge
+
+
+def test_a_changed_recipe_starts_the_preparation_anew(world: World) -> None:
+    model_id = world.register("convex", "newton", **ASKED)
+    release_connections(world)
+    die_at(world, "calibration-after-order", lambda other: other.work(model_id))
+    before = (world.lineage(model_id).manifest or {})["prepared"]["state"]
+    meanwhile.DROPPED.update({"s0"})
+    world.expire_lease(model_id)
+    world.work(model_id)
+    assert world.model(model_id).status == "live", world.model(model_id).reason
+    assert (world.lineage(model_id).manifest or {})["samples"] == 35
+    assert not world.workshop.private.path(before).exists()
+
+
+def test_the_keeper_leaves_the_prepared_state_of_a_calibration_alone(world: World) -> None:
+    model_id = world.register("convex", "newton", **ASKED)
+    release_connections(world)
+    die_at(world, "calibration-after-order", lambda other: other.work(model_id))
+    for path in world.workshop.private.root.iterdir():
+        os.utime(path, (0, 0))
+    sweep_files(world.database, world.workshop.store, world.workshop.private)
+    prepared = (world.lineage(model_id).manifest or {})["prepared"]["state"]
+    assert world.workshop.private.path(prepared).exists()
+    world.change(Lineage, world.model(model_id).lineage_id, status="refused")
+    sweep_files(world.database, world.workshop.store, world.workshop.private)
+    assert not world.workshop.private.path(prepared).exists()
+
+
+def test_nothing_measured_is_published(world: World) -> None:
+    """Distances, scores and q are computed from everyone: no row in clear, no log, no report holds them."""
+    model_id = world.live("convex", "newton", **ASKED)
+    world.delete("p3")
+    world.work(model_id)
+    errors = {}
+    for row in world.rows_of(CalibrationOrder):
+        note = json.loads(world.workshop.sealer.unseal(row.errors or b""))
+        errors[row.number] = tuple(float(error) for error in note["errors"])
+    quantile = calibrate(Design((1, 2), 0.2, 4), errors).quantile
+    lineage = world.lineage(model_id)
+    public = json.dumps([lineage.report, lineage.manifest, [version.claim for version in world.versions(model_id)]])
+    public += "".join(entry.body for entry in world.rows_of(AuditEntry))
+    for number in [quantile, *(error for row in errors.values() for error in row)]:
+        assert f"{number:.3g}" not in public and repr(number)[:6] not in public
+
+
+def release_connections(world: World) -> None:
+    """Before a fork."""
+    world.workshop.database.close()
+    world.workshop.keys.close()
