@@ -16,7 +16,7 @@ from unlearning.calibration import Design, calibrate, errors_along
 from unlearning.certificate import Basis, Claim
 from workers import calibrate as measuring
 from workers.calibrate import assist
-from workers.keeper import sweep_files
+from workers.keeper import open_keeper, sweep_files
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
@@ -87,6 +87,8 @@ def test_with_a_fallback_a_release_beyond_the_calibration_waits_for_a_retrain(wo
     world.delete("p3")
     world.work(model_id)
     assert Claim.from_json(world.head(model_id).claim).basis is Basis.CALIBRATED, "a release of the lineage after it"
+    keeper = open_keeper(world.settings)
+    assert all(keeper.tick() for _ in range(3)), "certificates first, then the ended lineage is emptied"
     assert {row.lineage_id for row in world.rows_of(CalibrationOrder)} == {world.lineage(model_id).id}
 
 
