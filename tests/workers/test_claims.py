@@ -1,0 +1,45 @@
+"""What certificates.md asks every developer to expect of whole releases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.unlearning.recipes import softmax
+from tests.workers.worlds import World
+from unlearning.certificate import Basis, Reference
+from unlearning.convex import converge
+from unlearning.problem import Problem
+from unlearning.training import train
+from workers.certify import Terms, within_cap
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_equal_sized_forget_sets_give_equal_public_fields(world: World) -> None:
+    seen: list[Any] = []
+    for name, person in (("first", "p3"), ("second", "p7")):
+        model_id = world.live("convex", "newton", name=name)
+        world.delete(person, models=(name,))
+        world.work(model_id)
+        head, lineage = world.head(model_id), world.lineage(model_id)
+        seen.append((head.claim, head.samples, head.people, head.size, lineage.spent, lineage.charge, lineage.budget))
+    assert seen[0] == seen[1]
+
+
+def test_a_hundred_forget_sets_end_within_the_cap() -> None:
+    problem = Problem(softmax(weight_decay=0.05)).double()
+    examples = problem.recipe.samples.examples()
+    w = train(problem, examples).weights
+    terms = Terms("newton", Basis.PROVED, Reference.RENORMALISED, 0.1, 1e-3, 1e-5, 1, 0, 10**9, len(examples), 0)
+    generator = torch.Generator().manual_seed(0)
+    worst = 0.0
+    for index in range(100):
+        gone = torch.randperm(len(examples), generator=generator)[: 1 + index % 20]
+        retain = examples.without(gone)
+        released, bound = within_cap(problem, w, retain, terms)
+        true = float((released - converge(problem, w, retain, 1e-12)).norm())
+        assert true <= bound <= terms.delta_cap
+        worst = max(worst, true)
+    assert worst > 1e-9, "some set uses its cap: the release is not simply the minimiser"
