@@ -25,7 +25,7 @@ from unlearning.protocol import Learned
 from unlearning.training import train
 
 COUNT, PEOPLE = 1000, 20
-UNSTABLE, STABLE = 0.05, 0.005
+UNSTABLE, STABLE = 0.05, 0.02
 Row = dict[str, object]
 
 
