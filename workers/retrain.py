@@ -15,6 +15,7 @@ from unlearning.problem import Problem
 from unlearning.protocol import Examples, Learned, Progress, Refused
 from unlearning.recipe import Recipe
 from unlearning.training import train
+from workers.calibrate import drop_prepared
 from workers.candidate import Refusal, note_of, refuse_candidate
 from workers.certify import Terms
 from workers.erase import bury, destroy_keys, drop_superseded_state
@@ -55,8 +56,9 @@ def _build(workshop: Workshop, job: Retraining, watch: Stopwatch) -> None:
         try:
             build_lineage(workshop, job, watch, ending_of(workshop, job))
             return
-        except HeldPersonMissing:
-            continue
+        except HeldPersonMissing:  # nothing of it may be taken up: it would lack them again
+            clean(workshop, job)
+            drop_prepared(workshop, job.lineage_id)
 
 
 def ending_of(workshop: Workshop, job: Retraining) -> Ending:

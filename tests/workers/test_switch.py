@@ -14,6 +14,7 @@ from service.db import now
 from service.identity import sample_digest
 from service.plans import Plan, plan_of
 from service.records import AuditEntry, BudgetEntry, DeletionRequest, Lease, Lineage, Membership, Model, Task, Version
+from tests.workers.test_calibrate import ASKED as CALIBRATED
 from tests.workers.test_retrain import entries, exhausted, finish_retrain, lineages, rows_in, start_retrain
 from tests.workers.worlds import TENANT, World, seconds
 from unlearning.certificate import Basis, Claim
@@ -329,3 +330,32 @@ def test_a_model_of_the_method_retrain_is_exact_and_never_charged(world: World) 
         assert (claim.basis, claim.method, claim.spent, claim.releases) == (Basis.EXACT, "retrain", 0, index + 1)
     assert world.count(BudgetEntry) == 0
     assert (world.lineage(model_id).id, world.model(model_id).status) == (lineage, "live")
+
+
+def test_a_calibrated_candidate_that_lacks_a_held_person_is_trained_again_and_not_taken_up(world: World) -> None:
+    """What it had prepared would lack them again, each time it is taken up."""
+    model_id = world.live("convex", "newton", fallback="retrain", **{**CALIBRATED, "sizes": [1]})
+    held, _ = world.delete("p5"), world.delete("p6")
+    world.work(model_id)
+    assert world.task(held).reason == "awaiting_retrain"
+    job = world.claim(model_id)
+    assert isinstance(job, Retraining)
+    drafts: list[int] = []
+
+    def place_a_hold() -> None:
+        drafts.append(1)
+        assert len(drafts) < 4, "it drafts without end"
+        if len(drafts) == 1:
+            world.hold("p5")
+
+    class Watch(Stopwatch):
+        @contextmanager
+        def phase(self, name: str) -> Iterator[None]:
+            if name == "certify":
+                place_a_hold()
+            with super().phase(name):
+                yield
+
+    retrain(world.workshop, job, Watch(world.pulse()))
+    assert (world.request(held).status, world.request(held).reason) == ("held", "legal_hold")
+    assert in_lineage(world, world.lineage(model_id).id, "s15")
