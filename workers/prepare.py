@@ -48,10 +48,9 @@ from workers.publish import (
     publish_first,
 )
 from workers.roster import admit, require_readable, require_room
+from workers.shown import Shown
 from workers.stopwatch import Stopwatch
 from workers.workshop import Workshop
-
-PROGRESS_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ def make_ready(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Ca
         require_readable(workshop, job, bench, basis, everyone)
         _freeze(workshop, job, bench, kept, everyone)
     crash_point("prepare-after-manifest")
-    show = _Shown(workshop, job)
+    show = Shown(workshop, job)
     with watch.phase("train"):
         learned = learn(bench.recipe, bench.problem, examples, show.part("train", 0.05, 0.5))
     crash_point("prepare-after-train")
@@ -196,7 +195,7 @@ def _calibrate(workshop: Workshop, job: Preparation) -> None:
     with workshop.database.read() as session:
         lineage = lineage_of(session, job)
     course = calibrate.course_of(workshop, lineage, job.recipe)
-    found = calibrate.measure_all(workshop, job, course, _Shown(workshop, job).part("calibrate", 0.5, 0.95))
+    found = calibrate.measure_all(workshop, job, course, Shown(workshop, job).part("calibrate", 0.5, 0.95))
     calibrate.require_under_cap(found, job.policy.delta_cap)
 
 
@@ -395,24 +394,3 @@ def reason_of(error: Exception) -> tuple[str, str]:
     if isinstance(error, CapNotReached):
         return f"The cap cannot be reached: {error}.", "Raise delta_cap and sigma together, or weight_decay."
     return f"The trained weights cannot be published: {error}.", "Lower the learning rate."
-
-
-class _Shown:
-    """Writes progress onto the lineage, at most twice a second. Raises Stale once the lease is lost."""
-
-    def __init__(self, workshop: Workshop, job: Preparation) -> None:
-        self._workshop, self._job = workshop, job
-        self._written = 0.0
-
-    def part(self, phase: str, start: float, stop: float) -> Progress:
-        """The progress of one phase, which is this stretch of the whole."""
-        return cast(Progress, lambda share: self._show(phase, start + (stop - start) * share))
-
-    def _show(self, phase: str, share: float) -> None:
-        if time.monotonic() - self._written < PROGRESS_SECONDS:
-            return
-        self._written = time.monotonic()
-        with self._workshop.database.write() as session:
-            fence(session, self._job.lease)
-            lineage = session.get_one(Lineage, self._job.lineage_id)
-            lineage.progress, lineage.phase = min(share, 0.99), phase

@@ -33,10 +33,17 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def up(environment: dict[str, str], tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     with (tmp_path / "said").open("wb") as said:
         command = [sys.executable, "-m", "service.cli", "up", "--port", "0"]
-        process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=said, stderr=said)
+        process = subprocess.Popen(
+            command, env=environment, cwd=ROOT, stdout=said, stderr=said, preexec_fn=listen_to_ctrl_c
+        )
     yield process
     process.kill()
     process.wait()
+
+
+def listen_to_ctrl_c() -> None:
+    """A suite that runs in a shell's background ignores SIGINT, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_the_demo_ends_with_the_facts_as_one_json_object(environment: dict[str, str]) -> None:
