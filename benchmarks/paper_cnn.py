@@ -7,7 +7,7 @@ beside it. The images belong to 20 people of 50 each: recollections add, so a pe
 vectors, and deleting one person is the paper's 5 %.
 
 ``python -m benchmarks.paper_cnn`` prints the table: what registration measures with its default settings (three people
-really retrained without), its verdict and, where it refuses, what the other methods leave. Minutes to an hour.
+really retrained without) and its verdict. Minutes to an hour.
 """
 
 from __future__ import annotations
