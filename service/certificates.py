@@ -38,6 +38,7 @@ from service.records import (
     TreeHead,
     Version,
 )
+from unlearning.certificate import Claim, together
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -115,8 +116,23 @@ def _predicate(request: DeletionRequest, parts: list[dict[str, Any]]) -> dict[st
         "due_at": _time(request.due_at),
         "completed_at": _time(request.completed_at),
         "models": parts,
+        "together": summed([Claim.from_json(part["claim"]) for part in parts]),
         "commitments": "HMAC-SHA-256, keyed by the opening, over canonical JSON; see service/intake.py",
     }
+
+
+def summed(claims: list[Claim]) -> dict[str, Any] | None:
+    """What all models together claim for this person: mu^2 adds; it is as strong as the weakest basis among them.
+
+    None as soon as one of them claims nothing.
+    """
+    deltas = [claim.delta for claim in claims if claim.delta is not None]
+    delta = min(deltas, default=None)
+    total = together(claims, delta) if delta is not None else None
+    if total is None:
+        return None
+    weakest = min((claim.basis for claim in claims), key=lambda basis: basis.rank)
+    return {"basis": weakest.value, "mu": total[0], "epsilon": total[1], "delta": delta}
 
 
 def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, version: Version) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from service.certificates import NotAuthentic, accepted_commitment, issue_due, sign, verify
+from service.certificates import NotAuthentic, accepted_commitment, issue_due, sign, summed, verify
 from service.context import Service
 from service.db import now
 from service.intake import Order, commitment
@@ -20,16 +21,31 @@ from service.notes import Signer
 from service.progress import settle
 from service.records import Certificate, Erasure, Forgotten, Model, Task, Version
 from tests.service.worlds import live_model, publish
+from unlearning.certificate import Basis, Claim, Reference, epsilon_at
 
 PATH = "/v1/deletion-requests"
+CLAIM = Claim.of(
+    method="recollection",
+    basis=Basis.PROVED,
+    reference=Reference.RENORMALISED,
+    sigma=0.01,
+    delta_cap=1e-5,
+    delta=1e-5,
+    releases=1,
+    spent=1_000_001,
+    limit=10**11,
+    samples=2,
+    people=1,
+    assumptions=("The objective is strongly convex.",),
+)
 
 
 def carry_out(service: Service, model: Model, request_id: str, destroyed: bool = True) -> Version:
     """What a worker's publication writes, for one request."""
-    version = publish(service, model, b"forgotten", samples=2, people=1, claim={"basis": "proved", "spent": 1_000_000})
+    version = publish(service, model, b"forgotten", samples=2, people=1, claim=CLAIM.to_json())
     with service.database.write() as session:
         at = now(session)
-        charge(session, model.lineage_id or 0, version.id, 1_000_000)
+        charge(session, model.lineage_id or 0, version.id, 1_000_001)
         session.add_all(
             Forgotten(lineage_id=model.lineage_id or 0, position=n, version_id=version.id) for n in range(2)
         )
@@ -75,8 +91,11 @@ def test_a_certificate_attests_the_release_by_its_digest(service: Service, issue
     assert (predicate["request"], predicate["regulation"], predicate["due_at"]) == (made["id"], "gdpr", made["due_at"])
     (part,) = predicate["models"]
     assert (part["version"], part["parent"], part["samples"], part["method"]) == (2, 1, 2, "recollection")
-    assert part["budget"] == {"unit": "1e-12 mu^2", "before": 0, "after": 1_000_000, "limit": None}
+    assert part["budget"] == {"unit": "1e-12 mu^2", "before": 0, "after": 1_000_001, "limit": 10**11}
     assert part["claim"]["basis"] == "proved"
+    assert predicate["together"] == pytest.approx(
+        {"basis": "proved", "mu": CLAIM.mu, "epsilon": part["claim"]["epsilon"], "delta": 1e-5}
+    )
     assert part["keys_destroyed_with_release"]["count"] == 1
     assert [entry["kind"] for entry in predicate["audit"]["entries"]] == [
         "request.accepted",
@@ -207,3 +226,28 @@ def test_consumers_report_what_they_serve(client: TestClient, service: Service) 
     assert client.put(f"{path}/web", json={"version": 9}).status_code == 422
     assert client.put(f"{path}/WEB", json={"version": 1}).status_code == 422
     assert client.put("/v1/models/nope/consumers/web", json={"version": 1}).status_code == 404
+
+
+def test_a_person_is_charged_the_sum_over_the_models_under_the_weakest_basis() -> None:
+    assumed = replace(CLAIM, basis=Basis.CALIBRATED)
+    nothing = Claim.of(
+        method="safe",
+        basis=Basis.NONE,
+        reference=Reference.RENORMALISED,
+        sigma=0.01,
+        delta_cap=None,
+        delta=None,
+        releases=1,
+        spent=0,
+        limit=None,
+        samples=2,
+        people=1,
+    )
+    assert CLAIM.mu is not None
+    total = summed([CLAIM, assumed])
+    assert total is not None
+    assert total["basis"] == "calibrated"
+    assert total["mu"] == pytest.approx(2**0.5 * CLAIM.mu, rel=1e-12)
+    assert total["epsilon"] == epsilon_at(total["mu"], 1e-5) > CLAIM.epsilon
+    assert summed([CLAIM, nothing]) is None
+    assert summed([]) is None
