@@ -17,7 +17,6 @@ from unlearning.problem import Problem
 from workers import state
 from workers.recipes import load
 
-pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 """what a basis needs does not depend on the database"""
 
 LOOSE = {"sigma": 10.0, "delta_cap": 1.0}

@@ -18,8 +18,6 @@ from workers import calibrate as measuring
 from workers.calibrate import assist
 from workers.keeper import open_keeper, sweep_files
 
-pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-
 ASKED: dict[str, Any] = {
     "basis": "calibrated",
     "alpha": 0.2,
