@@ -55,7 +55,7 @@ def recipe():
 def rows() -> Iterator[dict[str, Any]]:
     yield floor("d = 21,840", people=40, features=2184, releases=30, target=3.0)
     yield floor("d = 11.2 million", people=10, features=1_120_000, releases=7, target=4.0)
-    yield backlog(2000)
+    yield backlog(10_000)
 
 
 def floor(label: str, people: int, features: int, releases: int, target: float) -> dict[str, Any]:
