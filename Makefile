@@ -7,7 +7,7 @@ JOBS ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: demo up test check bench clean
+.PHONY: demo up test check bench drills clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.runtime
@@ -28,6 +28,10 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks
+
+drills: $(VENV)/.dev
+	@$(BIN)/python -m tests.servers
+	@$(BIN)/python -m drills
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
