@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
 from service.storage import Damaged, Files, Store
+from tests.powercut import Recorded, states_after_power_cut
 
 CONTENT = b"a checkpoint" * 1000
 
@@ -77,75 +75,6 @@ def test_a_failing_disk_leaves_no_half_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@dataclass
-class Recorded(Files):
-    """Performs the operations and keeps their log: (operation, file or folder, what else)."""
-
-    log: list[tuple[str, str, object]] = field(default_factory=list)
-
-    def create(self, path: Path) -> BinaryIO:
-        self.log.append(("create", str(path), None))
-        return super().create(path)
-
-    def write(self, file: BinaryIO, data: bytes | memoryview) -> None:
-        self.log.append(("write", str(file.name if isinstance(file.name, str) else self._last()), bytes(data)))
-        super().write(file, data)
-
-    def sync(self, file: BinaryIO) -> None:
-        self.log.append(("sync", self._last(), None))
-        super().sync(file)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self.log.append(("rename", str(source), str(target)))
-        super().rename(source, target)
-
-    def sync_folder(self, folder: Path) -> None:
-        self.log.append(("sync_folder", str(folder), None))
-        super().sync_folder(folder)
-
-    def unlink(self, path: Path) -> None:
-        self.log.append(("unlink", str(path), None))
-        super().unlink(path)
-
-    def _last(self) -> str:
-        return next(path for operation, path, _ in reversed(self.log) if operation == "create")
-
-
-def states_after_power_cut(log: list[tuple[str, str, object]]) -> Iterator[dict[str, bytes]]:
-    """Every legal folder after power was lost at the end of ``log``.
-
-    Data that were not synced may be whole, missing, or cut anywhere (here: in the middle). Names that were not
-    made durable by a sync of their folder may be as before or as after, each on its own.
-    """
-    content: dict[str, bytes] = {}
-    synced: dict[str, bytes] = {}
-    file_of: dict[str, str] = {}  # name -> file (files are called by the name they were created under)
-    durable: dict[str, str] = {}
-    for operation, path, extra in log:
-        if operation == "create":
-            content[path], synced[path], file_of[path] = b"", b"", path
-        elif operation == "write":
-            assert isinstance(extra, bytes)
-            content[path] += extra
-        elif operation == "sync":
-            synced[path] = content[path]
-        elif operation == "rename":
-            file_of[str(extra)] = file_of.pop(path)
-        elif operation == "unlink":
-            file_of.pop(path, None)
-        else:
-            durable = dict(file_of)
-    names = sorted(set(file_of) | set(durable))
-    choices = [{durable.get(name), file_of.get(name)} for name in names]
-    for chosen in itertools.product(*choices):
-        present = {name: file for name, file in zip(names, chosen, strict=True) if file is not None}
-        kept = [{synced[file], content[file], content[file][: len(content[file]) // 2]} for file in present.values()]
-        for bodies in itertools.product(
-            *(k if synced[f] != content[f] else {synced[f]} for k, f in zip(kept, present.values(), strict=True))
-        ):
-            yield dict(zip(present, bodies, strict=True))
-
-
 def broken_promises(files: Recorded, root: Path, digest: str) -> list[str]:
     """What goes wrong over all prefixes of the log: a named file of other bytes, or a promised file not there."""
     found = []
@@ -168,5 +97,5 @@ def test_no_power_cut_leaves_a_named_file_with_other_bytes_or_loses_a_promised_o
 def test_the_double_finds_a_missing_fsync(tmp_path: Path, forgotten: str) -> None:
     files = Recorded()
     stored = Store(tmp_path, files).put([CONTENT])
-    files.log = [entry for entry in files.log if entry[0] != forgotten]
+    files.log = [each for each in files.log if each.kind != forgotten]
     assert broken_promises(files, tmp_path, stored.digest) != []

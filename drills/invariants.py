@@ -1,0 +1,237 @@
+"""What must hold after any fault, read from the database and the stores alone: the rules of reliability.md.
+
+Written anew here, from the tables, not with the service's own queries: a bug that the service shares with its
+checks would show in neither.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from drills.result import HARM
+from service.db import Database
+from service.records import (
+    AuditEntry,
+    BudgetEntry,
+    DeletionRequest,
+    Erasure,
+    Forgotten,
+    Lineage,
+    Membership,
+    Model,
+    Recollection,
+    Task,
+    Tombstone,
+    Version,
+)
+from service.requests import derive
+from service.storage import Damaged, Store
+from workers.keystore import KeyStore
+
+ENDED = ("completed", "cancelled", "rejected", "held")
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A rule that does not hold. ``harm`` is a count of drills.result."""
+
+    harm: str
+    words: str
+
+    def __post_init__(self) -> None:
+        if self.harm not in HARM:
+            raise ValueError(f"{self.harm!r} is no harm that the table counts")
+
+
+def broken(database: Database) -> list[Broken]:
+    """The rules that hold at every moment, whatever is under way."""
+    rules = (requests_kept, versions_chained, budget_kept, effects_once, heads_lack_the_deleted, log_complete)
+    with database.read() as session:
+        return [found for rule in rules for found in rule(session)]
+
+
+def unfinished(database: Database) -> list[Broken]:
+    """Requests that are still open, once there was time enough for all: a held one has ended visibly."""
+    with database.read() as session:
+        rows = session.execute(
+            select(DeletionRequest.id, DeletionRequest.status).where(DeletionRequest.status.not_in(ENDED))
+        )
+        return [Broken("lost", f"request {row.id} is still {row.status}") for row in rows]
+
+
+def unreadable(database: Database, store: Store, private: Store) -> list[Broken]:
+    """Heads whose files are not there, or have other bytes."""
+    with database.read() as session:
+        heads = session.execute(select(Version.checkpoint, Version.state).where(Version.status == "head")).all()
+    return [
+        Broken("lost", f"a head's {name} is damaged")
+        for head in heads
+        for name, kept, digest in (("checkpoint", store, head.checkpoint), ("state", private, head.state))
+        if not _whole(kept, digest)
+    ]
+
+
+def left_behind(database: Database, keys: KeyStore) -> list[Broken]:
+    """Keys and vectors of people who were forgotten."""
+    with database.read() as session:
+        erased = session.execute(select(Erasure.key_id, Erasure.destroyed_at)).all()
+        vectors = session.scalar(
+            select(func.count())
+            .select_from(Recollection)
+            .join(
+                Membership,
+                (Membership.lineage_id == Recollection.lineage_id) & (Membership.holder == Recollection.holder),
+            )
+            .join(
+                Forgotten,
+                (Forgotten.lineage_id == Membership.lineage_id) & (Forgotten.position == Membership.position),
+            )
+        )
+    alive = keys.fetch([row.key_id for row in erased])
+    found = [Broken("left_behind", f"key {key_id} was not destroyed") for key_id in alive]
+    found += [Broken("left_behind", "an erasure is not done") for row in erased if row.destroyed_at is None]
+    return found + [Broken("left_behind", f"{vectors} rows of vectors of forgotten people")] * bool(vectors)
+
+
+def requests_kept(session: Session) -> Iterator[Broken]:
+    """Whatever the log says was accepted is there, with its tombstone and the status that its tasks give it."""
+    accepted = session.scalars(select(AuditEntry.request_id).where(AuditEntry.kind == "request.accepted")).all()
+    status = {row.id: row.status for row in session.execute(select(DeletionRequest.id, DeletionRequest.status))}
+    marked = set(session.scalars(select(Tombstone.request_id)))
+    tasks: dict[str, list[str]] = {}
+    for row in session.execute(select(Task.request_id, Task.status)):
+        tasks.setdefault(row.request_id, []).append(row.status)
+    for request_id in accepted:
+        if request_id not in status or request_id not in marked:
+            yield Broken("lost", f"request {request_id} was accepted and is gone")
+        elif tasks.get(str(request_id)) and status[request_id] != derive(tasks[str(request_id)]):
+            yield Broken("lost", f"request {request_id} is {status[request_id]}, its tasks {tasks[str(request_id)]}")
+    for request_id, count in Counter(accepted).items():
+        if count > 1:
+            yield Broken("doubled", f"request {request_id} was accepted {count} times")
+
+
+def versions_chained(session: Session) -> Iterator[Broken]:
+    """Versions are dense, each stands on the one before, and the newest one alone is the head."""
+    rows: dict[str, list[Version]] = {}
+    for version in session.scalars(select(Version).order_by(Version.model_id, Version.number)):
+        rows.setdefault(version.model_id, []).append(version)
+    for model in session.scalars(select(Model)):
+        versions = rows.get(model.id, [])
+        if [version.number for version in versions] != list(range(1, len(versions) + 1)):
+            yield Broken("doubled", f"model {model.name} has versions {[version.number for version in versions]}")
+        parents: list[str | None] = [None, *(version.id for version in versions[:-1])][: len(versions)]
+        if [version.parent_id for version in versions] != parents:
+            yield Broken("doubled", f"the versions of model {model.name} are not a chain")
+        heads = [version.id for version in versions if version.status == "head"]
+        if heads != [version.id for version in versions[-1:]] or (heads or [None]) != [model.head_id]:
+            yield Broken("doubled", f"model {model.name} has {len(heads)} heads, or an old one")
+
+
+def budget_kept(session: Session) -> Iterator[Broken]:
+    """Spent is the ledger's sum, within the limit, and every release in the lineage was paid for once."""
+    entries: dict[int, list[BudgetEntry]] = {}
+    for entry in session.scalars(select(BudgetEntry)):
+        entries.setdefault(entry.lineage_id, []).append(entry)
+    for lineage in session.scalars(select(Lineage)):
+        paid = entries.get(lineage.id, [])
+        if lineage.spent != sum(entry.charge for entry in paid):
+            yield Broken("overspent", f"lineage {lineage.id} spent {lineage.spent}, its ledger says otherwise")
+        if lineage.spent < 0 or (lineage.budget is not None and lineage.spent > lineage.budget):
+            yield Broken("overspent", f"lineage {lineage.id} spent {lineage.spent} of {lineage.budget}")
+        if any(entry.charge != lineage.charge for entry in paid):
+            yield Broken("overspent", f"a release of lineage {lineage.id} did not cost {lineage.charge}")
+        twice = Counter(entry.version_id for entry in paid if entry.version_id is not None)
+        if any(count > 1 for count in twice.values()):
+            yield Broken("doubled", f"a release of lineage {lineage.id} was charged twice")
+    unpaid = (
+        select(Version.id)
+        .join(Lineage, Lineage.id == Version.lineage_id)
+        .where(Lineage.charge > 0, select(Forgotten.version_id).where(Forgotten.version_id == Version.id).exists())
+        .where(~select(BudgetEntry.id).where(BudgetEntry.version_id == Version.id).exists())
+    )
+    for version_id in session.scalars(unpaid):
+        yield Broken("overspent", f"version {version_id} was released without a charge")
+
+
+def effects_once(session: Session) -> Iterator[Broken]:
+    """No sample left a lineage twice, by the log's own account."""
+    left: Counter[tuple[int, str]] = Counter()
+    for facts in _published(session):
+        left.update((facts["lineage"], sample) for sample in facts["samples"])
+    for (lineage_id, _), count in left.items():
+        if count > 1:
+            yield Broken("doubled", f"a sample left lineage {lineage_id} {count} times")
+
+
+def heads_lack_the_deleted(session: Session) -> Iterator[Broken]:
+    """Nobody whose deletion was marked applied is part of what is served."""
+    gone = {(row.lineage_id, row.position) for row in session.execute(select(Forgotten.lineage_id, Forgotten.position))}
+    members: dict[tuple[int, str], set[int]] = {}
+    for member in session.scalars(select(Membership)):
+        for name in (member.subject_digest, member.sample_digest):
+            members.setdefault((member.lineage_id, name), set()).add(member.position)
+    done = select(Task.request_id, Model.lineage_id, Model.name, Tombstone.subject_digest, Tombstone.sample_digest)
+    done = done.join(Model, Model.id == Task.model_id).join(Tombstone, Tombstone.request_id == Task.request_id)
+    for row in session.execute(
+        done.where(Task.status == "completed", Tombstone.lifted_at.is_(None), Model.head_id.is_not(None))
+    ):
+        here = members.get((row.lineage_id, row.subject_digest or row.sample_digest), set())
+        if any((row.lineage_id, position) not in gone for position in here):
+            words = f"model {row.name} serves somebody whose request {row.request_id} is completed"
+            yield Broken("served_with_deletion_missing", words)
+
+
+def log_complete(session: Session) -> Iterator[Broken]:
+    """Replaying the log gives the tables: every version, and whom it lacks, exactly once."""
+    told = [(facts["version"], facts["number"], facts["checkpoint"]) for facts in _published(session)]
+    kept = session.execute(select(Version.id, Version.number, Version.checkpoint)).all()
+    if sorted(told) != sorted(tuple(row) for row in kept):
+        yield Broken("lost", f"the log tells of {len(told)} versions, the table of {len(kept)}, or they differ")
+    requests = session.scalar(select(func.count()).select_from(DeletionRequest)) or 0
+    accepted = session.scalar(select(func.count()).where(AuditEntry.kind == "request.accepted")) or 0
+    if requests != accepted:
+        yield Broken("lost", f"{requests} requests stand in the table, {accepted} in the log")
+    digests = _digests(session)
+    lineage_of = {row.id: row.lineage_id for row in session.execute(select(Version.id, Version.lineage_id))}
+    for facts in _published(session):
+        released = lineage_of.get(facts["parent"]) == facts["lineage"]  # a switch tells who leaves the old lineage
+        if released and set(facts["samples"]) != digests.get(facts["version"], set()):
+            yield Broken("lost", f"the log and the table differ on who left with version {facts['number']}")
+
+
+def _digests(session: Session) -> dict[str, set[str]]:
+    rows = session.execute(
+        select(Forgotten.version_id, Membership.sample_digest).join(
+            Membership, (Membership.lineage_id == Forgotten.lineage_id) & (Membership.position == Forgotten.position)
+        )
+    )
+    found: dict[str, set[str]] = {}
+    for version_id, sample in rows:
+        found.setdefault(version_id, set()).add(sample)
+    return found
+
+
+def _published(session: Session) -> list[dict[str, Any]]:
+    bodies = session.scalars(select(AuditEntry.body).where(AuditEntry.kind == "version.published"))
+    return [json.loads(body) for body in bodies]
+
+
+def _whole(store: Store, digest: str) -> bool:
+    try:
+        store.read(digest)
+    except Damaged:
+        return False
+    return True
+
+
+def counted(found: list[Broken]) -> dict[str, int]:
+    """How often each harm was found."""
+    return dict(Counter(each.harm for each in found))

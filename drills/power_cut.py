@@ -1,0 +1,164 @@
+"""Power is cut after every step of preparing a model, of two releases and of a purge; each legal disk is recovered.
+
+The databases are cut at every commit: SQLite syncs its log before it answers, so what was committed is there. Of
+the files, each state that is legal after that prefix of the recorded operations is written out, a worker and a
+keeper start on it, and the invariants are checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sqlalchemy import event
+
+from drills.invariants import Broken, broken, counted, left_behind, unfinished, unreadable
+from drills.result import Result
+from drills.worlds import World, end_keepers_lease, open_world, settings_of, sqlite_databases
+from service.storage import Store
+from tests.powercut import Recorded, State, states_after_power_cut
+from workers.keeper import open_keeper
+
+FOLDERS = ("store", "private")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A moment: so many file operations were done, and this was committed."""
+
+    operations: int
+    database: bytes
+    keys: bytes
+
+
+@dataclass
+class Rehearsal:
+    """A run without any fault, recorded."""
+
+    home: Path
+    files: Recorded = field(default_factory=Recorded)
+    cuts: list[Cut] = field(default_factory=list)
+    model_id: str = ""
+
+    def mark(self, *_: object) -> None:
+        """Remember this moment, unless nothing changed since the last one."""
+        cut = Cut(len(self.files.log), copy_of(self.home / "expunge.db"), copy_of(self.home / "keys.db"))
+        if not self.cuts or cut != self.cuts[-1]:
+            self.cuts.append(cut)
+
+
+def run(seed: int, scale: float) -> Result:
+    """At scale 1 every state; below it, a share of them, spread evenly."""
+    with tempfile.TemporaryDirectory(prefix="expunge-power-") as name:
+        folder = Path(name)
+        rehearsal = rehearse(folder / "rehearsal", sqlite_databases(folder)(folder / "rehearsal"))
+        legal = list(disks(rehearsal))
+        step = max(1, round(1 / scale))
+        chosen = legal[seed % step :: step]
+        found = [each for cut, state in chosen for each in recovered(rehearsal, folder / "cut", cut, state)]
+    words = sorted({each.words for each in found})
+    return Result(
+        "power cut",
+        cases=len(chosen),
+        faults=len(chosen),
+        **counted(found),
+        notes=(
+            f"{len(legal)} legal disks after {len(rehearsal.files.log)} file operations, {len(rehearsal.cuts)} commits",
+            *words[:10],
+        ),
+    )
+
+
+def rehearse(home: Path, url: str) -> Rehearsal:
+    """Prepare a model, release twice, purge; every operation on files and every commit is recorded."""
+    rehearsal = Rehearsal(home)
+    world = open_world(
+        settings_of(home, url, grace_seconds=0.0),
+        store=RecordedStore(home / "store", rehearsal.files),
+        private=RecordedStore(home / "private", rehearsal.files),
+    )
+    keeper = replace(open_keeper(world.settings), database=world.database, keys=world.workshop.keys)
+    keeper = replace(keeper, store=world.workshop.store, private=world.workshop.private)
+    rehearsal.model_id = world.register(require="proved")
+    rehearsal.mark()
+    event.listen(world.database.engine, "commit", rehearsal.mark)
+    world.work(rehearsal.model_id)
+    for person in ("p3", "p5"):
+        world.delete(person)
+        world.work(rehearsal.model_id)
+    keeper.tick()
+    rehearsal.mark()
+    world.workshop.close()
+    return rehearsal
+
+
+class RecordedStore(Store):
+    """A store whose folder stands from the beginning: making it is not what is cut here."""
+
+    def __init__(self, root: Path, files: Recorded) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        super().__init__(root, files)
+
+
+def disks(rehearsal: Rehearsal) -> Iterator[tuple[Cut, State]]:
+    """Every legal disk, each once: at every commit, and between two commits after every file operation."""
+    for before, after in zip(rehearsal.cuts, [*rehearsal.cuts[1:], rehearsal.cuts[-1]], strict=True):
+        for operations in range(before.operations, after.operations + 1):
+            seen: set[str] = set()
+            for state in states_after_power_cut(rehearsal.files.log[:operations]):
+                name = hashlib.sha256(repr(sorted(state.items())).encode()).hexdigest()
+                if name not in seen:
+                    seen.add(name)
+                    yield replace(before, operations=operations), state
+
+
+def recovered(rehearsal: Rehearsal, home: Path, cut: Cut, state: State) -> list[Broken]:
+    """Write the disk out, start on it, and say what does not hold afterwards."""
+    shutil.rmtree(home, ignore_errors=True)
+    shutil.copytree(rehearsal.home / "secrets", home / "secrets")
+    (home / "expunge.db").write_bytes(cut.database)
+    (home / "keys.db").write_bytes(cut.keys)
+    for folder in FOLDERS:
+        (home / folder).mkdir()
+    for path, data in state.items():
+        (home / Path(path).relative_to(rehearsal.home)).write_bytes(data)
+    world = open_world(settings_of(home, f"sqlite:///{home / 'expunge.db'}", grace_seconds=0.0))
+    found = unreadable(world.database, world.workshop.store, world.workshop.private) + other_bytes(home)
+    found += finish(world, rehearsal.model_id)
+    world.workshop.close()
+    return found
+
+
+def finish(world: World, model_id: str) -> list[Broken]:
+    """The restarted service works until nothing is left, and is looked at."""
+    world.expire_lease(model_id)
+    world.work(model_id)
+    keeper = open_keeper(world.settings)
+    end_keepers_lease(world)
+    keeper.tick()
+    keeper.database.close()
+    keeper.keys.close()
+    shop = world.workshop
+    found = broken(shop.database) + unfinished(shop.database) + unreadable(shop.database, shop.store, shop.private)
+    if world.model(model_id).status not in ("live", "exhausted"):
+        found.append(Broken("lost", "the model is not served"))
+    return found + left_behind(shop.database, shop.keys)
+
+
+def other_bytes(home: Path) -> list[Broken]:
+    """A file under the name of other bytes: it would be refused, but it should never come to be."""
+    files = [path for folder in FOLDERS for path in (home / folder).iterdir() if not path.name.startswith(".")]
+    wrong = [path for path in files if hashlib.sha256(path.read_bytes()).hexdigest() != path.name]
+    return [Broken("undetected_corruptions", "a file bears the name of other bytes")] * len(wrong)
+
+
+def copy_of(path: Path) -> bytes:
+    """What a SQLite database holds now: committed transactions, its log included."""
+    with sqlite3.connect(path) as source, sqlite3.connect(":memory:") as target:
+        source.backup(target)
+        return target.serialize()

@@ -1,0 +1,116 @@
+"""What a power cut may leave of files: a recorder of the durable operations, and the states that are legal after them.
+
+Killing a process cannot show a missing fsync, for the kernel keeps what it was given.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from service.storage import Files
+
+State = dict[str, bytes]
+"""path -> bytes"""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """``path``: the file or folder it was done to; a file is called by the name it was created under."""
+
+    kind: str
+    path: str
+    data: bytes = b""
+    target: str = ""
+
+
+@dataclass
+class Recorded(Files):
+    """Performs the operations and keeps their log. Several stores, and threads, may share one."""
+
+    log: list[Operation] = field(default_factory=list)
+    _open: dict[int, str] = field(default_factory=dict)
+    _guard: threading.RLock = field(default_factory=threading.RLock)
+
+    def create(self, path: Path) -> BinaryIO:
+        with self._guard:
+            file = super().create(path)
+            self._open[file.fileno()] = str(path)
+            self.log.append(Operation("create", str(path)))
+            return file
+
+    def write(self, file: BinaryIO, data: bytes | memoryview) -> None:
+        with self._guard:
+            self.log.append(Operation("write", self._open[file.fileno()], bytes(data)))
+            super().write(file, data)
+
+    def sync(self, file: BinaryIO) -> None:
+        with self._guard:
+            super().sync(file)
+            self.log.append(Operation("sync", self._open[file.fileno()]))
+
+    def rename(self, source: Path, target: Path) -> None:
+        with self._guard:
+            self.log.append(Operation("rename", str(source), target=str(target)))
+            super().rename(source, target)
+
+    def sync_folder(self, folder: Path) -> None:
+        with self._guard:
+            super().sync_folder(folder)
+            self.log.append(Operation("sync_folder", str(folder)))
+
+    def unlink(self, path: Path) -> None:
+        with self._guard:
+            self.log.append(Operation("unlink", str(path)))
+            super().unlink(path)
+
+
+def states_after_power_cut(log: Sequence[Operation]) -> Iterator[State]:
+    """Every legal set of files after power was lost at the end of ``log``.
+
+    Data that were not synced may be whole, missing, cut anywhere (here: in the middle), or zeros of the right
+    length. Names that were not made durable by a sync of their folder may be as before or as after, each on its own.
+    """
+    content, synced, durable, file_of = _replay(log)
+    names = sorted(set(file_of) | set(durable))
+    choices = [sorted({durable.get(name, ""), file_of.get(name, "")}) for name in names]
+    for chosen in itertools.product(*choices):
+        present = {name: file for name, file in zip(names, chosen, strict=True) if file}
+        bodies = [_bodies(content[file], synced[file]) for file in present.values()]
+        for each in itertools.product(*bodies):
+            yield dict(zip(present, each, strict=True))
+
+
+def _replay(log: Sequence[Operation]) -> tuple[State, State, dict[str, str], dict[str, str]]:
+    """Content and synced content by file; file by durable name; file by name."""
+    content: State = {}
+    synced: State = {}
+    file_of: dict[str, str] = {}
+    durable: dict[str, str] = {}
+    for operation in log:
+        path = operation.path
+        if operation.kind == "create":
+            content[path], synced[path], file_of[path] = b"", b"", path
+        elif operation.kind == "write":
+            content[path] += operation.data
+        elif operation.kind == "sync":
+            synced[path] = content[path]
+        elif operation.kind == "rename":
+            file_of[operation.target] = file_of.pop(path)
+        elif operation.kind == "unlink":
+            file_of.pop(path, None)
+        else:
+            inside = {name for name in file_of | durable if Path(name).parent == Path(path)}
+            durable = {name: file for name, file in durable.items() if name not in inside}
+            durable |= {name: file for name, file in file_of.items() if name in inside}
+    return content, synced, durable, file_of
+
+
+def _bodies(content: bytes, synced: bytes) -> list[bytes]:
+    if content == synced:
+        return [synced]
+    return sorted({synced, content, content[: len(content) // 2], bytes(len(content))})
