@@ -20,6 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from drills import soak
 from drills.report import rich_table, write_into
 from drills.result import Result
 
@@ -37,6 +38,8 @@ CONSOLE = Console(width=160)
 
 
 def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["soak"]:
+        return soak.main(arguments[1:])
     chosen = options(arguments)
     names = chosen.names or every_drill()
     CONSOLE.print(f"seed {chosen.seed}, scale {chosen.scale:g}: {', '.join(names)}")

@@ -21,17 +21,16 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fcntl import LOCK_EX, flock
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 import redis
 
 WHEELS = Path(__file__).parent.parent / ".servers"
 START_SECONDS = 60.0
-Answer = TypeVar("Answer")
 
 
 class ServerMissing(RuntimeError):
@@ -109,6 +108,7 @@ class Postgres:
     version: int
     folder: Path
     """holds its data and its log"""
+    process: Process = field(repr=False)
 
     def url(self, database: str) -> str:
         return f"postgresql+psycopg://postgres@{self.address}/{database}"
@@ -122,6 +122,11 @@ class Postgres:
             yield self.url(name)
         finally:
             self.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def restart(self) -> None:
+        """Every session dies at once, as in a crash; then it recovers from its log."""
+        self.process.end(signal.SIGQUIT)
+        self.process.start()
 
     def execute(self, statement: str) -> None:
         with psycopg.connect(f"postgresql://postgres@{self.address}/postgres", autocommit=True) as connection:
@@ -152,8 +157,8 @@ def postgres(path: str | None = None) -> Iterator[Postgres]:
         options = {"port": port, "listen_addresses": "127.0.0.1", "unix_socket_directories": folder, "fsync": "off"}
         command = [programs / "postgres", "-D", data, *(f"--{name}={value}" for name, value in options.items())]
         address = f"127.0.0.1:{port}"
-        with _running(command, folder, lambda: _postgres_version(address)) as version:
-            yield Postgres(address, version, folder)
+        with _running(command, folder, lambda: _postgres_version(address)) as process:
+            yield Postgres(address, _postgres_version(address), folder, process)
 
 
 @dataclass(frozen=True)
@@ -162,6 +167,12 @@ class Redis:
 
     url: str
     folder: Path
+    process: Process = field(repr=False)
+
+    def restart(self) -> None:
+        """Killed, and started with nothing in it."""
+        self.process.end(signal.SIGKILL)
+        self.process.start()
 
     def dump(self) -> Path:
         with redis.Redis.from_url(self.url) as client:
@@ -190,8 +201,9 @@ def redis_server(path: str | None = None) -> Iterator[Redis]:
             folder,
         ]
         url = f"redis://127.0.0.1:{port}/0"
-        with _running([programs / "redis-server", *settings], folder, lambda: redis.Redis.from_url(url).ping()):
-            yield Redis(url, folder)
+        command = [programs / "redis-server", *settings]
+        with _running(command, folder, lambda: redis.Redis.from_url(url).ping()) as process:
+            yield Redis(url, folder, process)
 
 
 def _postgres_version(address: str) -> int:
@@ -199,31 +211,59 @@ def _postgres_version(address: str) -> int:
         return connection.info.server_version
 
 
-@contextmanager
-def _running(command: list[object], folder: Path, answer: Callable[[], Answer]) -> Iterator[Answer]:
-    log = folder / "log"
-    arguments = [str(part) for part in command]
-    with log.open("wb") as output:
-        process = subprocess.Popen(arguments, stdout=output, stderr=output, cwd=folder, **_not_root())
-    try:
-        yield _first_answer(process, answer, log)
-    finally:
-        process.send_signal(signal.SIGINT)  # to PostgreSQL: do not wait for open connections
+@dataclass
+class Process:
+    """A server's process, which a test may kill and start again on the same port and folder."""
+
+    command: list[str]
+    folder: Path
+    answer: Callable[[], object]
+    """returns once the server serves, and raises before"""
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns when it serves. Raises RuntimeError with the end of its log."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            self._launch()
+            while self.running and time.monotonic() < deadline:
+                try:
+                    self.answer()
+                    return
+                except (psycopg.OperationalError, redis.RedisError):
+                    time.sleep(0.05)
+            time.sleep(0.2)  # the port, or what a killed one left in memory, may not be free yet
+        said = (self.folder / "log").read_text(errors="replace")[-2000:]
+        raise RuntimeError(f"{self.command} did not start. Its log ends:\n{said}")
+
+    def _launch(self) -> None:
+        with (self.folder / "log").open("ab") as output:
+            self.process = subprocess.Popen(self.command, stdout=output, stderr=output, cwd=self.folder, **_not_root())
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def end(self, number: signal.Signals) -> None:
+        """Send it a signal and wait until it is gone; killed after ten seconds."""
+        if self.process is None:
+            return
+        self.process.send_signal(number)
         try:
-            process.wait(10)
+            self.process.wait(10)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            self.process.kill()
+            self.process.wait()
 
 
-def _first_answer(process: subprocess.Popen[bytes], answer: Callable[[], Answer], log: Path) -> Answer:
-    deadline = time.monotonic() + START_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            return answer()
-        except (psycopg.OperationalError, redis.ConnectionError):
-            time.sleep(0.05)
-    raise RuntimeError(f"{process.args} did not start. Its log ends:\n{log.read_text(errors='replace')[-2000:]}")
+@contextmanager
+def _running(command: list[object], folder: Path, answer: Callable[[], object]) -> Iterator[Process]:
+    process = Process([str(part) for part in command], folder, answer)
+    try:
+        process.start()
+        yield process
+    finally:
+        process.end(signal.SIGINT)  # to PostgreSQL: do not wait for open connections
 
 
 @contextmanager

@@ -1,0 +1,75 @@
+"""Twenty thousand acknowledged requests while processes, brokers and databases die: none lost, none doubled."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from statistics import quantiles
+
+from drills.attacks import attacks_on
+from drills.judge import harm, judge, sentences
+from drills.result import Result
+from drills.sites import KINDS, Site, site
+from drills.traffic import Traffic
+
+ACKNOWLEDGED = 20_000
+BATCH = 20
+BATCHED = 0.2
+"""the part of the requests that come in batches"""
+BETWEEN_SECONDS = (1.0, 4.0)
+
+
+def run(seed: int, scale: float) -> Result:
+    people = max(200, int(ACKNOWLEDGED * scale) // len(KINDS))
+    cases, faults, found, notes = 0, 0, [], []
+    for kind in KINDS:
+        with site(kind, people=people) as where:
+            traffic, done = _under_attack(where, people, random.Random(seed))
+            broken = judge(where.stack.settings, traffic.journal)
+        cases += len(traffic.journal.acknowledged)
+        faults += len(done)
+        found += broken
+        notes += [_told(kind, traffic, done), *(f"{kind}: {each}" for each in sentences(broken))]
+    return Result("load", cases=cases, faults=faults, **harm(found), notes=tuple(notes))
+
+
+def _under_attack(where: Site, people: int, chance: random.Random) -> tuple[Traffic, list[str]]:
+    """Everybody in the models asks to be forgotten, while one fault follows the other."""
+    models = (
+        where.stack.live("crowd", "recollection", require="proved"),
+        where.stack.live("crowd", "newton", require="proved", epsilon=1.0, sigma=0.01, delta_cap=0.0002),
+    )
+    account = where.stack.account
+    traffic = Traffic(account.url, account.api_key, models, orders(people - 100, chance), seed=chance.getrandbits(32))
+    done: list[str] = []
+    traffic.start()
+    while traffic.asking:
+        for attack in attacks_on(where, chance):
+            time.sleep(chance.uniform(*BETWEEN_SECONDS))
+            if not traffic.asking:
+                break
+            attack(where)
+            done.append(attack.__name__)
+    traffic.stop()
+    where.mend()
+    return traffic, done
+
+
+def orders(people: int, chance: random.Random) -> Iterator[list[str]]:
+    """Each person once, alone or in a batch."""
+    first = 0
+    while first < people:
+        size = BATCH if chance.random() < BATCHED / BATCH / (1 - BATCHED) else 1
+        yield [f"crowd-person-{index}" for index in range(first, min(first + size, people))]
+        first += size
+
+
+def _told(kind: str, traffic: Traffic, done: list[str]) -> str:
+    seconds = sorted(each for _, each in traffic.journal.seconds)
+    cuts = quantiles(seconds, n=100) if len(seconds) > 1 else [0.0] * 99
+    answers = ", ".join(f"{count} {what}" for what, count in sorted(traffic.journal.answers.items()))
+    return (
+        f"{kind}: {len(traffic.journal.acknowledged)} acknowledged under {len(done)} faults, "
+        f"p50 {cuts[49]:.3f} s and p99 {cuts[98]:.2f} s until the 202, answers {answers}"
+    )

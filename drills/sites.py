@@ -1,0 +1,72 @@
+"""An installation with servers of its own, which a drill may harm: API, two workers and a keeper, as processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests import stack as stacks
+from tests.servers import Postgres, Redis, postgres, redis_server
+
+HERE = Path(__file__).parent
+KINDS = ("sqlite", "postgres")
+"""SQLite with Celery over files, PostgreSQL with Redis"""
+LEASE_SECONDS = 4.0
+SETTINGS = {
+    "SWEEP_SECONDS": "0.3",
+    "LEASE_SECONDS": str(LEASE_SECONDS),
+    "GRACE_SECONDS": "1",
+    "RATE_PER_SECOND": "1000000",
+    "RATE_BURST": "1000000",
+    "WEBHOOK_LOOPBACK": "true",
+}
+
+
+@dataclass
+class Site:
+    kind: str
+    stack: stacks.Stack
+    postgres: Postgres | None
+    redis: Redis | None
+
+    def mend(self) -> None:
+        """Start whatever is dead. From the main thread only: a child dies with the thread that started it."""
+        for name, child in self.stack.processes.items():
+            if not child.alive:
+                self.stack.start(name)
+
+    def ready(self) -> bool:
+        try:
+            return self.stack.http.get("/healthz").is_success
+        except stacks.httpx.TransportError:
+            return False
+
+
+@contextmanager
+def site(kind: str, database: Callable[[str], str] = str, people: int = 1000, **settings: str) -> Iterator[Site]:
+    """A running installation. ``database`` may put something between it and its database; it gets and gives the URL."""
+    with ExitStack() as held:
+        home = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="expunge-drill-")))
+        recipes = home / "recipes"
+        shutil.copytree(HERE / "recipes", recipes)
+        shutil.copytree(HERE.parent / "tests" / "system" / "recipes", recipes, dirs_exist_ok=True)
+        os.environ["DRILL_PEOPLE"] = str(people)  # the crowd's recipe reads it
+        chosen, servers = SETTINGS | settings, (None, None)
+        if kind == "postgres":
+            servers = (held.enter_context(postgres()), held.enter_context(redis_server()))
+            chosen |= {"DATABASE_URL": database(held.enter_context(servers[0].database()))}
+            chosen |= {"BROKER_URL": servers[1].url}
+        stack = held.enter_context(stacks.running(home / "home", recipes, **chosen))
+        worker = stack.processes["worker"]
+        log = worker.log.with_name("second.log")
+        stack.processes["second"] = replace(worker, name="second", log=log, process=None)
+        stack.start("second")
+        if servers[0] is not None:
+            stack.servers = [(servers[0].folder, lambda: servers[0].execute("CHECKPOINT"))]
+            stack.servers.append((servers[1].folder, servers[1].dump))
+        yield Site(kind, stack, *servers)
