@@ -79,9 +79,8 @@ def kill_redis(site: Site) -> None:
 def terminate_backends(site: Site) -> None:
     """Every session of the installation dies where it stands, many in the middle of a transaction."""
     assert site.postgres is not None
-    site.postgres.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname LIKE 'expunge_%'"
-    )
+    sessions = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname LIKE 'expunge_%'"
+    site.postgres.execute(f"SELECT pg_terminate_backend(pid) {sessions}")
 
 
 def restart_postgres(site: Site) -> None:

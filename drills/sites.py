@@ -10,6 +10,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import httpx
+
 from tests import stack as stacks
 from tests.servers import Postgres, Redis, postgres, redis_server
 
@@ -43,7 +45,7 @@ class Site:
     def ready(self) -> bool:
         try:
             return self.stack.http.get("/healthz").is_success
-        except stacks.httpx.TransportError:
+        except httpx.TransportError:
             return False
 
 
@@ -56,17 +58,17 @@ def site(kind: str, database: Callable[[str], str] = str, people: int = 1000, **
         shutil.copytree(HERE / "recipes", recipes)
         shutil.copytree(HERE.parent / "tests" / "system" / "recipes", recipes, dirs_exist_ok=True)
         os.environ["DRILL_PEOPLE"] = str(people)  # the crowd's recipe reads it
-        chosen, servers = SETTINGS | settings, (None, None)
+        chosen = SETTINGS | settings
+        server, broker = None, None
         if kind == "postgres":
-            servers = (held.enter_context(postgres()), held.enter_context(redis_server()))
-            chosen |= {"DATABASE_URL": database(held.enter_context(servers[0].database()))}
-            chosen |= {"BROKER_URL": servers[1].url}
+            server, broker = held.enter_context(postgres()), held.enter_context(redis_server())
+            url = database(held.enter_context(server.database()))
+            chosen |= {"DATABASE_URL": url, "BROKER_URL": broker.url}
         stack = held.enter_context(stacks.running(home / "home", recipes, **chosen))
         worker = stack.processes["worker"]
         log = worker.log.with_name("second.log")
         stack.processes["second"] = replace(worker, name="second", log=log, process=None)
         stack.start("second")
-        if servers[0] is not None:
-            stack.servers = [(servers[0].folder, lambda: servers[0].execute("CHECKPOINT"))]
-            stack.servers.append((servers[1].folder, servers[1].dump))
-        yield Site(kind, stack, *servers)
+        if server is not None and broker is not None:
+            stack.servers = [(server.folder, lambda: server.execute("CHECKPOINT")), (broker.folder, broker.dump)]
+        yield Site(kind, stack, server, broker)

@@ -1,4 +1,4 @@
-"""Clients of a service that is being harmed: they ask, repeat what was not answered, read, and keep what they were told."""
+"""Clients of a service that is harmed meanwhile: they ask, repeat what got no answer, and keep what they were told."""
 
 from __future__ import annotations
 
@@ -95,9 +95,7 @@ class Traffic:
 
     def _accepted(self, http: httpx.Client, subjects: list[str], key: str) -> list[str]:
         """The ids of the requests, however often it takes: a client that heard nothing repeats with its key."""
-        path, body = MANY, {"requests": [{"subject_id": subject} for subject in subjects]}
-        if len(subjects) == 1:
-            path, body = ONE, {"subject_id": subjects[0]}
+        path, body = _call(subjects)
         while True:
             answer = self._try(http, "POST", path, json=body, headers={"Idempotency-Key": key})
             if answer is not None and answer.status_code == 202:
@@ -155,3 +153,9 @@ class Traffic:
             return None
         self.journal.answers[str(answer.status_code)] += 1
         return answer
+
+
+def _call(subjects: list[str]) -> tuple[str, dict[str, Any]]:
+    if len(subjects) == 1:
+        return ONE, {"subject_id": subjects[0]}
+    return MANY, {"requests": [{"subject_id": subject} for subject in subjects]}
