@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-import socket
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import redis
 from sqlalchemy import make_url, select
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -18,7 +22,8 @@ from service.records import Heartbeat
 from service.schema import SchemaState, schema_state
 from service.settings import Settings, SettingsError, read_secret
 
-LOW_DISK_BYTES = 1_000_000_000
+SKEW_SECONDS = 5
+"""leases and deadlines go by the database's clock alone; receipts, log lines and webhooks by each machine's own"""
 SECOND = 1_000_000
 
 
@@ -32,15 +37,31 @@ class Finding:
     hint: str = ""
 
 
-def examine(settings: Settings) -> Iterator[Finding]:
-    """Every check in order; later ones are left out where an earlier one makes them pointless."""
+def examine(settings: Settings, clock: Callable[[], float] = time.time) -> Iterator[Finding]:
+    """Every check in order; later ones are left out where an earlier one makes them pointless.
+
+    Args:
+        settings: what to look at.
+        clock: this machine's clock, in seconds since 1970 UTC.
+    """
     yield from _secrets(settings)
     yield _recipes(settings.recipes)
     for name in ("store", "private_store"):
         yield _folder(name, getattr(settings, name))
-    yield _disk(settings.home)
+    yield from _disks(settings)
     yield _broker(settings.broker_url)
-    yield from _database(settings)
+    yield from _database(settings, clock)
+
+
+def ask_worker() -> Iterator[Finding]:
+    """What takes torch and the recipes' code to see (``workers.doctor``), looked at by a process of its own."""
+    command = [sys.executable, "-m", "workers.doctor"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 (the command is ours)
+        for line in process.stdout or ():
+            yield Finding(**json.loads(line))
+    if process.returncode:
+        what = f"`python -m workers.doctor` ended with {process.returncode}: this machine cannot run a worker."
+        yield Finding("worker_process", False, what, "Its own words stand above, on standard error.")
 
 
 def _secrets(settings: Settings) -> Iterator[Finding]:
@@ -77,33 +98,52 @@ def _folder(name: str, path: Path) -> Finding:
     return Finding(name, True, f"{path} can be written.")
 
 
-def _disk(home: Path) -> Finding:
-    nearest = next(parent for parent in (home, *home.parents) if parent.exists())
-    free = shutil.disk_usage(nearest).free
-    if free < LOW_DISK_BYTES:
-        return Finding(
-            "disk", False, f"{free / 1e9:.1f} GB are free under {nearest}.", "Make room: checkpoints need it."
-        )
-    return Finding("disk", True, f"{free / 1e9:.1f} GB are free.")
+def _disks(settings: Settings) -> Iterator[Finding]:
+    """One finding for each disk that the service writes to."""
+    seen: set[int] = set()
+    for folder in (settings.home, settings.store, settings.private_store):
+        nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+        disk = nearest.stat().st_dev
+        if disk not in seen:
+            seen.add(disk)
+            yield _disk(nearest, settings.disk_reserve_bytes)
+
+
+def _disk(folder: Path, reserve: int) -> Finding:
+    free = shutil.disk_usage(folder).free
+    what = f"{free / 1e9:.1f} GB are free under {folder}."
+    if free >= reserve:
+        return Finding("disk", True, what)
+    hint = f"Make room: EXPUNGE_DISK_RESERVE_BYTES asks for {reserve / 1e9:.1f} GB, and a release needs its checkpoint."
+    return Finding("disk", False, what, hint)
 
 
 def _broker(url: str) -> Finding:
     address = urlsplit(url)
     if address.scheme == "filesystem":
         return _folder("broker", Path(address.path))
+    place = f"{address.hostname}:{address.port or 6379}"
+    hint = "Requests are kept and worked off by the sweep, later. Start the broker."
     try:
-        with socket.create_connection((address.hostname or "localhost", address.port or 6379), timeout=2):
-            return Finding("broker", True, f"{address.hostname}:{address.port or 6379} accepts connections.")
-    except OSError as error:
-        what = f"{address.hostname}:{address.port or 6379} does not answer: {error.strerror or error}."
-        return Finding("broker", False, what, "Requests are kept and worked off by the sweep, later. Start the broker.")
+        with redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2) as client:
+            client.ping()
+    except redis.AuthenticationError:
+        return Finding("broker", False, f"{place} refuses this user or password.", "Set EXPUNGE_BROKER_URL.")
+    except (redis.RedisError, ValueError) as error:
+        return Finding("broker", False, f"{place} does not answer ({type(error).__name__}).", hint)
+    return Finding("broker", True, f"{place} answers.")
 
 
-def _database(settings: Settings) -> Iterator[Finding]:
-    url = make_url(settings.database_url)
-    shown = url.render_as_string(hide_password=True)
-    if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
-        yield Finding("database", False, f"There is no file {url.database}.", "Run `expunge migrate`.")
+def lacks_file(database_url: str) -> bool:
+    """Whether it names an SQLite file that is not there: merely opening it would create one."""
+    url = make_url(database_url)
+    return url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file()
+
+
+def _database(settings: Settings, clock: Callable[[], float]) -> Iterator[Finding]:
+    shown = make_url(settings.database_url).render_as_string(hide_password=True)
+    if lacks_file(settings.database_url):
+        yield Finding("database", False, f"There is no file behind {shown}.", "Run `expunge migrate`.")
         return
     try:
         database = Database(settings.database_url)
@@ -116,9 +156,11 @@ def _database(settings: Settings) -> Iterator[Finding]:
     try:
         yield Finding("database", True, f"{shown} answers.")
         yield _schema(state)
+        yield _clock("this machine", _skew(database, clock))
         if state is SchemaState.CURRENT:
             yield _heartbeat(database, "worker", settings)
             yield _heartbeat(database, "keeper", settings)
+            yield from _clocks(database, settings)
     finally:
         database.close()
 
@@ -130,6 +172,35 @@ def _schema(state: SchemaState) -> Finding:
         SchemaState.AHEAD: "Install the newer release that migrated it.",
     }
     return Finding("schema", state is SchemaState.CURRENT, f"The schema is {state}.", hints[state])
+
+
+def _skew(database: Database, clock: Callable[[], float]) -> float:
+    """By how many seconds this machine's clock is ahead of the database's, at most."""
+    before = clock()
+    with database.read() as session:
+        theirs = now(session) / SECOND
+    # the database looked at its clock somewhere between our two looks at ours
+    after = clock()
+    return max(before - theirs, 0.0) + min(after - theirs, 0.0)
+
+
+def _clocks(database: Database, settings: Settings) -> Iterator[Finding]:
+    """The clocks of processes that are alive, as each told with its last heartbeat; the right ones are not named."""
+    with database.read() as session:
+        since = now(session) - int(settings.lease_seconds * SECOND)
+        told = select(Heartbeat.process, Heartbeat.skew).where(Heartbeat.beat_at >= since, Heartbeat.skew.is_not(None))
+        for process, skew in session.execute(told.order_by(Heartbeat.process)):
+            finding = _clock(process, (skew or 0) / SECOND)
+            if not finding.well:
+                yield finding
+
+
+def _clock(whose: str, skew: float) -> Finding:
+    if abs(skew) <= SKEW_SECONDS:
+        return Finding("clock", True, f"The clock of {whose} agrees with the database's within {SKEW_SECONDS} s.")
+    way = "ahead of" if skew > 0 else "behind"
+    what = f"The clock of {whose} is {abs(skew):.0f} s {way} the database's."
+    return Finding("clock", False, what, "Let both machines set their clocks by NTP.")
 
 
 def _heartbeat(database: Database, kind: str, settings: Settings) -> Finding:

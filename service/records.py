@@ -409,6 +409,8 @@ class Heartbeat(Record):
     device: Mapped[str | None] = mapped_column(String(32))
     started_at: Mapped[int] = mapped_column(Moment)
     beat_at: Mapped[int] = mapped_column(Moment, index=True)
+    skew: Mapped[int | None] = mapped_column(Moment)
+    """microseconds by which the process's own clock was ahead of the database's at its last beat"""
 
 
 class Lease(Record):

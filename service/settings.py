@@ -39,6 +39,7 @@ class Settings(BaseSettings):
     lease_seconds: float = Field(default=30, gt=0)
     sweep_seconds: float = Field(default=1, gt=0)
     grace_seconds: float = Field(default=3600, ge=0)
+    disk_reserve_bytes: int = Field(default=1_000_000_000, ge=0)
     webhook_loopback: bool = False
     idempotency_seconds: float = Field(default=86_400, gt=0)
     max_body_bytes: int = Field(default=1_048_576, gt=0)

@@ -28,6 +28,9 @@ from service.records import (
 from unlearning.budget import epsilon_of
 
 SECOND = 1_000_000
+ALIVE_SECONDS = 60
+"""a process beats every five seconds at most"""
+KINDS = ("worker", "keeper")
 _LATENCY = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 86_400, 604_800, 2_592_000)
 _PHASES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300, 1800, 7200)
 _OPEN = ("queued", "running", "held")
@@ -206,6 +209,12 @@ def _processes(session: Session) -> Iterator[Metric]:
     for process, beat_at in session.execute(select(Heartbeat.process, Heartbeat.beat_at)):
         beats.add_metric([process], beat_at / SECOND)
     yield beats
+    living = select(Heartbeat.kind, func.count()).where(Heartbeat.beat_at > now(session) - ALIVE_SECONDS * SECOND)
+    counts = {kind: count for kind, count in session.execute(living.group_by(Heartbeat.kind))}
+    processes = GaugeMetricFamily("expunge_processes", "Processes that beat within the last minute", labels=["kind"])
+    for kind in KINDS:
+        processes.add_metric([kind], counts.get(kind, 0))
+    yield processes
     newest = session.scalar(select(func.max(AuditEntry.log_index)))
     yield GaugeMetricFamily(
         "expunge_audit_log_size", "Entries in the signed log", value=(-1 if newest is None else newest) + 1

@@ -26,7 +26,7 @@ from service.identity import Pepper
 from service.ledger import integrate, record
 from service.notes import Signer
 from service.progress import settle
-from service.records import DeletionRequest, IdempotencyKey, Lease, Lineage, Model, Task, Version
+from service.records import DeletionRequest, Heartbeat, IdempotencyKey, Lease, Lineage, Model, Task, Version
 from service.settings import Settings
 from service.storage import Store
 from workers.courier import Courier
@@ -40,6 +40,8 @@ from workers.pulse import Pulse
 LEASE = "keeper"
 NUDGE_PATIENCE_SECONDS = 3
 ORPHAN_SECONDS = 3600.0
+SILENT_SECONDS = 3600
+"""a process that has not beaten for so long is gone for good: its row goes, and with it the alarm about it"""
 ORPHANS_EVERY = 60
 """ticks between two searches of the stores"""
 
@@ -75,6 +77,7 @@ class Keeper:
             lambda: bury(self.database),
             lambda: settle_unmatched(self.database),
             lambda: expire_idempotency(self.database),
+            lambda: forget_processes(self.database),
         ]
         if count % ORPHANS_EVERY == 0:
             duties.append(lambda: sweep_files(self.database, self.store, self.private))
@@ -193,6 +196,16 @@ def expire_idempotency(database: Database) -> int:
     with database.write() as session:
         gone = delete(IdempotencyKey).where(IdempotencyKey.expires_at <= now(session))
         return len(session.execute(gone.returning(IdempotencyKey.key)).all())
+
+
+def forget_processes(database: Database) -> int:
+    """Drop the heartbeats of processes that died and were silent long enough to have been alarmed about."""
+    with database.read() as session:
+        silent = Heartbeat.beat_at <= now(session) - SILENT_SECONDS * SECOND
+        if session.scalar(select(Heartbeat.process).where(silent).limit(1)) is None:
+            return 0
+    with database.write() as session:
+        return len(session.execute(delete(Heartbeat).where(silent).returning(Heartbeat.process)).all())
 
 
 def sweep_files(database: Database, store: Store, private: Store) -> int:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import resource
 import threading
+import time
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
-from sqlalchemy import update
+from sqlalchemy import delete, update
 from sqlalchemy.orm import Session
 
 from service.db import Database, now
 from service.records import Heartbeat, Lineage
-from workers.lease import Lease, renew
+from workers.lease import SECOND, Lease, renew
 
 log = logging.getLogger(__name__)
 
@@ -21,10 +23,21 @@ class Pulse:
     """Beats every third of a lease, at most every five seconds. ``hold`` names the lease to renew.
 
     A beat that fails (the database is away) is logged and tried again: a lease that runs out meanwhile is fenced.
+    ``stop`` takes the process's row away; the row of one that died stays until the keeper forgets it.
     """
 
-    def __init__(self, database: Database, process: str, kind: str, lease_seconds: float, device: str | None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        process: str,
+        kind: str,
+        lease_seconds: float,
+        device: str | None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._database = database
+        self._clock = clock
         self._process, self._kind, self._device = process, kind, device
         self._lease_seconds = lease_seconds
         self._every = min(lease_seconds / 3, 5.0)
@@ -43,6 +56,11 @@ class Pulse:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=10)
+        try:
+            with self._database.write() as session:
+                session.execute(delete(Heartbeat).where(Heartbeat.process == self._process))
+        except Exception as error:  # the row grows old and is forgotten, as after a crash
+            log.warning("heartbeat not withdrawn: %s", type(error).__name__)
 
     def hold(self, lease: Lease, lineage_id: int | None) -> None:
         """Renew this lease from now on, and write the phase onto its lineage."""
@@ -77,7 +95,7 @@ class Pulse:
             row = Heartbeat(process=self._process, kind=self._kind, software=_software(), device=self._device)
             row.started_at = at
             session.add(row)
-        row.beat_at = at
+        row.beat_at, row.skew = at, round(self._clock() * SECOND) - at
 
     def _run(self) -> None:
         while not self._stop.wait(self._every):

@@ -46,6 +46,19 @@ def digest_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def names(root: Path) -> list[str]:
+    """The recipes at the top of the folder, in order: what ``NAME.py`` and ``NAME/recipe.py`` are called."""
+    files = [path.stem for path in root.glob("*.py")] + [path.parent.name for path in root.glob("*/recipe.py")]
+    return sorted({name for name in files if NAME.fullmatch(name)})
+
+
+def check(root: Path, name: str) -> None:
+    """Import the recipe without running it. Raises Refused as ``load`` does."""
+    path = find(root, name)
+    with _plainly(path), _importable(path.parent):
+        _run(path, digest_of(path))
+
+
 def load(root: Path, name: str) -> Loaded:
     """Run the recipe. Raises Refused with a plain reason, whatever the recipe's code does.
 
@@ -53,14 +66,8 @@ def load(root: Path, name: str) -> Loaded:
     """
     path = find(root, name)
     digest = digest_of(path)
-    try:
-        with _importable(path.parent):
-            recipe = _run(path, digest).recipe()
-    except (RecipeError, Refused) as error:
-        raise Refused(error.what, error.hint) from None
-    except Exception as error:
-        place = _place(error, path)
-        raise Refused(f"The recipe raised {type(error).__name__}{place}.", "Run it by itself to see why.") from None
+    with _plainly(path), _importable(path.parent):
+        recipe = _run(path, digest).recipe()
     if not isinstance(recipe, Recipe):
         raise Refused(f"recipe() returned a {type(recipe).__name__}.", "Return an unlearning.Recipe.")
     return Loaded(recipe, digest)
@@ -75,6 +82,18 @@ def _run(path: Path, digest: str) -> ModuleType:
     if not callable(getattr(module, "recipe", None)):
         raise Refused(f"{path.name} does not define recipe().", "Define `def recipe(): return unlearning.Recipe(...)`.")
     return module
+
+
+@contextmanager
+def _plainly(path: Path) -> Iterator[None]:
+    """Whatever the recipe's code raises becomes Refused."""
+    try:
+        yield
+    except (RecipeError, Refused) as error:
+        raise Refused(error.what, error.hint) from None
+    except Exception as error:
+        place = _place(error, path)
+        raise Refused(f"The recipe raised {type(error).__name__}{place}.", "Run it by itself to see why.") from None
 
 
 @contextmanager

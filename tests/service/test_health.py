@@ -119,6 +119,7 @@ def test_every_metric_of_the_surface_is_there(client: TestClient, service: Servi
         "deletion_requests_total deletion_requests_pending deletion_oldest_pending_seconds deletion_latency_seconds",
         "unlearning_seconds samples_forgotten_total publications_total model_version budget_epsilon_spent",
         "budget_epsilon_limit budget_spent_ratio requests_overdue worker_heartbeat_timestamp_seconds audit_log_size",
+        "processes",
     }
     shown = set(re.findall(r"^# TYPE expunge_(\S+)", client.get("/metrics").text, re.MULTILINE))
     assert {name for line in named for name in line.split()} <= shown

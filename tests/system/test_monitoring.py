@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import httpx
 import pytest
 import yaml
 
+from service.supervisor import children
 from tests.dashboards import FOLDER, program, queries, rules
 from tests.servers import free_port
 from tests.stack import Stack
@@ -25,35 +27,42 @@ SCRAPE_SECONDS = 1
 
 @pytest.fixture
 def prometheus(stack: Stack, tmp_path: Path) -> Iterator[httpx.Client]:
-    """Prometheus with our configuration; only the target, the pace and the place of the rules are this test's."""
+    with scraping(stack, [stack.account.url], tmp_path) as http:
+        yield http
+
+
+@contextmanager
+def scraping(stack: Stack, urls: Sequence[str], folder: Path) -> Iterator[httpx.Client]:
+    """Prometheus with our configuration; only the targets, the pace and the place of the rules are the test's."""
     config = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": f"{SCRAPE_SECONDS}s", "evaluation_interval": f"{SCRAPE_SECONDS}s"}
     config["rule_files"] = [str(FOLDER / file) for file in config["rule_files"]]
-    config["scrape_configs"][0]["static_configs"][0]["targets"] = [stack.account.url.removeprefix("http://")]
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+    config["scrape_configs"][0]["static_configs"][0]["targets"] = [url.removeprefix("http://") for url in urls]
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     port = free_port()
     command = [
         program("prometheus"),
-        f"--config.file={tmp_path / 'prometheus.yml'}",
-        f"--storage.tsdb.path={tmp_path / 'data'}",
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
         "--log.level=error",
     ]
     process = subprocess.Popen(command)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=30, trust_env=False) as http:
-            stack.eventually(lambda: _answers(http), bool)
+            stack.eventually(lambda: _answers(http), lambda up: up == len(urls))
             yield http
     finally:
         process.terminate()
         process.wait(20)
 
 
-def _answers(http: httpx.Client) -> bool:
+def _answers(http: httpx.Client) -> int:
+    """How many targets are up."""
     try:
-        return bool(found(http, 'up{job="expunge"} == 1'))
+        return len(found(http, 'up{job="expunge"} == 1'))
     except (httpx.TransportError, ValueError):  # not listening, or not ready and saying so in words
-        return False
+        return 0
 
 
 def found(http: httpx.Client, query: str) -> list[float]:
@@ -95,3 +104,64 @@ def test_prometheus_loads_every_rule_and_none_fails(prometheus: httpx.Client, st
 
     seen = stack.eventually(loaded, lambda rows: all(row["health"] == "ok" for row in rows))
     assert [row["name"] for row in seen] == [rule["alert"] for rule in rules()]
+
+
+@pytest.fixture
+def two_of_each(stack: Stack) -> Iterator[list[str]]:
+    """A second API and a second worker beside the stack's own; gives the addresses of both APIs."""
+    port = free_port()
+    more = [child for child in children(stack.home / "second", "127.0.0.1", port, stack.environment)][:2]
+    assert [child.name for child in more] == ["api", "worker"]
+    for child in more:
+        child.start()
+    try:
+        yield [stack.account.url, f"http://127.0.0.1:{port}"]
+    finally:
+        for child in more:
+            child.ask_to_stop()
+        for child in more:
+            child.await_stop(20)
+
+
+def test_two_apis_and_two_workers_are_counted_once(stack: Stack, two_of_each: list[str], tmp_path: Path) -> None:
+    with scraping(stack, two_of_each, tmp_path) as http:
+        stack.eventually(lambda: found(http, 'max(expunge_processes{kind="worker"})'), lambda seen: seen == [2])
+        assert found(http, "sum(max by (kind) (expunge_processes))") == [3], "as the dashboard counts: and a keeper"
+        completed = 'sum(max by (status) (expunge_deletion_requests_total{status="completed"}))'
+        (before,) = found(http, completed)
+        models = [stack.live("tiny"), stack.live("tiny")]
+        asked = [stack.delete(model, subject_id=f"tiny-person-{k}") for k in range(3) for model in models]
+        ended = [stack.ended(request) for request in asked]
+        assert {request["status"] for request in ended} == {"completed"}
+        stack.eventually(lambda: found(http, completed), lambda seen: seen == [before + len(asked)])
+        ours = f'model=~"{"|".join(models)}"'
+        samples = sum(request["models"][0]["samples"] for request in ended)
+        for query, expected in (
+            (f"sum(max by (model, method) (expunge_samples_forgotten_total{{{ours}}}))", samples),
+            (f"sum(max by (model, method) (expunge_deletion_latency_seconds_count{{{ours}}}))", len(asked)),
+            (f"sum(max by (model) (expunge_deletion_requests_pending{{{ours}}}))", 0),
+            (f"count(max by (instance) (expunge_model_version{{{ours}}}))", 2),
+        ):
+            stack.eventually(lambda query=query: found(http, query), lambda seen, e=expected: seen == [e])  # type: ignore[misc]
+        for metric in ("expunge_deletion_latency_seconds_bucket", "expunge_unlearning_seconds_bucket"):
+            each = f"{metric}{{{ours}}}"
+            assert found(http, each), "whichever API is asked tells the same"
+            stack.eventually(lambda e=each: found(http, f"stddev without (instance) ({e}) > 0"), lambda seen: not seen)  # type: ignore[misc]
+    names = {row["model"] for request in ended for row in request["models"]}
+    assert names == set(models)
+
+
+def test_a_worker_that_was_stopped_is_not_missed_and_one_that_was_killed_is_seen(stack: Stack) -> None:
+    def beating() -> int:
+        text = httpx.get(f"{stack.account.url}/metrics", trust_env=False).text
+        return sum(line.startswith("expunge_worker_heartbeat") for line in text.splitlines())
+
+    before = beating()
+    stack.processes["worker"].stop(20)
+    assert beating() == before - 1
+    stack.start("worker")
+    stack.eventually(beating, lambda count: count == before)
+    stack.kill("worker")
+    assert beating() == before
+    stack.start("worker")
+    stack.eventually(beating, lambda count: count == before + 1)

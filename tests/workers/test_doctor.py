@@ -1,0 +1,251 @@
+"""``expunge doctor``: a sound installation has no fault, and each fault by itself is found and named."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import delete, select, text, update
+
+from service import doctor
+from service.db import now
+from service.doctor import Finding
+from service.records import Heartbeat, Lineage, Model, Version
+from service.settings import Settings
+from tests.servers import free_port
+from tests.workers.worlds import World
+from workers import doctor as sickbay
+from workers.keeper import SILENT_SECONDS, forget_processes
+from workers.lease import SECOND
+from workers.pulse import Pulse
+
+RECIPE = """
+import json, pathlib, torch
+import unlearning as ul
+
+def recipe():
+    rows = json.loads((pathlib.Path(__file__).parent / "rows.json").read_text())
+    inputs, targets = torch.tensor([row[1:] for row in rows]), torch.tensor([int(row[1] > 0) for row in rows])
+    return ul.Recipe(
+        model=lambda: torch.nn.Linear(2, 2, bias=False),
+        samples=ul.Samples(ids=[row[0] for row in rows], subjects=[row[0] for row in rows], inputs=inputs,
+                           targets=targets),
+        holdout=(inputs, targets),
+        loss="cross_entropy",
+        training=ul.Training(epochs=3, learning_rate=0.5, weight_decay=0.1, converge=1e-8),
+    )
+"""
+
+
+@pytest.fixture
+def settings(settings: Settings, tmp_path: Path) -> Settings:
+    """Recipes of this test's own, to be broken."""
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    (folder / "rows.py").write_text(RECIPE)
+    write_rows(folder, 8)
+    return settings.model_copy(update={"recipes": folder})
+
+
+def write_rows(folder: Path, count: int, first: float = 1.0) -> None:
+    rows = [[f"person-{k}", first if k == 0 else (-1.0) ** k * k, 0.5 * k] for k in range(count)]
+    (folder / "rows.json").write_text(json.dumps(rows))
+
+
+@pytest.fixture
+def sound(world: World) -> World:
+    """An installation without a fault: a proved model, a worker and a keeper that beat."""
+    world.live("rows", method="newton", require="proved")
+    for kind in ("worker", "keeper"):
+        Pulse(world.database, kind, kind, 30, None).beat()
+    return world
+
+
+def look(settings: Settings, clock: Callable[[], float] = time.time) -> list[Finding]:
+    return [*doctor.examine(settings, clock), *sickbay.examine(settings)]
+
+
+def faults(findings: list[Finding]) -> dict[str, str]:
+    return {finding.name: f"{finding.what} {finding.hint}" for finding in findings if not finding.well}
+
+
+def test_a_sound_installation_has_no_fault(sound: World) -> None:
+    findings = look(sound.settings)
+    assert faults(findings) == {}
+    assert {"clock", "disk", "device", "recipe rows", "lineage of m", "worker", "keeper", "schema"} <= {
+        finding.name for finding in findings
+    }
+
+
+Break = Callable[[World], Settings]
+
+
+def altered(**values: object) -> Break:
+    """The same installation under other settings."""
+    return lambda world: world.settings.model_copy(update=values)
+
+
+def after(act: Callable[[World], object]) -> Break:
+    """The same settings after something happened to the installation."""
+
+    def broken(world: World) -> Settings:
+        act(world)
+        return world.settings
+
+    return broken
+
+
+def sql(statement: str) -> Break:
+    def act(world: World) -> None:
+        with world.database.write() as session:
+            session.execute(text(statement))
+
+    return after(act)
+
+
+def without(kind: str) -> Break:
+    def act(world: World) -> None:
+        with world.database.write() as session:
+            session.execute(delete(Heartbeat).where(Heartbeat.kind == kind))
+
+    return after(act)
+
+
+def wrong_clock(world: World) -> None:
+    Pulse(world.database, "worker", "worker", 30, None, clock=lambda: time.time() - 90).beat()
+
+
+def store_under_a_file(world: World) -> Settings:
+    (world.settings.home / "file").write_text("")
+    return world.settings.model_copy(update={"store": world.settings.home / "file" / "store"})
+
+
+def trajectory_of_another_torch(world: World) -> None:
+    lineage = world.rows_of(Lineage)[0]
+    libraries = lineage.manifest["libraries"] | {"torch": "1.13.1"}
+    policy = world.rows_of(Model)[0].policy | {"method": "mini"}
+    world.change(Lineage, lineage.id, manifest=lineage.manifest | {"libraries": libraries})
+    world.change(Model, lineage.model_id, policy=policy)
+
+
+def lose_state(world: World) -> None:
+    (world.settings.private_store / world.rows_of(Version)[0].state).unlink()
+
+
+# fault -> (how it comes about, the finding's name, a word of what is said)
+FAULTS: dict[str, tuple[Break, str, str]] = {
+    "missing secret": (after(lambda w: w.settings.pepper_file.unlink()), "pepper_file", "EXPUNGE_PEPPER_FILE"),
+    "secret that others read": (after(lambda w: w.settings.pepper_file.chmod(0o644)), "pepper_file", "chmod 600"),
+    "unreachable database": (
+        lambda w: w.settings.model_copy(
+            update={"database_url": f"postgresql://expunge:hush@127.0.0.1:{free_port()}/expunge"}
+        ),
+        "database",
+        "EXPUNGE_DATABASE_URL",
+    ),
+    "unreachable broker": (
+        lambda w: w.settings.model_copy(update={"broker_url": f"redis://:hush@127.0.0.1:{free_port()}/0"}),
+        "broker",
+        "does not answer",
+    ),
+    "schema behind": (sql("UPDATE alembic_version SET version_num = '0001'"), "schema", "expunge migrate"),
+    "schema ahead": (sql("UPDATE alembic_version SET version_num = '9999'"), "schema", "newer release"),
+    "no worker": (without("worker"), "worker", "expunge worker"),
+    "no keeper": (without("keeper"), "keeper", "expunge keeper"),
+    "clock of a process": (after(wrong_clock), "clock", "worker is 90 s behind"),
+    "store not writable": (store_under_a_file, "store", "cannot be written"),
+    "disk nearly full": (altered(disk_reserve_bytes=10**18), "disk", "EXPUNGE_DISK_RESERVE_BYTES"),
+    "recipe that does not import": (
+        after(lambda w: (w.settings.recipes / "bad.py").write_text("import no_such_module\n")),
+        "recipe bad",
+        "ModuleNotFoundError at line 1",
+    ),
+    "CUDA asked for and missing": (altered(device="cuda:99"), "device", "CUDA build"),
+    "recipe of a lineage changed": (
+        after(lambda w: (w.settings.recipes / "rows.py").write_text(RECIPE + "# another\n")),
+        "lineage of m",
+        "not the file",
+    ),
+    "recipe of a lineage gone": (
+        after(lambda w: (w.settings.recipes / "rows.py").unlink()),
+        "lineage of m",
+        "no recipe",
+    ),
+    "data of a lineage missing": (
+        after(lambda w: write_rows(w.settings.recipes, 6)),
+        "lineage of m",
+        "2 are missing and 0 are changed",
+    ),
+    "data of a lineage changed": (
+        after(lambda w: write_rows(w.settings.recipes, 8, first=7.0)),
+        "lineage of m",
+        "0 are missing and 1 are changed",
+    ),
+    "trajectory of another torch": (after(trajectory_of_another_torch), "lineage of m", "torch 1.13.1"),
+    "state of a lineage gone": (after(lose_state), "lineage of m", "sealed state"),
+}
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_is_found_and_named(sound: World, fault: str) -> None:
+    broken, name, word = FAULTS[fault]
+    found = faults(look(broken(sound)))
+    assert word in found[name]
+    assert "hush" not in str(found), "a password is never shown"
+
+
+@pytest.mark.parametrize("ahead", [60.0, -60.0])
+def test_a_clock_that_disagrees_with_the_databases_is_found(sound: World, ahead: float) -> None:
+    found = faults(look(sound.settings, clock=lambda: time.time() + ahead))
+    assert ("ahead of" if ahead > 0 else "behind") in found.pop("clock")
+    assert found == {}
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_the_command_asks_a_worker_process_and_its_exit_code_tells(sound: World) -> None:
+    def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        ours = {
+            "EXPUNGE_HOME": str(sound.settings.home),
+            "EXPUNGE_DATABASE_URL": sound.settings.database_url,
+            "EXPUNGE_RECIPES": str(sound.settings.recipes),
+        }
+        words = [sys.executable, "-m", "service.cli", "doctor", *arguments]
+        return subprocess.run(words, env=os.environ | ours | environment, capture_output=True, text=True, check=False)
+
+    well = command()
+    assert (well.returncode, "FAIL" in well.stdout) == (0, False), well.stdout + well.stderr
+    (sound.settings.recipes / "bad.py").write_text("print('noise')\nraise RuntimeError('person-3')\n")
+    ill = command("--json", EXPUNGE_DEVICE="cuda:99")
+    told = {each["name"]: each for each in json.loads(ill.stdout)}
+    assert ill.returncode == 1
+    assert {name for name, each in told.items() if not each["well"]} == {"recipe bad", "device"}
+    assert "person-3" not in ill.stdout + ill.stderr
+
+
+def test_a_process_that_stops_takes_its_heartbeat_away(world: World) -> None:
+    pulse = Pulse(world.database, "here", "worker", 30, None)
+    pulse.start()
+    assert world.count(Heartbeat) == 1
+    pulse.stop()
+    assert world.count(Heartbeat) == 0
+
+
+def test_a_process_that_died_is_forgotten_once_it_was_silent_for_an_hour(world: World) -> None:
+    for name in ("dead", "alive"):
+        Pulse(world.database, name, "worker", 30, None).beat()
+    with world.database.write() as session:
+        past = now(session) - (SILENT_SECONDS - 60) * SECOND
+        session.execute(update(Heartbeat).where(Heartbeat.process == "dead").values(beat_at=past))
+    assert forget_processes(world.database) == 0
+    with world.database.write() as session:
+        session.execute(update(Heartbeat).where(Heartbeat.process == "dead").values(beat_at=past - 61 * SECOND))
+    assert forget_processes(world.database) == 1
+    with world.database.read() as session:
+        assert list(session.scalars(select(Heartbeat.process))) == ["alive"]

@@ -1,0 +1,189 @@
+"""What takes torch and the recipes' code to see, for ``expunge doctor``: ``python -m workers.doctor``.
+
+One line of JSON for each finding, on standard output; what a recipe prints goes to standard error. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass
+
+import torch
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.db import Busy, Database
+from service.doctor import Finding, lacks_file
+from service.identity import Pepper
+from service.records import Lineage, Model, Version
+from service.schema import SchemaState, schema_state
+from service.settings import Settings, SettingsError
+from service.storage import Store
+from unlearning.certificate import Basis
+from unlearning.policy import Policy
+from unlearning.protocol import Method, Need, Refused
+from workers import manifest, recipes
+from workers.bench import device_of
+from workers.needs import needs_forgotten, needs_retained
+from workers.options import method_of
+from workers.plan import forgotten
+
+
+@dataclass(frozen=True)
+class Served:
+    """A lineage that still releases, as the database knows it. ``gone`` are the positions that were forgotten."""
+
+    name: str
+    recipe: str
+    policy: Policy
+    basis: Basis
+    frozen: dict[str, object]
+    state: str
+    places: list[manifest.Place]
+    gone: frozenset[int]
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """The device, every recipe in the folder, and every lineage that serves a model."""
+    yield device(settings.device)
+    for name in recipes.names(settings.recipes):
+        yield recipe(settings, name)
+    for served in _served(settings):
+        yield lineage(settings, served)
+
+
+def device(name: str) -> Finding:
+    """Whether this machine has what ``EXPUNGE_DEVICE`` asks for."""
+    try:
+        wanted = device_of(name)
+    except RuntimeError:
+        return Finding("device", False, "EXPUNGE_DEVICE names no device.", "Say auto, cpu, cuda or cuda:N.")
+    if wanted.type != "cuda":
+        return Finding("device", True, f"Workers compute on {wanted.type}.")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (wanted.index or 0) < count:
+        return Finding("device", True, f"Workers compute on {wanted}, one of {count} CUDA devices.")
+    what = f"EXPUNGE_DEVICE asks for {wanted}; torch {torch.__version__} finds {count} CUDA devices here."
+    return Finding("device", False, what, "Install a CUDA build of torch and the driver, or say EXPUNGE_DEVICE=cpu.")
+
+
+def recipe(settings: Settings, name: str) -> Finding:
+    """Whether the recipe's file can be imported; it is not run."""
+    try:
+        recipes.check(settings.recipes, name)
+    except Refused as error:
+        return Finding(f"recipe {name}", False, error.what, error.hint)
+    return Finding(f"recipe {name}", True, "It imports.")
+
+
+def lineage(settings: Settings, served: Served) -> Finding:
+    """Whether the next release would find everything that it stands on."""
+    title = f"lineage of {served.name}"
+    try:
+        fault = _fault(settings, served)
+    except Refused as error:
+        fault = (f"Its recipe is refused: {error.what}", error.hint)
+    if fault is None:
+        return Finding(title, True, "Its next release finds all it needs.")
+    what, hint = fault
+    return Finding(title, False, f"{what} Deletions will be held.", hint)
+
+
+def _fault(settings: Settings, served: Served) -> tuple[str, str] | None:
+    """What is wrong and what to do. The recipe is run only where releases read samples. Raises Refused."""
+    if not Store(settings.private_store).path(served.state).is_file():
+        return "The head's sealed state is not in the private store.", "Restore it, or set EXPUNGE_PRIVATE_STORE."
+    path = recipes.find(settings.recipes, served.recipe)
+    if recipes.digest_of(path) != served.frozen["recipe_digest"]:
+        return (
+            f"{path.name} is not the file that the model was trained with.",
+            "Put that file back; register the changed one as a model of its own.",
+        )
+    method = method_of(served.policy)
+    libraries: dict[str, str] = served.frozen["libraries"]  # type: ignore[assignment]
+    if Need.TRAJECTORY in method.needs and not manifest.replayable(libraries, device_of(settings.device)):
+        here = manifest.surroundings(device_of(settings.device))
+        return (
+            f"Its trajectory was recorded with torch {libraries.get('torch')} on {libraries.get('device')}; here is "
+            f"torch {here['torch']} on {here['device']}.",
+            "Keep a worker with the old torch and device, or begin a new lineage by a retrain.",
+        )
+    return _samples_fault(settings, served, method)
+
+
+def _samples_fault(settings: Settings, served: Served, method: Method) -> tuple[str, str] | None:
+    """Count the samples that a release would miss or find changed."""
+    if not (needs_retained(method, served.basis) or needs_forgotten(method)):
+        return None
+    try:
+        pepper = Pepper.load(settings.pepper_file)
+    except (SettingsError, OSError):
+        return "Without the pepper no sample is found again.", "Restore the file that EXPUNGE_PEPPER_FILE names."
+    samples = recipes.load(settings.recipes, served.recipe).recipe.samples
+    now = manifest.entries(pepper, samples, served.policy.granularity)
+    try:
+        manifest.found_again(samples, now, served.places, served.gone, torch.device("cpu"))
+    except manifest.Changed as error:
+        return (
+            f"Of {len(served.places) - len(served.gone)} samples that it was trained on, {error.missing} are missing "
+            f"and {error.changed} are changed.",
+            "Give the recipe its data back as they were; only forgotten samples may go.",
+        )
+    return None
+
+
+def _served(settings: Settings) -> list[Served]:
+    """Every lineage that serves a model; none where the database cannot be read, which others report."""
+    try:
+        if lacks_file(settings.database_url):
+            return []
+        database = Database(settings.database_url)
+        if schema_state(database) is not SchemaState.CURRENT:
+            return []
+        return _read(database)
+    except (Busy, SQLAlchemyError, ValueError, OSError):
+        return []
+
+
+def _read(database: Database) -> list[Served]:
+    found = []
+    with database.read() as session:
+        rows = (
+            select(Model, Lineage, Version)
+            .join(Lineage, Lineage.id == Model.lineage_id)
+            .join(Version, Version.id == Model.head_id)
+            .where(Model.status == "live", Version.lineage_id == Lineage.id)
+            .order_by(Model.name)
+        )
+        for model, line, head in session.execute(rows):
+            served = Served(
+                name=model.name,
+                recipe=model.recipe,
+                policy=Policy.from_json(model.policy),
+                basis=Basis(line.basis),
+                frozen=dict(line.manifest or {}),
+                state=head.state,
+                places=manifest.places(session, line.id),
+                gone=forgotten(session, line.id),
+            )
+            found.append(served)
+    return found
+
+
+def main() -> int:
+    """0 once everything was looked at, whatever was found."""
+    lines = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    with redirect_stdout(sys.stderr), lines:
+        for finding in examine(Settings()):
+            lines.write(json.dumps(asdict(finding)) + "\n")
+            lines.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
