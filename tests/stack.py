@@ -144,7 +144,8 @@ def running(home: Path, recipes: Path, **settings: str) -> Iterator[Stack]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
     # two cores are shared by everything here; several threads per process only get in each other's way
     environment |= variables | {"OMP_NUM_THREADS": "1"}
-    chosen = Settings(**{name.lower(): value for name, value in ours.items()})
+    values: dict[str, Any] = {name.lower(): value for name, value in ours.items()}
+    chosen = Settings(**values)
     prepare(chosen).close()
     processes = {child.name: child for child in children(home, "127.0.0.1", port, environment)}
     account = Account(f"http://127.0.0.1:{port}", "")

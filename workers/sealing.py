@@ -47,7 +47,7 @@ def open_row(key: bytes, place: str, row: SealedRow) -> bytes:
     """The data of ``seal_row``. Raises Unsealable."""
     try:
         return AESGCM(key).decrypt(row.nonce, row.sealed, place.encode())
-    except InvalidTag:
+    except (InvalidTag, ValueError):  # ValueError: a nonce or a key was cut
         raise Unsealable(f"the sealed row of {place} does not open under its key") from None
 
 

@@ -69,6 +69,9 @@ def test_a_row_opens_only_at_its_place_under_its_key() -> None:
         (key, "1/bob", row),
         (new_key(), "1/ada", row),
         (key, "1/ada", SealedRow(row.nonce, row.sealed[:-1] + bytes([row.sealed[-1] ^ 1]))),
+        (key, "1/ada", SealedRow(row.nonce[:3], row.sealed)),
+        (key, "1/ada", SealedRow(row.nonce, b"")),
+        (key[:-1], "1/ada", row),
     ):
         with pytest.raises(Unsealable):
             open_row(wrong_key, place, wrong_row)
