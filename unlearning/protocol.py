@@ -29,6 +29,8 @@ class Need(StrEnum):
     TRAJECTORY = "trajectory"
     RETAINED = "retained samples"
     FORGOTTEN = "forgotten samples"
+    VECTORS = "everyone's vectors"
+    """each release changes the vectors of those who stay too"""
 
 
 class Refused(ValueError):
@@ -101,7 +103,8 @@ class State:
 
     ``weights`` is w~, (d,), before noise. ``tensors`` and ``facts`` are stored sealed as one artifact.
     ``vectors`` maps a holder to its vector(s), (d,): the service keeps each as a sealed row, so ``forget``
-    is given those of the forget set alone and returns none of them.
+    is given those of the forget set alone and returns none of them. A method that needs ``Need.VECTORS`` is given
+    everyone's, and returns those of who stays, changed.
     """
 
     weights: Tensor
@@ -156,7 +159,7 @@ class Method(Protocol):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What is needed at forget time (RETAINED, FORGOTTEN) or at prepare (TRAJECTORY)."""
+        """What is needed at forget time (RETAINED, FORGOTTEN, VECTORS) or at prepare (TRAJECTORY)."""
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = ...) -> State:
         """Compute what the method keeps. Raises Refused where it cannot serve this model."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from unlearning.problem import Problem
-from unlearning.protocol import Examples, ForgetSet, Forgotten, Method, Refused, State
+from unlearning.protocol import Examples, ForgetSet, Forgotten, Method, Need, Refused, State
 
 
 def forget_set(examples: Examples, holders: Iterable[str]) -> ForgetSet:
@@ -53,7 +53,12 @@ def release(
     *,
     generator: torch.Generator,
 ) -> Forgotten:
-    """Forget with the forgotten holders' vectors alone; the other holders' vectors are put back into the new state."""
+    """Forget with the forgotten holders' vectors alone; the other holders' vectors are put back into the new state.
+
+    A method that needs everyone's vectors is given them, and those that it returns are kept.
+    """
+    if Need.VECTORS in method.needs:
+        return method.forget(problem, state, forget, retain, generator)
     mine = {holder: vector for holder, vector in state.vectors.items() if holder in forget.holders}
     others = {holder: vector for holder, vector in state.vectors.items() if holder not in forget.holders}
     forgotten = method.forget(problem, replace(state, vectors=mine), forget, retain, generator)

@@ -85,10 +85,13 @@ class Batch:
 def schedule(problem: Problem, positions: Tensor) -> Iterator[Tensor]:
     """The positions of each step's batch, in order; they follow from the seed and from all positions alone."""
     training = problem.training
-    everyone = positions.cpu()
-    size = training.batch_size or len(everyone)
-    generator = torch.Generator().manual_seed(training.seed)
-    for _ in range(training.epochs):
+    yield from _drawn(positions.cpu(), training.batch_size, training.epochs, training.seed)
+
+
+def _drawn(everyone: Tensor, batch_size: int | None, epochs: int, seed: int) -> Iterator[Tensor]:
+    size = batch_size or len(everyone)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
         if size >= len(everyone):
             yield everyone
             continue
@@ -223,6 +226,22 @@ def _descend(problem: Problem, everyone: Tensor, kept: Examples, reference: str,
     plan = Trajectory(batches, rates, (1.0,) * len(batches), (problem.initial(),) * len(starts), starts)
     trajectory = _follow(problem, kept, plan, reference, progress)
     return Learned(trajectory.checkpoints[-1], trajectory)
+
+
+def prolong(problem: Problem, kept: Examples, w: Tensor, epochs: int, first: int) -> Trajectory:
+    """``epochs`` more passes over ``kept`` from w (d,), as the steps ``first``, ``first`` + 1, ... of the training.
+
+    Step sizes go on decaying; the batch order follows from the training's seed, ``first`` and who is kept.
+
+    Raises:
+        RecipeError: the weights stop being finite.
+    """
+    batch_size, seed = problem.training.batch_size, (problem.training.seed + first) % 2**63
+    batches = tuple(_drawn(kept.positions.cpu(), batch_size, epochs, seed))
+    rates = tuple(rate_of(problem, first + step) for step in range(len(batches)))
+    starts = (*range(0, len(batches), steps_per_epoch(problem, len(kept))), len(batches))
+    plan = Trajectory(batches, rates, (1.0,) * len(batches), (w,) * len(starts), starts)
+    return _follow(problem, kept, plan, "renormalised", silent)
 
 
 def retrace(

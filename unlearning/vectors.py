@@ -5,7 +5,7 @@ The equations stand in ``unlearning/methods/recollection.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol, cast
@@ -19,7 +19,7 @@ from unlearning.heads import head_of
 from unlearning.problem import Problem
 from unlearning.protocol import Examples, Json, Learned, Progress, Refused, State
 from unlearning.sketch import Sketch
-from unlearning.training import Batch, Trajectory, replay, retrace, step_gradient
+from unlearning.training import Batch, Trajectory, replay, retrace, silent, step_gradient
 
 CURVATURES = {"hessian": hessian_products, "gauss-newton": gauss_newton_products}
 GROUP_LIMIT = 2**28
@@ -51,9 +51,21 @@ class Followed:
         groups = list(_groups(sorted(set(examples.holders)), GROUP_LIMIT // self.problem.dimension))
         vectors: dict[str, Tensor] = {}
         for index, group in enumerate(groups):
-            stacked = self._advance(examples, group, _part(progress, index, len(groups)))
+            blank = torch.zeros(
+                len(group), self.problem.dimension, dtype=self.problem.dtype, device=self.problem.device
+            )
+            stacked = self._advance(examples, group, blank, _part(progress, index, len(groups)))
             vectors |= {holder: vector.clone() for holder, vector in zip(group, stacked, strict=True)}
         return State(self.weights, {}, {"samples": len(examples), "forgotten": 0}, vectors)
+
+    def carried(self, examples: Examples, vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """These vectors, each (d,), after the trajectory's steps too."""
+        carried: dict[str, Tensor] = {}
+        for group in _groups(sorted(vectors), GROUP_LIMIT // self.problem.dimension):
+            start = torch.stack([vectors[holder].to(self.weights) for holder in group])
+            stacked = self._advance(examples, group, start, silent)
+            carried |= {holder: vector.clone() for holder, vector in zip(group, stacked, strict=True)}
+        return carried
 
     def retrained(self, examples: Examples, omit: Sequence[int]) -> Tensor:
         return retrace(self.problem, examples, self.trajectory, omit)
@@ -69,10 +81,9 @@ class Followed:
             "eta_lambda_max_along": cast("list[Json]", values),
         }
 
-    def _advance(self, examples: Examples, group: Sequence[str], progress: Progress) -> Tensor:
-        """The vectors of ``group``, (len(group), d), after all steps."""
+    def _advance(self, examples: Examples, group: Sequence[str], vectors: Tensor, progress: Progress) -> Tensor:
+        """The vectors of ``group``, (len(group), d), after all steps; those given are overwritten."""
         rows = _rows_of(examples, group)
-        vectors = torch.zeros(len(group), self.problem.dimension, dtype=self.problem.dtype, device=self.problem.device)
         for step, w, batch in replay(self.problem, examples, self.trajectory):
             here = rows[torch.searchsorted(examples.positions.cpu(), self.trajectory.batches[step])]
             vectors = self._step(vectors, step, w, batch, here)

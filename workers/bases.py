@@ -174,7 +174,7 @@ def _require_possible(asked: Basis, policy: Policy, problem: Problem, method: Me
     if asked is Basis.ESTIMATED:
         _require_estimable(policy, method)
     if asked is Basis.CALIBRATED:
-        _require_drawable(policy, problem)
+        _require_drawable(policy, problem, method)
 
 
 def _require_estimable(policy: Policy, method: Method) -> None:
@@ -190,7 +190,13 @@ def _require_estimable(policy: Policy, method: Method) -> None:
         )
 
 
-def _require_drawable(policy: Policy, problem: Problem) -> None:
+def _require_drawable(policy: Policy, problem: Problem, method: Method) -> None:
+    if Need.VECTORS in method.needs:
+        raise Refused(
+            f"calibrated assumes that it does not matter how releases are cut, and with repair {policy.method} trains "
+            "on at each of them.",
+            "Leave repair_epochs out, or ask for the basis none.",
+        )
     if policy.granularity is not Granularity.SUBJECT:
         raise Refused(
             "calibrated draws orders over people, and this policy forgets samples.", "Set granularity subject."

@@ -22,7 +22,18 @@ from service.identity import new_id
 from service.records import Lineage, Membership, Model, Recollection, Version
 from unlearning.certificate import Basis, Reference
 from unlearning.policy import Policy
-from unlearning.protocol import Examples, ForgetSet, Forgotten, Ineffective, Json, Learned, Progress, Refused, State
+from unlearning.protocol import (
+    Examples,
+    ForgetSet,
+    Forgotten,
+    Ineffective,
+    Json,
+    Learned,
+    Need,
+    Progress,
+    Refused,
+    State,
+)
 from unlearning.recipe import RecipeError
 from unlearning.training import learn
 from workers import alternatives, calibrate, claim, codec, manifest, state
@@ -248,6 +259,7 @@ def _draft(
         certified = certify(ready.bench, ready.terms, forgotten, retain, forgot)
     with watch.phase("store"):
         checkpoint, kept = write_files(workshop, certified, evidence)
+        resealed = state.reseal_vectors(workshop, job.lineage_id, certified.state.vectors)
     return Draft(
         version_id=new_id(),
         checkpoint=checkpoint,
@@ -259,6 +271,7 @@ def _draft(
         target=target,
         size=size,
         seconds={},
+        vectors=resealed,
     )
 
 
@@ -269,7 +282,9 @@ def _forget(workshop: Workshop, job: Preparation, ready: Ready, target: Target) 
         raise Refused("Everyone asked to be forgotten while the model was prepared.", "Register it with other data.")
     bench = ready.bench
     with workshop.database.read() as session:
-        vectors = state.read_vectors(session, workshop, job.lineage_id, target.holders, bench.problem.device)
+        everyone = Need.VECTORS in bench.method.needs
+        wanted = state.holders_of(session, job.lineage_id) if everyone else target.holders
+        vectors = state.read_vectors(session, workshop, job.lineage_id, wanted, bench.problem.device)
     forgotten = bench.method.forget(
         bench.problem,
         State(ready.state.weights, ready.state.tensors, ready.state.facts, vectors),

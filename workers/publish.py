@@ -35,7 +35,7 @@ from workers.keystore import BATCH, batches
 from workers.lease import SECOND, Stale, fence
 from workers.outcomes import Outcome, Published, finish, next_due, note_exhaustion, queue_newcomers, wrap_up
 from workers.plan import Asked, Target, asked, held_positions
-from workers.state import drop_vectors
+from workers.state import Row, drop_vectors, rewrite_vectors
 
 HOUR = 3600 * SECOND
 
@@ -68,6 +68,8 @@ class Draft:
     size: Size
     """how many leave the served model with this version"""
     seconds: Mapping[str, float]
+    vectors: Sequence[Row] = ()
+    """rows, sealed anew, of those who stay and whose vectors the release changed"""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def require_no_hold(session: Session, job: Job, target: Target) -> None:
 
 
 def make_version(session: Session, job: Job, draft: Draft, parent: Version | None, gone: Sequence[str]) -> None:
-    """Charge, insert, retire the parent, mark what is forgotten, drop its vectors, say so in the audit log.
+    """Charge, insert, retire the parent, mark what is forgotten, drop and change vectors, say so in the audit log.
 
     ``gone``: the keyed digests of the samples that leave the served model with this version.
     """
@@ -167,6 +169,7 @@ def make_version(session: Session, job: Job, draft: Draft, parent: Version | Non
     crash_point("publish-after-version")
     _mark_forgotten(session, job.lineage_id, draft)
     _drop_vectors(session, job, draft, at)
+    rewrite_vectors(session, draft.vectors)
     ledger.record(
         session,
         job.tenant_id,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import torch
-from sqlalchemy import delete, insert, select
+from sqlalchemy import Table, bindparam, delete, insert, select, update
 from sqlalchemy.orm import Session
 from torch import Tensor
 
@@ -49,6 +49,54 @@ def seal_vectors(workshop: Workshop, lineage_id: int, vectors: Mapping[str, Tens
 def write_vectors(session: Session, rows: list[Row]) -> None:
     """Insert a batch of ``seal_vectors``."""
     session.execute(insert(Recollection), rows)
+
+
+def reseal_vectors(workshop: Workshop, lineage_id: int, vectors: Mapping[str, Tensor]) -> list[Row]:
+    """Rows for vectors that a release changed, each sealed anew under the key that its holder has already.
+
+    A holder without a row or a key is left out: such a vector is lost, and can never be used.
+    """
+    if not vectors:
+        return []
+    with workshop.database.read() as session:
+        key_ids = {
+            holder: key_id
+            for batch in batches(sorted(vectors), BATCH)
+            for holder, key_id in session.execute(
+                select(Recollection.holder, Recollection.key_id).where(
+                    Recollection.lineage_id == lineage_id, Recollection.holder.in_(batch)
+                )
+            )
+        }
+    keys = workshop.keys.fetch(key_ids.values())
+    return [
+        _row(lineage_id, holder, key_id, keys[key_id], vectors[holder])
+        for holder, key_id in key_ids.items()
+        if key_id in keys
+    ]
+
+
+def rewrite_vectors(session: Session, rows: Sequence[Row]) -> None:
+    """Put the rows of ``reseal_vectors`` in the place of those that their holders have."""
+    table = cast(Table, Recollection.__table__)
+    place = (table.c.lineage_id == bindparam("lineage"), table.c.holder == bindparam("whose"))
+    change = update(table).where(*place).values(nonce=bindparam("fresh_nonce"), sealed=bindparam("fresh_sealed"))
+    for batch in batches(rows, BATCH):
+        named = [
+            {
+                "lineage": row["lineage_id"],
+                "whose": row["holder"],
+                "fresh_nonce": row["nonce"],
+                "fresh_sealed": row["sealed"],
+            }
+            for row in batch
+        ]
+        session.execute(change, named)
+
+
+def holders_of(session: Session, lineage_id: int) -> list[str]:
+    """Everyone who has a vector in the lineage."""
+    return list(session.scalars(select(Recollection.holder).where(Recollection.lineage_id == lineage_id)))
 
 
 def read_vectors(

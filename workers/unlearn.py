@@ -169,6 +169,7 @@ def _draft(errand: Errand, planned: Plan, certified: Certified) -> Draft:
     workshop, watch = errand.workshop, errand.watch
     with watch.phase("store"):
         checkpoint, kept = write_files(workshop, certified)
+        resealed = state.reseal_vectors(workshop, errand.job.lineage_id, certified.state.vectors)
     return Draft(
         version_id=new_id(),
         checkpoint=checkpoint,
@@ -180,6 +181,7 @@ def _draft(errand: Errand, planned: Plan, certified: Certified) -> Draft:
         target=planned.target,
         size=Size(len(planned.target.positions), planned.target.people),
         seconds=dict(watch.seconds),
+        vectors=resealed,
     )
 
 
@@ -261,9 +263,12 @@ def _load(errand: Errand, head: Head, planned: Plan) -> Loaded:
     secret = errand.benches.state_of(head.state) or _secret(workshop, head, device)
     crash_point("worker-after-digest")
     with workshop.database.read() as session:
-        vectors = state.read_vectors(session, workshop, job.lineage_id, planned.target.holders, device)
-    if head.vectors and len(vectors) < len(planned.target.holders):
-        raise Held("vectors_missing", missing=len(planned.target.holders) - len(vectors))
+        everyone = Need.VECTORS in bench.method.needs
+        wanted = state.holders_of(session, job.lineage_id) if everyone else planned.target.holders
+        vectors = state.read_vectors(session, workshop, job.lineage_id, wanted, device)
+    missing = sum(1 for holder in planned.target.holders if holder not in vectors)
+    if head.vectors and missing:
+        raise Held("vectors_missing", missing=missing)
     forget_examples, retain = _samples(workshop, bench, job, head.terms.basis, planned.target)
     forget = ForgetSet(frozenset(planned.target.holders), planned.target.positions, forget_examples)
     return Loaded(bench, replace(secret, vectors=vectors), forget, retain)

@@ -159,6 +159,14 @@ CASES: dict[str, tuple[Case, ...]] = {
             near=0.6,
             reference="fixed-denominator",
         ),
+        Case(
+            "recollection",
+            "repaired",
+            quadratic,
+            {"repair_epochs": 2},
+            near=0.5,
+            reference="fixed-denominator",
+        ),
         Case("recollection", "converged", lambda: softmax(converge=1e-10), near=0.4),
         Case(
             "recollection",

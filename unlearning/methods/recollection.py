@@ -21,13 +21,17 @@ renormalised form sum to H^{-1} grad F(w_0) = 0.
 **Sketch** (``unlearning/sketch.py``), chosen by ``rank``: a few numbers for each holder in place of a trajectory's
 vectors, for models where one vector each costs too much. A release then needs the forgotten samples, and it is refused
 as ``OutOfTolerance`` where the probes say that it is too far from the exact vectors.
+
+**Repair** (``repair_epochs``, the paper's OUR strategy; ``unlearning/repair.py``): after the addition the training goes
+on for some passes over who is left, and every remaining vector follows it. Trajectory form with exact vectors alone:
+a converged release ends in a minimiser already, and a sketch's numbers cannot follow a step.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, cast
 
 import torch
@@ -47,8 +51,10 @@ from unlearning.protocol import (
     Progress,
     Refused,
     State,
+    retained,
 )
 from unlearning.recipe import RecipeError
+from unlearning.repair import repaired, require_room
 from unlearning.sketch import Sketch
 from unlearning.training import REFERENCES, silent
 from unlearning.vectors import CURVATURES, Converged, Followed, Form, Sketched
@@ -65,6 +71,8 @@ class Recollection:
         threshold: preparation refuses an effectiveness of this or more.
         calibration_count: how many sets of holders are really retrained without.
         calibration_share: the share of all holders in each set.
+        repair_epochs: E_r, passes over the retained samples at each release, through which every remaining vector is
+            carried. 0: none; more needs the retained samples and rewrites all vectors at each release.
         rank: None for exact vectors; otherwise the sketch's directions, with ``probes``, ``tolerance``, ``releases``,
             ``oversampling`` and ``stability`` as ``unlearning.sketch.Sketch`` has them.
         probe_seed: of the sketch's probes, which must be secret. None: drawn from the operating system. To be given
@@ -77,6 +85,7 @@ class Recollection:
     threshold: float = 0.7
     calibration_count: int = 3
     calibration_share: float = 0.05
+    repair_epochs: int = 0
     rank: int | None = None
     probes: int = 32
     tolerance: float = 0.25
@@ -87,8 +96,10 @@ class Recollection:
 
     @property
     def needs(self) -> frozenset[Need]:
-        """The sketch finds the direct part again from the forgotten samples; exact vectors need nothing."""
-        return frozenset() if self.rank is None else frozenset({Need.FORGOTTEN})
+        """The sketch finds the direct part again from the forgotten samples; exact vectors alone need nothing."""
+        if self.rank is not None:
+            return frozenset({Need.FORGOTTEN})
+        return frozenset({Need.RETAINED, Need.VECTORS}) if self.repair_epochs else frozenset()
 
     def __post_init__(self) -> None:
         if self.reference not in (None, *REFERENCES):
@@ -97,15 +108,18 @@ class Recollection:
             raise ValueError(f"curvature is {self.curvature!r}; it must be one of {tuple(CURVATURES)}.")
         if self.calibration_count < 1 or not 0.0 < self.calibration_share < 1.0:
             raise ValueError("calibration_count must be at least 1 and calibration_share in (0, 1).")
-        if self.rank is not None and self.curvature != "hessian":
-            raise ValueError("rank goes with curvature hessian alone.")
+        if self.rank is not None and (self.curvature != "hessian" or self.repair_epochs):
+            raise ValueError("rank goes with curvature hessian and without repair_epochs alone.")
+        if self.repair_epochs < 0:
+            raise ValueError("repair_epochs must be 0 or more.")
         self._sketch(self.rank or 1)  # refuses values outside their range
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
         """Compute every holder's vector and measure whether adding them helps.
 
         ``facts["report"]`` holds ``form``, ``reference``, ``effectiveness`` (the mean over the calibration sets),
-        ``effectiveness_sets`` and, for trajectories, ``eta_lambda_max`` (the largest of a few sampled steps).
+        ``effectiveness_sets`` and, for trajectories, ``eta_lambda_max`` (the largest of a few sampled steps). With
+        repair, ``effectiveness`` is that of a repaired release and ``effectiveness_unrepaired`` that of the vectors.
 
         Raises:
             Refused: no trajectory, a reference that the form does not approximate, clipped samples, one holder
@@ -113,25 +127,15 @@ class Recollection:
                 training, or a calibration set beyond the tolerance.
         """
         form = self._form(problem, learned)
+        if self.repair_epochs:
+            require_room(problem, examples)
         state = form.state(examples, lambda share: progress(0.7 * share))
-        sets = calibration_sets(examples, self.calibration_share, self.calibration_count, problem.training.seed)
-        try:
-            measured = [self._measure(form, problem, state, examples, chosen) for chosen in sets]
-        except OutOfTolerance:
-            raise Refused(
-                f"With rank {self.rank} a calibration set is beyond the tolerance of {self.tolerance:g}.",
-                "Raise rank or tolerance, or leave rank out for exact vectors.",
-            ) from None
+        if learned.trajectory is not None and self.repair_epochs:
+            state = replace(state, facts={**state.facts, "steps": len(learned.trajectory)})
+        report = {**form.report(examples), **self._effect(form, problem, state, examples)}
+        report |= cast("Mapping[str, Json]", state.facts.get("report", {}))
         progress(1.0)
-        mean = sum(measured) / len(measured)
-        report: dict[str, Json] = {
-            **form.report(examples),
-            **cast("Mapping[str, Json]", state.facts.get("report", {})),
-            "effectiveness": mean,
-            "effectiveness_sets": cast("list[Json]", measured),
-            "calibration_holders": len(sets[0].holders),
-            "threshold": self.threshold,
-        }
+        mean = cast(float, report["effectiveness"])
         if not mean < self.threshold:
             raise Ineffective(_harm(mean, self.threshold, report), "Use retrain, or a smaller learning rate.")
         return State(state.weights, state.tensors, {**state.facts, "report": report}, state.vectors)
@@ -141,14 +145,17 @@ class Recollection:
         problem: Problem,
         state: State,
         forget: ForgetSet,
-        retain: Examples | None,  # noqa: ARG002  (nothing is needed but the vectors)
+        retain: Examples | None,
         generator: torch.Generator,  # noqa: ARG002
     ) -> Forgotten:
         """Add the vectors of ``forget.holders``, in sorted order so that the bits do not depend on the order given.
 
+        ``retain`` is read by a repair alone.
+
         Raises:
             OutOfTolerance: the sketch's receipt exceeds its tolerance, or its releases are used up.
-            Refused: a holder has no vector, or no sample would be left; for the sketch, the samples are missing.
+            Refused: a holder has no vector, or no sample would be left; for the sketch, the samples are missing; a
+                repair lacks the retained samples or diverges.
         """
         if not forget:
             return Forgotten(state)
@@ -166,7 +173,11 @@ class Recollection:
             "recollection_norm": float(total.norm()),
             "distance_moved": float((fresh.weights - state.weights).norm()),
         }
-        return Forgotten(State(fresh.weights, fresh.tensors, fresh.facts, left), evidence)
+        fresh = replace(fresh, vectors=left)
+        if self.repair_epochs:
+            fresh = repaired(problem, fresh, retained(forget, retain), self.repair_epochs, self.curvature)
+            evidence["distance_repaired"] = float((fresh.weights - state.weights).norm())
+        return Forgotten(fresh, evidence)
 
     def _sketch(self, rank: int) -> Sketch:
         return Sketch(rank, self.probes, self.tolerance, self.releases, self.oversampling, self.stability)
@@ -175,6 +186,11 @@ class Recollection:
         if problem.training.converge is not None:
             if self.rank is not None:
                 raise Refused("The training converges, and a sketch follows a trajectory.", "Leave rank out.")
+            if self.repair_epochs:
+                raise Refused(
+                    "The training converges, and its releases end in a minimiser without repair.",
+                    "Leave repair_epochs out.",
+                )
             return Converged(problem.double(), learned.weights.double(), self.reference or "renormalised")
         if learned.trajectory is None:
             raise Refused(
@@ -193,10 +209,34 @@ class Recollection:
         seed = secrets.randbits(62) if self.probe_seed is None else self.probe_seed
         return Sketched(problem, learned.weights, learned.trajectory, self.curvature, self._sketch(self.rank), seed)
 
+    def _effect(self, form: Form, problem: Problem, state: State, examples: Examples) -> dict[str, Json]:
+        """The effectiveness over the calibration sets, of the whole release and of the vectors without repair."""
+        sets = calibration_sets(examples, self.calibration_share, self.calibration_count, problem.training.seed)
+        try:
+            measured = [self._measure(form, problem, state, examples, chosen) for chosen in sets]
+        except OutOfTolerance:
+            raise Ineffective(
+                f"With rank {self.rank} a calibration set is beyond the tolerance of {self.tolerance:g}.",
+                "Raise rank or tolerance, or leave rank out for exact vectors.",
+            ) from None
+        found: dict[str, Json] = {
+            "effectiveness": sum(measured) / len(measured),
+            "effectiveness_sets": cast("list[Json]", measured),
+            "calibration_holders": len(sets[0].holders),
+            "threshold": self.threshold,
+        }
+        if self.repair_epochs:
+            plain = replace(self, repair_epochs=0)
+            alone = [plain._measure(form, problem, state, examples, chosen) for chosen in sets]
+            found["effectiveness_unrepaired"] = sum(alone) / len(alone)
+        return found
+
     def _measure(self, form: Form, problem: Problem, state: State, examples: Examples, chosen: CalibrationSet) -> float:
         given = examples.only(chosen.positions) if Need.FORGOTTEN in self.needs else None
         forget = ForgetSet(frozenset(chosen.holders), tuple(chosen.positions.tolist()), given)
-        unlearned = self.forget(problem, state, forget, None, torch.Generator()).state.weights
+        theirs = replace(state, vectors={holder: state.vectors[holder] for holder in chosen.holders})
+        left = examples.without(chosen.positions)
+        unlearned = self.forget(problem, theirs, forget, left, torch.Generator()).state.weights
         try:
             retrained = form.retrained(examples, forget.positions)
         except RecipeError:  # the reference itself diverges: nothing to approximate
