@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -39,6 +41,33 @@ def migrate(database: Database) -> None:
         return
     from alembic import command  # noqa: PLC0415 (alembic costs 0.2 s, and only a migration needs it)
 
+    with _locked(database) as configuration:
+        command.upgrade(configuration, "head")
+
+
+def step_back(database: Database, revision: str) -> None:
+    """Take the schema back to ``revision``, for an earlier release. No request, version or log entry is lost.
+
+    Raises:
+        RuntimeError: there is no such revision, a migration after it cannot be undone, or a newer release migrated.
+    """
+    from alembic import command  # noqa: PLC0415
+    from alembic.script import ScriptDirectory  # noqa: PLC0415
+
+    scripts = list(ScriptDirectory.from_config(_configuration()).walk_revisions())  # newest first
+    names = [script.revision for script in scripts]
+    if revision not in names:
+        raise RuntimeError(f"There is no such revision. This release knows {', '.join(reversed(names))}.")
+    lasting = [each.revision for each in scripts[: names.index(revision)] if not hasattr(each.module, "downgrade")]
+    if lasting:
+        raise RuntimeError(f"Migration {lasting[0]} cannot be undone: what it added is part of the record.")
+    with _locked(database) as configuration:
+        command.downgrade(configuration, revision)
+
+
+@contextmanager
+def _locked(database: Database) -> Iterator[Config]:
+    """Alembic's configuration on a connection that holds the migrators' lock. Raises RuntimeError: schema ahead."""
     with database.engine.connect() as connection:
         _lock(connection)
         try:
@@ -47,7 +76,7 @@ def migrate(database: Database) -> None:
             connection.commit()
             configuration = _configuration()
             configuration.attributes["connection"] = connection
-            command.upgrade(configuration, "head")
+            yield configuration
         finally:
             _unlock(connection)
 

@@ -24,3 +24,8 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["lineage_id"], ["lineages.id"], name="fk_calibration_orders_lineage_id"),
         sa.PrimaryKeyConstraint("lineage_id", "number", name="pk_calibration_orders"),
     )
+
+
+def downgrade() -> None:
+    """Calibrations that are being measured begin anew under a release that knows them."""
+    op.drop_table("calibration_orders")

@@ -13,3 +13,7 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("heartbeats", sa.Column("skew", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True))
+
+
+def downgrade() -> None:
+    op.drop_column("heartbeats", "skew")

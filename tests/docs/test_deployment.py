@@ -1,14 +1,23 @@
 """The Dockerfile and docker-compose.yml, as far as they can be checked without a Docker engine."""
 
+import json
+import os
+import pwd
 import re
+import secrets
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
+import redis
 import yaml
 
+from service import queue
+from service.doctor import _broker
 from service.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -68,3 +77,152 @@ def test_hadolint_finds_nothing() -> None:
     if linter is None:
         pytest.skip("unverified here: there is no hadolint")
     subprocess.run([linter, str(ROOT / "Dockerfile")], check=True)
+
+
+def test_compose_is_what_the_compose_schema_allows() -> None:
+    """The official schema, vendored with its licence beside this test."""
+    schema = json.loads((Path(__file__).parent / "compose_spec.json").read_text())
+    # what it calls "id" names its own parts; newer drafts do without
+    validator = jsonschema.Draft7Validator(json.loads(json.dumps(schema).replace('"id": "#', '"$comment": "#')))
+    document = yaml.safe_load(COMPOSE)
+    assert [error.message for error in validator.iter_errors(document)] == []
+    document["services"]["api"]["depnds_on"] = ["migrate"]
+    document["services"]["keeper"]["restart"] = 3
+    assert len(list(validator.iter_errors(document))) == 2, "the schema does judge"
+
+
+def test_what_must_run_is_looked_at_and_migrations_run_once_before_it(services: dict[str, Any]) -> None:
+    for name in ("postgres", "keys", "redis", "api"):
+        assert services[name]["healthcheck"]["test"], name
+    assert services["migrate"]["command"] == ["migrate"]
+    assert services["migrate"]["restart"] == "no"
+    for name in ("api", "worker", "gpu-worker", "keeper"):
+        assert services[name]["depends_on"]["migrate"]["condition"] == "service_completed_successfully", name
+
+
+def test_cuda_is_one_build_argument_away(services: dict[str, Any]) -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    assert re.search(r"^ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu$", dockerfile, re.MULTILINE)
+    assert "cu" in services["gpu-worker"]["build"]["args"]["TORCH_INDEX"]
+    assert services["gpu-worker"]["profiles"] == ["gpu"]
+
+
+def test_the_broker_works_under_the_access_list_and_no_more_than_that(redis_url: str) -> None:
+    """The line that the header gives to Redis, on a real one: Celery's messages pass, the rest is refused."""
+    header = COMPOSE[: COMPOSE.index("\nx-expunge: ")]
+    default, ours = re.search(r"printf '(.*?)\\n(.*?)\\n'", header).groups()  # type: ignore[union-attr]
+    assert default == "user default off"
+    password = secrets.token_hex(8)
+    _, name, *rules = ours.replace("%s", password).split()
+    with redis.Redis.from_url(redis_url) as admin:
+        admin.execute_command("ACL", "SETUSER", name, *rules)
+        try:
+            url = redis_url.replace("//", f"//{name}:{password}@")
+            assert _broker(url).well
+            assert "refuses this user" in _broker(url.replace(password, "wrong")).what
+            assert queue.nudge(queue.publisher(url), "a-model")
+            with queue.consumer(url).connection() as connection:
+                message = connection.SimpleQueue(queue.QUEUE).get(timeout=10)
+                assert message.payload[0] == ["a-model"]
+                message.ack()
+            with redis.Redis.from_url(url) as user:
+                for command in (("FLUSHALL",), ("CONFIG", "GET", "*"), ("KEYS", "*"), ("SHUTDOWN",)):
+                    with pytest.raises(redis.exceptions.NoPermissionError):
+                        user.execute_command(*command)
+        finally:
+            admin.execute_command("ACL", "DELUSER", name)
+
+
+def build_steps(dockerfile: str) -> list[tuple[str, str]]:
+    """The (instruction, words) of the build stage, lines joined."""
+    stage = dockerfile.replace("\\\n", " ").split("\nFROM ")[1]
+    lines = [line.strip() for line in stage.splitlines()[1:]]
+    return [(line.partition(" ")[0], line.partition(" ")[2]) for line in lines if line and line[0] != "#"]
+
+
+def nobody() -> dict[str, Any]:
+    """Run as nobody where we are root: the steps must not need to be."""
+    if os.geteuid():
+        return {}
+    user = pwd.getpwnam("nobody")
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+def runnable(who: dict[str, Any]) -> str:
+    """A Python that this user may run: ours may lie under /root."""
+    for path in (sys.executable, *(f"/usr/bin/python3.{minor}" for minor in (13, 12, 11))):
+        try:
+            done = subprocess.run(
+                [path, "-c", "import venv, ensurepip"], check=False, cwd="/", capture_output=True, **who
+            )
+        except OSError:
+            continue
+        if done.returncode == 0:
+            return path
+    pytest.skip("unverified here: no Python that nobody may run")
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(1800)
+def test_the_images_install_steps_work_in_a_clean_environment_without_root() -> None:
+    """Each COPY and RUN of the build stage, in its order, by nobody; then the entry point, in production mode.
+
+    The runtime stage (useradd, COPY --from) needs root and an image: it is not exercised here.
+    """
+    place = Path(f"/tmp/expunge-image-{secrets.token_hex(4)}")  # nobody cannot enter pytest's own folders
+    source, target = place / "src", place / "opt"
+    for folder in (source, target):
+        folder.mkdir(parents=True)
+    who = nobody()
+    python = runnable(who)
+    if who:
+        for folder in (place, source, target):
+            os.chown(folder, who["user"], who["group"])
+    torch_index = re.search(r"^ARG TORCH_INDEX=(\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)[1]  # type: ignore[index]
+    kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name == "PATH"}
+    environment = kept | {"HOME": str(place), "PIP_NO_CACHE_DIR": "1", "TORCH_INDEX": torch_index}
+    try:
+        steps = build_steps((ROOT / "Dockerfile").read_text())
+        assert [step for step, _ in steps].count("RUN") == 3
+        for step, words in steps:
+            if step == "COPY":
+                *sources, goal = words.split()
+                for name in sources:
+                    copy(ROOT / name, source / goal if (ROOT / name).is_dir() else source / goal / name)
+            elif step == "RUN":
+                command = words.replace("/opt/expunge", str(target / "expunge"))
+                command = re.sub(r"^python ", f"{python} ", command)
+                run(command, source, environment, who)
+        secret = place / "secrets"
+        names = "sealing pepper signing"
+        run(
+            f"install -d -m 0700 {secret} && for n in {names}; do openssl rand -hex 32 > {secret}/$n; done",
+            source,
+            environment,
+            who,
+        )
+        ours = {
+            "EXPUNGE_MODE": "production",
+            "EXPUNGE_HOME": str(place / "home"),
+            "EXPUNGE_SEALING_KEY_FILE": f"{secret}/sealing",
+            "EXPUNGE_PEPPER_FILE": f"{secret}/pepper",
+            "EXPUNGE_SIGNING_KEY_FILE": f"{secret}/signing",
+        }
+        run(f"{target}/expunge/bin/expunge migrate", place, environment | ours, who)
+        run(f"{target}/expunge/bin/python -c 'import workers.unlearn, service.app'", place, environment | ours, who)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copy(source, target)
+
+
+def run(command: str, folder: Path, environment: dict[str, str], who: dict[str, Any]) -> None:
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False, **who
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
