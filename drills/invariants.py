@@ -127,11 +127,11 @@ def versions_chained(session: Session) -> Iterator[Broken]:
         versions = rows.get(model.id, [])
         if [version.number for version in versions] != list(range(1, len(versions) + 1)):
             yield Broken("doubled", f"model {model.name} has versions {[version.number for version in versions]}")
-        parents: list[str | None] = [None, *(version.id for version in versions[:-1])][: len(versions)]
-        if [version.parent_id for version in versions] != parents:
+        ids = [version.id for version in versions]
+        if [version.parent_id for version in versions[1:]] != ids[:-1] or any(each.parent_id for each in versions[:1]):
             yield Broken("doubled", f"the versions of model {model.name} are not a chain")
         heads = [version.id for version in versions if version.status == "head"]
-        if heads != [version.id for version in versions[-1:]] or (heads or [None]) != [model.head_id]:
+        if heads != ids[-1:] or model.head_id != (ids[-1] if ids else None):
             yield Broken("doubled", f"model {model.name} has {len(heads)} heads, or an old one")
 
 
@@ -201,8 +201,10 @@ def log_complete(session: Session) -> Iterator[Broken]:
         yield Broken("lost", f"{requests} requests stand in the table, {accepted} in the log")
     digests = _digests(session)
     lineage_of = {row.id: row.lineage_id for row in session.execute(select(Version.id, Version.lineage_id))}
+    living = set(session.scalars(select(Lineage.id).where(Lineage.status == "live")))
     for facts in _published(session):
-        released = lineage_of.get(facts["parent"]) == facts["lineage"]  # a switch tells who leaves the old lineage
+        # a switch tells who leaves the old lineage; what an ended lineage knew about people is gone
+        released = lineage_of.get(facts["parent"]) == facts["lineage"] and facts["lineage"] in living
         if released and set(facts["samples"]) != digests.get(facts["version"], set()):
             yield Broken("lost", f"the log and the table differ on who left with version {facts['number']}")
 

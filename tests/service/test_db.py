@@ -37,6 +37,27 @@ def test_checks_of_the_records_are_in_the_database(database: Database) -> None:
         )
 
 
+def test_the_database_itself_refuses_what_must_be_unique(database: Database) -> None:
+    """At most one effect per lineage and sample, one child per version, one answer per key: constraints, not care."""
+    tables = inspect(database.engine)
+    keys = {
+        (table, tuple(tables.get_pk_constraint(table)["constrained_columns"])) for table in tables.get_table_names()
+    }
+    keys |= {
+        (table, tuple(each["column_names"]))
+        for table in tables.get_table_names()
+        for each in tables.get_unique_constraints(table)
+    }
+    assert {
+        ("forgotten", ("lineage_id", "position")),
+        ("versions", ("model_id", "parent_id")),
+        ("versions", ("model_id", "number")),
+        ("tasks", ("request_id", "model_id")),
+        ("idempotency_keys", ("tenant_id", "key_id", "key")),
+        ("audit_entries", ("log_index",)),
+    } <= keys
+
+
 def test_the_schema_says_where_it_stands(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'new.db'}")
     assert schema_state(database) is SchemaState.BEHIND

@@ -20,7 +20,9 @@ REASON = {"reason": "case 12/34"}
 
 def held_request(client: TestClient, service: Service, reason: str = "legal_hold", subject: str = "ada") -> str:
     made = client.post(
-        "/v1/deletion-requests", json={"subject_id": subject}, headers={"Idempotency-Key": subject + reason}
+        "/v1/deletion-requests",
+        json={"subject_id": subject, "regulation": "gdpr"},
+        headers={"Idempotency-Key": subject + reason},
     ).json()
     with service.database.write() as session:
         for task in session.scalars(select(Task).where(Task.request_id == made["id"])):
@@ -50,7 +52,7 @@ def test_releasing_a_hold_drives_its_requests_on_and_their_clock_never_stopped(
     hold = client.post(PATH, json=REASON | {"subject_id": "ada"}).json()
     held, lost = held_request(client, service), held_request(client, service, "worker_lost", "bob")
     before = client.get(f"/v1/deletion-requests/{held}").json()
-    assert (before["status"], before["reason"]) == ("held", "legal_hold")
+    assert (before["status"], before["reason"]) == ("held", "legal_hold") and before["due_at"] is not None
     released = client.delete(f"{PATH}/{hold['id']}")
     assert released.json()["released_at"] is not None
     assert client.delete(f"{PATH}/{hold['id']}").json() == released.json()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from service.ledger import Overspent, charge
 from service.records import BudgetEntry, Forgotten, Lineage
@@ -75,6 +78,18 @@ def test_sixteen_writers_never_overspend(world: World) -> None:
         fitted = sum(pool.map(spend, range(16)))
     assert (fitted, world.lineage(model_id).spent) == (7, 49)
     assert sum(entry.charge for entry in world.rows_of(BudgetEntry)) == 49
+
+
+def test_a_worker_whose_clock_is_days_ahead_takes_over_no_living_lease(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    assert world.claim(model_id, owner="first") is not None
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 3 * 86_400)
+    assert world.claim(model_id, owner="thief") is None
+    assert world.model(model_id).lease_owner == "first"
 
 
 def test_the_pulse_renews_a_lease_and_stops_when_it_is_taken_over(world: World) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from drills.invariants import broken
 from service.records import BudgetEntry, Erasure, Forgotten, Lease, Membership, Recollection
 from tests.workers.worlds import World, open_world
 from workers.keeper import open_keeper, sweep_files
@@ -83,6 +84,7 @@ def test_a_deletion_survives_the_death_of_its_worker_and_happens_once(world: Wor
     assert all(erasure.destroyed_at is not None for erasure in world.rows_of(Erasure))
     assert world.workshop.store.read(world.head(model_id).checkpoint)
     assert world.workshop.private.read(world.head(model_id).state)
+    assert broken(world.database) == []
 
 
 @pytest.mark.parametrize(("database_url", "point"), PREPARATIONS, indirect=["database_url"])
@@ -97,6 +99,7 @@ def test_a_preparation_survives_the_death_of_its_worker(world: World, point: str
     assert (world.model(model_id).status, world.request(request).status) == ("live", "completed")
     assert [version.number for version in world.versions(model_id)] == [1]
     assert world.count(Recollection) == 11
+    assert broken(world.database) == []
 
 
 RETRAINS = [
@@ -132,6 +135,7 @@ def test_a_retrain_survives_the_death_of_its_worker(world: World, point: str) ->
     assert (world.count(Recollection), world.count(Membership)) == (9, 27)
     assert all(erasure.destroyed_at is not None for erasure in world.rows_of(Erasure))
     assert world.workshop.private.read(world.head(model_id).state)
+    assert broken(world.database) == []
 
 
 def named_lease(world: World, model_id: str) -> Lease:

@@ -10,15 +10,19 @@ import torch
 from safetensors.torch import load_file
 from sqlalchemy import select
 
+from drills.invariants import broken
+from service.cancellation import cancel
 from service.records import (
     AuditEntry,
     BudgetEntry,
+    DeletionRequest,
     Erasure,
     Forgotten,
     Lineage,
     Model,
     PhaseSeconds,
     Recollection,
+    Task,
     Version,
 )
 from service.storage import Damaged
@@ -163,6 +167,20 @@ def test_a_publication_whose_commit_was_never_learned_is_not_made_twice(world: W
     with pytest.raises(Stale):
         release(world.errand(job))
     assert world.footprint() == before
+
+
+def test_a_cancelled_request_is_never_carried_out(world: World) -> None:
+    model_id = world.live()
+    request = world.delete("p3")
+    world.change(Task, world.task(request).id, not_before=2**62)
+    with world.database.write() as session:
+        cancel(session, session.get_one(DeletionRequest, request))
+    world.change(Task, world.task(request).id, not_before=0)
+    world.work(model_id)
+    assert (world.head(model_id).number, world.count(Forgotten), world.request(request).status) == (1, 0, "cancelled")
+    second = world.live(name="second")
+    assert world.lineage(second).manifest["samples"] == 36  # type: ignore[index]
+    assert broken(world.database) == []
 
 
 def test_a_live_lease_is_not_claimed(world: World) -> None:

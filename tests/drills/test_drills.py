@@ -1,0 +1,60 @@
+"""The drills themselves: small, so that one that does not run, or overlooks a fault, shows here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from drills import power_cut
+from drills.__main__ import every_drill, main
+from drills.deaths import DEATHS
+from drills.report import BEGIN, END, write_into
+from drills.result import Result
+from drills.worlds import sqlite_databases
+
+ROOT = Path(__file__).parents[2]
+POINT = re.compile(r'(?:crash_point\(|crash=)"([a-z-]+)"')
+
+
+def test_every_crash_point_of_the_source_is_died_at() -> None:
+    files = [path for room in ("service", "workers") for path in (ROOT / room).rglob("*.py")]
+    named = {point for path in files for point in POINT.findall(path.read_text())}
+    assert len(named) > 30
+    assert {point for point, _ in DEATHS} == named
+
+
+def test_a_power_cut_that_a_missing_sync_makes_fatal_is_seen(tmp_path: Path) -> None:
+    rehearsal = power_cut.rehearse(tmp_path / "home", sqlite_databases(tmp_path)(tmp_path / "home"))
+    last = rehearsal.cuts[-1]
+    whole = list(power_cut.disks(rehearsal))[-1]
+    assert power_cut.recovered(rehearsal, tmp_path / "cut", *whole) == []
+    rehearsal.files.log = [each for each in rehearsal.files.log if each.kind != "sync"]
+    rehearsal.cuts[-1] = power_cut.Cut(len(rehearsal.files.log), last.database, last.keys)
+    states = power_cut.states_after_power_cut(rehearsal.files.log)
+    found = next(harms for state in states if (harms := power_cut.recovered(rehearsal, tmp_path / "cut", last, state)))
+    assert {each.harm for each in found} & {"lost", "undetected_corruptions"}
+
+
+def test_the_runner_lists_every_drill_and_refuses_others(capsys: pytest.CaptureFixture[str]) -> None:
+    assert {"crash_points", "planted_bugs", "power_cut"} <= set(every_drill())
+    with pytest.raises(SystemExit):
+        main(["no-such-drill"])
+    assert "no drill is called" in capsys.readouterr().err
+
+
+def test_the_last_run_is_written_between_the_marks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    values = vars(Result("x", cases=3, planted=2, caught=1, notes=("seen",)))
+    write_into(page, {"at": "2026-11-21", "seed": 7, "scale": 1.0, "failed": [], "results": [values]})
+    text = page.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert "| x | 3 |" in text and "1 of 2" in text and "--seed 7" in text and "- x: seen" in text
+
+
+def test_a_harm_or_a_bug_that_was_missed_is_not_clean() -> None:
+    assert Result("x", cases=3).clean
+    assert not Result("x", lost=1).clean
+    assert not Result("x", planted=2, caught=1).clean
