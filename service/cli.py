@@ -7,7 +7,7 @@ import sys
 import typer
 from pydantic import ValidationError
 
-from service.commands import audit, deletions, evaluate, holds, keys, models, processes, tombstones, webhooks
+from service.commands import audit, backups, deletions, evaluate, holds, keys, models, processes, tombstones, webhooks
 from service.commands.doctor import doctor
 from service.commands.screen import FAILED, USAGE, CommandError, show_error
 from service.db import Busy
@@ -27,6 +27,8 @@ app.command()(processes.api)
 app.command()(processes.worker)
 app.command()(processes.keeper)
 app.command()(processes.migrate)
+app.command()(backups.backup)
+app.command()(backups.restore)
 app.command()(doctor)
 app.command()(deletions.delete)
 app.command()(models.versions)

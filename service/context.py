@@ -10,6 +10,7 @@ from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from service.auth import Caller, Scope, authenticate
+from service.backups import unconfirmed
 from service.db import Database
 from service.identity import Pepper
 from service.limits import Limiter
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from celery import Celery
 
 _BEARER = HTTPBearer(auto_error=False, description="An API key: exp_..., made by `expunge keys create`.")
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="expunge"'}
 
 
@@ -55,7 +57,9 @@ def holding(*scopes: Scope) -> Callable[..., Caller]:
     """A dependency: the caller, who must hold one of ``scopes``. 401 without a valid key, 403 without the scope."""
 
     def caller(
-        service: Running, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)]
+        service: Running,
+        request: Request,
+        credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
     ) -> Caller:
         if credentials is None:
             detail = "Send an API key: Authorization: Bearer exp_..."
@@ -66,7 +70,10 @@ def holding(*scopes: Scope) -> Callable[..., Caller]:
             challenge = {"WWW-Authenticate": _CHALLENGE["WWW-Authenticate"] + ', error="invalid_token"'}
             raise Problem(401, "key_invalid", "The API key is unknown, expired or revoked.", headers=challenge)
         _within_limits(service, found)
-        return _permitted(found, scopes)
+        permitted = _permitted(found, scopes)
+        if request.method not in _READING:
+            require_writable(service)
+        return permitted
 
     return caller
 
@@ -81,7 +88,7 @@ def watching(*scopes: Scope) -> Callable[..., Caller]:
         credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
     ) -> Caller:
         found = session_of(service, request) if credentials is None else None
-        return by_key(service, credentials) if found is None else _permitted(found, scopes)
+        return by_key(service, request, credentials) if found is None else _permitted(found, scopes)
 
     return caller
 
@@ -93,6 +100,18 @@ def session_of(service: Service, request: Request) -> Caller | None:
         return None
     with service.database.read() as session:
         return open_session(session, service.pepper, cookie)
+
+
+def require_writable(service: Service) -> None:
+    """Raises Problem (503) while a restored backup waits for the operator."""
+    with service.database.read() as session:
+        if unconfirmed(session) is None:
+            return
+    detail = (
+        "The database was restored from a backup and can only be read. An operator checks the report of "
+        "`expunge restore` and ends this with `expunge restore --confirm`."
+    )
+    raise Problem(503, "read_only", detail, headers={"Retry-After": "60"})
 
 
 def _within_limits(service: Service, found: Caller) -> None:

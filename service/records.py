@@ -208,6 +208,10 @@ class DeletionRequest(Record):
     due_at: Mapped[int | None] = mapped_column(Moment)
     created_at: Mapped[int] = mapped_column(Moment)
     completed_at: Mapped[int | None] = mapped_column(Moment)
+    extended_at: Mapped[int | None] = mapped_column(Moment)
+    """when the controller took the one extension that the law allows"""
+    first_due_at: Mapped[int | None] = mapped_column(Moment)
+    """the deadline before it was extended"""
 
 
 class Task(Record):
@@ -421,6 +425,16 @@ class Lease(Record):
     token: Mapped[int] = mapped_column(Count)
     owner: Mapped[str] = mapped_column(String(120))
     expires_at: Mapped[int] = mapped_column(Moment)
+
+
+class Restoration(Record):
+    """A backup that was restored. Until the operator confirms it the service reads only."""
+
+    __tablename__ = "restorations"
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    started_at: Mapped[int] = mapped_column(Moment)
+    confirmed_at: Mapped[int | None] = mapped_column(Moment)
+    report: Mapped[dict[str, Any]]
 
 
 class PhaseSeconds(Record):

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from service.backups import unconfirmed
 from service.db import Database, now
 from service.ledger import record
 from service.plans import budget_of, candidate_of, measured_seconds
@@ -26,7 +27,7 @@ LARGEST_BATCH = 10_000
 def claim(database: Database, model_id: str, owner: str, lease_seconds: float) -> Work | None:
     """Take a lease and its work: preparation, the waiting deletions, or the building of a candidate lineage.
 
-    None: nothing waits, it is not time yet, or other workers are at it.
+    None: nothing waits, it is not time yet, other workers are at it, or a restored backup waits for the operator.
     """
     with database.write() as session:
         at = now(session)
@@ -34,6 +35,8 @@ def claim(database: Database, model_id: str, owner: str, lease_seconds: float) -
         if model is None:
             return None
         model.nudged_at = 0
+        if unconfirmed(session) is not None:
+            return None
         free = model.lease_expires_at <= at
         if model.status == "preparing" and free:
             return _preparation(session, model, take(model, owner, at, lease_seconds))

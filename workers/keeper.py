@@ -19,6 +19,7 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from service import queue
+from service.backups import unconfirmed
 from service.certificates import issue_due
 from service.crash import crash_point
 from service.db import Busy, Database, now
@@ -65,7 +66,10 @@ class Keeper:
     lease_seconds: float
 
     def tick(self, count: int = 0) -> bool:
-        """One round of duties. False where another keeper is active."""
+        """One round of duties. False where another keeper is active, or a restored backup waits for the operator."""
+        with self.database.read() as session:
+            if unconfirmed(session) is not None:
+                return False
         if not hold_lease(self.database, self.owner, self.lease_seconds):
             return False
         duties: list[Callable[[], object]] = [

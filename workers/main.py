@@ -1,22 +1,45 @@
-"""The entry of the worker and keeper processes: ``python -m workers.main worker|keeper``."""
+"""The entry of the workers' processes: ``python -m workers.main worker|keeper|restore``."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from pathlib import Path
 
+from service.backups import releases_missing
+from service.continuation import read_export
+from service.db import Busy, Database
 from service.logs import configure
+from service.notes import Signer
+from service.schema import SchemaState, schema_state
 from service.settings import Settings
 
 
 def main(arguments: list[str]) -> int:
-    """Run one process until it is told to stop. 2 where the arguments are wrong."""
-    if arguments not in (["worker"], ["keeper"]):
-        sys.stderr.write("usage: python -m workers.main worker|keeper\n")
-        return 2
+    """Run one process until it is told to stop, or a restore. 1: it is refused; 2: the arguments are wrong."""
     settings = Settings()
+    if arguments[:1] == ["restore"]:
+        return _restore(settings, [Path(each) for each in arguments[1:]])
+    if arguments not in (["worker"], ["keeper"]):
+        sys.stderr.write("usage: python -m workers.main worker|keeper|restore [EXPORT...]\n")
+        return 2
     configure(settings.log_level)
+    if _older_than_store(settings):
+        sys.stderr.write("The database is older than the store: it was restored from a backup. Run expunge restore.\n")
+        return 1
     return _worker(settings) if arguments == ["worker"] else _keeper(settings)
+
+
+def _older_than_store(settings: Settings) -> bool:
+    """Whether releases are missing from the database: a worker would make others in their place."""
+    database = Database(settings.database_url)
+    try:
+        return schema_state(database) is SchemaState.CURRENT and releases_missing(database, settings.store) > 0
+    except Busy:  # it comes up later; readiness goes on asking
+        return False
+    finally:
+        database.close()
 
 
 def _worker(settings: Settings) -> int:
@@ -51,6 +74,25 @@ def _keeper(settings: Settings) -> int:
     from workers.keeper import run  # noqa: PLC0415
 
     run(settings)
+    return 0
+
+
+def _restore(settings: Settings, exports: list[Path]) -> int:
+    """The report as JSON on standard output, or why it was refused on standard error."""
+    from service.continuation import CannotContinue  # noqa: PLC0415
+    from workers.restore import StillRunning, restore  # noqa: PLC0415
+    from workers.sealing import Unsealable  # noqa: PLC0415
+    from workers.workshop import open_workshop  # noqa: PLC0415
+
+    workshop = open_workshop(settings)
+    try:
+        report = restore(workshop, Signer.of(settings), [read_export(path) for path in exports])
+    except (CannotContinue, StillRunning, Unsealable) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    finally:
+        workshop.close()
+    sys.stdout.write(json.dumps(vars(report)) + "\n")
     return 0
 
 

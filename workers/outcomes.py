@@ -22,6 +22,7 @@ from workers.candidate import exhausted, plan_retrain, retrain_due
 from workers.jobs import AWAITING_RETRAIN, Claimed, Deletions, Job
 from workers.keystore import batches
 from workers.lease import SECOND, fence, give_back, give_back_beside
+from workers.workshop import Workshop
 
 SETTLED_AT_ONCE = 5_000
 
@@ -50,15 +51,16 @@ def settle_without_version(
         wrap_up(session, model, next_due(session, model))
 
 
-def withhold(database: Database, job: Deletions, charge: int, outcomes: Mapping[Claimed, Outcome], reason: str) -> None:
+def withhold(workshop: Workshop, job: Deletions, charge: int, outcomes: Mapping[Claimed, Outcome], reason: str) -> None:
     """Hold a release whose draw was looked at: it is charged all the same, and never redrawn until it passes.
 
     Raises Stale, Overspent.
     """
-    with database.write() as session:
+    with workshop.database.write() as session:
         model = fence(session, job.lease)
         if charge:
             ledger.charge(session, job.lineage_id, None, charge)
+            workshop.journal.confirm(workshop.journal.write(session, job, charge, None))
         finish(session, job, Published(model.head_id, job.policy.method), outcomes)
         record_outcomes(session, job, outcomes, {"withheld": reason, "charge": charge})
         note_exhaustion(session, model)

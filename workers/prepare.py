@@ -17,7 +17,6 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from service.crash import crash_point
-from service.db import Database
 from service.identity import new_id
 from service.records import Lineage, Membership, Model, Recollection, Version
 from unlearning.certificate import Basis, Reference
@@ -83,7 +82,7 @@ class Ending:
     """who leaves the served model with the lineage's first version, as the database stands"""
     terms: Callable[[Terms, Departure], Terms]
     """what that version may claim"""
-    publish: Callable[[Database, Draft, Registered, Departure], None]
+    publish: Callable[[Workshop, Draft, Registered, Departure], None]
     refuse: Callable[[Session, str, str], None]
     learn: Callable[..., Learned]
     evidence: Mapping[str, Json] = field(default_factory=dict)
@@ -108,7 +107,7 @@ def ending_of(job: Preparation) -> Ending:
     return Ending(
         look=look,
         terms=lambda terms, _: terms,
-        publish=lambda database, draft, registered, _: publish_first(database, job, draft, registered),
+        publish=lambda workshop, draft, registered, _: publish_first(workshop, job, draft, registered),
         refuse=refuse,
         learn=learn,
     )
@@ -226,7 +225,7 @@ def bring_into_service(workshop: Workshop, job: Preparation, ready: Ready, watch
         claimed = replace(ready, terms=ending.terms(ready.terms, departure))
         draft = _draft(workshop, job, claimed, watch, (departure, ending.evidence))
         try:
-            patiently(partial(ending.publish, workshop.database, draft, ready.registered, departure))
+            patiently(partial(ending.publish, workshop, draft, ready.registered, departure))
             return
         except (TombstoneAppeared, HoldAppeared):
             _throw_away(workshop, draft)

@@ -36,6 +36,7 @@ from workers.lease import SECOND, Stale, fence
 from workers.outcomes import Outcome, Published, finish, next_due, note_exhaustion, queue_newcomers, wrap_up
 from workers.plan import Asked, Target, asked, held_positions
 from workers.state import Row, drop_vectors, rewrite_vectors
+from workers.workshop import Workshop
 
 HOUR = 3600 * SECOND
 
@@ -89,10 +90,10 @@ class Registered:
     """request -> how many samples of the recipe it kept out of the training altogether"""
 
 
-def publish(database: Database, job: Deletions, draft: Draft, outcomes: Mapping[Claimed, Outcome]) -> None:
+def publish(workshop: Workshop, job: Deletions, draft: Draft, outcomes: Mapping[Claimed, Outcome]) -> None:
     """Publish a release. Raises Stale, HoldAppeared, Overspent; then nothing was written."""
     crash_point("worker-before-publish")
-    with database.write(crash="publish-inside-commit") as session:
+    with workshop.database.write(crash="publish-inside-commit") as session:
         model = fence(session, job.lease)
         _require_head(model, job.head_id)
         require_no_hold(session, job, draft.target)
@@ -102,7 +103,10 @@ def publish(database: Database, job: Deletions, draft: Draft, outcomes: Mapping[
         queue_newcomers(session, job, model, parent.published_at - HOUR)
         note_exhaustion(session, model)
         wrap_up(session, model, next_due(session, model))
+        changed = bool(draft.vectors)
+        entry = workshop.journal.write(session, job, draft.charge, draft.version_id, rewritten=changed)
     crash_point("worker-after-commit")
+    workshop.journal.confirm(entry)
 
 
 def note_commit(database: Database, job: Deletions, draft: Draft, seconds: float) -> None:
@@ -112,13 +116,13 @@ def note_commit(database: Database, job: Deletions, draft: Draft, seconds: float
         _time_phases(session, model, replace(draft, seconds={"commit": seconds}), now(session))
 
 
-def publish_first(database: Database, job: Preparation, draft: Draft, registered: Registered) -> None:
+def publish_first(workshop: Workshop, job: Preparation, draft: Draft, registered: Registered) -> None:
     """Publish version 1: the model goes live, without anybody who asked to be forgotten before this moment.
 
     Raises Stale, HoldAppeared, TombstoneAppeared, Overspent; then nothing was written.
     """
     crash_point("worker-before-publish")
-    with database.write(crash="publish-inside-commit") as session:
+    with workshop.database.write(crash="publish-inside-commit") as session:
         model = fence(session, job.lease)
         _require_head(model, None)
         require_no_hold(session, job, draft.target)
@@ -135,7 +139,9 @@ def publish_first(database: Database, job: Preparation, draft: Draft, registered
         finish(session, job, Published(draft.version_id, draft.method), outcomes)
         note_exhaustion(session, model)
         wrap_up(session, model, next_due(session, model))
+        entry = workshop.journal.write(session, job, draft.charge, draft.version_id)
     crash_point("worker-after-commit")
+    workshop.journal.confirm(entry)
 
 
 def _require_head(model: Model, head_id: str | None) -> None:

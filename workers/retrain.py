@@ -8,7 +8,6 @@ from typing import cast
 from sqlalchemy.orm import Session
 
 from service import ledger
-from service.db import Database
 from service.records import Lineage, Model
 from unlearning.certificate import Basis, Reference
 from unlearning.problem import Problem
@@ -70,10 +69,10 @@ def ending_of(workshop: Workshop, job: Retraining) -> Ending:
         _require_recipe(workshop, job)
         return cold(recipe, problem, examples, progress)
 
-    def publish(database: Database, draft: Draft, registered: Registered, departure: Departure) -> None:
+    def publish(workshop: Workshop, draft: Draft, registered: Registered, departure: Departure) -> None:
         drafted = cast(Shift, departure)
         _require_utility(job, draft, drafted)
-        switch(database, job, draft, registered, drafted)
+        switch(workshop, job, draft, registered, drafted)
 
     def refuse(session: Session, what: str, hint: str) -> None:
         model = session.get_one(Model, job.lease.model_id)
@@ -144,5 +143,6 @@ def _withhold(workshop: Workshop, job: Retraining, fell: UtilityFell) -> None:
         model = fence(session, job.lease)
         if fell.charge:
             ledger.charge(session, job.lineage_id, None, fell.charge)
+            workshop.journal.confirm(workshop.journal.write(session, job, fell.charge, None))
         why = Refusal(str(fell), "Release the held requests to retrain once more.", "utility_gate")
         refuse_candidate(session, model, lineage_of(session, job), why)

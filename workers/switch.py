@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from service import ledger, tombstones
 from service.crash import crash_point
-from service.db import Database, now
+from service.db import now
 from service.identity import new_id
 from service.progress import settle
 from service.records import Erasure, Forgotten, Lineage, Membership, Model, Recollection, Task, Version
@@ -34,6 +34,7 @@ from workers.publish import (
     require_no_hold,
     sample_digests,
 )
+from workers.workshop import Workshop
 
 OPEN = ("queued", "running", "held")
 
@@ -79,14 +80,14 @@ def _shift(session: Session, job: Retraining, model: Model, found: Asked, target
     return Shift(target, Size(len(going), people), present, found, leaving)
 
 
-def switch(database: Database, job: Retraining, draft: Draft, registered: Registered, drafted: Shift) -> None:
+def switch(workshop: Workshop, job: Retraining, draft: Draft, registered: Registered, drafted: Shift) -> None:
     """Make the candidate the model's lineage.
 
     A release that is being computed on the old lineage meanwhile is stale: its tasks end here.
     Raises Stale, HoldAppeared, TombstoneAppeared, HeldPersonMissing, Overspent; then nothing was written.
     """
     crash_point("worker-before-publish")
-    with database.write(crash="publish-inside-commit") as session:
+    with workshop.database.write(crash="publish-inside-commit") as session:
         model = fence(session, job.lease)
         require_no_hold(session, job, draft.target)
         found = asked(session, job, _cancellable(session, model.id))
@@ -106,7 +107,9 @@ def switch(database: Database, job: Retraining, draft: Draft, registered: Regist
         crash_point("switch-after-tasks")
         note_exhaustion(session, model)
         wrap_up(session, model, next_due(session, model))
+        entry = workshop.journal.write(session, job, draft.charge, draft.version_id)
     crash_point("worker-after-commit")
+    workshop.journal.confirm(entry)
 
 
 def _exchange(session: Session, model: Model, job: Retraining, registered: Registered) -> None:

@@ -191,7 +191,7 @@ def _publish(errand: Errand, head: Head, planned: Plan, draft: Draft) -> None:
     outcomes |= {task: Outcome("completed", len(positions)) for task, positions in planned.forget.items()}
     start = time.perf_counter()
     try:
-        patiently(lambda: publish(workshop.database, errand.job, draft, outcomes))
+        patiently(lambda: publish(workshop, errand.job, draft, outcomes))
     except ledger.Overspent:
         raise Held("budget_exhausted") from None
     note_commit(workshop.database, errand.job, draft, time.perf_counter() - start)
@@ -203,7 +203,7 @@ def _withhold(errand: Errand, planned: Plan, certified: Certified) -> None:
     held = Outcome("held", None, "utility_gate")
     outcomes = _without_weights(errand, planned) | dict.fromkeys(planned.forget, held)
     try:
-        withhold(errand.workshop.database, errand.job, certified.charge, outcomes, "utility_gate")
+        withhold(errand.workshop, errand.job, certified.charge, outcomes, "utility_gate")
     except ledger.Overspent:
         raise Held("budget_exhausted") from None
 

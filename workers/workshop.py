@@ -14,6 +14,7 @@ from service.db import Database
 from service.identity import Pepper
 from service.settings import Settings, read_secret
 from service.storage import Store
+from workers.journal import Journal
 from workers.keystore import KeyStore
 from workers.sealing import Sealer
 
@@ -33,6 +34,11 @@ class Workshop:
     recipes: Path
     device: str
     lease_seconds: float
+
+    @property
+    def journal(self) -> Journal:
+        """What was released, for the day on which a backup must be restored."""
+        return Journal(self.store.root, self.sealer)
 
     def close(self) -> None:
         self.database.close()

@@ -11,6 +11,7 @@ import typer
 
 from service.commands.client import connect
 from service.commands.screen import AsJson, CommandError, errors, show_facts, show_json
+from service.continuation import CannotContinue, read_export
 from service.notes import NoteError, Signer, Verifier
 from service.settings import Settings, SettingsError
 from service.verify import Tampered
@@ -66,10 +67,10 @@ def _served() -> tuple[str, Iterator[dict[str, Any]]]:
 
 def _exported(file: Path) -> tuple[str, Iterator[dict[str, Any]]]:
     try:
-        lines = [json.loads(line) for line in file.read_text().splitlines()]
-        return str(lines[-1]["checkpoint"]), iter(lines[:-1])
-    except (OSError, ValueError, LookupError, TypeError):
-        raise CommandError(f"{file} is not an exported log.", "`expunge audit export FILE` writes one.") from None
+        head, lines = read_export(file)
+    except CannotContinue as error:
+        raise CommandError(str(error), "") from None
+    return head, iter(lines)
 
 
 def _verifier(settings: Settings, key: Path | None) -> Verifier:

@@ -20,7 +20,7 @@ from service.console import views
 from service.console.render import HEADERS, LoginNeeded, PageRoute, login_page, page
 from service.console.watch import AuditWatch
 from service.consumers import standing
-from service.context import Running, Service, session_of
+from service.context import Running, Service, require_writable, session_of
 from service.db import now
 from service.holds import drive_on
 from service.names import ModelName, RequestId
@@ -244,6 +244,7 @@ def _envelope(visit: Visit, request_id: str) -> str:
 def _check_form(visit: Visit, fields: dict[str, str], scope: Scope) -> None:
     visit.need(scope)
     _check_token(visit, fields)
+    require_writable(visit.service)
 
 
 def _check_token(visit: Visit, fields: dict[str, str]) -> None:

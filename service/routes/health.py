@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from service.backups import releases_missing, unconfirmed
 from service.context import Running, problems
 from service.db import Busy, now
 from service.problems import Problem
@@ -44,7 +45,11 @@ def readyz(service: Running) -> ReadyView:
         raise _not_ready("The schema is behind this release: run `expunge migrate`.")
     if state is SchemaState.AHEAD:
         raise _not_ready("The schema is ahead of this release: start the newer release.")
+    if releases_missing(service.database, service.settings.store):
+        raise _not_ready("The database is older than the store: run `expunge restore`.")
     with service.database.read() as session:
+        if unconfirmed(session) is not None:
+            raise _not_ready("A restored backup waits for `expunge restore --confirm`; until then only reading works.")
         workers = live_workers(session, service.settings.lease_seconds)
     if workers == 0:
         raise _not_ready("No worker is alive: start one with `expunge worker`.")

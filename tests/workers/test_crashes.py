@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -169,10 +170,11 @@ def test_files_of_a_worker_that_died_are_swept_and_the_heads_are_not(world: Worl
         die_at(world, point, lambda other: other.work(model_id))
         world.expire_lease(model_id)
     for store in (world.workshop.store, world.workshop.private):
-        for path in store.root.iterdir():
+        for path in filter(Path.is_file, store.root.iterdir()):
             os.utime(path, (0, 0))
     assert sweep_files(world.database, world.workshop.store, world.workshop.private) >= 2
-    assert {path.name for path in world.workshop.store.root.iterdir()} == {world.head(model_id).checkpoint}
+    names = {path.name for path in world.workshop.store.root.iterdir() if path.is_file()}
+    assert names == {world.head(model_id).checkpoint}
     assert {path.name for path in world.workshop.private.root.iterdir()} == {world.head(model_id).state}
 
 

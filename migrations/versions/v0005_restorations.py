@@ -1,0 +1,26 @@
+"""Restorations from a backup; extensions of deadlines."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+BIGINT = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+def upgrade() -> None:
+    op.create_table(
+        "restorations",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("started_at", BIGINT, nullable=False),
+        sa.Column("confirmed_at", BIGINT, nullable=True),
+        sa.Column("report", sa.JSON(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_restorations"),
+    )
+    op.add_column("deletion_requests", sa.Column("extended_at", BIGINT, nullable=True))
+    op.add_column("deletion_requests", sa.Column("first_due_at", BIGINT, nullable=True))

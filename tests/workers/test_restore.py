@@ -1,0 +1,277 @@
+"""A database restored from an old backup, while checkpoints, journal and the exported audit log are newer."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from service import backups, readmission
+from service.auth import authenticate, create_key, revoke_key
+from service.ledger import newest_head
+from service.notes import Signer
+from service.records import (
+    AuditEntry,
+    BudgetEntry,
+    DeletionRequest,
+    Forgotten,
+    Heartbeat,
+    Lineage,
+    Model,
+    Recollection,
+    Restoration,
+    Version,
+)
+from service.verify import verify
+from tests.workers.test_crashes import die_at
+from tests.workers.worlds import TENANT, World, open_world
+from workers import keeper, main
+from workers.outcomes import withhold
+from workers.restore import StillRunning, restore
+
+Snapshot = Callable[[World], World]
+
+
+@pytest.fixture
+def snapshot(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Snapshot]:
+    """Takes a backup of a world's database; the world that it gives has this database, and the files of the other."""
+    opened: list[World] = []
+
+    def take(world: World) -> World:
+        if world.database.dialect == "sqlite":
+            target = tmp_path / f"backup-{len(opened)}.db"
+            connection = sqlite3.connect(tmp_path / "expunge.db")
+            connection.execute("VACUUM INTO ?", (str(target),))
+            connection.close()
+            url = f"sqlite:///{target}"
+        else:
+            server = request.getfixturevalue("postgres_server")
+            name = f"backup_{tmp_path.name[-20:].lower().replace('-', '_')}_{len(opened)}"
+            world.database.engine.dispose()
+            server.execute(f'CREATE DATABASE "{name}" TEMPLATE "{world.database.engine.url.database}"')
+            request.addfinalizer(lambda: server.execute(f'DROP DATABASE "{name}" WITH (FORCE)'))
+            url = server.url(name)
+        opened.append(open_world(world.settings.model_copy(update={"database_url": url})))
+        return opened[-1]
+
+    yield take
+    for world in opened:
+        world.workshop.close()
+
+
+def signer(world: World) -> Signer:
+    return Signer.of(world.settings)
+
+
+def export(world: World) -> tuple[str, list[dict[str, Any]]]:
+    keeper.extend_log(world.database, signer(world))
+    with world.database.read() as session:
+        head = newest_head(session)
+        rows = session.scalars(
+            select(AuditEntry).where(AuditEntry.log_index.is_not(None)).order_by(AuditEntry.log_index)
+        )
+        assert head is not None
+        return head.note, [{"index": row.log_index, "leaf_hash": row.leaf_hash, "body": row.body} for row in rows]
+
+
+def state(world: World, model_id: str) -> dict[str, Any]:
+    """Everything that must not be rewound."""
+    lineage = world.lineage(model_id)
+    return {
+        "versions": [(v.number, v.id, v.status, v.checkpoint, v.parent_id) for v in world.versions(model_id)],
+        "spent": (lineage.spent, sum(row.charge for row in world.rows_of(BudgetEntry))),
+        "forgotten": sorted((row.lineage_id, row.position, row.version_id) for row in world.rows_of(Forgotten)),
+        "vectors": sorted(row.holder for row in world.rows_of(Recollection)),
+    }
+
+
+def requests(world: World) -> dict[str, tuple[str, int | None]]:
+    return {row.id: (row.status, row.completed_at) for row in world.rows_of(DeletionRequest)}
+
+
+def released(world: World, model_id: str, *people: str) -> list[str]:
+    ids = [world.delete(person) for person in people]
+    world.work(model_id)
+    return ids
+
+
+def confirmed(world: World) -> None:
+    with world.database.write() as session:
+        assert backups.confirm(session, TENANT) is not None
+        assert backups.confirm(session, TENANT) is None
+
+
+@pytest.mark.parametrize("with_log", [True, False])
+def test_what_was_released_since_the_backup_is_taken_up(world: World, snapshot: Snapshot, with_log: bool) -> None:
+    model_id = world.live(require="proved")
+    released(world, model_id, "p1")
+    keeper.extend_log(world.database, signer(world))
+    open_then = world.delete("p2")
+    old = snapshot(world)
+    world.work(model_id)
+    since = released(world, model_id, "p3", "p4")
+    lost = world.delete("p5")
+    log = export(world)
+    known = {key: value for key, value in requests(world).items() if key != lost}
+    assert backups.releases_missing(old.database, old.settings.store) == 2
+    assert state(old, model_id) != state(world, model_id)
+
+    report = restore(old.workshop, signer(old), [log] if with_log else [])
+
+    assert state(old, model_id) == state(world, model_id)
+    assert requests(old) == known
+    assert backups.releases_missing(old.database, old.settings.store) == 0
+    assert (report.versions, sorted(report.requests)) == (["m/3", "m/4"], sorted(since))
+    assert open_then not in report.requests and report.retired == report.forgotten_again == []
+    assert report.requests_lost == ([lost] if with_log else [])
+    assert report.unknown_from is not None and report.unknown_from < report.unknown_until
+    assert "p5" not in repr(report) and (report.log_entries is None) is (not with_log)
+
+
+def test_the_log_goes_on_where_it_was_and_contradicts_no_signed_head(world: World, snapshot: Snapshot) -> None:
+    model_id = world.live(require="proved")
+    keeper.extend_log(world.database, signer(world))
+    old = snapshot(world)
+    released(world, model_id, "p1")
+    log = export(world)
+    restore(old.workshop, signer(old), [log])
+    confirmed(old)
+    released(old, model_id, "p2")
+    head, lines = export(old)
+    assert verify(lines, head, signer(old).verifier, [log[0]]).size > len(log[1])
+    assert old.kinds().count("version.published") == 3 and "version.restored" not in old.kinds()
+
+
+def test_nothing_is_claimed_and_nothing_kept_until_the_operator_confirms(world: World, snapshot: Snapshot) -> None:
+    model_id = world.live(require="proved")
+    waiting = world.delete("p1")
+    old = snapshot(world)
+    restore(old.workshop, signer(old), [])
+    for _ in range(2):
+        old.work(model_id)
+        assert old.task(waiting).status == "queued" and len(old.versions(model_id)) == 1
+    report = restore(old.workshop, signer(old), [])
+    assert report.versions == [] and old.count(Restoration) == 1, "repeated, it is one restoration"
+    confirmed(old)
+    old.work(model_id)
+    assert old.request(waiting).status == "completed" and len(old.versions(model_id)) == 2
+
+
+def test_what_the_log_tells_is_done_again_and_what_it_cannot_do_is_named(world: World, snapshot: Snapshot) -> None:
+    model_id = world.live(require="proved")
+    (gone,) = released(world, model_id, "p1")
+    keep, stolen = ("audit:read", "models:read")
+    with world.database.write() as session:
+        keys = {name: create_key(session, world.workshop.pepper, label=name, scopes=[name]) for name in (keep, stolen)}
+    old = snapshot(world)
+    with world.database.write() as session:
+        readmission.lift(session, session.get_one(DeletionRequest, gone), "deleted by mistake")
+        revoke_key(session, keys[stolen].id)
+    from service import holds  # noqa: PLC0415
+
+    with world.database.write() as session:
+        hold = holds.place(session, world.workshop.pepper, TENANT, subject_id="p7", sample_id=None, reason="court").id
+    report = restore(old.workshop, signer(old), [export(world)])
+    assert report.holds_lost == [hold]
+    assert sorted(each.split()[0] for each in report.reapplied) == ["key.revoked", "tombstone.lifted"]
+    with old.database.read() as session:
+        assert authenticate(session, old.workshop.pepper, keys[stolen].secret) is None
+        assert authenticate(session, old.workshop.pepper, keys[keep].secret) is not None
+    confirmed(old)
+
+
+def test_a_lineage_that_the_backup_does_not_hold_is_not_served_and_says_so(world: World, snapshot: Snapshot) -> None:
+    model_id = world.live(require="proved")
+    old = snapshot(world)
+    later = world.live(name="later")
+    with world.database.write() as session:
+        session.get_one(Lineage, world.lineage(model_id).id).spent = world.lineage(model_id).budget or 0
+        session.get_one(Model, model_id).status = "exhausted"
+    world.delete("p1")
+    world.work(model_id)
+    assert [version.lineage_id for version in world.versions(model_id)][-1] != old.lineage(model_id).id
+    report = restore(old.workshop, signer(old), [])
+    model = old.model(model_id)
+    assert (model.status, [v.status for v in old.versions(model_id)]) == ("retired", ["retired"])
+    assert "another name" in (model.reason or "") and sorted(report.retired) == ["later", "m"]
+    assert backups.releases_missing(old.database, old.settings.store) == 0
+    assert world.model(later).name == "later"
+
+
+def test_a_draw_that_was_withheld_and_a_release_that_never_committed_count_as_spent(
+    world: World, snapshot: Snapshot
+) -> None:
+    model_id = world.live(require="proved")
+    charge = world.lineage(model_id).charge
+    old = snapshot(world)
+    world.delete("p1")
+    job = world.claim(model_id)
+    withhold(world.workshop, job, charge, {}, "utility_gate")  # type: ignore[arg-type]
+    world.workshop.database.close()
+    world.workshop.keys.close()
+    world.expire_lease(model_id)
+    die_at(world, "publish-inside-commit", lambda other: other.work(model_id))
+    committed = len(world.versions(model_id)) == 2
+    report = restore(old.workshop, signer(old), [])
+    assert old.lineage(model_id).spent == 2 * charge == sum(row.charge for row in old.rows_of(BudgetEntry))
+    assert report.spent == {str(old.lineage(model_id).id): 2 * charge}
+    assert len(old.versions(model_id)) == 1 or committed
+    if not committed:
+        assert not list(old.workshop.journal.root.glob("*.draft")), "set aside"
+
+
+def test_a_restore_waits_until_workers_and_keeper_are_stopped(world: World) -> None:
+    world.pulse().beat()
+    with pytest.raises(StillRunning, match="stop workers"):
+        restore(world.workshop, signer(world), [])
+    with world.database.write() as session:
+        session.get_one(Heartbeat, world.workshop.owner).beat_at = 1
+    restore(world.workshop, signer(world), [])
+
+
+def test_a_worker_does_not_start_on_a_database_older_than_its_store(
+    world: World, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model_id = world.live(require="proved")
+    old = snapshot(world)
+    released(world, model_id, "p1")
+    for kind in ("worker", "keeper"):
+        with older(old, monkeypatch):
+            assert main.main([kind]) == 1
+        assert "expunge restore" in capsys.readouterr().err
+
+
+@contextmanager
+def older(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        for name in ("home", "database_url"):
+            patch.setenv(f"EXPUNGE_{name.upper()}", str(getattr(world.settings, name)))
+        yield
+
+
+def test_the_journal_names_nobody_and_is_sealed(world: World) -> None:
+    model_id = world.live(require="proved")
+    (request,) = released(world, model_id, "p1")
+    digest = world.request(request).subject_digest or ""
+    files = list(world.workshop.journal.root.iterdir())
+    assert len(files) == 2 and {path.suffix for path in files} == {".release"}
+    assert not any(digest.encode() in path.read_bytes() or request.encode() in path.read_bytes() for path in files)
+    assert {entry.version["id"] for entry in world.workshop.journal.entries() if entry.version} == {
+        row.id for row in world.rows_of(Version)
+    }
+
+
+def test_vectors_of_weights_that_a_repair_has_left_behind_are_never_used(world: World, snapshot: Snapshot) -> None:
+    model_id = world.live("steps", options={"repair_epochs": 1}, threshold=10.0)
+    old = snapshot(world)
+    released(world, model_id, "p1")
+    restore(old.workshop, signer(old), [])
+    confirmed(old)
+    assert old.count(Recollection) == 0
+    (later,) = released(old, model_id, "p2")
+    assert (old.request(later).status, old.request(later).reason) == ("held", "vectors_missing")
