@@ -15,8 +15,8 @@ from random import Random
 
 from drills.deaths import DEATHS
 from drills.invariants import Broken, counted
-from drills.result import Result
 from drills.places import open_place, stack_of
+from drills.result import Result
 
 TIMES = 20
 STACKS = ("sqlite", "postgresql")
