@@ -143,7 +143,9 @@ def running(home: Path, recipes: Path, **settings: str) -> Iterator[Stack]:
     variables = {f"EXPUNGE_{name}": value for name, value in ours.items()}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
     # two cores are shared by everything here; several threads per process only get in each other's way
-    environment |= variables | {"OMP_NUM_THREADS": "1"}
+    # whatever they leave in a temporary folder is theirs, and is searched with the rest
+    (temporary := home / "tmp").mkdir(parents=True, exist_ok=True)
+    environment |= variables | {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)}
     values: dict[str, Any] = {name.lower(): value for name, value in ours.items()}
     chosen = Settings(**values)
     prepare(chosen).close()

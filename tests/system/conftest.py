@@ -15,7 +15,7 @@ from tests.servers import Postgres, Redis
 
 ROOT = Path(__file__).parents[2]
 BACKENDS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("sqlite", "postgres")]
-SETTINGS = {"SWEEP_SECONDS": "0.3", "LEASE_SECONDS": "5", "GRACE_SECONDS": "0.5"}
+SETTINGS = {"SWEEP_SECONDS": "0.3", "LEASE_SECONDS": "5", "GRACE_SECONDS": "0.5", "WEBHOOK_LOOPBACK": "true"}
 """short, so that a test need not wait for what the keeper does by and by"""
 
 
