@@ -26,7 +26,7 @@ DEATHS = (None, "worker-after-commit", "worker-after-erasure")
 """a worker that dies there leaves the destruction of the key to the keeper"""
 
 
-def run(seed: int, scale: float) -> Result:
+def run(_: int, scale: float) -> Result:
     cases, found, worst = 0, [], 0.0
     deaths = DEATHS if scale >= 1 else DEATHS[: max(1, round(len(DEATHS) * scale))]
     for kind in KINDS:
