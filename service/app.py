@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 
 from service import problems
 from service.bodies import Bodies
@@ -16,8 +14,9 @@ from service.console import pages as console
 from service.context import Service
 from service.db import Database
 from service.identity import Pepper
-from service.limits import Limiter
+from service.limits import Limiter, Quotas
 from service.logs import configure
+from service.openapi import document, operation_id
 from service.queue import publisher
 from service.routes import (
     audit,
@@ -35,17 +34,6 @@ from service.routes import (
     webhooks,
 )
 from service.settings import API_SECRETS, Settings, ensure_secrets
-
-_PROBLEM_SCHEMA = {
-    "type": "object",
-    "description": "RFC 9457. Nothing in it repeats what the client sent.",
-    "required": ["type", "title", "status", "detail", "instance", "code", "errors"],
-    "properties": {
-        **{name: {"type": "string"} for name in ("type", "title", "detail", "instance", "code")},
-        "status": {"type": "integer"},
-        "errors": {"type": "array", "items": {"type": "object", "additionalProperties": {"type": "string"}}},
-    },
-}
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -66,7 +54,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         yield
         service.database.close()
 
-    app = FastAPI(title="Expunge", version=software_version(), lifespan=lifespan, redoc_url=None)
+    app = FastAPI(
+        title="Expunge",
+        version=software_version(),
+        lifespan=lifespan,
+        redoc_url=None,
+        generate_unique_id_function=operation_id,
+    )
     app.state.service = service
     problems.install(app)
     for room in (
@@ -87,8 +81,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         app.include_router(room.router)
     console.install(app, service)
     app.add_middleware(Bodies, max_bytes=settings.max_body_bytes)
+    app.add_middleware(Quotas)
     app.add_middleware(problems.Unexpected)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    app.openapi = lambda: document(app, settings.idempotency_seconds)  # type: ignore[method-assign]
     return app
 
 
@@ -98,11 +93,3 @@ def software_version() -> str:
         return version("expunge")
     except PackageNotFoundError:
         return "0"
-
-
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    if app.openapi_schema is None:
-        app.openapi_schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        schemas = app.openapi_schema.setdefault("components", {}).setdefault("schemas", {})
-        schemas["Problem"] = _PROBLEM_SCHEMA
-    return app.openapi_schema

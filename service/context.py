@@ -14,6 +14,7 @@ from service.backups import unconfirmed
 from service.db import Database
 from service.identity import Pepper
 from service.limits import Limiter
+from service.openapi import answer, problem
 from service.problems import Problem
 from service.sessions import COOKIE, open_session
 from service.settings import Settings
@@ -69,7 +70,7 @@ def holding(*scopes: Scope) -> Callable[..., Caller]:
         if found is None:
             challenge = {"WWW-Authenticate": _CHALLENGE["WWW-Authenticate"] + ', error="invalid_token"'}
             raise Problem(401, "key_invalid", "The API key is unknown, expired or revoked.", headers=challenge)
-        _within_limits(service, found)
+        _within_limits(service, request, found)
         permitted = _permitted(found, scopes)
         if request.method not in _READING:
             require_writable(service)
@@ -114,9 +115,10 @@ def require_writable(service: Service) -> None:
     raise Problem(503, "read_only", detail, headers={"Retry-After": "60"})
 
 
-def _within_limits(service: Service, found: Caller) -> None:
+def _within_limits(service: Service, request: Request, found: Caller) -> None:
     """Count the call. Raises Problem (429) where the key has called too often."""
     wait = service.limiter.wait_of(found.key_id)
+    request.state.quota = service.limiter.headers(found.key_id)
     if wait:
         raise Problem(429, "too_many_calls", "This key calls too often.", headers={"Retry-After": str(wait)})
 
@@ -132,5 +134,10 @@ def _permitted(found: Caller, scopes: Collection[Scope]) -> Caller:
 
 def problems(*codes: int) -> dict[int | str, dict[str, Any]]:
     """The problem answers of a route, for its OpenAPI description. Every route may answer 401, 403, 422, 429, 503."""
-    content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {code: {"description": "Problem", "content": content} for code in sorted({401, 403, 422, 429, 503, *codes})}
+    return {code: problem() for code in sorted({401, 403, 422, 429, 503, *codes})}
+
+
+def reading(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """The answers of a route that shows one resource under its ETag."""
+    same = {304: {"description": "Not modified"} | answer(304, "ETag")[304]}
+    return problems(*codes) | answer(200, "ETag") | same

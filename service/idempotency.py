@@ -15,7 +15,8 @@ from service.auth import Caller
 from service.ledger import recorded_at
 from service.records import IdempotencyKey
 
-_KEY = re.compile(r'"([\x20-\x21\x23-\x5b\x5d-\x7e]{1,255})"|([\x21\x23-\x5b\x5d-\x7e]{1,255})')
+PATTERN = r'^("[\x20-\x21\x23-\x5b\x5d-\x7e]{1,255}"|[\x21\x23-\x5b\x5d-\x7e]{1,255})$'
+_KEY = re.compile(PATTERN.replace("$", r"\Z"))
 
 
 class KeyRefused(Exception):
@@ -61,7 +62,7 @@ def read_key(lines: Sequence[str] | None) -> str:
     shape = _KEY.fullmatch(lines[0].strip()) if len(lines) == 1 else None
     if shape is None:
         raise KeyRefused(400, "invalid", "Idempotency-Key must be one string of 1 to 255 printable ASCII characters.")
-    return shape[1] or shape[2]
+    return shape[1].removeprefix('"').removesuffix('"')
 
 
 def begin(session: Session, use: Use) -> Stored | None:

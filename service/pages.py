@@ -1,43 +1,36 @@
-"""Pages of a list: an opaque cursor says after which row the next page begins."""
+"""Pages of a list: a cursor, to be handed back as it came, says after which row the next page begins."""
 
 from __future__ import annotations
 
-import base64
-import json
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 from urllib.parse import urlencode
 
 from fastapi import Query, Request, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
-from service.problems import Problem
+from service.names import MODEL_NAME
 
+LONGEST_PAGE = 200
+_WHAT = "next_cursor of the page before"
 Item = TypeVar("Item")
-Limit = Annotated[int, Query(ge=1, le=200, description="rows on a page")]
-Cursor = Annotated[str | None, Query(max_length=200, description="next_cursor of the page before")]
+Limit = Annotated[int, Query(ge=1, le=LONGEST_PAGE, description="rows on a page")]
+NumberCursor = Annotated[str | None, Query(pattern=r"^(0|[1-9][0-9]{0,17})$", max_length=18, description=_WHAT)]
+NameCursor = Annotated[str | None, Query(pattern=MODEL_NAME, max_length=63, description=_WHAT)]
+MomentCursor = Annotated[
+    str | None, Query(pattern=r"^[0-9]{1,18}\.(msg_)?[0-9a-f]{32}$", max_length=55, description=_WHAT)
+]
 
 
 class Page(BaseModel, Generic[Item]):
-    data: list[Item]
+    data: list[Item] = Field(max_length=LONGEST_PAGE)
     next_cursor: str | None
     has_more: bool
 
 
-def encode(*place: int | str) -> str:
-    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
-
-
-def decode(cursor: str, *kinds: type) -> list[Any]:
-    """The place in a cursor. Raises Problem (400) for one that we did not make."""
-    try:
-        place = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except ValueError:
-        place = None
-    if not isinstance(place, list) or [type(part) for part in place] != list(kinds):
-        raise Problem(400, "invalid_cursor", "Take the cursor from next_cursor of the page before.")
-    if any(isinstance(part, int) and not 0 <= part < 2**63 for part in place):
-        raise Problem(400, "invalid_cursor", "Take the cursor from next_cursor of the page before.")
-    return place
+def after(cursor: str) -> tuple[int, str]:
+    """The moment and the id of the row in a MomentCursor."""
+    moment, _, name = cursor.partition(".")
+    return int(moment), name
 
 
 def link(request: Request, response: Response, next_cursor: str | None) -> None:

@@ -15,15 +15,14 @@ from service import tree
 from service.auth import Caller, Scope
 from service.context import Running, holding, problems
 from service.ledger import newest_head, nodes
-from service.names import Moment
-from service.pages import Cursor, Limit, Page, decode, encode, link
+from service.names import LARGEST_NUMBER, Moment
+from service.pages import Limit, NumberCursor, Page, link
 from service.problems import Problem, not_found
 from service.records import AuditEntry, TreeHead
 
 router = APIRouter(tags=["audit log"])
 Reader = Annotated[Caller, Depends(holding(Scope.AUDIT_READ))]
 LeafHash = Annotated[str, Query(pattern=r"^([0-9a-f]{64}|0|[1-9][0-9]{0,17})$", description="an index or a leaf hash")]
-Size = Annotated[int | None, Query(ge=1, lt=2**63)]
 
 
 class EntryView(BaseModel):
@@ -56,16 +55,22 @@ class ConsistencyView(BaseModel):
     checkpoint: str
 
 
-@router.get("/v1/audit-log", response_model=Page[EntryView], responses=problems(400), summary="Entries in log order")
+@router.get("/v1/audit-log", response_model=Page[EntryView], responses=problems(), summary="Entries in log order")
 def index(
-    *, request: Request, response: Response, service: Running, caller: Reader, cursor: Cursor = None, limit: Limit = 50
+    *,
+    request: Request,
+    response: Response,
+    service: Running,
+    caller: Reader,
+    cursor: NumberCursor = None,
+    limit: Limit = 50,
 ) -> Page[EntryView]:
-    after = -1 if cursor is None else decode(cursor, int)[0]
+    after = -1 if cursor is None else int(cursor)
     rows = select(AuditEntry).where(AuditEntry.log_index > after).order_by(AuditEntry.log_index).limit(limit + 1)
     with service.database.read() as session:
         found = session.scalars(rows).all()
     data = [_view(entry, caller.tenant_id) for entry in found[:limit]]
-    next_cursor = encode(data[-1].index) if len(found) > limit else None
+    next_cursor = str(data[-1].index) if len(found) > limit else None
     link(request, response, next_cursor)
     return Page(data=data, next_cursor=next_cursor, has_more=next_cursor is not None)
 
@@ -101,7 +106,7 @@ def proof(leaf: LeafHash, service: Running, caller: Reader) -> InclusionView:  #
 def consistency(
     service: Running,
     caller: Reader,  # noqa: ARG001
-    old_size: Annotated[int, Query(ge=1, lt=2**63)],
+    old_size: Annotated[int, Query(ge=1, le=LARGEST_NUMBER)],
 ) -> ConsistencyView:
     with service.database.read() as session:
         head = _head(session)

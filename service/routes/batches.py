@@ -71,10 +71,10 @@ class EstimateView(BaseModel):
     _BATCH,
     status_code=207,
     response_model=BatchView,
-    responses=problems(400, 409, 413, 415),
+    responses=problems(400, 409),
     summary="Forget many people",
 )
-def create(batch: Batch, service: Running, caller: Writer, idempotency_key: KeyHeader = None) -> Response:
+def create_batch(batch: Batch, service: Running, caller: Writer, idempotency_key: KeyHeader = None) -> Response:
     """One transaction: the items that are accepted are accepted together. A malformed item refuses the whole call."""
     use = key_use(service, caller, idempotency_key, _BATCH, batch)
     for order in batch.requests:
@@ -98,10 +98,10 @@ def create(batch: Batch, service: Running, caller: Writer, idempotency_key: KeyH
 @router.post(
     "/v1/deletion-requests/estimate",
     response_model=EstimateView,
-    responses=problems(413, 415),
+    responses=problems(),
     summary="What a request would cost",
 )
-def show(order: DeletionOrder, service: Running, caller: Reader) -> EstimateView:
+def estimate_cost(order: DeletionOrder, service: Running, caller: Reader) -> EstimateView:
     check_length(order, service.settings.max_sample_ids)
     with service.database.read() as session:
         try:

@@ -11,8 +11,8 @@ from sqlalchemy import select
 from service.auth import Caller, Scope
 from service.consumers import report, standing
 from service.context import Running, holding, problems
-from service.names import ModelName
-from service.problems import Problem, not_found
+from service.names import LARGEST_NUMBER, WHOLE, ModelName
+from service.problems import Problem
 from service.records import Version
 from service.routes.models import find as find_model
 
@@ -25,7 +25,9 @@ _PATH = "/v1/models/{name}/consumers"
 class Report(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    version: int = Field(strict=True, ge=1, lt=2**63, description="the version that is served now")
+    version: Annotated[
+        int, Field(strict=True, ge=1, le=LARGEST_NUMBER, description="the version that is served now"), WHOLE
+    ]
 
 
 class ConsumerView(BaseModel):
@@ -41,7 +43,7 @@ class ConsumersView(BaseModel):
 @router.put(
     _PATH + "/{consumer_id}",
     response_model=ConsumerView,
-    responses=problems(404, 409, 413, 415),
+    responses=problems(404),
     summary="Report what you serve",
 )
 def put(name: ModelName, consumer_id: ModelName, body: Report, service: Running, caller: Downloader) -> ConsumerView:
@@ -64,6 +66,5 @@ def index(name: ModelName, service: Running, caller: Reader) -> ConsumersView:
     with service.database.read() as session:
         model = find_model(session, caller.tenant_id, name)
         head = session.get(Version, model.head_id) if model.head_id else None
-        if head is None:
-            raise not_found("version")
-        return ConsumersView(data=[ConsumerView(**each) for each in standing(session, model, head)])
+        found = standing(session, model, head) if head else []
+    return ConsumersView(data=[ConsumerView(**each) for each in found])

@@ -7,20 +7,22 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
 from service import idempotency
 from service.auth import Caller, Scope
 from service.cancellation import TooLate, cancel
-from service.context import Running, Service, holding, problems
+from service.conditions import IfMatch, IfNoneMatch, changed, require, shown
+from service.context import Running, Service, holding, problems, reading
 from service.crash import crash_point
 from service.identity import digest
 from service.intake import Accepted, Order, ReceivedInFuture, UnknownModels, accept, opening
 from service.ledger import canonical
-from service.names import ModelName, Moment, PersonalId, RequestId, When
-from service.pages import Cursor, Limit, Page, decode, encode, link
+from service.names import ModelName, Moment, PersonalId, RequestId, When, one_of
+from service.openapi import answer
+from service.pages import Limit, MomentCursor, Page, after, link
 from service.problems import Problem, not_found
 from service.records import DeletionRequest, Model, Task, Version
 from service.requests import Regulation, Status
@@ -28,15 +30,21 @@ from service.requests import Regulation, Status
 router = APIRouter(tags=["deletion requests"])
 Writer = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]
 Reader = Annotated[Caller, Depends(holding(Scope.DELETIONS_READ))]
-KeyHeader = Annotated[list[str] | None, Header(description="one new random value for each new request")]
+KeyHeader = Annotated[
+    list[str] | None,
+    Header(alias="Idempotency-Key"),
+    WithJsonSchema({"type": "string", "pattern": idempotency.PATTERN, "maxLength": 257}),
+]
 _PATH = "/v1/deletion-requests"
+ITEM = _PATH + "/{request_id:digest}"
+"""so that the fixed addresses beside it, as /batch, are not taken for ids"""
 _POLL_SECONDS = 2
 
 
 class DeletionOrder(BaseModel):
     """Whom to forget: a data subject, or single samples."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra=one_of(subject_id="string", sample_ids="array"))
 
     subject_id: PersonalId | None = None
     sample_ids: list[PersonalId] | None = Field(default=None, min_length=1)
@@ -92,7 +100,7 @@ class AcceptedView(DeletionRequestView):
     _PATH,
     status_code=202,
     response_model=AcceptedView,
-    responses=problems(400, 409, 413, 415),
+    responses=problems(400, 409) | answer(202, "Location", "Retry-After"),
     summary="Forget a person",
 )
 def create(
@@ -125,7 +133,7 @@ def create(
 @router.get(
     _PATH,
     response_model=Page[DeletionRequestView],
-    responses=problems(400),
+    responses=problems(),
     summary="List deletion requests, newest first",
 )
 def index(
@@ -136,7 +144,7 @@ def index(
     caller: Reader,
     status: Annotated[Status | None, Query()] = None,
     model: Annotated[ModelName | None, Query()] = None,
-    cursor: Cursor = None,
+    cursor: MomentCursor = None,
     limit: Limit = 50,
 ) -> Page[DeletionRequestView]:
     rows = select(DeletionRequest).where(DeletionRequest.tenant_id == caller.tenant_id)
@@ -149,42 +157,45 @@ def index(
         )
     if cursor is not None:
         place = tuple_(DeletionRequest.created_at, DeletionRequest.id)
-        rows = rows.where(place < tuple(decode(cursor, int, str)))
+        rows = rows.where(place < after(cursor))
     rows = rows.order_by(DeletionRequest.created_at.desc(), DeletionRequest.id.desc()).limit(limit + 1)
     with service.database.read() as session:
         found = session.scalars(rows).all()
         data = views(session, found[:limit])
-    next_cursor = encode(found[limit - 1].created_at, found[limit - 1].id) if len(found) > limit else None
+    next_cursor = f"{found[limit - 1].created_at}.{found[limit - 1].id}" if len(found) > limit else None
     link(request, response, next_cursor)
     return Page(data=data, next_cursor=next_cursor, has_more=next_cursor is not None)
 
 
-@router.get(
-    _PATH + "/{request_id}", response_model=DeletionRequestView, responses=problems(404), summary="Show a request"
-)
-def show(request_id: RequestId, service: Running, caller: Reader, response: Response) -> DeletionRequestView:
+@router.get(ITEM, response_model=DeletionRequestView, responses=reading(404), summary="Show a request")
+def show(
+    request_id: RequestId, service: Running, caller: Reader, response: Response, if_none_match: IfNoneMatch = None
+) -> DeletionRequestView:
     with service.database.read() as session:
         view = views(session, [find(session, caller.tenant_id, request_id)])[0]
     if view.status in (Status.QUEUED, Status.RUNNING):
         response.headers["Retry-After"] = str(_POLL_SECONDS)
-    return view
+    return shown(view, response, if_none_match)
 
 
 @router.delete(
-    _PATH + "/{request_id}",
+    ITEM,
     response_model=DeletionRequestView,
-    responses=problems(404, 409),
+    responses=problems(404, 409, 412) | answer(200, "ETag"),
     summary="Cancel a request inside its cancel window",
 )
-def withdraw(request_id: RequestId, service: Running, caller: Writer) -> DeletionRequestView:
+def withdraw(
+    request_id: RequestId, service: Running, caller: Writer, response: Response, if_match: IfMatch = None
+) -> DeletionRequestView:
     with service.database.write() as session:
         row = find(session, caller.tenant_id, request_id)
+        require(views(session, [row])[0], if_match)
         try:
             cancel(session, row)
         except TooLate:
             detail = "The cancel window is over or a worker has begun; the request will be carried out."
             raise Problem(409, "not_cancellable", detail) from None
-        return views(session, [row])[0]
+        return changed(views(session, [row])[0], response)
 
 
 def find(session: Session, tenant_id: str, request_id: str) -> DeletionRequest:

@@ -16,6 +16,7 @@ from service import events
 from service.auth import Caller, Scope
 from service.context import Running, Service, problems, watching
 from service.db import Busy
+from service.names import LARGEST_NUMBER
 
 router = APIRouter(tags=["events"])
 _ROOMS = {Scope.DELETIONS_READ: "request", Scope.MODELS_READ: "version"}
@@ -23,7 +24,22 @@ Follower = Annotated[Caller, Depends(watching(*_ROOMS))]
 _POLL_SECONDS = 1.0
 _SILENCE_SECONDS = 15.0
 _STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"description": "text/event-stream", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+    200: {
+        "description": "server-sent events",
+        "content": {
+            "text/event-stream": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "id": {"type": "string", "pattern": "^[0-9]+$", "description": "for Last-Event-ID"},
+                        "event": {"type": "string", "pattern": "^(request|version)[.][a-z_]+$"},
+                        "data": {"type": "string", "contentMediaType": "application/json"},
+                        "retry": {"type": "integer"},
+                    },
+                }
+            }
+        },
+    }
 }
 
 
@@ -34,7 +50,7 @@ def follow(
     service: Running,
     caller: Follower,
     last_event_id: Annotated[
-        int | None, Header(ge=-1, lt=2**63, description="the last id seen; -1: from the beginning")
+        int | None, Header(ge=-1, le=LARGEST_NUMBER, description="the last id seen; -1: from the beginning")
     ] = None,
     seconds: Annotated[float, Query(ge=0, le=3600, description="then the stream ends and the client comes back")] = 300,
 ) -> StreamingResponse:

@@ -7,12 +7,15 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
 from sqlalchemy import select, tuple_
+from sqlalchemy.orm import Session
 
 from service.auth import Caller, Scope
-from service.context import Running, holding, problems
+from service.conditions import IfMatch, IfNoneMatch, changed, require, shown
+from service.context import Running, holding, problems, reading
 from service.holds import AlreadyForgotten, drive_on, lift, place
-from service.names import Moment, PersonalId, RequestId
-from service.pages import Cursor, Limit, Page, decode, encode, link
+from service.names import Moment, PersonalId, RequestId, one_of
+from service.openapi import answer
+from service.pages import Limit, MomentCursor, Page, after, link
 from service.problems import Problem, not_found
 from service.records import Hold
 from service.requests import Status
@@ -27,7 +30,7 @@ _PATH = "/v1/holds"
 class HoldOrder(BaseModel):
     """What must be kept: a subject's data, or one sample. The reason must not name anybody."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra=one_of(subject_id="string", sample_id="string"))
 
     subject_id: PersonalId | None = None
     sample_id: PersonalId | None = None
@@ -50,7 +53,11 @@ class HoldView(BaseModel):
 
 
 @router.post(
-    _PATH, status_code=201, response_model=HoldView, responses=problems(409, 413, 415), summary="Place a legal hold"
+    _PATH,
+    status_code=201,
+    response_model=HoldView,
+    responses=problems(409) | answer(201, "Location", "ETag"),
+    summary="Place a legal hold",
 )
 def create(body: HoldOrder, service: Running, caller: Admin, response: Response) -> HoldView:
     with service.database.write() as session:
@@ -68,51 +75,81 @@ def create(body: HoldOrder, service: Running, caller: Admin, response: Response)
             raise Problem(409, "already_forgotten", f"Forgotten already, in {where}; nothing can be held.") from None
         view = _view(hold)
     response.headers["Location"] = f"{_PATH}/{view.id}"
-    return view
+    return changed(view, response)
 
 
-@router.get(_PATH, response_model=Page[HoldView], responses=problems(400), summary="List holds, newest first")
+@router.get(_PATH, response_model=Page[HoldView], responses=problems(), summary="List holds, newest first")
 def index(
-    *, request: Request, response: Response, service: Running, caller: Admin, cursor: Cursor = None, limit: Limit = 50
+    *,
+    request: Request,
+    response: Response,
+    service: Running,
+    caller: Admin,
+    cursor: MomentCursor = None,
+    limit: Limit = 50,
 ) -> Page[HoldView]:
     rows = select(Hold).where(Hold.tenant_id == caller.tenant_id)
     if cursor is not None:
-        rows = rows.where(tuple_(Hold.created_at, Hold.id) < tuple(decode(cursor, int, str)))
+        rows = rows.where(tuple_(Hold.created_at, Hold.id) < after(cursor))
     with service.database.read() as session:
         found = session.scalars(rows.order_by(Hold.created_at.desc(), Hold.id.desc()).limit(limit + 1)).all()
-    next_cursor = encode(found[limit - 1].created_at, found[limit - 1].id) if len(found) > limit else None
+    next_cursor = f"{found[limit - 1].created_at}.{found[limit - 1].id}" if len(found) > limit else None
     link(request, response, next_cursor)
     data = [_view(hold) for hold in found[:limit]]
     return Page(data=data, next_cursor=next_cursor, has_more=next_cursor is not None)
 
 
-@router.delete(_PATH + "/{hold_id}", response_model=HoldView, responses=problems(404), summary="Release a hold")
-def release(hold_id: RequestId, service: Running, caller: Admin) -> HoldView:
+@router.get(_PATH + "/{hold_id}", response_model=HoldView, responses=reading(404), summary="Show a hold")
+def show(
+    hold_id: RequestId, service: Running, caller: Admin, response: Response, if_none_match: IfNoneMatch = None
+) -> HoldView:
+    with service.database.read() as session:
+        return shown(_view(_find(session, caller.tenant_id, hold_id)), response, if_none_match)
+
+
+@router.delete(
+    _PATH + "/{hold_id}",
+    response_model=HoldView,
+    responses=problems(404, 412) | answer(200, "ETag"),
+    summary="Release a hold",
+)
+def release(
+    hold_id: RequestId, service: Running, caller: Admin, response: Response, if_match: IfMatch = None
+) -> HoldView:
     with service.database.write() as session:
-        hold = session.get(Hold, hold_id, with_for_update=True)
-        if hold is None or hold.tenant_id != caller.tenant_id:
-            raise not_found("hold")
+        hold = _find(session, caller.tenant_id, hold_id, lock=True)
+        require(_view(hold), if_match)
         nudges = lift(session, hold)
         view = _view(hold)
     service.nudge(nudges)
-    return view
+    return changed(view, response)
 
 
 @router.post(
     "/v1/deletion-requests/{request_id}/release",
     response_model=DeletionRequestView,
-    responses=problems(404, 409),
+    responses=problems(404, 409, 412) | answer(200, "ETag"),
     summary="Drive a held request on",
 )
-def release_request(request_id: RequestId, service: Running, caller: Admin) -> DeletionRequestView:
+def release_request(
+    request_id: RequestId, service: Running, caller: Admin, response: Response, if_match: IfMatch = None
+) -> DeletionRequestView:
     with service.database.write() as session:
         request = find(session, caller.tenant_id, request_id)
+        require(views(session, [request])[0], if_match)
         if request.status != Status.HELD:
             raise Problem(409, "not_held", "Only a held request can be released.")
         nudges = drive_on(session, request)
         view = views(session, [request])[0]
     service.nudge(nudges)
-    return view
+    return changed(view, response)
+
+
+def _find(session: Session, tenant_id: str, hold_id: str, *, lock: bool = False) -> Hold:
+    hold = session.get(Hold, hold_id, with_for_update=lock)
+    if hold is None or hold.tenant_id != tenant_id:
+        raise not_found("hold")
+    return hold
 
 
 def _view(hold: Hold) -> HoldView:

@@ -6,12 +6,15 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from sqlalchemy.orm import Session
 
 from service.auth import Caller, Scope, create_key, list_keys, revoke_key
-from service.context import Running, holding, problems
+from service.conditions import IfMatch, IfNoneMatch, changed, require, shown
+from service.context import Running, holding, problems, reading
 from service.db import now
 from service.moments import moment
 from service.names import Moment, RequestId, When
+from service.openapi import answer
 from service.problems import Problem, not_found
 from service.records import ApiKey
 
@@ -49,7 +52,13 @@ class KeysView(BaseModel):
     data: list[KeyView]
 
 
-@router.post(_PATH, status_code=201, response_model=NewKeyView, responses=problems(413, 415), summary="Make a key")
+@router.post(
+    _PATH,
+    status_code=201,
+    response_model=NewKeyView,
+    responses=problems() | answer(201, "Location", "Cache-Control"),
+    summary="Make a key",
+)
 def create(body: KeyOrder, service: Running, caller: Admin, response: Response) -> NewKeyView:
     if not caller.scopes.issuperset(body.scopes):
         raise Problem(403, "scope_exceeded", "A key can only grant scopes that it holds itself.")
@@ -57,7 +66,7 @@ def create(body: KeyOrder, service: Running, caller: Admin, response: Response) 
     with service.database.write() as session:
         if ends is not None and ends <= now(session):
             fault = [{"pointer": "/expires_at", "detail": "must lie in the future"}]
-            raise Problem(422, "invalid_request", "The key would have expired already.", fault)
+            raise Problem(422, "expired_already", "The key would have expired already.", fault)
         made = create_key(
             session, service.pepper, label=body.label, scopes=body.scopes, tenant_id=caller.tenant_id, expires_at=ends
         )
@@ -73,14 +82,33 @@ def index(service: Running, caller: Admin) -> KeysView:
         return KeysView(data=[_view(key) for key in list_keys(session, caller.tenant_id)])
 
 
-@router.delete(_PATH + "/{key_id}", response_model=KeyView, responses=problems(404), summary="Revoke a key")
-def revoke(key_id: RequestId, service: Running, caller: Admin) -> KeyView:
+@router.get(_PATH + "/{key_id}", response_model=KeyView, responses=reading(404), summary="Show a key")
+def show(
+    key_id: RequestId, service: Running, caller: Admin, response: Response, if_none_match: IfNoneMatch = None
+) -> KeyView:
+    with service.database.read() as session:
+        return shown(_view(_find(session, caller.tenant_id, key_id)), response, if_none_match)
+
+
+@router.delete(
+    _PATH + "/{key_id}",
+    response_model=KeyView,
+    responses=problems(404, 412) | answer(200, "ETag"),
+    summary="Revoke a key",
+)
+def revoke(key_id: RequestId, service: Running, caller: Admin, response: Response, if_match: IfMatch = None) -> KeyView:
     with service.database.write() as session:
-        key = session.get(ApiKey, key_id, with_for_update=True)
-        if key is None or key.tenant_id != caller.tenant_id:
-            raise not_found("key")
+        key = _find(session, caller.tenant_id, key_id, lock=True)
+        require(_view(key), if_match)
         revoke_key(session, key_id, caller.tenant_id)
-        return _view(key)
+        return changed(_view(key), response)
+
+
+def _find(session: Session, tenant_id: str, key_id: str, *, lock: bool = False) -> ApiKey:
+    key = session.get(ApiKey, key_id, with_for_update=lock)
+    if key is None or key.tenant_id != tenant_id:
+        raise not_found("key")
+    return key
 
 
 def _view(key: ApiKey) -> KeyView:

@@ -11,9 +11,11 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.auth import Caller, Scope
-from service.context import Running, holding, problems
-from service.names import ModelName, Moment, RecipeName
-from service.pages import Cursor, Limit, Page, decode, encode, link
+from service.conditions import IfNoneMatch, shown
+from service.context import Running, holding, problems, reading
+from service.names import WHOLE, ModelName, Moment, RecipeName
+from service.openapi import answer
+from service.pages import Limit, NameCursor, Page, link
 from service.plans import plan_of
 from service.problems import Problem, not_found
 from service.records import BudgetEntry, Lineage, Model, Version
@@ -43,8 +45,8 @@ class Registration(BaseModel):
     require: _BASES | None = None
     basis: _BASES | None = None
     alpha: _Number | None = None
-    orders: Annotated[int, Field(strict=True, ge=1, le=LARGEST_ORDERS)] | None = None
-    sizes: Annotated[list[Annotated[int, Field(strict=True, ge=1)]], Field(max_length=100)] | None = None
+    orders: Annotated[int, Field(strict=True, ge=1, le=LARGEST_ORDERS), WHOLE] | None = None
+    sizes: Annotated[list[Annotated[int, Field(strict=True, ge=1), WHOLE]], Field(max_length=100)] | None = None
     epsilon: _Number | None = None
     delta: _Number | None = None
     sigma: _Number | None = None
@@ -53,10 +55,11 @@ class Registration(BaseModel):
     reference: Literal["renormalised", "fixed-denominator"] | None = None
     threshold: _Number | None = None
     on_exhausted: Literal["retrain", "rewind", "hold"] | None = None
-    cadence_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000)] | None = None
+    cadence_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = None
     utility_tolerance: _Number | None = None
     options: Annotated[
-        dict[Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,40}$")], _Option], Field(max_length=40)
+        dict[Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,40}$")], _Option],
+        Field(max_length=40, json_schema_extra={"additionalProperties": False}),
     ] = Field(default_factory=dict)
 
     def policy(self) -> Policy:
@@ -129,7 +132,11 @@ class BudgetView(BaseModel):
 
 
 @router.post(
-    _PATH, status_code=202, response_model=ModelView, responses=problems(409, 413, 415), summary="Register a model"
+    _PATH,
+    status_code=202,
+    response_model=ModelView,
+    responses=problems(409) | answer(202, "Location", "Retry-After"),
+    summary="Register a model",
 )
 def create(body: Registration, service: Running, caller: Admin, response: Response) -> ModelView:
     policy = body.policy()
@@ -146,28 +153,36 @@ def create(body: Registration, service: Running, caller: Admin, response: Respon
     return view
 
 
-@router.get(_PATH, response_model=Page[ModelView], responses=problems(400), summary="List models by name")
+@router.get(_PATH, response_model=Page[ModelView], responses=problems(), summary="List models by name")
 def index(
-    *, request: Request, response: Response, service: Running, caller: Reader, cursor: Cursor = None, limit: Limit = 50
+    *,
+    request: Request,
+    response: Response,
+    service: Running,
+    caller: Reader,
+    cursor: NameCursor = None,
+    limit: Limit = 50,
 ) -> Page[ModelView]:
     rows = _rows().where(Model.tenant_id == caller.tenant_id)
     if cursor is not None:
-        rows = rows.where(Model.name > decode(cursor, str)[0])
+        rows = rows.where(Model.name > cursor)
     with service.database.read() as session:
         found = session.execute(rows.order_by(Model.name).limit(limit + 1)).all()
-    next_cursor = encode(found[limit - 1][0].name) if len(found) > limit else None
+    next_cursor = found[limit - 1][0].name if len(found) > limit else None
     link(request, response, next_cursor)
     data = [_view(*row) for row in found[:limit]]
     return Page(data=data, next_cursor=next_cursor, has_more=next_cursor is not None)
 
 
-@router.get(_PATH + "/{name}", response_model=ModelView, responses=problems(404), summary="Show a model")
-def show(name: ModelName, service: Running, caller: Reader) -> ModelView:
+@router.get(_PATH + "/{name}", response_model=ModelView, responses=reading(404), summary="Show a model")
+def show(
+    name: ModelName, service: Running, caller: Reader, response: Response, if_none_match: IfNoneMatch = None
+) -> ModelView:
     with service.database.read() as session:
         row = session.execute(_rows().where(Model.tenant_id == caller.tenant_id, Model.name == name)).one_or_none()
     if row is None:
         raise not_found("model")
-    return _view(*row)
+    return shown(_view(*row), response, if_none_match)
 
 
 @router.get(

@@ -8,11 +8,12 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.auth import Caller, Scope
+from service.conditions import IfMatch, require
 from service.context import Running, holding, problems
 from service.names import RequestId
 from service.problems import Problem
 from service.readmission import LineageBeginning, StillOpen, lift
-from service.routes.deletion_requests import find
+from service.routes.deletion_requests import find, views
 from service.routes.holds import Reason
 
 router = APIRouter(tags=["tombstones"])
@@ -36,12 +37,15 @@ class LiftedView(BaseModel):
 @router.post(
     "/v1/deletion-requests/{request_id}/lift",
     response_model=LiftedView,
-    responses=problems(404, 409, 413, 415),
+    responses=problems(404, 409, 412),
     summary="Lift the request's tombstones, for new lineages only",
 )
-def create(request_id: RequestId, body: LiftOrder, service: Running, caller: Admin) -> LiftedView:
+def create(
+    request_id: RequestId, body: LiftOrder, service: Running, caller: Admin, if_match: IfMatch = None
+) -> LiftedView:
     with service.database.write() as session:
         request = find(session, caller.tenant_id, request_id)
+        require(views(session, [request])[0], if_match)
         try:
             lifted = lift(session, request, body.reason)
         except StillOpen:

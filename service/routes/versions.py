@@ -13,9 +13,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, aliased
 
 from service.auth import Caller, Scope
-from service.context import Running, holding, problems
+from service.conditions import IfNoneMatch, shown
+from service.context import Running, holding, problems, reading
 from service.names import ModelName, Moment
-from service.pages import Cursor, Limit, Page, decode, encode, link
+from service.openapi import LARGEST, answer, problem
+from service.pages import Limit, NumberCursor, Page, link
 from service.problems import Problem, not_found
 from service.ranges import Part, choose
 from service.records import Model, Task, Version
@@ -28,8 +30,14 @@ Downloader = Annotated[Caller, Depends(holding(Scope.CHECKPOINTS_READ))]
 Number = Annotated[str, Path(pattern=r"^(head|[1-9][0-9]{0,17})$", description="a version's number, or head")]
 _PATH = "/v1/models/{name}/versions"
 _BLOCK = 1 << 18
-_SAFETENSORS: dict[int | str, dict[str, Any]] = {
-    200: {"description": "The safetensors file", "content": {"application/octet-stream": {}}}
+_FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "binary", "maxLength": LARGEST}}}
+_ABOUT = ("ETag", "Accept-Ranges", "Cache-Control", "Repr-Digest")
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The safetensors file", "content": _FILE} | answer(200, *_ABOUT)[200],
+    206: {"description": "A range of it", "content": _FILE} | answer(206, *_ABOUT, "Content-Range")[206],
+    304: {"description": "Not modified"} | answer(304, *_ABOUT)[304],
+    **problems(404, 410),
+    416: problem() | answer(416, "Content-Range")[416],
 }
 
 
@@ -52,9 +60,7 @@ class VersionView(BaseModel):
     purged_at: Moment | None
 
 
-@router.get(
-    _PATH, response_model=Page[VersionView], responses=problems(400, 404), summary="List versions, newest first"
-)
+@router.get(_PATH, response_model=Page[VersionView], responses=problems(404), summary="List versions, newest first")
 def index(
     *,
     name: ModelName,
@@ -62,38 +68,52 @@ def index(
     response: Response,
     service: Running,
     caller: Reader,
-    cursor: Cursor = None,
+    cursor: NumberCursor = None,
     limit: Limit = 50,
 ) -> Page[VersionView]:
     with service.database.read() as session:
         model = find_model(session, caller.tenant_id, name)
         rows = _rows(model)
         if cursor is not None:
-            rows = rows.where(Version.number < decode(cursor, int)[0])
+            rows = rows.where(Version.number < int(cursor))
         found = session.execute(rows.order_by(Version.number.desc()).limit(limit + 1)).all()
         data = _views(session, model, found[:limit])
-    next_cursor = encode(data[-1].number) if len(found) > limit else None
+    next_cursor = str(data[-1].number) if len(found) > limit else None
     link(request, response, next_cursor)
     return Page(data=data, next_cursor=next_cursor, has_more=next_cursor is not None)
 
 
 @router.get(
-    _PATH + "/{number}", response_model=VersionView, responses=problems(404), summary="Show a version, or the head"
+    _PATH + "/{number}", response_model=VersionView, responses=reading(404), summary="Show a version, or the head"
 )
-def show(name: ModelName, number: Number, service: Running, caller: Reader) -> VersionView:
+def show(
+    *,
+    name: ModelName,
+    number: Number,
+    service: Running,
+    caller: Reader,
+    response: Response,
+    if_none_match: IfNoneMatch = None,
+) -> VersionView:
     with service.database.read() as session:
         model = find_model(session, caller.tenant_id, name)
         row = session.execute(_one(model, number)).one_or_none()
         if row is None:
             raise not_found("version")
-        return _views(session, model, [row])[0]
+        return shown(_views(session, model, [row])[0], response, if_none_match)
 
 
-@router.head(_PATH + "/{number}/checkpoint", include_in_schema=False)
+@router.head(
+    _PATH + "/{number}/checkpoint",
+    name="checkpoint_head",
+    response_class=Response,
+    responses=_ANSWERS,
+    summary="What a download would be",
+)
 @router.get(
     _PATH + "/{number}/checkpoint",
     response_class=StreamingResponse,
-    responses=problems(404, 410, 416) | _SAFETENSORS,
+    responses=_ANSWERS,
     summary="Download the checkpoint that is served",
 )
 def checkpoint(*, name: ModelName, number: Number, request: Request, service: Running, caller: Downloader) -> Response:

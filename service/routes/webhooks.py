@@ -6,14 +6,16 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends, Path, Request, Response
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
 from service.auth import Caller, Scope
-from service.context import Running, Service, holding, problems
+from service.conditions import IfMatch, IfNoneMatch, changed, require, shown
+from service.context import Running, Service, holding, problems, reading
 from service.names import Moment, RequestId
-from service.pages import Cursor, Limit, Page, decode, encode, link
+from service.openapi import answer
+from service.pages import Limit, MomentCursor, Page, after, link
 from service.problems import Problem, not_found
 from service.records import WebhookDelivery, WebhookEndpoint
 from service.webhooks import MAX_ATTEMPTS, News, add_endpoint, disable, public_key, replay
@@ -24,23 +26,22 @@ DeliveryId = Annotated[str, Path(pattern=r"^msg_[0-9a-f]{32}$")]
 _PATH = "/v1/webhooks"
 
 
-def _https(url: str) -> str:
-    """Where the name leads is checked at every delivery: names can be pointed elsewhere later. Plain http is told
-    apart in the route, by the settings."""
+def _check_url(url: str, *, plain: bool) -> None:
+    """Where the name leads is checked at every delivery: names can be pointed elsewhere later. Raises Problem (422)."""
     try:
         parts = urlsplit(url)
-        valid = parts.scheme in {"https", "http"} and bool(parts.hostname) and not parts.username and parts.port != 0
+        valid = bool(parts.hostname) and not parts.username and parts.port != 0
     except ValueError:
         valid = False
-    if not valid:
-        raise ValueError("must be an https URL without credentials")
-    return url
+    if not valid or not (plain or parts.scheme == "https"):
+        errors = [{"pointer": "/url", "detail": "must be an https URL without credentials"}]
+        raise Problem(422, "invalid_url", "A webhook needs an https URL.", errors)
 
 
 class EndpointOrder(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    url: Annotated[str, StringConstraints(max_length=2048, pattern=r"^[\x21-\x7e]+$"), AfterValidator(_https)]
+    url: Annotated[str, StringConstraints(max_length=2048, pattern=r"^https?://[\x21-\x7e]+$")]
     kinds: list[News] = Field(default_factory=lambda: list(News), min_length=1, max_length=20)
 
 
@@ -73,17 +74,19 @@ class DeliveryView(BaseModel):
 
 
 @router.post(
-    _PATH, status_code=201, response_model=NewEndpointView, responses=problems(413, 415), summary="Add an endpoint"
+    _PATH,
+    status_code=201,
+    response_model=NewEndpointView,
+    responses=problems() | answer(201, "Location", "Cache-Control"),
+    summary="Add an endpoint",
 )
 def create(body: EndpointOrder, service: Running, caller: Admin, response: Response) -> NewEndpointView:
-    if not body.url.startswith("https:") and not service.settings.webhook_loopback:
-        raise Problem(
-            422, "invalid_request", "A webhook needs https.", [{"pointer": "/url", "detail": "must be https"}]
-        )
+    _check_url(body.url, plain=service.settings.webhook_loopback)
     with service.database.write() as session:
         endpoint, secret = add_endpoint(session, service.pepper, caller.tenant_id, body.url, sorted(set(body.kinds)))
         view = NewEndpointView(**dict(_view(service, endpoint)), secret=secret)
     response.headers["Location"] = f"{_PATH}/{view.id}"
+    response.headers["Cache-Control"] = "no-store"
     return view
 
 
@@ -95,20 +98,34 @@ def index(service: Running, caller: Admin) -> EndpointsView:
     return EndpointsView(data=[_view(service, endpoint) for endpoint in found])
 
 
+@router.get(_PATH + "/{endpoint_id}", response_model=EndpointView, responses=reading(404), summary="Show an endpoint")
+def show(
+    endpoint_id: RequestId, service: Running, caller: Admin, response: Response, if_none_match: IfNoneMatch = None
+) -> EndpointView:
+    with service.database.read() as session:
+        return shown(_view(service, _find(session, caller.tenant_id, endpoint_id)), response, if_none_match)
+
+
 @router.delete(
-    _PATH + "/{endpoint_id}", response_model=EndpointView, responses=problems(404), summary="Disable an endpoint"
+    _PATH + "/{endpoint_id}",
+    response_model=EndpointView,
+    responses=problems(404, 412) | answer(200, "ETag"),
+    summary="Disable an endpoint",
 )
-def remove(endpoint_id: RequestId, service: Running, caller: Admin) -> EndpointView:
+def remove(
+    endpoint_id: RequestId, service: Running, caller: Admin, response: Response, if_match: IfMatch = None
+) -> EndpointView:
     with service.database.write() as session:
         endpoint = _find(session, caller.tenant_id, endpoint_id)
+        require(_view(service, endpoint), if_match)
         disable(session, endpoint)
-        return _view(service, endpoint)
+        return changed(_view(service, endpoint), response)
 
 
 @router.get(
     _PATH + "/{endpoint_id}/deliveries",
     response_model=Page[DeliveryView],
-    responses=problems(400, 404),
+    responses=problems(404),
     summary="Deliveries to an endpoint, newest first",
 )
 def deliveries(
@@ -118,7 +135,7 @@ def deliveries(
     response: Response,
     service: Running,
     caller: Admin,
-    cursor: Cursor = None,
+    cursor: MomentCursor = None,
     limit: Limit = 50,
 ) -> Page[DeliveryView]:
     with service.database.read() as session:
@@ -126,10 +143,10 @@ def deliveries(
         rows = select(WebhookDelivery).where(WebhookDelivery.endpoint_id == endpoint_id)
         if cursor is not None:
             place = tuple_(WebhookDelivery.created_at, WebhookDelivery.id)
-            rows = rows.where(place < tuple(decode(cursor, int, str)))
+            rows = rows.where(place < after(cursor))
         newest = rows.order_by(WebhookDelivery.created_at.desc(), WebhookDelivery.id.desc())
         found = session.scalars(newest.limit(limit + 1)).all()
-    next_cursor = encode(found[limit - 1].created_at, found[limit - 1].id) if len(found) > limit else None
+    next_cursor = f"{found[limit - 1].created_at}.{found[limit - 1].id}" if len(found) > limit else None
     link(request, response, next_cursor)
     data = [_delivery(delivery) for delivery in found[:limit]]
     return Page(data=data, next_cursor=next_cursor, has_more=next_cursor is not None)

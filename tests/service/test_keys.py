@@ -25,7 +25,7 @@ OPEN = {"/healthz", "/readyz", "/metrics"}
 def routes(client: TestClient) -> Iterator[tuple[str, str]]:
     """Every (method, path) of the OpenAPI document, its parameters filled in."""
     for path, methods in client.app.openapi()["paths"].items():  # type: ignore[attr-defined]
-        for method in methods:
+        for method in methods.keys() - {"head"}:  # GET's route answers it, without a body
             filled = path.replace("{request_id}", "0" * 32).replace("{name}", "digits").replace("{number}", "head")
             yield (
                 method.upper(),

@@ -1,0 +1,219 @@
+"""The OpenAPI document, exact: what FastAPI derives from the routes, and beside it what FastAPI cannot know."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+
+Node = dict[str, Any]
+LARGEST = 2**63 - 1
+LONGEST = 1 << 20
+MOST = 1_000_000
+"""bounds of what the service answers, where the field itself sets none"""
+
+_TEXT = {"type": "string", "maxLength": 4096}
+HEADERS: dict[str, tuple[str, Node]] = {
+    "Accept-Ranges": ("bytes", _TEXT),
+    "Cache-Control": ("how long an answer may be kept", _TEXT),
+    "Content-Range": ("which bytes of how many", _TEXT),
+    "ETag": ("names this state of the resource", {"type": "string", "pattern": '^"[0-9a-f]{32,64}"$', "maxLength": 66}),
+    "Link": ("the next page (RFC 8288)", _TEXT),
+    "Location": ("the address of what was made", {"type": "string", "format": "uri-reference", "maxLength": 4096}),
+    "RateLimit": ("what is left of the key's quota (draft-ietf-httpapi-ratelimit-headers)", _TEXT),
+    "Repr-Digest": ("sha-256 of the whole file (RFC 9530)", _TEXT),
+    "Retry-After": (
+        "seconds to wait",
+        {"type": "integer", "format": "int32", "minimum": 0, "maximum": 2**31 - 1},
+    ),
+    "WWW-Authenticate": ("the challenge (RFC 6750)", _TEXT),
+}
+_ALWAYS = {"401": "WWW-Authenticate", "403": None, "429": "Retry-After", "503": "Retry-After"}
+_TAGS = {
+    "audit log": "What happened, in a Merkle tree with signed heads (RFC 6962, C2SP).",
+    "certificates": "Certificates of erasure.",
+    "consumers": "Who serves which version.",
+    "deletion requests": "Taking requests in and following them.",
+    "events": "What changes, as it changes.",
+    "health": "For probes and Prometheus; no key needed.",
+    "holds": "Legal holds, and held requests.",
+    "keys": "API keys.",
+    "models": "Models, their preparation and budget.",
+    "tombstones": "Who may come back.",
+    "versions": "Versions and their checkpoints.",
+    "webhooks": "Endpoints, and what was sent to them.",
+}
+_REQUEST = {"request_id": "$response.body#/id"}
+_LINKS: dict[tuple[str, str], dict[str, Node]] = {
+    ("post", "/v1/deletion-requests"): {
+        "deletion_requests_show": _REQUEST,
+        "deletion_requests_withdraw": _REQUEST,
+        "certificates_show": _REQUEST,
+        "tombstones_create": _REQUEST,
+    },
+    ("post", "/v1/models"): {
+        operation: {"name": "$response.body#/name"}
+        for operation in ("models_show", "models_preparation", "models_budget", "versions_index", "consumers_index")
+    },
+    ("post", "/v1/holds"): {
+        "holds_show": {"hold_id": "$response.body#/id"},
+        "holds_release": {"hold_id": "$response.body#/id"},
+    },
+    ("post", "/v1/keys"): {
+        "keys_show": {"key_id": "$response.body#/id"},
+        "keys_revoke": {"key_id": "$response.body#/id"},
+    },
+    ("post", "/v1/webhooks"): {
+        "webhooks_show": {"endpoint_id": "$response.body#/id"},
+        "webhooks_deliveries": {"endpoint_id": "$response.body#/id"},
+        "webhooks_remove": {"endpoint_id": "$response.body#/id"},
+    },
+}
+_PROBLEM_SCHEMA: Node = {
+    "type": "object",
+    "description": "RFC 9457. Nothing in it repeats what the client sent.",
+    "required": ["type", "title", "status", "detail", "instance", "code", "errors"],
+    "properties": {
+        "type": {"type": "string", "format": "uri", "maxLength": 200},
+        "title": {"type": "string", "maxLength": 200},
+        "status": {"type": "integer", "format": "int32", "minimum": 400, "maximum": 599},
+        "detail": {"type": "string", "maxLength": 4096},
+        "instance": {"type": "string", "format": "uri", "maxLength": 200},
+        "code": {"type": "string", "pattern": "^[a-z][a-z0-9_]*$", "maxLength": 64},
+        "errors": {
+            "type": "array",
+            "maxItems": MOST,
+            "items": {"type": "object", "additionalProperties": {"type": "string", "maxLength": 4096}},
+        },
+    },
+}
+
+
+def operation_id(route: APIRoute) -> str:
+    """``deletion_requests_show``: the room and the function, so that generated clients read well."""
+    tag = str(route.tags[0]).replace(" ", "_") if route.tags else "console"
+    return f"{tag}_{route.name}"
+
+
+def document(app: FastAPI, kept_seconds: float) -> Node:
+    """The document, made once. ``kept_seconds``: how long the answer under an Idempotency-Key is kept."""
+    if app.openapi_schema is None:
+        app.openapi_schema = _complete(
+            get_openapi(
+                title=app.title,
+                version=app.version,
+                routes=app.routes,
+                summary="Deletion requests for trained models.",
+                description="Forget a person, publish a new version, prove what was done.",
+                contact={"name": "whoever runs this installation"},
+                servers=[{"url": "/"}],
+                tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
+            ),
+            f"one new random value for each new request; its answer is replayed for {kept_seconds:g} seconds",
+        )
+    return app.openapi_schema
+
+
+def allowed(app: FastAPI, path: str) -> list[str]:
+    """The methods that the document gives for an address; empty: it is not in the document."""
+    paths = app.openapi()["paths"]
+    template = path if path in paths else next((each for each in paths if _matches(each, path)), None)
+    return [] if template is None else sorted(method.upper() for method in paths[template])
+
+
+def _matches(template: str, path: str) -> bool:
+    return re.fullmatch(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template)), path) is not None
+
+
+def _complete(made: Node, of_key: str) -> Node:
+    schemas = made["components"]["schemas"]
+    schemas["Problem"] = _PROBLEM_SCHEMA
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    made["components"]["headers"] = {
+        name: {"description": text, "schema": schema} for name, (text, schema) in HEADERS.items()
+    }
+    for path, methods in made["paths"].items():
+        for method, operation in methods.items():
+            _complete_operation(method, path, operation, of_key)
+    for schema in _schemas(made):
+        _bound(schema)
+    return made
+
+
+def _complete_operation(method: str, path: str, operation: Node, of_key: str) -> None:
+    answers = operation["responses"]
+    codes = [400, 413, 415, 500] if method in {"post", "put", "delete"} else [500]
+    for code in codes:
+        answers.setdefault(str(code), problem())
+    for parameter in operation.get("parameters", []):
+        _exact_parameter(parameter)
+        if parameter["name"] == "Idempotency-Key":
+            parameter |= {"required": True, "description": of_key}
+        if parameter["name"] == "cursor":
+            _add_headers(answers["200"], "Link")
+    for operation_name, parameters in _LINKS.get((method, path), {}).items():
+        links = answers["202" if "202" in answers else "201"].setdefault("links", {})
+        links[operation_name] = {"operationId": operation_name, "parameters": parameters}
+    if not operation.get("security"):
+        return
+    for code, answer in answers.items():
+        if code[0] in "24":
+            _add_headers(answer, "RateLimit", _ALWAYS.get(code))
+        elif code == "503":
+            _add_headers(answer, "Retry-After")
+    operation["responses"] = dict(sorted(answers.items()))
+
+
+def _exact_parameter(parameter: Node) -> None:
+    """A parameter is there or not; none is ever null."""
+    schema = parameter["schema"]
+    choices = [each for each in schema.get("anyOf", []) if each.get("type") != "null"]
+    if len(choices) == 1:
+        parameter["schema"] = {**{name: value for name, value in schema.items() if name != "anyOf"}, **choices[0]}
+
+
+def _add_headers(answer: Node, *names: str | None) -> None:
+    for name in names:
+        if name:
+            answer.setdefault("headers", {})[name] = {"$ref": f"#/components/headers/{name}"}
+
+
+def _schemas(node: Any) -> Iterator[Node]:
+    if isinstance(node, dict):
+        if isinstance(kind := node.get("type"), str) and kind in {"string", "integer", "array"}:
+            yield node
+        for each in node.values():
+            yield from _schemas(each)
+    elif isinstance(node, list):
+        for each in node:
+            yield from _schemas(each)
+
+
+def _bound(schema: Node) -> None:
+    """Every string, list and number has an end, also where the service is the one who says it."""
+    if schema["type"] == "integer":
+        schema.setdefault("format", "int64")
+        if "exclusiveMinimum" not in schema:
+            schema.setdefault("minimum", 0)
+        if "exclusiveMaximum" not in schema:
+            schema.setdefault("maximum", LARGEST)
+    elif schema["type"] == "array":
+        schema.setdefault("maxItems", MOST)
+    elif not schema.keys() & {"enum", "const"}:
+        schema.setdefault("maxLength", LONGEST)
+
+
+def problem() -> Node:
+    """An answer that is an error, for a route's description."""
+    content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {"description": "Problem", "content": content}
+
+
+def answer(code: int, *headers: str) -> dict[int | str, Node]:
+    """The headers of a successful answer, for a route's description."""
+    return {code: {"headers": {name: {"$ref": f"#/components/headers/{name}"} for name in headers}}}
