@@ -17,17 +17,20 @@ from sqlalchemy.orm import Session
 from service.crash import armed, crash_point
 
 BUSY_SECONDS = 5.0
+SILENT_SECONDS = 60.0
+"""a client that vanished without a word holds its locks no longer; no transaction of ours is idle for so long"""
 _CLOCKS = {
     # SQLite's clock has millisecond resolution
     "sqlite": "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000",
     "postgresql": "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)",
 }
+_PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 _MOUNTS = Path("/proc/self/mounts")
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"}
 
 
 class Busy(RuntimeError):
-    """The database did not answer in time, or went away. Nothing is known to be written: try again."""
+    """The database did not answer in time, went away, or its disk is full. Nothing is known to be written: try again."""
 
     retry_after_seconds = 1
 
@@ -100,12 +103,12 @@ def _is_busy(error: DBAPIError) -> bool:
     if error.connection_invalidated:
         return True
     if isinstance(error.orig, sqlite3.Error):
-        return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-    # 55P03 lock timeout, 40P01 deadlock, 40001 serialization, 53300 too many connections, 57P0x shutting down
+        return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _PASSING
+    # 55P03 lock timeout, 40P01 deadlock, 40001 serialization, 53 no room or connection, 57P shutting down, 58 disk error
     state = getattr(error.orig, "sqlstate", None)
     if state is None:
         return isinstance(error, OperationalError)
-    return state in {"55P03", "40P01", "40001", "53300"} or state.startswith(("57P", "08"))
+    return state in {"55P03", "40P01", "40001"} or state.startswith(("08", "53", "57P", "58"))
 
 
 def _die_inside_commit(name: str, connection: Connection) -> None:
@@ -120,13 +123,15 @@ def _die_inside_commit(name: str, connection: Connection) -> None:
 
 
 def _postgres(url: Any) -> Engine:
+    limits = {"lock_timeout": BUSY_SECONDS, "idle_in_transaction_session_timeout": SILENT_SECONDS}
+    options = " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in limits.items())
     return create_engine(
         url,
         hide_parameters=True,  # an error's text must not carry values into logs
         pool_size=10,
         max_overflow=10,
         pool_timeout=BUSY_SECONDS,
-        connect_args={"connect_timeout": 5, "options": f"-c lock_timeout={int(BUSY_SECONDS * 1000)}"},
+        connect_args={"connect_timeout": 5, "options": options},
     )
 
 

@@ -180,6 +180,16 @@ def test_a_database_that_stays_locked_is_busy(database: Database, monkeypatch: p
     other.close()
 
 
+def test_a_database_without_room_is_busy(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'small.db'}")
+    migrate(database)
+    with pytest.raises(Busy), database.write() as session:
+        session.execute(text("PRAGMA max_page_count = 1"))  # SQLite takes the present size: no page more
+        session.execute(text("CREATE TABLE grows (x BLOB)"))
+        session.execute(text("INSERT INTO grows VALUES (zeroblob(1000000))"))
+    database.close()
+
+
 def test_a_database_that_is_gone_is_busy() -> None:
     database = Database("postgresql://nobody@127.0.0.1:1/none")
     with pytest.raises(Busy), database.read() as session:
