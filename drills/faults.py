@@ -71,6 +71,7 @@ class Scene:
 
 
 Fault = Callable[[Scene], AbstractContextManager[None]]
+Kind = tuple[Callable[[random.Random], AbstractContextManager[Scene]], tuple[Fault, ...]]
 
 
 def run(seed: int, scale: float) -> Result:
@@ -87,9 +88,9 @@ def run(seed: int, scale: float) -> Result:
     return Result("faults", cases=done.total(), faults=done.total(), **harm(found), notes=(told, *sentences(found)))
 
 
-def _sqlite_kinds() -> list[tuple[Callable[[random.Random], AbstractContextManager[Scene]], tuple[Fault, ...]]]:
-    kinds = [(sqlite_scene, (full_disk, failing_fsync))]
-    return [*kinds, (tmpfs_scene, (no_space,))] if os.geteuid() == 0 else kinds
+def _sqlite_kinds() -> list[Kind]:
+    small: list[Kind] = [(tmpfs_scene, (no_space,))] if os.geteuid() == 0 else []
+    return [(sqlite_scene, (full_disk, failing_fsync)), *small]
 
 
 def survive(scene: Scene, fault: Fault) -> list[Broken]:

@@ -30,7 +30,7 @@ _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshf
 
 
 class Busy(RuntimeError):
-    """The database did not answer in time, went away, or its disk is full. Nothing is known to be written: try again."""
+    """The database did not answer in time, went away, or has no room. Nothing is known to be written: try again."""
 
     retry_after_seconds = 1
 
@@ -104,7 +104,7 @@ def _is_busy(error: DBAPIError) -> bool:
         return True
     if isinstance(error.orig, sqlite3.Error):
         return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _PASSING
-    # 55P03 lock timeout, 40P01 deadlock, 40001 serialization, 53 no room or connection, 57P shutting down, 58 disk error
+    # 55P03 lock timeout, 40P01 deadlock, 40001 serialization, 53 no room, 57P shutting down, 58 disk error
     state = getattr(error.orig, "sqlstate", None)
     if state is None:
         return isinstance(error, OperationalError)
