@@ -208,16 +208,18 @@ def sign(signer: Signer, payload: bytes) -> dict[str, Any]:
     }
 
 
-def verify(envelope: dict[str, Any], verifier: Verifier) -> dict[str, Any]:
+def verify(envelope: dict[str, Any], *verifiers: Verifier) -> dict[str, Any]:
     """The statement in a certificate, after its signature and all its proofs were checked offline.
 
-    Raises NotAuthentic.
+    It was signed with one of ``verifiers``: the key in use, or one that was retired since. Raises NotAuthentic.
     """
     try:
         payload = b64decode(envelope["payload"], validate=True)
         signature = b64decode(envelope["signatures"][0]["sig"], validate=True)
         if envelope["payloadType"] != PAYLOAD_TYPE:
             raise NotAuthentic("The payload is not an in-toto statement.")
+        key_id = envelope["signatures"][0]["keyid"]
+        verifier = next((each for each in verifiers if each.key_id.hex() == key_id), verifiers[0])
         verifier.verify(_pae(payload), signature)
         statement: dict[str, Any] = json.loads(payload)
         if (statement["_type"], statement["predicateType"]) != (STATEMENT_TYPE, PREDICATE_TYPE):

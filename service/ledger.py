@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 _LOG_LOCK = 0x6578_7075_6E68
 
 
+ROTATED = "log.key_rotated"
+"""the kind of the entry that retires a signing key"""
+
+
+class KeyRetired(RuntimeError):
+    """The log names another signing key than this one. Nothing was signed."""
+
+
 class Overspent(RuntimeError):
     """The charge does not fit into what is left of the lineage's budget. Nothing was charged."""
 
@@ -101,9 +109,10 @@ def integrate(session: Session, signer: Signer, limit: int = 5000) -> int:
 
     Returns how many. Entries are found by their missing place, not by their id: one that commits late under a
     small id is not skipped. Every integrator works under one lock from the head that is stored, so one that was
-    taken for dead and wakes up does no harm.
+    taken for dead and wakes up does no harm. Raises KeyRetired.
     """
     _lock_log(session)
+    _check_key(session, str(signer.verifier))
     waiting = select(AuditEntry).where(AuditEntry.log_index.is_(None)).order_by(AuditEntry.id).limit(limit)
     entries = session.scalars(waiting).all()
     if not entries:
@@ -139,6 +148,13 @@ def newest_head(session: Session) -> TreeHead | None:
     return session.scalar(select(TreeHead).order_by(TreeHead.size.desc()).limit(1))
 
 
+def newest_key(session: Session) -> str | None:
+    """The signing key that the log was last handed over to; None: it was never rotated."""
+    newest = select(AuditEntry.body).where(AuditEntry.kind == ROTATED).order_by(AuditEntry.id.desc()).limit(1)
+    found = session.scalar(newest)
+    return None if found is None else str(json.loads(found)["key"])
+
+
 def nodes(session: Session) -> tree.Node:
     """The log's stored nodes: a proof reads a few dozen rows, however long the log is."""
 
@@ -148,6 +164,15 @@ def nodes(session: Session) -> tree.Node:
         return bytes.fromhex(str(session.execute(inner if level else leaf).scalar_one()))
 
     return node
+
+
+def _check_key(session: Session, key: str) -> None:
+    """A process that still holds a retired key must not go on signing with it."""
+    if newest_key(session) not in (None, key):
+        raise KeyRetired(
+            "The log was handed over to another signing key. Is EXPUNGE_SIGNING_KEY_FILE the newest? "
+            "Where a rotation was cut short, `expunge keys rotate-signing` completes it."
+        )
 
 
 def _lock_log(session: Session) -> None:

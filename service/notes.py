@@ -43,7 +43,12 @@ class Signer:
     @classmethod
     def of(cls, settings: Settings) -> Signer:
         """The installation's signer. Raises SettingsError where the key file is missing or malformed."""
-        return cls(settings.log_origin, read_secret("EXPUNGE_SIGNING_KEY_FILE", settings.signing_key_file))
+        return cls.at(settings, settings.signing_key_file)
+
+    @classmethod
+    def at(cls, settings: Settings, path: Path) -> Signer:
+        """The signer of the installation's log with the key in this file. Raises SettingsError."""
+        return cls(settings.log_origin, read_secret("EXPUNGE_SIGNING_KEY_FILE", path))
 
     def sign(self, text: str) -> str:
         """The note: the text, an empty line, and one signature line."""
@@ -59,6 +64,19 @@ class Signer:
     def checkpoint(self, size: int, root: bytes) -> str:
         """The signed head of the log that carries this signer's name."""
         return self.sign(Checkpoint(self.verifier.name, size, root).text)
+
+
+class Handover(Signer):
+    """Signs heads with the key that is retired and with its successor: whoever trusts either can read them."""
+
+    def __init__(self, old: Signer, new: Signer) -> None:
+        self._old, self._new, self.verifier = old, new, new.verifier
+
+    def sign(self, text: str) -> str:
+        return self._old.sign(text) + self._new.sign(text).rpartition("\n\n")[2]
+
+    def sign_bytes(self, data: bytes) -> bytes:
+        return self._new.sign_bytes(data)
 
 
 @dataclass(frozen=True)

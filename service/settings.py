@@ -109,6 +109,24 @@ def _create_secret(path: Path) -> None:
         os.fsync(file.fileno())
 
 
+def next_secret(path: Path) -> Path:
+    """The file beside ``path`` that holds its successor; made where there is none yet."""
+    successor = path.with_name(path.name + ".next")
+    if not successor.exists():
+        _create_secret(successor)
+    return successor
+
+
+def adopt_secret(path: Path) -> None:
+    """The successor takes the place of the secret, durably; the old one is gone."""
+    next_secret(path).replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
 def read_secret(variable: str, path: Path) -> bytes:
     """The 32 bytes of a secret file (64 hex digits).
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from service import tree
 from service.notes import Checkpoint, NoteError, Verifier
+from service.rotation import Succession, succeed, successions
 
 
 class Tampered(ValueError):
@@ -42,10 +43,14 @@ class Entry:
 def verify(entries: Iterable[dict[str, Any]], head: str, verifier: Verifier, earlier: Iterable[str] = ()) -> Checkpoint:
     """The tree head that ``entries`` (exported lines, in order, from index 0) were checked against.
 
-    ``head`` is the newest signed note; ``earlier`` are notes kept from before. Raises Tampered.
+    ``head`` is the newest signed note; ``earlier`` are notes kept from before, also under keys that the log has
+    retired since. ``verifier`` is the key in use, or one before it. Raises Tampered.
     """
-    newest = _open(verifier, head)
-    wanted = {newest, *(_open(verifier, note) for note in earlier)}
+    entries = list(entries)
+    history = _successions(entries)
+    current = succeed(verifier, history)
+    newest = _open(current, head)
+    wanted = {newest, *(_open_earlier(current, history, note) for note in earlier)}
     if max(each.size for each in wanted) > newest.size:
         raise Tampered("The log was truncated: an earlier signed head is longer than this one.")
     roots = _roots(entries, newest.size, {each.size for each in wanted})
@@ -53,6 +58,31 @@ def verify(entries: Iterable[dict[str, Any]], head: str, verifier: Verifier, ear
         if roots[each.size] != each.root:
             raise Tampered(_what(each, newest))
     return newest
+
+
+def retired_keys(entries: Iterable[dict[str, Any]]) -> list[Verifier]:
+    """The keys that signed before, out of entries that ``verify`` has accepted. Raises Tampered."""
+    return [each.retired for each in _successions(entries)]
+
+
+def _successions(entries: Iterable[dict[str, Any]]) -> list[Succession]:
+    try:
+        return successions(entries)
+    except (NoteError, KeyError, TypeError, ValueError):
+        raise Tampered("An entry that retires a signing key is malformed.") from None
+
+
+def _open_earlier(current: Verifier, history: Iterable[Succession], note: str) -> Checkpoint:
+    """A head kept from before: by the key in use, or by one that was not retired yet."""
+    for each in history:
+        try:
+            found = each.retired.checkpoint(note)
+        except NoteError:
+            continue
+        if found.size <= each.index + 1:
+            return found
+        raise Tampered(f"A head over {found.size} entries was signed with a key that entry {each.index} had retired.")
+    return _open(current, note)
 
 
 def body(entry: dict[str, Any]) -> dict[str, Any]:

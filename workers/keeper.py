@@ -58,7 +58,8 @@ class Keeper:
     store: Store
     private: Store
     keys: KeyStore
-    signer: Signer
+    signer: Callable[[], Signer]
+    """read anew for every tick: the key may have been rotated"""
     pepper: Pepper
     bell: Celery
     sweep_seconds: float
@@ -74,9 +75,9 @@ class Keeper:
             return False
         duties: list[Callable[[], object]] = [
             lambda: sweep(self.database, self.bell),
-            lambda: extend_log(self.database, self.signer),
+            lambda: extend_log(self.database, self.signer()),
             lambda: destroy_keys(self.database, self.keys),
-            lambda: issue_due(self.database, self.signer, self.pepper),
+            lambda: issue_due(self.database, self.signer(), self.pepper),
             lambda: purge(self.database, self.store, self.grace_seconds),
             lambda: bury(self.database),
             lambda: settle_unmatched(self.database),
@@ -229,13 +230,14 @@ def _prepared(session: Session) -> set[str]:
 
 def open_keeper(settings: Settings) -> Keeper:
     """Raises SettingsError where a secret is missing."""
+    Signer.of(settings)  # a missing key is said now
     return Keeper(
         owner=f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}",
         database=Database(settings.database_url),
         store=Store(settings.store),
         private=Store(settings.private_store),
         keys=KeyStore(settings.key_store_url),
-        signer=Signer.of(settings),
+        signer=lambda: Signer.of(settings),
         pepper=Pepper.load(settings.pepper_file),
         bell=queue.publisher(settings.broker_url),
         sweep_seconds=settings.sweep_seconds,

@@ -13,10 +13,13 @@ from service.auth import DEFAULT_TENANT, Scope, create_key, list_keys, revoke_ke
 from service.commands.screen import AsJson, CommandError, errors, show_json, show_rows
 from service.db import Database, now
 from service.identity import Pepper
+from service.ledger import newest_key
+from service.notes import Signer
+from service.rotation import rotate
 from service.schema import SchemaState, schema_state
-from service.settings import Settings
+from service.settings import Settings, adopt_secret, next_secret
 
-commands = typer.Typer(no_args_is_help=True, help="API keys: create, list, revoke (uses the database).")
+commands = typer.Typer(no_args_is_help=True, help="API keys: create, list, revoke; rotate-signing (uses the database).")
 MICROSECONDS_PER_DAY = 86_400_000_000
 
 Tenant = Annotated[str, typer.Option(help="Whose keys.")]
@@ -74,6 +77,25 @@ def revoke(
     if not done:
         raise CommandError("There is no such key, or it was revoked before.", "`expunge keys list` shows them.")
     errors.print("revoked.")
+
+
+@commands.command("rotate-signing")
+def rotate_signing() -> None:
+    """Sign the log and certificates with a new key from now on; the old one is retired in the log.
+
+    What was signed before still verifies. Run it where the API and the keeper read EXPUNGE_SIGNING_KEY_FILE.
+    """
+    settings = Settings()
+    old, new = Signer.of(settings), Signer.at(settings, next_secret(settings.signing_key_file))
+    with _database(settings) as database, database.write() as session:
+        if newest_key(session) != str(new.verifier):  # else the database knows already, and the file was not replaced
+            rotate(session, old, new)
+    adopt_secret(settings.signing_key_file)
+    published = settings.home / "log.vkey"
+    if published.exists():
+        published.write_text(f"{new.verifier}\n")
+    errors.print("rotated. The log's public key from now on:")
+    typer.echo(str(new.verifier))
 
 
 @contextmanager

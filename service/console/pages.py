@@ -27,6 +27,7 @@ from service.names import ModelName, RequestId
 from service.notes import Signer
 from service.problems import Problem, not_found
 from service.requests import Status
+from service.rotation import verifiers
 from service.routes import deletion_requests, models
 from service.sessions import COOKIE, begin, form_token, renew, set_cookie
 from service.settings import SettingsError
@@ -148,7 +149,9 @@ def show(request_id: RequestId, request: Request, visit: Visitor) -> Response:
 def certificate(request_id: RequestId, request: Request, visit: Visitor) -> Response:
     envelope = _envelope(visit, request_id)
     try:
-        statement = verify(json.loads(envelope), Signer.of(visit.service.settings).verifier)
+        with visit.service.database.read() as session:
+            keys = verifiers(session, Signer.of(visit.service.settings).verifier)
+        statement = verify(json.loads(envelope), *keys)
         fault = ""
     except (NotAuthentic, SettingsError) as error:
         statement, fault = None, str(error)

@@ -57,7 +57,7 @@ def routes(client: TestClient) -> list[Route]:
         Route(method.upper(), path, "requestBody" in facts)
         for path, methods in paths.items()
         for method, facts in methods.items()
-        if path not in OPEN
+        if path not in OPEN and method != "head"  # GET's route answers it, without a body
     ]
 
 
