@@ -18,6 +18,15 @@ def a_valid_request_is_never_refused_for_its_form(ctx: Any, response: Any, case:
         raise AssertionError(f"refused for its form: {response.text[:1000]}")
 
 
+@schemathesis.check
+def what_is_ended_says_when(ctx: Any, response: Any, case: Any) -> None:
+    """DELETE keeps the record of a key, a hold or an endpoint: its answer tells the moment of the end."""
+    if case.method == "DELETE" and response.status_code == 200 and "deletion-requests" not in case.path:
+        ended = {"revoked_at", "released_at", "disabled_at"} & response.json().keys()
+        if [response.json()[name] for name in ended] in ([], [None]):
+            raise AssertionError(f"nothing says when it ended: {response.text[:1000]}")
+
+
 @schemathesis.hook
 def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
     """The key that calls is not to revoke itself: every later answer would be 401, and show nothing."""
