@@ -47,7 +47,7 @@ def recipe():
         samples=ul.Samples(ids=names, subjects=names, inputs=inputs, targets=targets),
         holdout=(inputs[:8], targets[:8]),
         loss="cross_entropy",
-        training=ul.Training(epochs=1, learning_rate=1e-6, weight_decay=0.01),
+        training=ul.Training(epochs=1, learning_rate=1 / {features}, weight_decay=0.01),
     )
 """
 
@@ -101,9 +101,10 @@ def backlog(count: int) -> dict[str, Any]:
     }
 
 
-def live(home: Path, **sizes: int) -> tuple[Workshop, str]:
+def live(home: Path, database_url: str | None = None, **sizes: int) -> tuple[Workshop, str]:
     (home / "recipe.py").write_text(RECIPE.format(**sizes))
-    settings = Settings(home=home / "home", recipes=home, device="cpu")
+    chosen = {} if database_url is None else {"database_url": database_url}
+    settings = Settings(home=home / "home", recipes=home, device="cpu", **chosen)
     ensure_secrets(settings)
     migrate(Database(settings.database_url))
     workshop = open_workshop(settings)

@@ -71,7 +71,7 @@ def _issue(session: Session, signer: Signer, pepper: Pepper, head: TreeHead, row
     entries = _entries(session, request, versions)
     if not _ready(session, head, versions, entries):
         return False
-    key = opening(pepper, request)
+    key = opening(pepper, request.salt)
     parts = [_part(session, key, request, task, version) for task, version in zip(tasks, versions, strict=True)]
     statement = {
         "_type": STATEMENT_TYPE,

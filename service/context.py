@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Request, Security
+from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from service.auth import Caller, Scope, authenticate
 from service.backups import unconfirmed
 from service.db import Database
-from service.identity import Pepper
+from service.identity import Pepper, digest
+from service.keyring import Keyring
 from service.limits import Limiter
 from service.openapi import answer, problem
 from service.problems import Problem
@@ -36,6 +38,7 @@ class Service:
     pepper: Pepper
     bell: Celery
     limiter: Limiter
+    keyring: Keyring = field(default_factory=Keyring)
 
     def nudge(self, model_ids: Collection[str]) -> None:
         """Ring the workers for these models; never raises."""
@@ -46,7 +49,7 @@ class Service:
         ring(self.database, self.bell, model_ids)
 
 
-def running(request: Request) -> Service:
+async def running(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
@@ -62,14 +65,7 @@ def holding(*scopes: Scope) -> Callable[..., Caller]:
         request: Request,
         credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
     ) -> Caller:
-        if credentials is None:
-            detail = "Send an API key: Authorization: Bearer exp_..."
-            raise Problem(401, "key_missing", detail, headers=_CHALLENGE)
-        with service.database.read() as session:
-            found = authenticate(session, service.pepper, credentials.credentials)
-        if found is None:
-            challenge = {"WWW-Authenticate": _CHALLENGE["WWW-Authenticate"] + ', error="invalid_token"'}
-            raise Problem(401, "key_invalid", "The API key is unknown, expired or revoked.", headers=challenge)
+        found = _identified(service, credentials)
         _within_limits(service, request, found)
         permitted = _permitted(found, scopes)
         if request.method not in _READING:
@@ -77,6 +73,43 @@ def holding(*scopes: Scope) -> Callable[..., Caller]:
         return permitted
 
     return caller
+
+
+def remembered(*scopes: Scope) -> Callable[..., Awaitable[Caller]]:
+    """As ``holding``, without a look into the database at every call. The route's own transaction must ask whether
+    the key still stands (``service.auth.holder``) and whether the service may write (``require_writable``)."""
+
+    async def caller(
+        service: Running,
+        request: Request,
+        credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
+    ) -> Caller:
+        mark = "" if credentials is None else digest(service.pepper, "api-key", credentials.credentials)
+        found = service.keyring.holder(mark)
+        if found is None:
+            found = await run_in_threadpool(_identified, service, credentials)
+            service.keyring.remember(mark, found)
+        _within_limits(service, request, found)
+        return _permitted(found, scopes)
+
+    return caller
+
+
+def _identified(service: Service, credentials: HTTPAuthorizationCredentials | None) -> Caller:
+    """Who holds the key that was sent. Raises Problem (401)."""
+    if credentials is None:
+        detail = "Send an API key: Authorization: Bearer exp_..."
+        raise Problem(401, "key_missing", detail, headers=_CHALLENGE)
+    with service.database.read() as session:
+        found = authenticate(session, service.pepper, credentials.credentials)
+    if found is None:
+        raise key_invalid()
+    return found
+
+
+def key_invalid() -> Problem:
+    challenge = {"WWW-Authenticate": _CHALLENGE["WWW-Authenticate"] + ', error="invalid_token"'}
+    return Problem(401, "key_invalid", "The API key is unknown, expired or revoked.", headers=challenge)
 
 
 def watching(*scopes: Scope) -> Callable[..., Caller]:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from service.crash import armed, crash_point
+from service.wire import Wire
 
 BUSY_SECONDS = 5.0
 SILENT_SECONDS = 60.0
 """a client that vanished without a word holds its locks no longer; no transaction of ours is idle for so long"""
-_CLOCKS = {
+CLOCKS = {
     # SQLite's clock has millisecond resolution
     "sqlite": "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000",
     "postgresql": "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)",
@@ -65,6 +67,30 @@ class Database:
         with _busy(), Session(self._reader, expire_on_commit=False) as session:
             yield session
 
+    @contextmanager
+    def wire(self, crash: str | None = None) -> Iterator[Wire]:
+        """As ``write``, for compiled statements. On PostgreSQL COMMIT travels with the last of them. Raises Busy."""
+        with (
+            _busy(),
+            self._writer.connect() as connection,
+            connection.begin() as transaction,
+            ExitStack() as travelling,
+        ):
+            driver: Any = connection.connection.driver_connection
+            try:
+                if self.dialect == "postgresql":
+                    travelling.enter_context(driver.pipeline())
+                yield Wire(driver, self.dialect)
+                if crash is not None and armed(crash):
+                    travelling.close()
+                    _die_inside_commit(crash, connection)
+                transaction.commit()
+                travelling.close()
+            except (psycopg.OperationalError, psycopg.InterfaceError):
+                if driver.closed:
+                    connection.invalidate()
+                raise
+
     def truncate_log(self) -> bool:
         """Empty SQLite's write-ahead log, where deleted bytes linger. False: readers kept it; try again later."""
         if self.dialect != "sqlite":
@@ -84,7 +110,7 @@ class Database:
 
 def now(session: Session) -> int:
     """Microseconds since 1970 UTC on the database's own clock, the only clock that leases may use."""
-    return int(session.execute(text(_CLOCKS[session.get_bind().dialect.name])).scalar_one())
+    return int(session.execute(text(CLOCKS[session.get_bind().dialect.name])).scalar_one())
 
 
 @contextmanager
@@ -94,20 +120,22 @@ def _busy() -> Iterator[None]:
     except PoolTimeout as error:
         raise Busy("No database connection came free in time.") from error
     except DBAPIError as error:
-        if _is_busy(error):
+        if error.connection_invalidated or _is_busy(error.orig, isinstance(error, OperationalError)):
+            raise Busy("The database is busy or unreachable.") from error
+        raise
+    except (psycopg.Error, sqlite3.Error) as error:  # from the driver itself
+        if _is_busy(error, isinstance(error, psycopg.OperationalError)):
             raise Busy("The database is busy or unreachable.") from error
         raise
 
 
-def _is_busy(error: DBAPIError) -> bool:
-    if error.connection_invalidated:
-        return True
-    if isinstance(error.orig, sqlite3.Error):
-        return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _PASSING
+def _is_busy(error: BaseException | None, operational: bool) -> bool:
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING
     # 55P03 lock timeout, 40P01 deadlock, 40001 serialization, 53 no room, 57P shutting down, 58 disk error
-    state = getattr(error.orig, "sqlstate", None)
+    state = getattr(error, "sqlstate", None)
     if state is None:
-        return isinstance(error, OperationalError)
+        return operational
     return state in {"55P03", "40P01", "40001"} or state.startswith(("08", "53", "57P", "58"))
 
 

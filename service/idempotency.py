@@ -51,6 +51,12 @@ class Use:
         """The primary key: keys of two callers do not meet."""
         return self.caller.tenant_id, self.caller.key_id, self.key
 
+    @property
+    def lock(self) -> int:
+        """The number of the advisory lock that its transaction holds on PostgreSQL."""
+        place = hashlib.sha256("\0".join(self.place).encode()).digest()
+        return int.from_bytes(place[:8], "big", signed=True)
+
 
 def read_key(lines: Sequence[str] | None) -> str:
     """The key in the header: one quoted string of printable ASCII; quotes may be left out.
@@ -86,7 +92,12 @@ def begin(session: Session, use: Use) -> Stored | None:
 
 def finish(session: Session, use: Use, stored: Stored, lifetime_seconds: float) -> None:
     """Store the answer under the key that ``begin`` took, in the same transaction as the work."""
-    row = {
+    session.execute(insert(IdempotencyKey), row_of(use, stored, recorded_at(session), lifetime_seconds))
+
+
+def row_of(use: Use, stored: Stored, at: int, lifetime_seconds: float) -> dict[str, Any]:
+    """The row that keeps an answer."""
+    return {
         "tenant_id": use.caller.tenant_id,
         "key_id": use.caller.key_id,
         "key": use.key,
@@ -94,15 +105,12 @@ def finish(session: Session, use: Use, stored: Stored, lifetime_seconds: float) 
         "status_code": stored.status,
         "headers": stored.headers,
         "answer": stored.answer,
-        "expires_at": recorded_at(session) + int(lifetime_seconds * 1_000_000),
+        "expires_at": at + int(lifetime_seconds * 1_000_000),
     }
-    session.execute(insert(IdempotencyKey), row)
 
 
 def _take(session: Session, use: Use) -> bool:
     """Whether nobody else works under this key. SQLite's writers are alone anyway."""
     if session.get_bind().dialect.name != "postgresql":
         return True
-    place = hashlib.sha256("\0".join(use.place).encode()).digest()
-    lock = int.from_bytes(place[:8], "big", signed=True)
-    return bool(session.scalar(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": lock}))
+    return bool(session.scalar(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": use.lock}))

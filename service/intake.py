@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy import Select, insert, select
 from sqlalchemy.orm import Session
@@ -13,13 +15,13 @@ from sqlalchemy.orm import Session
 from service import tombstones
 from service.crash import crash_point
 from service.identity import Pepper, digest, new_id, sample_digest, subject_digest
-from service.ledger import canonical, record, recorded_at
+from service.ledger import canonical, entry, recorded_at
 from service.moments import SECOND, instant, moment
 from service.progress import record_status
-from service.records import DeletionRequest, Model, Task, Tombstone
+from service.records import AuditEntry, DeletionRequest, Model, Task, Tombstone
 from service.requests import Regulation, Status, due_at
 
-_FORGETTING = ("preparing", "live", "exhausted")
+FORGETTING = ("preparing", "live", "exhausted")
 
 
 class UnknownModels(LookupError):
@@ -67,43 +69,93 @@ def accept(
     """
     # in share mode: no publication can pass between our matching and our commit
     models = session.scalars(named_models(session, tenant_id, order).with_for_update(read=True)).all()
-    request = _request(pepper, tenant_id, order, recorded_at(session))
-    samples = sorted({sample_digest(pepper, sample) for sample in order.sample_ids or ()})
-    touched = [model for model in models if _touches(session, model, request.subject_digest, samples)]
-    if not touched:
-        request.status, request.reason, request.completed_at = Status.COMPLETED, "no_match", request.created_at
-    session.add(request)
-    session.flush()
+    named = digests(pepper, order)
+    touched = [model for model in models if _touches(session, model, named)]
+    places = [(model.id, model.name) for model in touched]
+    at = recorded_at(session)
+    drawn = draft(pepper, tenant_id, order, named, at=at, touched=places, window_seconds=cancel_window_seconds)
+    session.execute(insert(DeletionRequest), drawn.row)
     crash_point("api-after-request")
-    _write_tombstones(session, request, samples)
-    _write_tasks(session, request, touched, cancel_window_seconds)
-    record(
-        session,
-        tenant_id,
-        "request.accepted",
-        request_id=request.id,
-        commitment=commitment(opening(pepper, request), order),
-        samples_named=len(samples) or None,
-        models=sorted(model.name for model in touched),
-        regulation=request.regulation,
-        received_at=request.received_at,
-        due_at=request.due_at,
-    )
+    session.execute(insert(Tombstone), drawn.tombstones)
+    if drawn.tasks:
+        session.execute(insert(Task), drawn.tasks)
+    session.execute(insert(AuditEntry), drawn.entry)
     if not touched:
-        record_status(session, request)
+        record_status(session, drawn.request)
     session.flush()
     crash_point("api-after-audit")
-    names = tuple(sorted(model.name for model in touched))
-    return Accepted(request, names, tuple(model.id for model in touched if model.nudged_at == 0))
+    return Accepted(drawn.request, drawn.names, tuple(model.id for model in touched if model.nudged_at == 0))
 
 
-def opening(pepper: Pepper, request: DeletionRequest) -> bytes:
-    """The 32 bytes that open the request's commitment. They follow from the row's salt under the pepper.
+@dataclass(frozen=True)
+class Named:
+    """Whom an order names, by keyed digest: one subject, or samples."""
+
+    subject: str | None
+    samples: tuple[str, ...] = ()
+
+
+def digests(pepper: Pepper, order: Order) -> Named:
+    if order.subject_id is not None:
+        return Named(subject_digest(pepper, order.subject_id))
+    return Named(None, tuple(sorted({sample_digest(pepper, sample) for sample in order.sample_ids or ()})))
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Every row of a request, not yet written."""
+
+    row: dict[str, Any]
+    tombstones: list[dict[str, Any]]
+    tasks: list[dict[str, Any]]
+    entry: dict[str, Any]
+    """of the audit log"""
+    names: tuple[str, ...]
+    """of the models that have work now"""
+
+    @property
+    def request(self) -> DeletionRequest:
+        return DeletionRequest(**self.row)
+
+
+def draft(
+    pepper: Pepper,
+    tenant_id: str,
+    order: Order,
+    named: Named,
+    *,
+    at: int,
+    touched: Sequence[tuple[str, str]],
+    window_seconds: float,
+) -> Draft:
+    """The rows of an order that touches these models (id, name). Raises ReceivedInFuture."""
+    row = _request(pepper, tenant_id, order, named, at)
+    if not touched:
+        row |= {"status": Status.COMPLETED.value, "reason": "no_match", "completed_at": at}
+    names = tuple(sorted(name for _, name in touched))
+    accepted = entry(
+        at,
+        tenant_id,
+        "request.accepted",
+        request_id=row["id"],
+        commitment=commitment(opening(pepper, row["salt"]), order),
+        samples_named=len(named.samples) or None,
+        models=list(names),
+        regulation=row["regulation"],
+        received_at=row["received_at"],
+        due_at=row["due_at"],
+    )
+    tasks = _tasks(row, [model_id for model_id, _ in touched], window_seconds)
+    return Draft(row, _tombstones(row, named), tasks, accepted, names)
+
+
+def opening(pepper: Pepper, salt: bytes) -> bytes:
+    """The 32 bytes that open the request's commitment. They follow from its row's salt under the pepper.
 
     They are handed to the controller and stored nowhere: whoever reads the database without the pepper cannot
     try subjects against the commitment.
     """
-    return bytes.fromhex(digest(pepper, "opening", request.salt))
+    return bytes.fromhex(digest(pepper, "opening", salt))
 
 
 def commitment(salt: bytes, order: Order) -> str:
@@ -116,7 +168,7 @@ def commitment(salt: bytes, order: Order) -> str:
 
 def named_models(session: Session, tenant_id: str, order: Order) -> Select[Model]:
     """The models that the order is about and that can forget, in id order. Raises UnknownModels."""
-    chosen = select(Model).where(Model.tenant_id == tenant_id, Model.status.in_(_FORGETTING)).order_by(Model.id)
+    chosen = select(Model).where(Model.tenant_id == tenant_id, Model.status.in_(FORGETTING)).order_by(Model.id)
     if order.models is None:
         return chosen
     known = set(session.scalars(select(Model.name).where(Model.tenant_id == tenant_id)))
@@ -126,66 +178,66 @@ def named_models(session: Session, tenant_id: str, order: Order) -> Select[Model
     return chosen.where(Model.name.in_(order.models))
 
 
-def _touches(session: Session, model: Model, subject_digest: str | None, samples: list[str]) -> bool:
+def _touches(session: Session, model: Model, named: Named) -> bool:
     """Whether the model gets a task. While it is preparing nobody knows yet whom it holds: it always does."""
     if model.status == "preparing" or model.lineage_id is None:
         return model.status == "preparing"
-    return tombstones.matches(session, model.lineage_id, subject_digest, samples)
+    return tombstones.matches(session, model.lineage_id, named.subject, named.samples)
 
 
-def _request(pepper: Pepper, tenant_id: str, order: Order, at: int) -> DeletionRequest:
+def _request(pepper: Pepper, tenant_id: str, order: Order, named: Named, at: int) -> dict[str, Any]:
     received = instant(at) if order.received_at is None else order.received_at.astimezone(UTC)
     if moment(received) > at:
         raise ReceivedInFuture
     due = due_at(received, order.regulation)
-    return DeletionRequest(
-        id=new_id(),
-        tenant_id=tenant_id,
-        subject_digest=None if order.subject_id is None else subject_digest(pepper, order.subject_id),
-        pepper_id=pepper.id,
-        status=Status.QUEUED,
-        models=None if order.models is None else sorted(set(order.models)),
-        regulation=order.regulation,
-        salt=secrets.token_bytes(32),
-        received_at=moment(received),
-        due_at=None if due is None else moment(due),
-        created_at=at,
-    )
+    return {
+        "id": new_id(),
+        "tenant_id": tenant_id,
+        "subject_digest": named.subject,
+        "pepper_id": pepper.id,
+        "status": Status.QUEUED.value,
+        "reason": None,
+        "models": None if order.models is None else sorted(set(order.models)),
+        "regulation": None if order.regulation is None else order.regulation.value,
+        "salt": secrets.token_bytes(32),
+        "received_at": moment(received),
+        "due_at": None if due is None else moment(due),
+        "created_at": at,
+        "completed_at": None,
+    }
 
 
-def _write_tombstones(session: Session, request: DeletionRequest, samples: list[str]) -> None:
+def _tombstones(request: dict[str, Any], named: Named) -> list[dict[str, Any]]:
     """One for the subject, or one for each sample."""
-    pairs: list[tuple[str | None, str | None]] = [(None, sample) for sample in samples]
-    if request.subject_digest is not None:
-        pairs = [(request.subject_digest, None)]
-    rows = [
+    pairs: list[tuple[str | None, str | None]] = [(None, sample) for sample in named.samples]
+    if named.subject is not None:
+        pairs = [(named.subject, None)]
+    return [
         {
             "id": new_id(),
-            "tenant_id": request.tenant_id,
-            "request_id": request.id,
+            "tenant_id": request["tenant_id"],
+            "request_id": request["id"],
             "subject_digest": subject,
             "sample_digest": sample,
-            "pepper_id": request.pepper_id,
-            "created_at": request.created_at,
+            "pepper_id": request["pepper_id"],
+            "created_at": request["created_at"],
         }
         for subject, sample in pairs
     ]
-    session.execute(insert(Tombstone), rows)
 
 
-def _write_tasks(session: Session, request: DeletionRequest, models: list[Model], window_seconds: float) -> None:
-    not_before = request.created_at + int(window_seconds * SECOND)
-    rows = [
+def _tasks(request: dict[str, Any], model_ids: list[str], window_seconds: float) -> list[dict[str, Any]]:
+    not_before = request["created_at"] + int(window_seconds * SECOND)
+    return [
         {
             "id": new_id(),
-            "tenant_id": request.tenant_id,
-            "request_id": request.id,
-            "model_id": model.id,
+            "tenant_id": request["tenant_id"],
+            "request_id": request["id"],
+            "model_id": model_id,
             "status": "queued",
+            "attempts": 0,
             "not_before": not_before,
-            "created_at": request.created_at,
+            "created_at": request["created_at"],
         }
-        for model in models
+        for model_id in model_ids
     ]
-    if rows:
-        session.execute(insert(Task), rows)

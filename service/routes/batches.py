@@ -132,6 +132,9 @@ def _opened(session: Session, service: Service, outcomes: list[dict[str, Any]]) 
         outcome
         if outcome["request"] is None
         else outcome
-        | {"request": outcome["request"] | {"opening": opening(service.pepper, rows[outcome["request"]["id"]]).hex()}}
+        | {
+            "request": outcome["request"]
+            | {"opening": opening(service.pepper, rows[outcome["request"]["id"]].salt).hex()}
+        }
         for outcome in outcomes
     ]

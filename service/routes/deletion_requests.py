@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -11,11 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validat
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
-from service import idempotency
-from service.auth import Caller, Scope
+from service import express, idempotency
+from service.auth import Caller, Scope, holder
 from service.cancellation import TooLate, cancel
 from service.conditions import IfMatch, IfNoneMatch, changed, require, shown
-from service.context import Running, Service, holding, problems, reading
+from service.context import Running, Service, holding, key_invalid, problems, reading, remembered, require_writable
 from service.crash import crash_point
 from service.identity import digest
 from service.intake import Accepted, Order, ReceivedInFuture, UnknownModels, accept, opening
@@ -29,6 +31,7 @@ from service.requests import Regulation, Status
 
 router = APIRouter(tags=["deletion requests"])
 Writer = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]
+Applicant = Annotated[Caller, Depends(remembered(Scope.DELETIONS_WRITE))]
 Reader = Annotated[Caller, Depends(holding(Scope.DELETIONS_READ))]
 KeyHeader = Annotated[
     list[str] | None,
@@ -107,27 +110,18 @@ def create(
     *,
     order: DeletionOrder,
     service: Running,
-    caller: Writer,
+    caller: Applicant,
     idempotency_key: KeyHeader = None,
 ) -> Response:
     use = key_use(service, caller, idempotency_key, _PATH, order)
     check_length(order, service.settings.max_sample_ids)
-    nudges: tuple[str, ...] = ()
     crash_point("api-before-transaction")
-    with service.database.write(crash="api-inside-commit") as session:
-        stored = idempotency.begin(session, use)
-        if stored is None:
-            accepted = take_in(session, service, caller, order)
-            row, nudges = accepted.request, accepted.nudges
-            stored = _answer(accepted)
-            idempotency.finish(session, use, stored, service.settings.idempotency_seconds)
-        else:
-            row = session.get_one(DeletionRequest, stored.answer["id"])
+    taken = _express(service, order, use) or _plain(service, caller, order, use)
     crash_point("api-after-commit")
-    service.nudge(nudges)
+    service.nudge(taken.nudges)
     # the opening is never stored, not even in the stored answer: it is derived again on a replay
-    answer = stored.answer | {"opening": opening(service.pepper, row).hex()}
-    return JSONResponse(answer, stored.status, stored.headers)
+    answer = taken.stored.answer | {"opening": opening(service.pepper, taken.salt).hex()}
+    return JSONResponse(answer, taken.stored.status, taken.stored.headers)
 
 
 @router.get(
@@ -251,10 +245,55 @@ def key_use(service: Service, caller: Caller, header: list[str] | None, path: st
     return idempotency.Use(caller, idempotency.read_key(header), digest(service.pepper, "idempotency", sent))
 
 
+@dataclass(frozen=True)
+class _Taken:
+    """An order that was taken in now, or before under the same Idempotency-Key."""
+
+    stored: idempotency.Stored
+    salt: bytes
+    nudges: tuple[str, ...] = ()
+
+
+def _express(service: Service, order: DeletionOrder, use: idempotency.Use) -> _Taken | None:
+    settings = service.settings
+    with _refusals():
+        taken = express.accept(
+            service.database,
+            service.pepper,
+            order.order(),
+            use,
+            _answer,
+            cancel_window_seconds=settings.cancel_window_seconds,
+            lifetime_seconds=settings.idempotency_seconds,
+        )
+    return None if taken is None else _Taken(taken[1], taken[0].request.salt, taken[0].nudges)
+
+
+def _plain(service: Service, caller: Caller, order: DeletionOrder, use: idempotency.Use) -> _Taken:
+    require_writable(service)
+    with service.database.write(crash="api-inside-commit") as session:
+        if holder(session, caller.key_id) is None:
+            raise key_invalid()
+        stored = idempotency.begin(session, use)
+        if stored is not None:
+            return _Taken(stored, session.get_one(DeletionRequest, stored.answer["id"]).salt)
+        accepted = take_in(session, service, caller, order)
+        stored = _answer(accepted)
+        idempotency.finish(session, use, stored, service.settings.idempotency_seconds)
+    return _Taken(stored, accepted.request.salt, accepted.nudges)
+
+
 def take_in(session: Session, service: Service, caller: Caller, order: DeletionOrder) -> Accepted:
     """Accept an order. Raises Problem (422) for one that cannot be."""
-    try:
+    with _refusals():
         return accept(session, service.pepper, caller.tenant_id, order.order(), service.settings.cancel_window_seconds)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """What keeps an order out, as a Problem (422)."""
+    try:
+        yield
     except UnknownModels as error:
         errors = [{"pointer": f"/models/{place}", "detail": "There is no such model."} for place in error.places]
         raise Problem(422, "unknown_model", "The request names models that do not exist.", errors) from None
