@@ -86,9 +86,8 @@ class Database:
                     _die_inside_commit(crash, connection)
                 transaction.commit()
                 travelling.close()
-            except (psycopg.OperationalError, psycopg.InterfaceError):
-                if driver.closed:
-                    connection.invalidate()
+            except (psycopg.Error, DBAPIError):
+                connection.invalidate()  # after an error in a pipeline psycopg may believe in statements never prepared
                 raise
 
     def truncate_log(self) -> bool:

@@ -153,7 +153,7 @@ def test_an_error_on_the_wire_leaves_nothing_and_the_connection_usable(database:
         __tablename__ = "leases"
 
     lease = inserting(Leases, *row)
-    for _ in range(12):  # more often than the pool has connections
+    for _ in range(12):  # more often than the driver waits to prepare a statement
         with pytest.raises((psycopg.Error, sqlite3.Error, DBAPIError)), database.wire() as wire:
             wire.insert((lease, row))
             wire.insert((lease, row))
