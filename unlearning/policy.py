@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -55,7 +55,10 @@ class Policy:
     ``threshold`` is the greatest effectiveness ratio ``||retrained - unlearned|| / ||retrained - untouched||`` at
     which a method counts as working. ``cadence_seconds`` is the least time between releases.
     ``utility_tolerance`` is the greatest fall of holdout accuracy (a fraction) in one release, None for no gate.
-    ``options`` are the method's own fields.
+    ``options`` are the method's own fields, ``fallback_options`` those of the fallback.
+
+    ``fallback`` serves what the method cannot: ``retrain`` as a cold retrain beside the served lineage, any other
+    method as a release of its own. It also takes the method's place where that does not help on the model.
 
     ``basis`` is how the distance to retraining shall be known; None takes ``exact`` or ``proved`` where the method has
     it on this model, and ``none`` elsewhere: what is measured or estimated is asked for by name. ``alpha``, ``orders``
@@ -81,6 +84,7 @@ class Policy:
     cadence_seconds: int = 0
     utility_tolerance: float | None = 0.1
     options: Mapping[str, Any] = field(default_factory=dict)
+    fallback_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _number("epsilon", self.epsilon, above=0, most=1e4)
@@ -94,9 +98,8 @@ class Policy:
         self._check_basis()
         if self.fallback == self.method:
             raise PolicyError("fallback", f"fallback is {self.fallback!r}, the method itself.", "Name another or none.")
-        if self.fallback not in (None, "retrain"):
-            hint = "It must be retrain or none: no other method can start from what this one leaves behind."
-            raise PolicyError("fallback", f"fallback is {self.fallback!r}.", hint)
+        if self.fallback_options and self.fallback is None:
+            raise PolicyError("fallback_options", "fallback_options are given without a fallback.", "Name a fallback.")
         if self.charge > self.limit:
             raise PolicyError("sigma", *self._nothing_fits())
 
@@ -112,6 +115,17 @@ class Policy:
         if self.basis is not None and not self.basis.satisfies(self.require):
             what = f"basis is {self.basis.value} and require is {self.require.value}, which is stronger."
             raise PolicyError("basis", what, "Ask for a basis that is at least as strong as the required one.")
+
+    @property
+    def standby(self) -> str | None:
+        """The fallback that makes releases of its own; None where there is none, or it is a retrain."""
+        return None if self.fallback == "retrain" else self.fallback
+
+    def in_force(self, method: str) -> Policy:
+        """The policy of a lineage of ``method``: this one, or with its fallback in the method's place."""
+        if method == self.method or method != self.fallback:
+            return self
+        return replace(self, method=method, options=self.fallback_options, fallback=None, fallback_options={})
 
     @property
     def charge(self) -> int:
@@ -173,9 +187,9 @@ def _read(name: str, value: object, methods: Collection[str]) -> Any:
         return choice(_one_of(name, value, [member.value for member in choice]))
     if name in ("method", "fallback"):
         return _one_of(name, value, methods)
-    if name == "options":
+    if name in ("options", "fallback_options"):
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise PolicyError(name, f"options is {_shown(value)}.", "It must be a JSON object of the method's fields.")
+            raise PolicyError(name, f"{name} is {_shown(value)}.", "It must be a JSON object of the method's fields.")
         return dict(value)
     if name == "sizes":
         if not isinstance(value, list | tuple):

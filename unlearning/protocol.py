@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -173,3 +173,11 @@ class Method(Protocol):
         generator: torch.Generator,
     ) -> Forgotten:
         """Forget. An empty set returns ``state`` itself. Raises Refused where it cannot."""
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A method that can go on after another one, its policy's fallback, has made a release."""
+
+    def resume(self, state: State, weights: Tensor, forget: ForgetSet) -> State:
+        """``state`` once ``forget`` has been forgotten by other means and w~ is ``weights`` (d,)."""

@@ -24,6 +24,7 @@ from unlearning.policy import Granularity, Policy
 from unlearning.problem import Problem
 from unlearning.protocol import Examples, Json, Method, Need, Refused, State
 from unlearning.recipe import Recipe
+from unlearning.standby import Accompanied
 
 MEASURED = (Basis.CALIBRATED, Basis.ESTIMATED)
 """what has to be asked for by name"""
@@ -38,6 +39,8 @@ def basis_of(policy: Policy, problem: Problem, method: Method) -> Basis:
     """The basis asked for, or else the strongest without measuring. Raises Refused where it cannot be had."""
     if policy.method == "retrain":
         return Basis.EXACT
+    if isinstance(method, Accompanied):
+        return _accompanied(basis_of(policy, problem, method.first), policy, method)
     why = _unproved(problem, method)
     asked = policy.basis or (Basis.PROVED if why is None else Basis.NONE)
     if asked.satisfies(policy.require):
@@ -211,6 +214,16 @@ def _require_drawable(policy: Policy, problem: Problem, method: Method) -> None:
             "calibrated draws orders over people, and some samples belong to several.",
             "Give every sample one subject, or ask for another basis.",
         )
+
+
+def _accompanied(basis: Basis, policy: Policy, method: Accompanied) -> Basis:
+    """A bound that was made for one method says nothing of another's release; one computed from the weights does."""
+    if basis in MEASURED or (basis is Basis.PROVED and isinstance(method.first, Rewind)):
+        raise Refused(
+            f"The basis {basis.value} of {policy.method} does not cover releases by the fallback {policy.standby}.",
+            "Name the fallback retrain, or none.",
+        )
+    return basis
 
 
 def _unproved(problem: Problem, method: Method) -> Refused | None:

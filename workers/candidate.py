@@ -66,7 +66,7 @@ def claim_retrain(session: Session, model: Model, owner: str, at: int, lease_sec
         tenant_id=model.tenant_id,
         model_name=model.name,
         recipe=model.recipe,
-        policy=Policy.from_json(model.policy),
+        policy=Policy.from_json(model.policy).in_force(lineage.method),
         lineage_id=lineage.id,
         attempt=lineage.attempts,
     )

@@ -56,6 +56,8 @@ class Terms:
     """of an estimated bound"""
     design: Design | None = None
     """of a calibrated one"""
+    standby: str | None = None
+    """the fallback that keeps a state of its own"""
 
 
 @dataclass(frozen=True)
@@ -180,5 +182,5 @@ def _claim(terms: Terms, charge: int, size: Size) -> Claim:
         people=size.people,
         assumptions=words.assumptions(terms.basis, terms.method, terms.design),
         constants=terms.constants,
-        secret_state=words.secret_state(terms.basis, terms.method),
+        secret_state=words.secret_state(terms.basis, terms.method, terms.standby),
     )

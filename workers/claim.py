@@ -59,7 +59,7 @@ def _preparation(session: Session, model: Model, lease: Lease) -> Preparation | 
         tenant_id=model.tenant_id,
         model_name=model.name,
         recipe=model.recipe,
-        policy=Policy.from_json(model.policy),
+        policy=Policy.from_json(model.policy).in_force(lineage.method),
         lineage_id=lineage.id,
         attempt=lineage.attempts,
     )
@@ -107,7 +107,7 @@ def _deletions(session: Session, model: Model, owner: str, at: int, lease_second
         tenant_id=model.tenant_id,
         model_name=model.name,
         recipe=model.recipe,
-        policy=Policy.from_json(model.policy),
+        policy=Policy.from_json(model.policy).in_force(lineage.method),
         lineage_id=lineage.id,
         head_id=model.head_id,
         tasks=tuple(Claimed(task.id, task.request_id) for task in choice.take),

@@ -163,7 +163,7 @@ def _read(database: Database) -> list[Served]:
             served = Served(
                 name=model.name,
                 recipe=model.recipe,
-                policy=Policy.from_json(model.policy),
+                policy=Policy.from_json(model.policy).in_force(line.method),
                 basis=Basis(line.basis),
                 frozen=dict(line.manifest or {}),
                 state=head.state,

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
 
 import torch
 from sqlalchemy import delete, select
@@ -18,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from service.crash import crash_point
 from service.identity import new_id
+from service.ledger import record
 from service.records import Lineage, Membership, Model, Recollection, Version
 from unlearning.certificate import Basis, Reference
 from unlearning.policy import Policy
@@ -34,14 +34,15 @@ from unlearning.protocol import (
     State,
 )
 from unlearning.recipe import RecipeError
+from unlearning.standby import Accompanied
 from unlearning.training import learn
 from workers import alternatives, calibrate, claim, codec, manifest, state
-from workers.bases import BOUNDED, basis_of, design_of, require_needs
+from workers.bases import basis_of, design_of, require_needs
 from workers.bench import Bench, build
 from workers.certify import CapNotReached, Size, Terms, certify
 from workers.erase import destroy_keys
 from workers.files import write_files
-from workers.footing import basis_to_json, dry_run, establish
+from workers.footing import dry_run, establish
 from workers.jobs import Preparation
 from workers.keystore import BATCH, batches
 from workers.lease import fence
@@ -60,6 +61,7 @@ from workers.publish import (
 from workers.roster import admit, require_readable, require_room
 from workers.shown import Shown
 from workers.stopwatch import Stopwatch
+from workers.terms import freeze_basis, how_chosen, register, report_of, terms_of
 from workers.workshop import Workshop
 
 
@@ -122,7 +124,7 @@ def build_lineage(workshop: Workshop, job: Preparation, watch: Stopwatch, ending
         ready = taken_up(workshop, job, watch)
         if ready is None:
             clean(workshop, job)
-            ready = make_ready(workshop, job, watch, ending.learn)
+            ready = _made_ready(workshop, job, watch, ending)
         bring_into_service(workshop, job, ready, watch, ending)
     except (Refused, RecipeError, CapNotReached, codec.Malformed) as error:
         clean(workshop, job)
@@ -132,6 +134,30 @@ def build_lineage(workshop: Workshop, job: Preparation, watch: Stopwatch, ending
     else:
         calibrate.drop_prepared(workshop, job.lineage_id)
         destroy_keys(workshop.database, workshop.keys)
+
+
+def _made_ready(workshop: Workshop, job: Preparation, watch: Stopwatch, ending: Ending) -> Ready:
+    """Ready by the policy's method; where that does not help on this model, by the policy's fallback."""
+    try:
+        return make_ready(workshop, job, watch, ending.learn)
+    except Ineffective as why:
+        clean(workshop, job)
+        return make_ready(workshop, _switched(workshop, job, why), watch, ending.learn)
+
+
+def _switched(workshop: Workshop, job: Preparation, why: Ineffective) -> Preparation:
+    """The lineage's method is the policy's fallback from now on, for a worker that takes it up too."""
+    fallback = job.policy.fallback
+    if fallback is None:  # _prepared has refused already
+        raise why
+    with workshop.database.write() as session:
+        fence(session, job.lease)
+        lineage = lineage_of(session, job)
+        switched = {"from": lineage.method, "to": fallback, "why": why.what}
+        lineage.method, lineage.manifest = fallback, (lineage.manifest or {}) | {"switched": switched}
+        kind, instead = "preparation.switched", job.policy.method
+        record(session, job.tenant_id, kind, model_id=job.lease.model_id, method=fallback, instead=instead)
+    return replace(job, policy=job.policy.in_force(fallback))
 
 
 def lineage_of(session: Session, job: Preparation) -> Lineage:
@@ -162,12 +188,12 @@ def make_ready(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Ca
         made = _prepared(bench, job.policy, examples, learned, show.part("method", 0.5, 0.95))
     _keep_vectors(workshop, job, made)
     crash_point("prepare-after-rows")
-    report = _report(made, bench, job) | {"seconds": round(time.monotonic() - started, 3)}
-    terms = _register(workshop, job, basis, made, len(kept))
+    report = report_of(made, bench, job) | {"seconds": round(time.monotonic() - started, 3)}
+    terms = register(workshop, job, basis, made, len(kept))
     with watch.phase("bound"):
         terms, found = establish(bench, replace(terms, design=design), examples, made, job.policy)
-    _freeze_basis(workshop, job, terms)
-    report |= found
+    freeze_basis(workshop, job, terms)
+    report |= found | how_chosen(workshop, job)
     bare = State(made.weights, made.tensors, made.facts)
     if terms.design is not None:
         calibrate.open_orders(workshop, job, bare, terms.design, {"report": report, "left_out": left_out})
@@ -187,7 +213,7 @@ def taken_up(workshop: Workshop, job: Preparation, watch: Stopwatch) -> Ready | 
     except calibrate.Unprepared:
         return None
     reference = Reference((lineage.manifest or {})["reference"])
-    terms = replace(_terms(job.policy, Basis.CALIBRATED, reference, len(course.examples)), design=course.design)
+    terms = replace(terms_of(job.policy, Basis.CALIBRATED, reference, len(course.examples)), design=course.design)
     registered = Registered(kept["report"], kept["left_out"])
     return _settled(workshop, job, watch, Ready(course.bench, terms, course.examples, course.state, registered))
 
@@ -210,10 +236,13 @@ def _calibrate(workshop: Workshop, job: Preparation) -> None:
 
 
 def _prepared(bench: Bench, policy: Policy, examples: Examples, learned: Learned, progress: Progress) -> State:
-    """The method's state. Where the method does not help on this model, the refusal names those that do."""
+    """The method's state. Where the method does not help on this model, and no fallback does, the refusal names those
+    that do."""
     try:
         return bench.method.prepare(bench.problem, examples, learned, progress)
     except Ineffective as error:
+        if policy.fallback is not None:
+            raise
         raise Refused(error.what, alternatives.hint(bench, policy, examples, learned, progress)) from None
 
 
@@ -284,18 +313,17 @@ def _forget(workshop: Workshop, job: Preparation, ready: Ready, target: Target) 
         everyone = Need.VECTORS in bench.method.needs
         wanted = state.holders_of(session, job.lineage_id) if everyone else target.holders
         vectors = state.read_vectors(session, workshop, job.lineage_id, wanted, bench.problem.device)
-    forgotten = bench.method.forget(
-        bench.problem,
-        State(ready.state.weights, ready.state.tensors, ready.state.facts, vectors),
-        ForgetSet(
-            frozenset(target.holders),
-            target.positions,
-            ready.examples.only(gone) if needs_forgotten(bench.method) else None,
-        ),
-        retain if needs_retained(bench.method, ready.terms.basis) else None,
-        generator(bench.problem.device),
-    )
-    return forgotten, retain
+    given = State(ready.state.weights, ready.state.tensors, ready.state.facts, vectors)
+    theirs = ready.examples.only(gone) if needs_forgotten(bench.method) else None
+    forget = ForgetSet(frozenset(target.holders), target.positions, theirs)
+    draws = generator(bench.problem.device)
+    reads = retain if needs_retained(bench.method, ready.terms.basis) else None
+    try:
+        return bench.method.forget(bench.problem, given, forget, reads, draws), retain
+    except Refused:
+        if not isinstance(bench.method, Accompanied):
+            raise
+    return bench.method.stand_in.forget(bench.problem, given, forget, retain, draws), retain
 
 
 def _freeze(
@@ -330,64 +358,6 @@ def _keep_vectors(workshop: Workshop, job: Preparation, made: State) -> None:
         with workshop.database.write() as session:
             fence(session, job.lease)
             state.write_vectors(session, rows)
-
-
-def _register(workshop: Workshop, job: Preparation, basis: Basis, made: State, count: int) -> Terms:
-    """Fix the lineage's terms: basis, noise, cap, charge and limit. They never change again."""
-    policy = job.policy
-    budget = policy.budget(basis)
-    with workshop.database.write() as session:
-        fence(session, job.lease)
-        lineage = session.get_one(Lineage, job.lineage_id)
-        lineage.method, lineage.basis = policy.method, basis.value
-        lineage.sigma, lineage.charge, lineage.budget = policy.sigma, budget.charge, budget.limit
-        claims = basis is not Basis.NONE
-        lineage.delta_cap = policy.delta_cap if basis in BOUNDED else 0.0 if claims else None
-        lineage.epsilon, lineage.delta = (policy.epsilon, policy.delta) if claims else (None, None)
-        reference = reference_of(policy, made)
-        lineage.manifest = (lineage.manifest or {}) | {"reference": reference.value, "vectors": bool(made.vectors)}
-    return _terms(policy, basis, reference, count)
-
-
-def _freeze_basis(workshop: Workshop, job: Preparation, terms: Terms) -> None:
-    """What every claim of the lineage rests on stands in its manifest: constants, and the calibration's design."""
-    with workshop.database.write() as session:
-        fence(session, job.lease)
-        lineage = session.get_one(Lineage, job.lineage_id)
-        lineage.manifest = (lineage.manifest or {}) | basis_to_json(terms)
-
-
-def _terms(policy: Policy, basis: Basis, reference: Reference, count: int) -> Terms:
-    budget = policy.budget(basis)
-    return Terms(
-        method=policy.method,
-        basis=basis,
-        reference=reference,
-        sigma=policy.sigma,
-        delta_cap=policy.delta_cap,
-        delta=policy.delta,
-        charge=budget.charge,
-        spent=0,
-        limit=budget.limit,
-        count=count,
-        releases=0,
-    )
-
-
-def reference_of(policy: Policy, made: State) -> Reference:
-    """Which retraining the method approximates: what its report says, else what the policy asks."""
-    report = made.facts.get("report")
-    named = report.get("reference") if isinstance(report, dict) else None
-    if isinstance(named, str):
-        return Reference(named)
-    return policy.reference or Reference.RENORMALISED
-
-
-def _report(made: State, bench: Bench, job: Preparation) -> dict[str, Any]:
-    """What preparation measured, before any deletion."""
-    measured = made.facts.get("report")
-    report = dict(cast(Mapping[str, Any], measured)) if isinstance(measured, dict) else {}
-    return report | {"dimension": bench.problem.dimension, "attempts": job.attempt}
 
 
 def clean(workshop: Workshop, job: Preparation) -> None:

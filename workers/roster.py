@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from service.records import DeletionRequest, Hold, Tombstone
 from unlearning.certificate import Basis
 from unlearning.protocol import Refused
+from unlearning.standby import Accompanied
 from workers import manifest, recipes
 from workers.bench import Bench
 from workers.jobs import Preparation
@@ -84,7 +85,8 @@ def require_readable(
     workshop: Workshop, job: Preparation, bench: Bench, basis: Basis, everyone: Sequence[manifest.Entry]
 ) -> None:
     """Where releases read samples, see now that a second run of the recipe gives the same ones."""
-    reads = needs_retained(bench.method, basis) or needs_forgotten(bench.method)
+    methods = (bench.method, bench.method.stand_in) if isinstance(bench.method, Accompanied) else (bench.method,)
+    reads = any(needs_retained(method, basis) or needs_forgotten(method) for method in methods)
     if not reads:
         return
     again = manifest.entries(

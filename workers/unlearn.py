@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
+from torch import Tensor
 
 from service import ledger
 from service.crash import crash_point
@@ -22,6 +23,7 @@ from unlearning.budget import Budget
 from unlearning.certificate import Basis, Reference
 from unlearning.policy import Clock, Hold, Queue, Retrain, next_action
 from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Need, Refused, State
+from unlearning.standby import Accompanied, StandIn
 from workers import manifest, recipes, state
 from workers.bench import Bench, Benches
 from workers.certify import CapNotReached, Certified, Oversize, Size, Terms, certify
@@ -54,6 +56,8 @@ RETRAIN_HELPS = frozenset(
     }
 )
 """what a cold retrain mends; changed samples or a changed recipe it does not"""
+STANDBY_HELPS = RETRAIN_HELPS - {"beyond_calibration", "state_damaged", "state_format_unknown"}
+"""what a fallback mends that goes on from the head's state"""
 NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 """what a refused release measured (a residual, a bound) is computed from the deleted: the log tells the words alone"""
 PLANS = 5
@@ -120,13 +124,16 @@ def _release_once(errand: Errand) -> None:
     with errand.watch.phase("load"), workshop.database.read() as session:
         head = _head(session, job)
         planned = plan(session, job, atomic=head.vectors)
+        torn = job.policy.standby is not None and "partial_subject" in planned.held.values()
+        if torn:
+            planned = plan(session, job, atomic=False)
     outcomes = _without_weights(errand, planned)
     if not planned.forget:
         settle_without_version(workshop.database, job, outcomes)
         return
     try:
         _require_budget(job, head, len(planned.forget))
-        certified = _compute(errand, head, planned)
+        certified = _compute(errand, head, planned, torn)
         if _too_bad(job, head, certified):
             _withhold(errand, planned, certified)
             return
@@ -139,12 +146,34 @@ def _release_once(errand: Errand) -> None:
         settle_without_version(workshop.database, job, outcomes, **told)
 
 
-def _compute(errand: Errand, head: Head, planned: Plan) -> Certified:
+def _compute(errand: Errand, head: Head, planned: Plan, torn: bool) -> Certified:
+    """The release by the method; by the fallback that stands by, where the method cannot make it or people are torn.
+
+    Which of them ran is sealed. Raises Held with the reason where neither can.
+    """
+    with errand.watch.phase("load"):
+        bench = _bench(errand.benches, errand.job, head)
+    if not isinstance(bench.method, Accompanied):
+        return _attempt(errand, head, planned, bench)
+    why = "partial_subject"
+    if not torn:
+        try:
+            return _attempt(errand, head, planned, bench)
+        except Held as held:
+            if held.reason not in STANDBY_HELPS:
+                raise
+            why = held.reason
+    certified = _attempt(errand, head, planned, replace(bench, method=bench.method.stand_in))
+    told: Json = {"method": errand.job.policy.standby, "why": why}
+    return replace(certified, evidence={**certified.evidence, "fallback": told})
+
+
+def _attempt(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Certified:
     """Load, forget, certify. Raises Held with the reason, where one of them cannot be done."""
     watch = errand.watch
     try:
         with watch.phase("load"):
-            loaded = _load(errand, head, planned)
+            loaded = _load(errand, head, planned, bench)
         crash_point("worker-after-load")
         with watch.phase("forget"):
             result = _forget(loaded)
@@ -228,6 +257,7 @@ def _head(session: Session, job: Deletions) -> Head:
         count=int(frozen["samples"]),
         releases=releases or 0,
         holders=_holders_gone(session, lineage.id),
+        standby=job.policy.standby,
         **basis_from_json(frozen),
     )
     return Head(
@@ -256,22 +286,30 @@ def _require_budget(job: Deletions, head: Head, waiting: int) -> None:
         raise Held("budget_exhausted")
 
 
-def _load(errand: Errand, head: Head, planned: Plan) -> Loaded:
+def _load(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Loaded:
     workshop, job = errand.workshop, errand.job
-    bench = _bench(errand.benches, job, head)
+    if Need.TRAJECTORY in bench.method.needs and not manifest.replayable(head.libraries, bench.problem.device):
+        raise Held("environment_changed")
     device = bench.problem.device
     secret = errand.benches.state_of(head.state) or _secret(workshop, head, device)
     crash_point("worker-after-digest")
-    with workshop.database.read() as session:
-        everyone = Need.VECTORS in bench.method.needs
-        wanted = state.holders_of(session, job.lineage_id) if everyone else planned.target.holders
-        vectors = state.read_vectors(session, workshop, job.lineage_id, wanted, device)
-    missing = sum(1 for holder in planned.target.holders if holder not in vectors)
-    if head.vectors and missing:
-        raise Held("vectors_missing", missing=missing)
+    vectors = {} if isinstance(bench.method, StandIn) else _vectors(errand, head, planned, bench)
     forget_examples, retain = _samples(workshop, bench, job, head.terms.basis, planned.target)
     forget = ForgetSet(frozenset(planned.target.holders), planned.target.positions, forget_examples)
     return Loaded(bench, replace(secret, vectors=vectors), forget, retain)
+
+
+def _vectors(errand: Errand, head: Head, planned: Plan, bench: Bench) -> dict[str, Tensor]:
+    """Of those who go; where the method says so, of everyone. Raises Held where one of them who go has none."""
+    workshop, lineage_id = errand.workshop, errand.job.lineage_id
+    with workshop.database.read() as session:
+        everyone = Need.VECTORS in bench.method.needs
+        wanted = state.holders_of(session, lineage_id) if everyone else planned.target.holders
+        vectors = state.read_vectors(session, workshop, lineage_id, wanted, bench.problem.device)
+    missing = sum(1 for holder in planned.target.holders if holder not in vectors)
+    if head.vectors and missing:
+        raise Held("vectors_missing", missing=missing)
+    return vectors
 
 
 def _secret(workshop: Workshop, head: Head, device: torch.device) -> State:
@@ -291,8 +329,6 @@ def _bench(benches: Benches, job: Deletions, head: Head) -> Bench:
         raise Held("recipe_refused", what=error.what) from None
     if bench.digest != head.recipe_digest:
         raise Held("recipe_changed")
-    if Need.TRAJECTORY in bench.method.needs and not manifest.replayable(head.libraries, bench.problem.device):
-        raise Held("environment_changed")
     return bench
 
 

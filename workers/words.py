@@ -69,8 +69,10 @@ def assumptions(basis: Basis, method: str, design: Design | None) -> tuple[str, 
     return (*Calibrated(design, math.nan).assumptions(), FITTED, NOISE)
 
 
-def secret_state(basis: Basis, method: str) -> tuple[str, ...]:
-    """What is kept sealed and still depends on the deleted people."""
-    own = SECRET_STATE.get(method, ("The method's own state depends on the deleted people.",))
+def secret_state(basis: Basis, method: str, standby: str | None = None) -> tuple[str, ...]:
+    """What is kept sealed and still depends on the deleted people; ``standby`` keeps what it would keep by itself."""
+    kept_by = [method] if standby is None or basis is Basis.EXACT else [method, standby]
+    unknown = ("The method's own state depends on the deleted people.",)
+    own = dict.fromkeys(sentence for name in kept_by for sentence in SECRET_STATE.get(name, unknown))
     kept = () if basis is Basis.EXACT else (NOISELESS,)
     return (*own, *kept, *((CALIBRATION,) if basis is Basis.CALIBRATED else ()))

@@ -61,6 +61,9 @@ class Registration(BaseModel):
         dict[Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,40}$")], _Option],
         Field(max_length=40, json_schema_extra={"additionalProperties": False}),
     ] = Field(default_factory=dict)
+    fallback_options: Annotated[
+        dict[Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,40}$")], _Option], Field(max_length=40)
+    ] = Field(default_factory=dict, description="fields of the fallback")
 
     def policy(self) -> Policy:
         """Raises Problem (422) that names the field and what is allowed, not the value."""
@@ -83,6 +86,9 @@ class ModelView(BaseModel):
     reason: str | None
     recipe: str
     policy: dict[str, Any]
+    method: str | None = Field(
+        description="of the head's lineage: the policy's, or its fallback where that does not help"
+    )
     basis: str | None = Field(description="of the head's lineage; decided in preparation")
     head: int | None = Field(description="number of the version that is served")
     lineage: int | None
@@ -146,7 +152,7 @@ def create(body: Registration, service: Running, caller: Admin, response: Respon
         except NameTaken:
             errors = [{"pointer": "/name", "detail": "This name is taken."}]
             raise Problem(409, "model_exists", "There is a model of this name; choose another.", errors) from None
-        view = _view(model, None, None)
+        view = _view(model, None, None, None)
     service.nudge([model.id])
     response.headers["Location"] = f"{_PATH}/{model.name}"
     response.headers["Retry-After"] = "2"
@@ -244,21 +250,22 @@ def find(session: Session, tenant_id: str, name: str) -> Model:
 
 
 def _rows() -> Any:
-    """Models with the number of their head and the basis of its lineage."""
+    """Models with the number of their head, and the method and basis of its lineage."""
     return (
-        select(Model, Version.number, Lineage.basis)
+        select(Model, Version.number, Lineage.method, Lineage.basis)
         .outerjoin(Version, Version.id == Model.head_id)
         .outerjoin(Lineage, Lineage.id == Version.lineage_id)
     )
 
 
-def _view(model: Model, head: int | None, basis: str | None) -> ModelView:
+def _view(model: Model, head: int | None, method: str | None, basis: str | None) -> ModelView:
     return ModelView(
         name=model.name,
         status=model.status,
         reason=model.reason,
         recipe=model.recipe,
         policy=model.policy,
+        method=method,
         basis=basis,
         head=head,
         lineage=model.lineage_id,

@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from service.commands.client import Account, Client
 from service.commands.screen import CommandError
+from service.routes.models import Registration
 from service.settings import Settings
 from tests.servers import free_port
 
@@ -29,6 +31,7 @@ class Site:
 
     answers: list[Answer] = field(default_factory=list)
     calls: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+    bodies: list[Any] = field(default_factory=list)
     url: str = ""
 
     def next(self) -> Answer:
@@ -41,10 +44,11 @@ def site() -> Iterator[Site]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            site.bodies.append(json.loads(body) if body else None)
             site.calls.append((self.command, self.path, dict(self.headers)))
-            status, body = site.next()
-            content = json.dumps(body).encode()
+            status, answer = site.next()
+            content = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
@@ -83,6 +87,42 @@ def test_a_refusal_is_one_line_and_a_hint_and_exit_1(site: Site, tmp_path: Path)
         "error: The request names models that do not exist. /models/0: There is no such model."
     )
     assert "Traceback" not in done.stderr
+
+
+def test_every_field_of_a_policy_can_be_said_on_the_command_line(site: Site, tmp_path: Path) -> None:
+    """What the API takes and what the command sends are the same set of names; sizes and options as they are typed."""
+    options = {
+        "recipe": "r", "method": "newton", "fallback": "rewind", "basis": "calibrated", "require": "estimated",
+        "alpha": "0.2", "orders": "4", "epsilon": "2", "delta": "1e-6", "sigma": "0.5", "delta-cap": "0.01",
+        "granularity": "subject", "reference": "renormalised", "threshold": "0.6", "cadence": "60",
+        "on-exhausted": "hold", "utility-tolerance": "none",
+    }  # fmt: skip
+    site.answers = [(202, {"name": "m"})]
+    flags = [word for name, value in options.items() for word in (f"--{name}", value)]
+    flags += ["--size", "1", "--size", "4", "--option", "damping=0.1", "--fallback-option", "source=proximal"]
+    keys = {"EXPUNGE_URL": site.url, "EXPUNGE_API_KEY": "k"}
+    done = expunge("models", "add", "m", *flags, "--no-wait", home=tmp_path, **keys)
+    assert done.returncode == 0, done.stderr
+    sent = site.bodies[0]
+    assert set(sent) == set(Registration.model_fields)
+    assert (sent["sizes"], sent["options"], sent["fallback_options"]) == (
+        [1, 4],
+        {"damping": 0.1},
+        {"source": "proximal"},
+    )
+    assert (sent["utility_tolerance"], sent["cadence_seconds"]) == (None, 60)
+    assert Registration.model_validate(sent).policy().standby == "rewind"
+
+
+def test_a_registration_ends_with_the_dry_run(site: Site, tmp_path: Path) -> None:
+    rows = [{"sigma": 0.1, "delta_cap": 1e-5, "accuracy": 0.9375, "releases": 70000}]
+    ready = {"status": "live", "progress": 1.0, "phase": None, "report": {"effectiveness": 0.25, "dry_run": rows}}
+    site.answers = [(202, {"name": "m"}), (200, ready), (200, {"name": "m", "status": "live"})]
+    keys = {"EXPUNGE_URL": site.url, "EXPUNGE_API_KEY": "k"}
+    done = expunge("models", "add", "m", "--recipe", "r", home=tmp_path, **keys)
+    assert done.returncode == 0, done.stderr
+    assert "dry run" in done.stdout and "accuracy" in done.stdout
+    assert ["0.1", "1e-05", "0.9375", "70000"] in [line.split() for line in done.stdout.splitlines()]
 
 
 def test_a_service_that_does_not_answer_is_exit_3(tmp_path: Path) -> None:

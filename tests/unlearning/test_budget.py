@@ -127,3 +127,19 @@ def test_a_cap_or_noise_that_is_not_above_zero_is_refused(bad: float) -> None:
         charge_of(bad, 1.0)
     with pytest.raises(ValueError, match=r"^sigma is"):
         charge_of(1.0, bad)
+
+
+@pytest.mark.parametrize("limit", [1, 7, 100, 71_831])
+def test_nothing_that_is_charged_makes_room_in_an_exhausted_budget(limit: int) -> None:
+    """Why on_exhausted cannot be a rewind: whatever it costs, the next release fits no better afterwards."""
+    for charge in (1, 3, 50, limit):
+        if charge > limit:
+            continue
+        spent = (limit // charge) * charge
+        budget = Budget(spent=spent, limit=limit, charge=charge)
+        assert budget.exhausted and budget.limit is not None
+        for own in range(1, 2 * charge + 1, max(1, charge // 7)):
+            fits = own <= limit - spent
+            assert not (fits and own >= charge), "at the lineage's own cap it never fits"
+            if fits:
+                assert Budget(spent=spent + own, limit=limit, charge=charge).exhausted

@@ -40,6 +40,23 @@ def test_a_method_alone_makes_a_policy_and_the_defaults_allow_many_releases() ->
     assert policy.budget(Basis.PROVED).releases_left > 10_000
 
 
+def test_the_fallback_takes_the_methods_place_with_its_own_options() -> None:
+    policy = parse(
+        {
+            "method": "recollection",
+            "options": {"rank": 3},
+            "fallback": "rewind",
+            "fallback_options": {"fraction": 0.5},
+            "sigma": 0.05,
+        }
+    )
+    assert policy.standby == "rewind" and policy.in_force("recollection") is policy
+    after = policy.in_force("rewind")
+    assert (after.method, after.options, after.fallback, after.sigma) == ("rewind", {"fraction": 0.5}, None, 0.05)
+    assert Policy.from_json(json.loads(json.dumps(policy.to_json())), METHODS) == policy
+    assert parse({"method": "recollection", "fallback": "retrain"}).standby is None
+
+
 def test_a_policy_survives_json_unchanged() -> None:
     policy = parse(
         {
@@ -88,7 +105,8 @@ WRONG = [
     ({"reference": "mean"}, "reference", "Allowed: renormalised, fixed-denominator."),
     ({"on_exhausted": "stop"}, "on_exhausted", "Allowed: retrain, hold."),
     ({"on_exhausted": "rewind"}, "on_exhausted", "A rewind keeps the budget that is used up"),
-    ({"fallback": "rewind"}, "fallback", "It must be retrain or none"),
+    ({"fallback_options": {"fraction": 0.5}}, "fallback_options", "without a fallback"),
+    ({"fallback": "rewind", "fallback_options": 3}, "fallback_options", "It must be a JSON object"),
     ({"cadence_seconds": 1.5}, "cadence_seconds", "cadence_seconds is 1.5. It must be a whole number of seconds"),
     ({"cadence_seconds": -1}, "cadence_seconds", "at least 0"),
     ({"utility_tolerance": 2}, "utility_tolerance", "at most 1"),

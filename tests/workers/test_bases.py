@@ -168,11 +168,29 @@ def test_more_than_the_cap_covers_is_held_and_costs_nothing(world: World) -> Non
     assert (world.request(request).reason, world.lineage(model_id).spent) == ("cap_not_reached", spent)
 
 
+def test_a_rewind_is_charged_like_any_release_and_does_not_fit_an_exhausted_budget(world: World) -> None:
+    """A rewind keeps the budget: the lineage stays exhausted, and who waits is held."""
+    policy = {"sigma": 32.0, "delta_cap": 4.0, "epsilon": 1.0, "on_exhausted": "hold", "options": FLOATING}
+    model_id = world.live("descent", "rewind", **policy)
+    charge, limit = world.lineage(model_id).charge, world.lineage(model_id).budget
+    assert limit is not None and limit // charge == 4
+    for person in range(4):
+        world.delete(f"p{person}")
+        world.work(model_id)
+    request = world.delete("p5")
+    world.work(model_id)
+    assert (world.request(request).reason, world.lineage(model_id).spent) == ("budget_exhausted", 4 * charge)
+
+
 def test_the_dry_run_says_what_noise_costs_and_what_it_buys(world: World) -> None:
     model_id = world.live("convex", "newton", sigma=0.01, delta_cap=1e-5)
     rows = (world.lineage(model_id).report or {})["dry_run"]
+    grid = {(row["sigma"], row["delta_cap"]): row for row in rows}
+    assert len(grid) == 9
+    rows = [row for row in rows if row["delta_cap"] == 1e-5]
     assert [row["sigma"] for row in rows] == pytest.approx([0.001, 0.01, 0.1])
     releases = [row["releases"] for row in rows]
+    assert releases[0] == grid[0.01, 1e-4]["releases"], "ten times the cap buys what a tenth of sigma does"
     lineage = world.lineage(model_id)
     assert lineage.budget is not None and releases[1] == lineage.budget // lineage.charge
     assert releases[0] < releases[1] < releases[2]
@@ -181,7 +199,8 @@ def test_the_dry_run_says_what_noise_costs_and_what_it_buys(world: World) -> Non
 
 def test_the_dry_run_shows_an_accuracy_that_noise_destroys(world: World) -> None:
     model_id = world.live("convex", "newton", sigma=30.0, delta_cap=1e-2)
-    quiet, _, loud = (world.lineage(model_id).report or {})["dry_run"]
+    rows = (world.lineage(model_id).report or {})["dry_run"]
+    quiet, _, loud = (row for row in rows if row["delta_cap"] == 1e-2)
     assert loud["releases"] > quiet["releases"]
     assert loud["accuracy"] < 0.9
 

@@ -179,6 +179,12 @@ class Recollection:
             evidence["distance_repaired"] = float((fresh.weights - state.weights).norm())
         return Forgotten(fresh, evidence)
 
+    def resume(self, state: State, weights: Tensor, forget: ForgetSet) -> State:
+        """Go on from ``weights``. A converged release counts from there: S begins anew, the factor n/(n-m) stays."""
+        gone = _counts(state)[1] + len(forget.positions)
+        blank = {name: torch.zeros_like(state.tensors[name]) for name in ("correction",) if name in state.tensors}
+        return State(weights.to(state.weights), {**state.tensors, **blank}, {**state.facts, "forgotten": gone})
+
     def _sketch(self, rank: int) -> Sketch:
         return Sketch(rank, self.probes, self.tolerance, self.releases, self.oversampling, self.stability)
 
