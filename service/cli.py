@@ -7,7 +7,19 @@ import sys
 import typer
 from pydantic import ValidationError
 
-from service.commands import audit, backups, deletions, evaluate, holds, keys, models, processes, tombstones, webhooks
+from service.commands import (
+    audit,
+    backups,
+    certificate,
+    deletions,
+    evaluate,
+    holds,
+    keys,
+    models,
+    processes,
+    tombstones,
+    webhooks,
+)
 from service.commands.doctor import doctor
 from service.commands.screen import FAILED, USAGE, CommandError, show_error
 from service.db import Busy
@@ -39,6 +51,7 @@ app.add_typer(deletions.commands, name="requests")
 app.add_typer(tombstones.commands, name="tombstones")
 app.add_typer(holds.commands, name="holds")
 app.add_typer(webhooks.commands, name="webhooks")
+app.add_typer(certificate.commands, name="certificate")
 app.add_typer(audit.commands, name="audit")
 app.add_typer(keys.commands, name="keys")
 

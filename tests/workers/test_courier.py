@@ -23,6 +23,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from standardwebhooks import Webhook, WebhookVerificationError
 
 from service.db import Database, now
 from service.identity import Pepper
@@ -141,6 +142,25 @@ def test_news_is_delivered_once_and_its_signatures_verify(database: Database, re
     assert found["v1"] == base64.b64encode(hmac.new(secret, signed, hashlib.sha256).digest()).decode()
     shown = base64.b64decode(public_key(PEPPER, endpoint).removeprefix("whpk_"))
     Ed25519PublicKey.from_public_bytes(shown).verify(base64.b64decode(found["v1a"]), signed)
+
+
+@ON_SQLITE
+def test_the_official_client_verifies_what_is_delivered(database: Database, receiver: Receiver) -> None:
+    """Standard Webhooks' own library, over the request as it came in. It knows v1; v1a is verified above."""
+    _, secret = subscribe(database, receiver.url)
+    courier(database).round()
+    ((_, headers, body),) = receiver.seen
+    client = Webhook("whsec_" + base64.b64encode(secret).decode())
+    assert client.verify(body, headers)["data"] == {"model": "digits", "version": 0}
+    for false in (
+        (body.replace(b"digits", b"others"), headers),
+        (body, headers | {"webhook-id": "msg_other"}),
+        (body, headers | {"webhook-timestamp": "1"}),
+    ):
+        with pytest.raises(WebhookVerificationError):
+            client.verify(*false)
+    with pytest.raises(WebhookVerificationError):
+        Webhook("whsec_" + base64.b64encode(b"x" * 32).decode()).verify(body, headers)
 
 
 def test_a_failed_delivery_is_sent_again_later_under_the_same_id(database: Database, receiver: Receiver) -> None:
