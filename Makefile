@@ -7,7 +7,7 @@ JOBS ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: demo up test check bench drills clean
+.PHONY: demo up test check bench drills docs clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.runtime
@@ -32,6 +32,9 @@ bench: $(VENV)/.dev
 drills: $(VENV)/.dev
 	@$(BIN)/python -m tests.servers
 	@$(BIN)/python -m drills
+
+docs: $(VENV)/.dev
+	$(BIN)/properdocs build --strict
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \

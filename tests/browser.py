@@ -88,6 +88,11 @@ class Browser:
     def resize(self, width: int, height: int) -> None:
         self._call("POST", "window/rect", {"width": width, "height": height})
 
+    def cookies(self) -> list[dict[str, Any]]:
+        """The page's cookies, those that scripts cannot read among them."""
+        kept: list[dict[str, Any]] = self._call("GET", "cookie")
+        return kept
+
     def without_scripts(self) -> None:
         self._devtools("Emulation.setScriptExecutionDisabled", {"value": True})
 
@@ -122,6 +127,7 @@ def chromium(profile: Path) -> Iterator[Browser]:
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1280,1100"]
     wanted = {
         "browserName": "chrome",
+        "acceptInsecureCerts": True,  # a test's own certificate
         "goog:chromeOptions": {"binary": binary, "args": [*options, f"--user-data-dir={profile}"]},
         "goog:loggingPrefs": {"browser": "ALL"},
         "timeouts": {"script": 60_000, "pageLoad": 60_000},

@@ -24,3 +24,16 @@ def upgrade() -> None:
     )
     op.add_column("deletion_requests", sa.Column("extended_at", BIGINT, nullable=True))
     op.add_column("deletion_requests", sa.Column("first_due_at", BIGINT, nullable=True))
+
+
+def downgrade() -> None:
+    """Only where neither was used: both are part of the record."""
+    used = sa.text(
+        "SELECT (SELECT count(*) FROM restorations)"
+        " + (SELECT count(*) FROM deletion_requests WHERE extended_at IS NOT NULL)"
+    )
+    if op.get_bind().execute(used).scalar_one():
+        raise RuntimeError("Migration 0005 cannot be undone: restorations or extended deadlines are on record.")
+    op.drop_column("deletion_requests", "first_due_at")
+    op.drop_column("deletion_requests", "extended_at")
+    op.drop_table("restorations")

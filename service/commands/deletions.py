@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 import uuid
+from base64 import b64decode
 from typing import Annotated, Any
 
 import typer
@@ -92,10 +94,14 @@ def release(request: Request, as_json: AsJson = False) -> None:
 
 
 @commands.command("certificate")
-def certificate(request: Request) -> None:
+def certificate(
+    request: Request,
+    statement: Annotated[bool, typer.Option("--statement", help="Only what it states, decoded.")] = False,
+) -> None:
     """The certificate of a completed request: a DSSE envelope over an in-toto statement, as JSON."""
     with connect() as client:
-        show_json(client.get(f"/v1/deletion-requests/{request}/certificate"))
+        envelope = client.get(f"/v1/deletion-requests/{request}/certificate")
+    show_json(json.loads(b64decode(envelope["payload"])) if statement else envelope)
 
 
 def await_ended(client: Client, request_id: str) -> dict[str, Any]:

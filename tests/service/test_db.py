@@ -118,6 +118,14 @@ def test_the_schema_goes_back_for_an_earlier_release_and_forward_again(database:
         assert session.scalar(select(Heartbeat.process)) == "w"
 
 
+def test_a_restoration_on_record_keeps_the_schema(database: Database) -> None:
+    with database.write() as session:
+        session.execute(text("INSERT INTO restorations (id, started_at, report) VALUES ('r', 1, '{}')"))
+    with pytest.raises(RuntimeError, match="0005 cannot be undone"):
+        step_back(database, "0004")
+    assert schema_state(database) is SchemaState.CURRENT
+
+
 def test_what_is_part_of_the_record_is_not_undone_and_a_newer_schema_is_left_alone(database: Database) -> None:
     with pytest.raises(RuntimeError, match="0002 cannot be undone"):
         step_back(database, "0001")

@@ -8,15 +8,21 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from service.auth import Scope
+from service.supervisor import children
 from tests.browser import ENTER, Browser, chromium
 from tests.dashboards import UNVERIFIED
-from tests.servers import WHEELS
+from tests.servers import WHEELS, free_port
 from tests.stack import Stack
 
 pytestmark = pytest.mark.parametrize(
@@ -39,9 +45,9 @@ def name(stack: Stack) -> str:
     return stack.live("tiny", **BUDGET)
 
 
-def enter(browser: Browser, stack: Stack) -> None:
-    """Log in as a person does."""
-    browser.go(stack.account.url + "/")
+def enter(browser: Browser, stack: Stack, url: str | None = None) -> None:
+    """Log in as a person does, at the stack's own address or another."""
+    browser.go((url or stack.account.url) + "/")
     if browser.focus()["id"] != "key":
         browser.click("#key")
     browser.type(stack.key(*Scope) + ENTER)
@@ -195,6 +201,54 @@ def test_axe_core_finds_nothing_serious(browser: Browser, stack: Stack, name: st
             browser.prefers(scheme)
             found += [{"page": path, "scheme": scheme} | each for each in faults(browser, source)]
     assert not found, json.dumps(found, indent=1)
+
+
+@pytest.fixture
+def production(stack: Stack, tmp_path: Path) -> Iterator[str]:
+    """Another API of the same installation, in production mode and behind TLS; gives its address."""
+    port, key, certificate = free_port(), tmp_path / "key.pem", tmp_path / "certificate.pem"
+    write_certificate(key, certificate)
+    (api, *_) = children(tmp_path, "127.0.0.1", port, stack.environment | {"EXPUNGE_MODE": "production"})
+    api.command = [*api.command, "--ssl-keyfile", str(key), "--ssl-certfile", str(certificate)]
+    api.start()
+    url = f"https://127.0.0.1:{port}"
+    with httpx.Client(verify=False, trust_env=False) as http:
+        stack.eventually(lambda: answers(http, url), bool)
+    yield url
+    api.stop()
+
+
+def write_certificate(key: Path, certificate: Path) -> None:
+    """A self-signed certificate for one day."""
+    secret = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    at = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, secret.public_key(), x509.random_serial_number())
+        .not_valid_before(at - timedelta(hours=1))
+        .not_valid_after(at + timedelta(days=1))
+        .sign(secret, hashes.SHA256())
+    )
+    form = serialization.PrivateFormat.PKCS8
+    key.write_bytes(secret.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+
+
+def answers(http: httpx.Client, url: str) -> bool:
+    try:
+        return http.get(f"{url}/healthz").is_success
+    except httpx.TransportError:
+        return False
+
+
+def test_in_production_the_session_stays_on_tls_and_the_page_is_live(
+    browser: Browser, stack: Stack, production: str, name: str
+) -> None:
+    enter(browser, stack, production)
+    (cookie,) = browser.cookies()
+    assert cookie["secure"] and cookie["httpOnly"] and cookie["sameSite"] == "Strict"
+    request = stack.forgotten(name, subject_id="tiny-person-8")
+    browser.shows(request["id"][:8], "#recent")
 
 
 def faults(browser: Browser, source: str) -> list[dict[str, Any]]:

@@ -1,0 +1,124 @@
+"""The pages are built by the tool that operators are told to use, and commands in them are ones that exist."""
+
+from __future__ import annotations
+
+import html
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from service.cli import app
+from tests.docs.commands import BLOCKS, PAGES, ROOT, Block
+
+NAMED_ELSEWHERE = {
+    "make demo": "tests/system/test_up.py",
+    "make test": "tests/docs/test_site.py",
+    "make up": "tests/system/test_up.py",
+}
+"""commands of the fenced blocks that another test runs, because they build an environment or never end"""
+COMMAND: Any = typer.main.get_command(app)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built as ``make docs`` does; a broken link or an unknown anchor is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "properdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_make_docs_builds_strictly() -> None:
+    assert re.search(r"^docs: .*\n\t.*properdocs build --strict$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def test_the_api_reference_has_every_call_and_every_schema_that_the_service_describes(site: Path) -> None:
+    from service.app import create_app  # noqa: PLC0415
+    from service.settings import Settings  # noqa: PLC0415
+
+    described = create_app(Settings(home=site / "home")).openapi()
+    page = html.unescape((site / "api" / "index.html").read_text())
+    calls = [f"{method.upper()} {path}" for path, each in described["paths"].items() for method in each]
+    assert len(calls) > 30
+    assert [call for call in calls if f"<code>{call}</code>" not in page] == []
+    assert [name for name in described["components"]["schemas"] if f'id="{name.lower()}"' not in page] == []
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        assert re.findall(r'(?:src|href)="(?:https?:)?//[^"]+\.(?:js|css|woff2?)"', page.read_text()) == [], page
+
+
+def test_every_fenced_command_is_run_by_a_test(tmp_path: Path) -> None:
+    """Blocks are run word for word by tests/system/test_docs.py and test_readme.py; the rest is named here."""
+    assert len(BLOCKS) > 10
+    for block in BLOCKS:
+        for line in block.commands():
+            if line.startswith("make "):
+                named = ROOT / NAMED_ELSEWHERE[line.split("#")[0].strip()]
+                assert named.exists()
+            else:
+                assert block.runner is not None, f"{block.page}: no test runs {line!r}"
+                assert (ROOT / block.runner).exists()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_in_running_text_names_commands_and_options_that_exist(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for words in re.findall(r"`(?:\.venv/bin/)?expunge ([a-z][^`]*)`", text):
+        require(shlex.split(words.replace("...", "")))
+
+
+def require(words: list[str]) -> None:
+    """Fail where a word that should be a command, or an option, is not one."""
+    command = COMMAND
+    while words and hasattr(command, "commands"):
+        assert words[0] in command.commands, f"expunge has no command {words[0]!r}"
+        command, words = command.commands[words[0]], words[1:]
+    if command.name == "evaluate":  # its options are those of workers.evaluate
+        from workers.evaluate import _parser  # noqa: PLC0415
+
+        known = set(_parser()._option_string_actions)
+    else:
+        known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
+    asked = {word.partition("=")[0] for word in words if word.startswith("--")}
+    assert asked <= known, (command.name, asked - known)
+
+
+@pytest.mark.parametrize("words", ["doctor --jason", "requests shout"])
+def test_a_command_that_does_not_exist_would_be_found(words: str) -> None:
+    with pytest.raises(AssertionError):
+        require(words.split())
+
+
+SURFACE = (
+    "up; worker; api; keeper; migrate; doctor; models add --recipe --method --epsilon --delta --sigma; models list; "
+    "models show; delete --subject --wait; requests list; requests show; requests cancel; versions; budget; "
+    "evaluate --forget --methods; audit verify; audit export; keys create; keys list; keys revoke; tombstones lift"
+)
+"""what the design's page on the surface promises"""
+
+
+@pytest.mark.parametrize("words", SURFACE.split("; "))
+def test_the_command_line_has_every_command_of_the_surface(words: str) -> None:
+    require(words.split())
+
+
+@pytest.mark.parametrize(
+    "words", ["models list", "models show", "requests list", "versions", "keys list", "holds list", "webhooks list"]
+)
+def test_every_list_has_json(words: str) -> None:
+    require([*words.split(), "--json"])
+
+
+def test_a_block_is_split_into_its_commands() -> None:
+    text = "# a remark\none \\\n  two\npython - <<'EOF'\nprint(1)\nEOF\nthree # four\n"
+    block = Block(ROOT / "README.md", "bash", text)
+    assert block.commands() == ["one \\\n  two", "python - <<'EOF'\nprint(1)\nEOF", "three # four"]

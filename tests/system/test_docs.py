@@ -1,0 +1,98 @@
+"""What the pages tell a newcomer to save and to type, saved and typed word for word."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sklearn.datasets import load_wine
+
+from tests.docs.commands import ROOT, Block
+from tests.stack import Stack
+
+pytestmark = pytest.mark.parametrize(
+    "stack", [pytest.param("sqlite", marks=pytest.mark.xdist_group("sqlite"))], indirect=True
+)
+PAGE = ROOT / "docs" / "your-own-model.md"
+QUICKSTART = ROOT / "docs" / "quickstart.md"
+
+
+@pytest.fixture
+def clone(stack: Stack, tmp_path: Path) -> Path:
+    """A folder like a clone after ``make up``: ``.venv/bin`` holds this Python, ``examples`` the stack's recipes."""
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    for name, words in (("python", ""), ("expunge", "-m service.cli ")):
+        (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n')
+        (programs / name).chmod(0o755)
+    (tmp_path / "examples").symlink_to(stack.settings.recipes)
+    return tmp_path
+
+
+def typed(text: str, folder: Path, stack: Stack) -> str:
+    """What the block prints. Every command of it must succeed."""
+    environment = stack.environment | {
+        "EXPUNGE_URL": stack.account.url,
+        "EXPUNGE_API_KEY": stack.account.api_key,
+        "PYTHONPATH": str(ROOT),
+    }
+    command = ["bash", "-e", "-o", "pipefail", "-c", text]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}\n{stack.logs()}"
+    return done.stdout
+
+
+def followed(text: str, folder: Path, stack: Stack) -> Iterator[tuple[str, str]]:
+    """Save each Python block where the text before it says, type each bash block: (block, what it printed) of these."""
+    place = 0
+    for found in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        language, block = found.groups()
+        if language == "python":
+            name = re.findall(r"`(examples/\w+\.py)`", text[place : found.start()])[-1]
+            (folder / name).write_text(block)
+        elif not all(line.startswith("make ") for line in Block(PAGE, language, block).commands()):
+            yield block, typed(block, folder, stack)
+        place = found.end()
+
+
+@pytest.mark.timeout(900)
+def test_your_own_model_in_ten_minutes_word_for_word(stack: Stack, clone: Path) -> None:
+    said = dict(followed(PAGE.read_text(), clone, stack))
+    assert len(said) == 7
+    envelope = next(text for block, text in said.items() if "requests certificate" in block)
+    assert "proved" in envelope or "payload" in envelope
+    for model in ("people", "frozen", "elsewhere"):
+        assert stack.head(model)["number"] == 2
+        assert stack.head(model)["claim"]["basis"] == "proved"
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(900)
+def test_a_table_that_the_page_does_not_mention_ends_in_a_certified_deletion(stack: Stack, clone: Path) -> None:
+    """The wines of scikit-learn, 13 columns of very different sizes; nothing of the page is changed but the names."""
+    page = PAGE.read_text()
+    assert "wine" not in page
+    ours = page[page.index("## 3.") : page.index("## A frozen backbone")].replace("people", "wines")
+    ours = ours.replace("person-7", "grower-7").replace('row["wines"]', 'row["people"]')
+    table = load_wine()
+    header = ",".join(["id", "person", "label", *(name.replace("/", "_") for name in table.feature_names)])
+    rows = [
+        f"bottle-{k},grower-{k // 3},{label},{','.join(map(str, features))}"
+        for k, (features, label) in enumerate(zip(table.data, table.target, strict=True))
+    ]
+    (clone / "examples" / "wines.csv").write_text("\n".join([header, *rows]) + "\n")
+    said = dict(followed(ours, clone, stack))
+    request = json.loads(typed(".venv/bin/expunge requests list --status completed --json", clone, stack))[0]
+    assert request["models"][0]["model"] == "wines" and request["models"][0]["samples"] == 3
+    assert any("requests certificate" in block for block in said)
+    assert stack.head("wines")["claim"]["basis"] == "proved"
+
+
+def test_the_quickstart_word_for_word(stack: Stack, clone: Path) -> None:
+    said = "".join(text for _, text in followed(QUICKSTART.read_text(), clone, stack))
+    assert "quick" in said and "completed" in said
