@@ -6,6 +6,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from service.db import now
+from service.intake import LARGE
 from service.progress import settle
 from service.records import DeletionRequest, Model, Task, Tombstone
 
@@ -27,7 +28,8 @@ def cancel(session: Session, request: DeletionRequest) -> None:
     if request.status == "cancelled":
         return
     tasks = session.scalars(select(Task).where(Task.request_id == request.id)).all()
-    if not tasks or any(task.status != "queued" or task.not_before <= at for task in tasks):
+    waiting = ("queued", "held") if request.reason == LARGE else ("queued",)
+    if not tasks or any(task.status not in waiting or task.not_before <= at for task in tasks):
         raise TooLate
     for task in tasks:
         task.status, task.completed_at = "cancelled", at

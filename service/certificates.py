@@ -114,6 +114,8 @@ def _predicate(request: DeletionRequest, parts: list[dict[str, Any]]) -> dict[st
         "regulation": request.regulation,
         "received_at": _time(request.received_at),
         "due_at": _time(request.due_at),
+        "first_due_at": _time(request.first_due_at),
+        "extended_at": _time(request.extended_at),
         "completed_at": _time(request.completed_at),
         "models": parts,
         "together": summed([Claim.from_json(part["claim"]) for part in parts]),

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from service.db import now
-from service.records import Consumer, Model, Version
+from service.ledger import record, recorded_at
+from service.plans import AWAITING_CONSUMERS
+from service.progress import settle
+from service.records import Consumer, Model, Task, Version
 
 SILENT_SECONDS = 300
 
@@ -36,6 +39,50 @@ def standing(session: Session, model: Model, version: Version) -> list[dict[str,
         {"name": consumer.name, "version": number, "status": _status(consumer, number, version, since)}
         for consumer, number in session.execute(rows)
     ]
+
+
+def behind(session: Session, version_id: str | None) -> bool:
+    """Whether any known consumer of the version's model last reported an earlier one; silent ones count too."""
+    wanted, served = aliased(Version), aliased(Version)
+    query = (
+        select(Consumer.name)
+        .join(served, served.id == Consumer.version_id)
+        .join(wanted, wanted.model_id == Consumer.model_id)
+        .where(wanted.id == version_id, served.number < wanted.number)
+    )
+    return session.scalar(query.limit(1)) is not None
+
+
+def moved_on(session: Session) -> list[str]:
+    """Ids of the tasks that waited for consumers, and whom none keeps waiting any more."""
+    served, wanted = aliased(Version), aliased(Version)
+    lagging = (
+        select(Consumer.name)
+        .join(served, served.id == Consumer.version_id)
+        .where(Consumer.model_id == Task.model_id, served.number < wanted.number)
+    )
+    query = (
+        select(Task.id)
+        .join(wanted, wanted.id == Task.version_id)
+        .where(Task.status == "running", Task.reason == AWAITING_CONSUMERS, ~lagging.exists())
+    )
+    return list(session.scalars(query))
+
+
+def complete(session: Session) -> list[str]:
+    """Complete those tasks; returns the requests that this changed."""
+    at = recorded_at(session)
+    tasks = [session.get_one(Task, task_id) for task_id in moved_on(session)]
+    for task in tasks:
+        task.status, task.completed_at = "completed", at
+        task.reason = None if task.samples else "already_forgotten"
+    return settle(session, [task.request_id for task in tasks])
+
+
+def leave(session: Session, model: Model, consumer: Consumer) -> None:
+    """A consumer serves the model no more: nobody waits for it from now on."""
+    record(session, model.tenant_id, "consumer.removed", model_id=model.id, consumer=consumer.name)
+    session.delete(consumer)
 
 
 def _status(consumer: Consumer, number: int, version: Version, since: int) -> str:

@@ -16,7 +16,17 @@ from sqlalchemy.orm import Session
 
 from service.records import AuditEntry, Model
 
-_FIELDS = ("reason", "number", "checkpoint", "parent_checkpoint", "method", "version", "received_at", "due_at")
+_FIELDS = (
+    "reason",
+    "number",
+    "checkpoint",
+    "parent_checkpoint",
+    "method",
+    "version",
+    "received_at",
+    "due_at",
+    "first_due_at",
+)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from service.crash import crash_point
 from service.db import CLOCKS, Database
 from service.idempotency import Stored, Use, row_of
 from service.identity import Pepper
-from service.intake import FORGETTING, Accepted, Draft, Order, digests, draft
+from service.intake import FORGETTING, Accepted, Draft, Order, Windows, digests, draft
 from service.records import (
     ApiKey,
     AuditEntry,
@@ -60,7 +60,12 @@ def _begin(dialect: str) -> Any:
 
 
 _BEGIN = Statement({dialect: _begin(dialect) for dialect in CLOCKS})
-_USED = -1
+_USED, _LARGE = -1, -2
+_ANY = 2**62
+"""more samples than anybody has"""
+_HERE = select(Membership.position).where(
+    Membership.lineage_id == Model.lineage_id, Membership.subject_digest == given("subject")
+)
 _MATCHES = Statement.of(
     select(literal_column(str(_USED)))
     .where(
@@ -69,16 +74,15 @@ _MATCHES = Statement.of(
         IdempotencyKey.key == given("key"),
     )
     .union_all(
-        select(Model.lineage_id).where(
-            *_FORGETTERS,
-            select(Membership.position)
-            .where(Membership.lineage_id == Model.lineage_id, Membership.subject_digest == given("subject"))
-            .exists(),
-        )
+        select(Model.lineage_id).where(*_FORGETTERS, _HERE.exists()),
+        select(literal_column(str(_LARGE))).where(
+            *_FORGETTERS, _HERE.offset(cast(given("usual"), BigInteger)).exists()
+        ),
     )
 )
-"""the lineages that hold the subject, and ``_USED`` where the Idempotency-Key was used before. Asked after ``_BEGIN``,
-for a statement sees what was committed before it began"""
+"""the lineages that hold the subject; ``_USED`` where the Idempotency-Key was used before, ``_LARGE`` where one of them
+holds more samples of the subject than is usual. Asked after ``_BEGIN``, for a statement sees what was committed before
+it began"""
 _REQUEST = inserting(
     DeletionRequest,
     *("id", "tenant_id", "subject_digest", "pepper_id", "status", "reason", "models", "regulation", "salt"),
@@ -102,7 +106,7 @@ def accept(
     use: Use,
     answer: Callable[[Accepted], Stored],
     *,
-    cancel_window_seconds: float,
+    windows: Windows,
     lifetime_seconds: float,
 ) -> tuple[Accepted, Stored] | None:
     """Take an order in and commit; ``answer`` makes what is stored under the Idempotency-Key.
@@ -114,13 +118,11 @@ def accept(
         return None
     named = digests(pepper, order)
     with database.wire(crash="api-inside-commit") as wire:
-        at, touched = _look(wire, use, named.subject)
+        at, touched = _look(wire, use, named.subject, windows.large_samples or _ANY)
         if not touched:
             return None
         places = [(model_id, name) for model_id, name, *_ in touched]
-        drawn = draft(
-            pepper, use.caller.tenant_id, order, named, at=at, touched=places, window_seconds=cancel_window_seconds
-        )
+        drawn = draft(pepper, use.caller.tenant_id, order, named, at=at, touched=places, windows=windows)
         rung = tuple(model_id for model_id, _, _, _, nudged_at in touched if nudged_at == 0)
         accepted = Accepted(drawn.request, drawn.names, rung)
         stored = answer(accepted)
@@ -128,16 +130,16 @@ def accept(
     return accepted, stored
 
 
-def _look(wire: Wire, use: Use, subject: str | None) -> tuple[int, list[Any]]:
+def _look(wire: Wire, use: Use, subject: str | None, usual: int) -> tuple[int, list[Any]]:
     """The clock, and the models (id, name, status, lineage, nudged) with work; none where the plain way must look."""
     tenant_id, key_id, key = use.place
-    named = {"tenant_id": tenant_id, "key_id": key_id, "key": key, "lock": use.lock, "subject": subject}
+    named = {"tenant_id": tenant_id, "key_id": key_id, "key": key, "lock": use.lock, "subject": subject, "usual": usual}
     begun = wire.send(_BEGIN, named)
     matches = wire.send(_MATCHES, named)
     rows = begun.fetchall()
     ours, at, stands = rows[0][:3]
     holding = {lineage_id for (lineage_id,) in matches.fetchall()}
-    if not (ours and stands) or _USED in holding:
+    if not (ours and stands) or not holding.isdisjoint({_USED, _LARGE}):
         return at, []
     return at, [row[3:] for row in rows if row[5] == "preparing" or (row[6] is not None and row[6] in holding)]
 

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from service.db import now
 from service.identity import Pepper, new_id, sample_digest, subject_digest
+from service.intake import LARGE
 from service.ledger import record
 from service.progress import settle
 from service.records import DeletionRequest, Forgotten, Hold, Membership, Model, Task, Version
@@ -83,6 +84,20 @@ def drive_on(session: Session, request: DeletionRequest) -> list[str]:
     tasks = session.scalars(held).all()
     if tasks:
         record(session, request.tenant_id, "request.released", request_id=request.id)
+    return _drive(session, tasks)
+
+
+def large_and_due(session: Session) -> list[str]:
+    """Ids of the tasks that were held for their size, and whose hold window is over."""
+    query = select(Task.id).where(Task.status == "held", Task.reason == LARGE, Task.not_before <= now(session))
+    return list(session.scalars(query))
+
+
+def drive_large(session: Session) -> list[str]:
+    """Drive those on; returns the models that have work."""
+    tasks = [session.get_one(Task, task_id) for task_id in large_and_due(session)]
+    for request_id, tenant_id in sorted({(task.request_id, task.tenant_id) for task in tasks}):
+        record(session, tenant_id, "request.released", request_id=request_id, why="window_over")
     return _drive(session, tasks)
 
 

@@ -22,6 +22,8 @@ from service.records import AuditEntry, DeletionRequest, Model, Task, Tombstone
 from service.requests import Regulation, Status, due_at
 
 FORGETTING = ("preparing", "live", "exhausted")
+LARGE = "large"
+"""the reason of a held task: unusually many samples, nobody has approved it, and its window is open"""
 
 
 class UnknownModels(LookupError):
@@ -48,22 +50,35 @@ class Order:
 
 
 @dataclass(frozen=True)
+class Windows:
+    """What a request waits for before it is worked on. ``large_samples`` 0: no request is held for its size."""
+
+    cancel_seconds: float = 0
+    large_samples: int = 0
+    large_seconds: float = 0
+
+
+AT_ONCE = Windows()
+
+
+@dataclass(frozen=True)
 class Accepted:
     request: DeletionRequest
     models: tuple[str, ...]
     """names of the models that have work now"""
     nudges: tuple[str, ...]
     """ids of those among them whose workers were not rung yet"""
+    large: frozenset[str] = frozenset()
+    """names of the models in which it is held for its size"""
 
 
-def accept(
-    session: Session, pepper: Pepper, tenant_id: str, order: Order, cancel_window_seconds: float = 0
-) -> Accepted:
+def accept(session: Session, pepper: Pepper, tenant_id: str, order: Order, windows: Windows = AT_ONCE) -> Accepted:
     """Write everything a request needs. When the transaction commits, the request cannot be lost.
 
     Every model that is preparing gets a task, whatever it will turn out to hold; any other one gets a task where
-    it was trained on the subject. Without any task the request is completed at once. No row of ``models`` is
-    changed: intake takes them in share mode, so that requests do not wait for each other, only for a publication.
+    it was trained on the subject, held as ``large`` where that are unusually many samples. Without any task the request
+    is completed at once. No row of ``models`` is changed: intake takes them in share mode, so that requests do not wait
+    for each other, only for a publication.
 
     Raises UnknownModels, ReceivedInFuture.
     """
@@ -71,20 +86,22 @@ def accept(
     models = session.scalars(named_models(session, tenant_id, order).with_for_update(read=True)).all()
     named = digests(pepper, order)
     touched = [model for model in models if _touches(session, model, named)]
+    large = frozenset(model.id for model in touched if _is_large(session, model, named, windows))
     places = [(model.id, model.name) for model in touched]
     at = recorded_at(session)
-    drawn = draft(pepper, tenant_id, order, named, at=at, touched=places, window_seconds=cancel_window_seconds)
+    drawn = draft(pepper, tenant_id, order, named, at=at, touched=places, windows=windows, large=large)
     session.execute(insert(DeletionRequest), drawn.row)
     crash_point("api-after-request")
     session.execute(insert(Tombstone), drawn.tombstones)
     if drawn.tasks:
         session.execute(insert(Task), drawn.tasks)
     session.execute(insert(AuditEntry), drawn.entry)
-    if not touched:
+    if not touched or large:
         record_status(session, drawn.request)
     session.flush()
     crash_point("api-after-audit")
-    return Accepted(drawn.request, drawn.names, tuple(model.id for model in touched if model.nudged_at == 0))
+    rung = tuple(model.id for model in touched if model.nudged_at == 0 and model.id not in large)
+    return Accepted(drawn.request, drawn.names, rung, frozenset(name for key, name in places if key in large))
 
 
 @dataclass(frozen=True)
@@ -126,12 +143,18 @@ def draft(
     *,
     at: int,
     touched: Sequence[tuple[str, str]],
-    window_seconds: float,
+    windows: Windows,
+    large: frozenset[str] = frozenset(),
 ) -> Draft:
-    """The rows of an order that touches these models (id, name). Raises ReceivedInFuture."""
+    """The rows of an order that touches these models (id, name); in those of ``large`` (ids) it is held.
+
+    Raises ReceivedInFuture.
+    """
     row = _request(pepper, tenant_id, order, named, at)
     if not touched:
         row |= {"status": Status.COMPLETED.value, "reason": "no_match", "completed_at": at}
+    if large:
+        row |= {"status": Status.HELD.value, "reason": LARGE}
     names = tuple(sorted(name for _, name in touched))
     accepted = entry(
         at,
@@ -145,7 +168,7 @@ def draft(
         received_at=row["received_at"],
         due_at=row["due_at"],
     )
-    tasks = _tasks(row, [model_id for model_id, _ in touched], window_seconds)
+    tasks = _tasks(row, [model_id for model_id, _ in touched], windows, large)
     return Draft(row, _tombstones(row, named), tasks, accepted, names)
 
 
@@ -183,6 +206,13 @@ def _touches(session: Session, model: Model, named: Named) -> bool:
     if model.status == "preparing" or model.lineage_id is None:
         return model.status == "preparing"
     return tombstones.matches(session, model.lineage_id, named.subject, named.samples)
+
+
+def _is_large(session: Session, model: Model, named: Named, windows: Windows) -> bool:
+    """Whether a subject has unusually many samples in the model. A request that names samples has a limit already."""
+    if not windows.large_samples or named.subject is None or model.status == "preparing":
+        return False
+    return tombstones.exceeds(session, model.lineage_id or 0, named.subject, windows.large_samples)
 
 
 def _request(pepper: Pepper, tenant_id: str, order: Order, named: Named, at: int) -> dict[str, Any]:
@@ -226,18 +256,23 @@ def _tombstones(request: dict[str, Any], named: Named) -> list[dict[str, Any]]:
     ]
 
 
-def _tasks(request: dict[str, Any], model_ids: list[str], window_seconds: float) -> list[dict[str, Any]]:
-    not_before = request["created_at"] + int(window_seconds * SECOND)
+def _tasks(
+    request: dict[str, Any], model_ids: list[str], windows: Windows, large: frozenset[str]
+) -> list[dict[str, Any]]:
+    """A task for each model; held in those where the request is ``large``."""
+    at = request["created_at"]
+    waits = {True: windows.large_seconds, False: windows.cancel_seconds}
     return [
         {
             "id": new_id(),
             "tenant_id": request["tenant_id"],
             "request_id": request["id"],
             "model_id": model_id,
-            "status": "queued",
+            "status": "held" if model_id in large else "queued",
+            "reason": LARGE if model_id in large else None,
             "attempts": 0,
-            "not_before": not_before,
-            "created_at": request["created_at"],
+            "not_before": at + int(waits[model_id in large] * SECOND),
+            "created_at": at,
         }
         for model_id in model_ids
     ]

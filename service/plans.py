@@ -17,6 +17,9 @@ from unlearning.budget import Budget
 SECOND = 1_000_000
 AWAITING_RETRAIN = "awaiting_retrain"
 """the reason of a queued task that no release can serve: the retrain does"""
+AWAITING_CONSUMERS = "awaiting_consumers"
+"""the reason of a running task whose version is published: somebody still serves one from before"""
+NOT_FOR_A_RELEASE = (AWAITING_RETRAIN, AWAITING_CONSUMERS)
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,11 @@ def plan_of(session: Session, model: Model) -> Plan | None:
 
 def waiting_for_retrain(model: Model) -> tuple[ColumnElement[bool], ...]:
     """The tasks that wait for the retrain: all of an exhausted model's, else those that no release can serve."""
-    waits = (Task.model_id == model.id, Task.status.in_(("queued", "running")))
+    waits = (
+        Task.model_id == model.id,
+        Task.status.in_(("queued", "running")),
+        func.coalesce(Task.reason, "") != AWAITING_CONSUMERS,
+    )
     return waits if model.status == "exhausted" else (*waits, Task.reason == AWAITING_RETRAIN)
 
 

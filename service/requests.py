@@ -26,6 +26,14 @@ class IllegalTransition(RuntimeError):
     """A request was about to take a step that its life does not have."""
 
 
+class NotExtendable(RuntimeError):
+    """The deadline cannot be extended. ``code`` says why in one word, the message what that means."""
+
+    def __init__(self, code: str, what: str) -> None:
+        super().__init__(what)
+        self.code = code
+
+
 _OPEN = frozenset({Status.QUEUED, Status.RUNNING, Status.HELD})
 TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.QUEUED: frozenset({Status.RUNNING, Status.HELD, Status.COMPLETED, Status.CANCELLED}),
@@ -66,9 +74,38 @@ def due_at(received_at: datetime, regulation: Regulation | None) -> datetime | N
     received = received_at.astimezone(UTC)
     if regulation is None:
         return None
-    return received + timedelta(days=45) if regulation is Regulation.CCPA else _month_later(received)
+    return received + timedelta(days=45) if regulation is Regulation.CCPA else _months_later(received, 1)
 
 
-def _month_later(moment: datetime) -> datetime:
-    year, month = (moment.year + 1, 1) if moment.month == 12 else (moment.year, moment.month + 1)
+def extended(received_at: datetime, regulation: Regulation) -> datetime:
+    """The deadline after the one extension that the law allows, in UTC.
+
+    GDPR, Article 12(3): by two further months, three calendar months in all. CCPA, 1798.130(a)(2): by 45 days, 90 in
+    all. Both are counted from the receipt. Raises ValueError where ``received_at`` has no timezone.
+    """
+    if received_at.tzinfo is None:
+        raise ValueError("received_at needs a timezone.")
+    received = received_at.astimezone(UTC)
+    return received + timedelta(days=90) if regulation is Regulation.CCPA else _months_later(received, 3)
+
+
+def require_extendable(status: Status, due_at: int | None, extended_at: int | None, now: int) -> None:
+    """Whether the deadline may be extended now; moments in microseconds since 1970. Raises NotExtendable.
+
+    The person must be told within the first deadline, so afterwards it is too late.
+    """
+    if due_at is None:
+        raise NotExtendable("no_deadline", "The request names no regulation, so it has no deadline to extend.")
+    if status not in _OPEN:
+        raise NotExtendable("not_open", f"The request is {status}: there is nothing left to do in time.")
+    if extended_at is not None:
+        raise NotExtendable("already_extended", "The deadline was extended before; the law allows it once.")
+    if due_at <= now:
+        raise NotExtendable("deadline_passed", "The deadline has passed; it could be extended until then.")
+
+
+def _months_later(moment: datetime, months: int) -> datetime:
+    """The same day of a later month, or that month's last."""
+    years, month = divmod(moment.month - 1 + months, 12)
+    year, month = moment.year + years, month + 1
     return moment.replace(year=year, month=month, day=min(moment.day, calendar.monthrange(year, month)[1]))

@@ -36,6 +36,8 @@ class Settings(BaseSettings):
     url: str = "http://127.0.0.1:8750"
     api_key: str | None = Field(default=None, repr=False)
     cancel_window_seconds: float = Field(default=0, ge=0)
+    large_request_samples: int = Field(default=1000, ge=0)
+    large_request_seconds: float = Field(default=86_400, gt=0)
     lease_seconds: float = Field(default=30, gt=0)
     sweep_seconds: float = Field(default=1, gt=0)
     grace_seconds: float = Field(default=3600, ge=0)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from sqlalchemy import ColumnElement, and_, exists, select
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy import ColumnElement, and_, exists, func, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from service.records import DeletionRequest, Forgotten, Membership, Tombstone
 
@@ -22,6 +22,33 @@ def matches(session: Session, lineage_id: int, subject_digest: str | None, sampl
     if subject_digest is not None:
         return _any(session, and_(here, Membership.subject_digest == subject_digest))
     return any(_any(session, and_(here, Membership.sample_digest.in_(part))) for part in _chunks(sample_digests))
+
+
+def exceeds(session: Session, lineage_id: int, subject_digest: str, count: int) -> bool:
+    """Whether the lineage was trained on more than ``count`` samples of the subject; no further ones are counted."""
+    named = select(Membership.position).where(
+        Membership.lineage_id == lineage_id, Membership.subject_digest == subject_digest
+    )
+    return session.scalar(select(func.count()).select_from(named.limit(count + 1).subquery())) == count + 1
+
+
+def related(session: Session, request: DeletionRequest, limit: int = 50) -> list[str]:
+    """Ids of the tenant's other requests that name the same subject or one of the same samples, newest first.
+
+    They are told, never suppressed: a request that nobody verified must not stand in the way of one that was.
+    """
+    ours, theirs = aliased(Tombstone), aliased(Tombstone)
+    same = or_(ours.subject_digest == theirs.subject_digest, ours.sample_digest == theirs.sample_digest)
+    query = (
+        select(theirs.request_id, func.max(theirs.created_at))
+        .join(ours, same)
+        .where(ours.request_id == request.id, theirs.request_id != request.id)
+        .where(theirs.tenant_id == request.tenant_id)
+        .group_by(theirs.request_id)
+        .order_by(func.max(theirs.created_at).desc(), theirs.request_id)
+        .limit(limit)
+    )
+    return [request_id for request_id, _ in session.execute(query)]
 
 
 def positions(

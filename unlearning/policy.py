@@ -35,6 +35,13 @@ class OnExhausted(StrEnum):
     HOLD = "hold"
 
 
+class CompleteWhen(StrEnum):
+    """When a model's part in a request is over: with the version, or when everybody serves it."""
+
+    PUBLISHED = "published"
+    SERVED = "served"
+
+
 class PolicyError(ValueError):
     """A policy says something that is not allowed. ``field`` is the field's name."""
 
@@ -55,6 +62,7 @@ class Policy:
     ``threshold`` is the greatest effectiveness ratio ``||retrained - unlearned|| / ||retrained - untouched||`` at
     which a method counts as working. ``cadence_seconds`` is the least time between releases.
     ``utility_tolerance`` is the greatest fall of holdout accuracy (a fraction) in one release, None for no gate.
+    ``complete_when`` served: a request waits until every known consumer reports a version that lacks the person.
     ``options`` are the method's own fields, ``fallback_options`` those of the fallback.
 
     ``fallback`` serves what the method cannot: ``retrain`` as a cold retrain beside the served lineage, any other
@@ -81,6 +89,7 @@ class Policy:
     reference: Reference | None = None
     threshold: float = 0.7
     on_exhausted: OnExhausted = OnExhausted.RETRAIN
+    complete_when: CompleteWhen = CompleteWhen.PUBLISHED
     cadence_seconds: int = 0
     utility_tolerance: float | None = 0.1
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -204,6 +213,7 @@ _CHOICES: dict[str, type[StrEnum]] = {
     "granularity": Granularity,
     "reference": Reference,
     "on_exhausted": OnExhausted,
+    "complete_when": CompleteWhen,
 }
 
 

@@ -10,7 +10,14 @@ from sqlalchemy.orm import Session
 from service.db import now
 from service.ledger import record
 from service.lineages import open_lineage
-from service.plans import AWAITING_RETRAIN, budget_of, candidate_of, measured_seconds, waiting_for_retrain
+from service.plans import (
+    AWAITING_CONSUMERS,
+    AWAITING_RETRAIN,
+    budget_of,
+    candidate_of,
+    measured_seconds,
+    waiting_for_retrain,
+)
 from service.progress import settle
 from service.records import Lineage, Model, Task, Version
 from unlearning.certificate import Basis
@@ -124,6 +131,7 @@ def _why(session: Session, model: Model, policy: Policy) -> str | None:
     After one was refused, nothing but a request that waits brings the next: it would only be refused again.
     """
     queued = select(func.count()).select_from(Task).where(Task.model_id == model.id, Task.status.in_(OPEN))
+    queued = queued.where(func.coalesce(Task.reason, "") != AWAITING_CONSUMERS)
     if session.scalar(queued.where(Task.reason == AWAITING_RETRAIN)):
         return "fallback"
     if policy.on_exhausted is not OnExhausted.RETRAIN or model.status != "exhausted":

@@ -10,13 +10,13 @@ from sqlalchemy.orm import Session
 from service.backups import unconfirmed
 from service.db import Database, now
 from service.ledger import record
-from service.plans import budget_of, candidate_of, measured_seconds
+from service.plans import AWAITING_CONSUMERS, NOT_FOR_A_RELEASE, budget_of, candidate_of, measured_seconds
 from service.progress import settle
 from service.records import DeletionRequest, Lineage, Model, Task, Version
 from unlearning.policy import Clock, Nothing, Policy, Queue, Retrain, Wait, next_action
 from workers.batches import HOLD_AFTER, Choice, Waiting, choose
 from workers.candidate import claim_retrain
-from workers.jobs import AWAITING_RETRAIN, Claimed, Deletions, Preparation, Work
+from workers.jobs import Claimed, Deletions, Preparation, Work
 from workers.lease import SECOND, Lease, give_back, lock, take
 
 SERVED = ("live", "exhausted")
@@ -119,7 +119,7 @@ def _waiting(session: Session, model: Model, at: int) -> list[Waiting]:
     rows = session.execute(
         select(Task.id, Task.request_id, Task.attempts, func.coalesce(Task.lease_token, 0))
         .where(Task.model_id == model.id, Task.status.in_(("queued", "running")), Task.not_before <= at)
-        .where(func.coalesce(Task.reason, "") != AWAITING_RETRAIN)
+        .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_A_RELEASE))
         .order_by(Task.created_at, Task.id)
     )
     return [Waiting(*row) for row in rows]
@@ -146,6 +146,7 @@ def _queue(session: Session, model: Model, policy: Policy, count: int) -> Queue:
         select(func.min(DeletionRequest.due_at))
         .join(Task, Task.request_id == DeletionRequest.id)
         .where(Task.model_id == model.id, Task.status.in_(("queued", "running")))
+        .where(func.coalesce(Task.reason, "") != AWAITING_CONSUMERS)
     )
     released_at = session.scalar(select(Version.published_at).where(Version.id == model.head_id))
     return Queue(waiting=count, due_at=due_at, released_at=released_at, retraining=retraining)

@@ -18,7 +18,7 @@ from celery import Celery
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
-from service import queue
+from service import consumers, holds, queue
 from service.backups import unconfirmed
 from service.certificates import issue_due
 from service.crash import crash_point
@@ -26,13 +26,13 @@ from service.db import Busy, Database, now
 from service.identity import Pepper
 from service.ledger import integrate, record
 from service.notes import Signer
+from service.plans import NOT_FOR_A_RELEASE
 from service.progress import settle
 from service.records import DeletionRequest, Heartbeat, IdempotencyKey, Lease, Lineage, Model, Task, Version
 from service.settings import Settings
 from service.storage import Store
 from workers.courier import Courier
 from workers.erase import bury, destroy_keys
-from workers.jobs import AWAITING_RETRAIN
 from workers.keystore import KeyStore
 from workers.lease import SECOND, retrain_lease
 from workers.outbound import Outbound
@@ -81,6 +81,8 @@ class Keeper:
             lambda: purge(self.database, self.store, self.grace_seconds),
             lambda: bury(self.database),
             lambda: settle_unmatched(self.database),
+            lambda: complete_served(self.database),
+            lambda: drive_large(self.database),
             lambda: expire_idempotency(self.database),
             lambda: forget_processes(self.database),
         ]
@@ -115,7 +117,7 @@ def sweep(database: Database, bell: Celery) -> int:
         task = (
             select(Task.model_id)
             .where(Task.status.in_(("queued", "running")), Task.not_before <= at)
-            .where(Task.model_id == Model.id, func.coalesce(Task.reason, "") != AWAITING_RETRAIN)
+            .where(Task.model_id == Model.id, func.coalesce(Task.reason, "").not_in(NOT_FOR_A_RELEASE))
             .exists()
         )
         retraining = (
@@ -191,6 +193,24 @@ def settle_unmatched(database: Database) -> int:
         return 0
     with database.write() as session:
         return len(settle(session, lonely))
+
+
+def complete_served(database: Database) -> int:
+    """Complete what waited for its consumers, where every known one has moved on."""
+    with database.read() as session:
+        if not consumers.moved_on(session):
+            return 0
+    with database.write() as session:
+        return len(consumers.complete(session))
+
+
+def drive_large(database: Database) -> int:
+    """Drive on unusually large requests whose hold window is over."""
+    with database.read() as session:
+        if not holds.large_and_due(session):
+            return 0
+    with database.write() as session:
+        return len(holds.drive_large(session))
 
 
 def expire_idempotency(database: Database) -> int:

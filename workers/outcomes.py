@@ -12,12 +12,14 @@ from typing import Any
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from service import ledger, tombstones
+from service import consumers, ledger, tombstones
 from service.db import Database, now
 from service.identity import new_id
+from service.plans import AWAITING_CONSUMERS, NOT_FOR_A_RELEASE
 from service.progress import settle
 from service.records import DeletionRequest, Lineage, Model, Task, Tombstone
 from service.webhooks import announce_exhaustion
+from unlearning.policy import CompleteWhen
 from workers.candidate import exhausted, plan_retrain, retrain_due
 from workers.jobs import AWAITING_RETRAIN, Claimed, Deletions, Job
 from workers.keystore import batches
@@ -96,18 +98,8 @@ class Published:
 def finish(session: Session, job: Job, made: Published, outcomes: Mapping[Claimed, Outcome]) -> None:
     """Write each task's outcome, and what follows for its request; plan the retrain that any of them waits for."""
     at = ledger.recorded_at(session)
-    changes = [
-        {
-            "id": task.id,
-            "status": outcome.status,
-            "samples": outcome.samples,
-            "reason": outcome.reason,
-            "method": made.method if outcome.status == "completed" else None,
-            "version_id": made.version_id if outcome.status == "completed" else None,
-            "completed_at": at if outcome.status == "completed" else None,
-        }
-        for task, outcome in outcomes.items()
-    ]
+    serving = consumers.behind(session, made.version_id) if job.policy.complete_when is CompleteWhen.SERVED else False
+    changes = [_change(task, outcome, made, at, serving) for task, outcome in outcomes.items()]
     if changes:
         session.flush()
         session.execute(update(Task), changes)
@@ -116,6 +108,21 @@ def finish(session: Session, job: Job, made: Published, outcomes: Mapping[Claime
     if any(outcome.reason == AWAITING_RETRAIN for outcome in outcomes.values()):
         notes = (outcome.note for outcome in outcomes.values() if outcome.note)
         plan_retrain(session, session.get_one(Model, job.lease.model_id), next(notes, None))
+
+
+def _change(task: Claimed, outcome: Outcome, made: Published, at: int, serving: bool) -> dict[str, Any]:
+    """``serving``: somebody still serves a version from before, so whoever was in it is not gone yet."""
+    done = outcome.status == "completed"
+    waits = done and serving and (outcome.samples or outcome.reason == "already_forgotten")
+    return {
+        "id": task.id,
+        "status": "running" if waits else outcome.status,
+        "samples": outcome.samples,
+        "reason": AWAITING_CONSUMERS if waits else outcome.reason,
+        "method": made.method if done else None,
+        "version_id": made.version_id if done else None,
+        "completed_at": at if done and not waits else None,
+    }
 
 
 def record_outcomes(session: Session, job: Job, outcomes: Mapping[Claimed, Outcome], facts: Mapping[str, Any]) -> None:
@@ -190,7 +197,7 @@ def next_due(session: Session, model: Model) -> int | None:
         select(func.min(Task.not_before)).where(
             Task.model_id == model.id,
             Task.status.in_(("queued", "running")),
-            func.coalesce(Task.reason, "") != AWAITING_RETRAIN,
+            func.coalesce(Task.reason, "").not_in(NOT_FOR_A_RELEASE),
         )
     )
 

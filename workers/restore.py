@@ -20,6 +20,7 @@ from service.continuation import continue_log
 from service.db import now
 from service.identity import new_id
 from service.notes import Signer
+from service.plans import AWAITING_CONSUMERS
 from service.progress import settle
 from service.records import (
     ApiKey,
@@ -38,6 +39,7 @@ from service.records import (
     Tombstone,
     Version,
 )
+from service.requests import Status, derive
 from workers.journal import Entry, revived
 from workers.keystore import BATCH, batches
 from workers.lease import SECOND, give_back
@@ -249,9 +251,9 @@ def _finish_task(session: Session, row: dict[str, Any]) -> None:
 
 def _finish_request(session: Session, request: DeletionRequest, at: int) -> None:
     """Completed when it was, not now; no second certificate is made of it, and no second notice."""
-    open_tasks = select(Task.id).where(Task.request_id == request.id, Task.status != "completed").limit(1)
-    if session.scalar(open_tasks) is None:
-        request.status, request.reason, request.completed_at = "completed", None, request.completed_at or at
+    request.status = derive(session.scalars(select(Task.status).where(Task.request_id == request.id)))
+    if request.status == Status.COMPLETED:
+        request.reason, request.completed_at = None, request.completed_at or at
 
 
 def _spend_greatest(session: Session, report: Report, entries: Iterable[Entry]) -> None:
@@ -305,7 +307,8 @@ def _restart(session: Session) -> None:
     for lease in session.scalars(select(Lease)):
         lease.token += BEYOND_ANY_CLAIM
         lease.expires_at = 0
-    running = session.scalars(select(Task).where(Task.status == "running")).all()
+    busy = (Task.status == "running") & (func.coalesce(Task.reason, "") != AWAITING_CONSUMERS)
+    running = session.scalars(select(Task).where(busy)).all()
     for task in running:
         task.status = "queued"
     settle(session, [task.request_id for task in running])

@@ -8,7 +8,8 @@ from collections.abc import Sequence, Set
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.records import DeletionRequest, Hold, Tombstone
+from service.intake import LARGE
+from service.records import DeletionRequest, Hold, Task, Tombstone
 from unlearning.certificate import Basis
 from unlearning.protocol import Refused
 from unlearning.standby import Accompanied
@@ -62,11 +63,14 @@ def _named(entry: manifest.Entry, names: Set[str]) -> bool:
 
 
 def _tombstones(session: Session, job: Preparation) -> list[Tombstone]:
-    """The tombstones in force that concern this model."""
+    """The tombstones in force that concern this model, but for those of large requests that nobody has approved."""
+    undecided = select(Task.id).where(
+        Task.request_id == Tombstone.request_id, Task.model_id == job.lease.model_id, Task.reason == LARGE
+    )
     rows = session.execute(
         select(Tombstone, DeletionRequest.models)
         .join(DeletionRequest, DeletionRequest.id == Tombstone.request_id)
-        .where(Tombstone.tenant_id == job.tenant_id, Tombstone.lifted_at.is_(None))
+        .where(Tombstone.tenant_id == job.tenant_id, Tombstone.lifted_at.is_(None), ~undecided.exists())
     )
     return [stone for stone, models in rows if models is None or job.model_name in models]
 

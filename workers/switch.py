@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import and_, case, delete, insert, or_, select
 from sqlalchemy.orm import Session
 
 from service import ledger, tombstones
 from service.crash import crash_point
 from service.db import now
 from service.identity import new_id
+from service.intake import LARGE
+from service.plans import AWAITING_CONSUMERS
 from service.progress import settle
 from service.records import Erasure, Forgotten, Lineage, Membership, Model, Recollection, Task, Version
 from workers.certify import Size
@@ -180,8 +182,12 @@ def _leaving(session: Session, job: Retraining, old_id: int, found: Asked, targe
 
 
 def _tasks(session: Session, job: Retraining, named: Mapping[str, frozenset[int]]) -> list[tuple[str, str, str]]:
-    """(id, request, status) of the model's open tasks, and of all that the candidate's samples are named by."""
-    columns = select(Task.id, Task.request_id, Task.status).where(Task.model_id == job.lease.model_id)
+    """(id, request, status) of the model's open tasks, and of all that the candidate's samples are named by.
+
+    What only waits for consumers is carried out: it counts as completed.
+    """
+    status = case((Task.reason == AWAITING_CONSUMERS, "completed"), else_=Task.status).label("status")
+    columns = select(Task.id, Task.request_id, status).where(Task.model_id == job.lease.model_id)
     found = {row.id: row for row in session.execute(columns.where(Task.status.in_(OPEN)))}
     for batch in batches(named, BATCH):
         found |= {row.id: row for row in session.execute(columns.where(Task.request_id.in_(batch)))}
@@ -189,10 +195,10 @@ def _tasks(session: Session, job: Retraining, named: Mapping[str, frozenset[int]
 
 
 def _cancellable(session: Session, model_id: str) -> frozenset[str]:
-    """Requests whose cancel window is open."""
-    query = select(Task.request_id).where(
-        Task.model_id == model_id, Task.status == "queued", Task.not_before > now(session)
-    )
+    """Requests whose cancel window is open, and large ones that nobody has approved yet."""
+    inside = and_(Task.status == "queued", Task.not_before > now(session))
+    large = and_(Task.status == "held", Task.reason == LARGE)
+    query = select(Task.request_id).where(Task.model_id == model_id, or_(inside, large))
     return frozenset(session.scalars(query))
 
 

@@ -14,7 +14,9 @@ import typer
 from service.commands.client import Client, connect
 from service.commands.screen import AsJson, CommandError, meter, show_facts, show_json, show_rows
 
-commands = typer.Typer(no_args_is_help=True, help="Deletion requests: list, show, cancel, release, certificate.")
+commands = typer.Typer(
+    no_args_is_help=True, help="Deletion requests: list, show, cancel, release, extend, certificate."
+)
 POLL_SECONDS = 0.3
 ENDED = {"completed", "cancelled", "rejected", "held"}
 
@@ -90,6 +92,14 @@ def release(request: Request, as_json: AsJson = False) -> None:
     """Drive a held request on, after what held it was put right."""
     with connect() as client:
         record = client.post(f"/v1/deletion-requests/{request}/release", {})
+    _show(record, as_json)
+
+
+@commands.command("extend")
+def extend(request: Request, as_json: AsJson = False) -> None:
+    """Extend the deadline by what the regulation allows, once: GDPR two months, CCPA 45 days. Tell the person first."""
+    with connect() as client:
+        record = client.post(f"/v1/deletion-requests/{request}/extend", {})
     _show(record, as_json)
 
 

@@ -60,6 +60,9 @@ def add(
     ] = None,
     cadence: Annotated[int | None, typer.Option(help="Least seconds between releases.")] = None,
     on_exhausted: Annotated[str | None, typer.Option(help="retrain or hold.")] = None,
+    complete_when: Annotated[
+        str | None, typer.Option(help="published, or served: every consumer has moved on.")
+    ] = None,
     utility_tolerance: Annotated[
         str | None, typer.Option(help="Greatest fall of holdout accuracy in a release, 0 to 1; none: no gate.")
     ] = None,
@@ -88,6 +91,7 @@ def add(
         "threshold": threshold,
         "cadence_seconds": cadence,
         "on_exhausted": on_exhausted,
+        "complete_when": complete_when,
     }
     given: dict[str, Any] = {field: value for field, value in body.items() if value is not None}
     if utility_tolerance is not None:

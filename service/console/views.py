@@ -13,6 +13,7 @@ from service.auth import Caller
 from service.console import plots
 from service.consumers import standing
 from service.db import now
+from service.intake import LARGE
 from service.records import (
     AuditEntry,
     BudgetEntry,
@@ -184,7 +185,8 @@ def timeline(session: Session, request: DeletionRequest) -> list[Happening]:
 def window_ends(session: Session, request: DeletionRequest) -> int | None:
     """Until when the request can be cancelled; None: no longer, as ``service.cancellation`` decides."""
     tasks = session.execute(select(Task.status, Task.not_before).where(Task.request_id == request.id)).all()
-    if not tasks or any(status != "queued" for status, _ in tasks):
+    waiting = ("queued", "held") if request.reason == LARGE else ("queued",)
+    if not tasks or any(status not in waiting for status, _ in tasks):
         return None
     ends = min(not_before for _, not_before in tasks)
     return int(ends) if ends > now(session) else None

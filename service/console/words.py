@@ -14,6 +14,7 @@ HAPPENINGS = {
     "request.held": "Held",
     "request.cancelled": "Cancelled",
     "request.rejected": "Rejected",
+    "request.extended": "Deadline extended",
     "request.released": "Driven on by an operator",
     "release.held": "Its release was held",
     "certificate.issued": "Certificate issued",
@@ -22,6 +23,9 @@ REASONS = {
     "no_match": "no model was trained on this subject",
     "worker_lost": "the worker was lost while at it",
     "partial_subject": "it names a part of a person's samples, and this model forgets whole people",
+    "large": "it takes unusually much; it waits for an approval, or until its hold window is over",
+    "awaiting_consumers": "published; somebody still serves a version from before",
+    "already_forgotten": "it was forgotten before",
     "legal_hold": "a legal hold stands against it",
 }
 

@@ -9,14 +9,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import select
 
 from service.auth import Caller, Scope
-from service.consumers import report, standing
+from service.consumers import leave, report, standing
 from service.context import Running, holding, problems
 from service.names import LARGEST_NUMBER, WHOLE, ModelName
-from service.problems import Problem
-from service.records import Version
+from service.problems import Problem, not_found
+from service.records import Consumer, Version
 from service.routes.models import find as find_model
 
 router = APIRouter(tags=["consumers"])
+Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
 Downloader = Annotated[Caller, Depends(holding(Scope.CHECKPOINTS_READ))]
 Reader = Annotated[Caller, Depends(holding(Scope.MODELS_READ))]
 _PATH = "/v1/models/{name}/consumers"
@@ -59,6 +60,18 @@ def put(name: ModelName, consumer_id: ModelName, body: Report, service: Running,
         session.flush()
         found = next(each for each in standing(session, model, head) if each["name"] == consumer_id)
     return ConsumerView(**found)
+
+
+@router.delete(
+    _PATH + "/{consumer_id}", status_code=204, responses=problems(404), summary="A consumer serves the model no more"
+)
+def remove(name: ModelName, consumer_id: ModelName, service: Running, caller: Admin) -> None:
+    with service.database.write() as session:
+        model = find_model(session, caller.tenant_id, name)
+        row = session.get(Consumer, (model.id, consumer_id))
+        if row is None:
+            raise not_found("consumer")
+        leave(session, model, row)
 
 
 @router.get(_PATH, response_model=ConsumersView, responses=problems(404), summary="Who serves which version")

@@ -19,15 +19,17 @@ from service.cancellation import TooLate, cancel
 from service.conditions import IfMatch, IfNoneMatch, changed, require, shown
 from service.context import Running, Service, holding, key_invalid, problems, reading, remembered, require_writable
 from service.crash import crash_point
+from service.extension import extend
 from service.identity import digest
-from service.intake import Accepted, Order, ReceivedInFuture, UnknownModels, accept, opening
+from service.intake import LARGE, Accepted, Order, ReceivedInFuture, UnknownModels, Windows, accept, opening
 from service.ledger import canonical
 from service.names import ModelName, Moment, PersonalId, RequestId, When, one_of
 from service.openapi import answer
 from service.pages import Limit, MomentCursor, Page, after, link
 from service.problems import Problem, not_found
 from service.records import DeletionRequest, Model, Task, Version
-from service.requests import Regulation, Status
+from service.requests import NotExtendable, Regulation, Status
+from service.tombstones import related
 
 router = APIRouter(tags=["deletion requests"])
 Writer = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]
@@ -92,7 +94,13 @@ class DeletionRequestView(BaseModel):
     received_at: Moment
     due_at: Moment | None
     completed_at: Moment | None
+    extended_at: Moment | None = Field(description="when the deadline was extended; null: it was not")
+    first_due_at: Moment | None = Field(description="the deadline before that")
     models: list[ModelPart]
+
+
+class RelatedView(BaseModel):
+    data: list[str] = Field(description="ids, newest first, at most 50")
 
 
 class AcceptedView(DeletionRequestView):
@@ -192,6 +200,36 @@ def withdraw(
         return changed(views(session, [row])[0], response)
 
 
+@router.get(
+    ITEM + "/related",
+    response_model=RelatedView,
+    responses=problems(404),
+    summary="Other requests that name the same person, or one of the samples",
+)
+def others(request_id: RequestId, service: Running, caller: Reader) -> RelatedView:
+    with service.database.read() as session:
+        return RelatedView(data=related(session, find(session, caller.tenant_id, request_id)))
+
+
+@router.post(
+    ITEM + "/extend",
+    response_model=DeletionRequestView,
+    responses=problems(404, 409, 412) | answer(200, "ETag"),
+    summary="Extend the deadline, once",
+)
+def prolong(
+    request_id: RequestId, service: Running, caller: Writer, response: Response, if_match: IfMatch = None
+) -> DeletionRequestView:
+    with service.database.write() as session:
+        row = find(session, caller.tenant_id, request_id)
+        require(views(session, [row])[0], if_match)
+        try:
+            extend(session, row)
+        except NotExtendable as error:
+            raise Problem(409, error.code, str(error)) from None
+        return changed(views(session, [row])[0], response)
+
+
 def find(session: Session, tenant_id: str, request_id: str) -> DeletionRequest:
     """The tenant's request. Raises Problem (404)."""
     row = session.get(DeletionRequest, request_id)
@@ -229,6 +267,8 @@ def _view(request: DeletionRequest, parts: list[ModelPart]) -> DeletionRequestVi
         received_at=request.received_at,
         due_at=request.due_at,
         completed_at=request.completed_at,
+        extended_at=request.extended_at,
+        first_due_at=request.first_due_at,
         models=parts,
     )
 
@@ -263,7 +303,7 @@ def _express(service: Service, order: DeletionOrder, use: idempotency.Use) -> _T
             order.order(),
             use,
             _answer,
-            cancel_window_seconds=settings.cancel_window_seconds,
+            windows=_windows(service),
             lifetime_seconds=settings.idempotency_seconds,
         )
     return None if taken is None else _Taken(taken[1], taken[0].request.salt, taken[0].nudges)
@@ -286,7 +326,7 @@ def _plain(service: Service, caller: Caller, order: DeletionOrder, use: idempote
 def take_in(session: Session, service: Service, caller: Caller, order: DeletionOrder) -> Accepted:
     """Accept an order. Raises Problem (422) for one that cannot be."""
     with _refusals():
-        return accept(session, service.pepper, caller.tenant_id, order.order(), service.settings.cancel_window_seconds)
+        return accept(session, service.pepper, caller.tenant_id, order.order(), _windows(service))
 
 
 @contextmanager
@@ -302,6 +342,11 @@ def _refusals() -> Iterator[None]:
         raise Problem(422, "received_in_future", "received_at lies in the future.", errors) from None
 
 
+def _windows(service: Service) -> Windows:
+    settings = service.settings
+    return Windows(settings.cancel_window_seconds, settings.large_request_samples, settings.large_request_seconds)
+
+
 def _answer(accepted: Accepted) -> idempotency.Stored:
     headers = {"Location": f"{_PATH}/{accepted.request.id}", "Retry-After": str(_POLL_SECONDS)}
     return idempotency.Stored(202, headers, accepted_view(accepted).model_dump(mode="json"))
@@ -310,7 +355,11 @@ def _answer(accepted: Accepted) -> idempotency.Stored:
 def accepted_view(accepted: Accepted) -> DeletionRequestView:
     """The view of a request whose tasks were written a moment ago."""
     waiting = {"status": "queued", "samples": None, "version": None, "method": None, "reason": None}
-    parts = [ModelPart.model_validate({"model": name} | waiting) for name in accepted.models]
+    large = {"status": "held", "reason": LARGE}
+    parts = [
+        ModelPart.model_validate({"model": name} | waiting | (large if name in accepted.large else {}))
+        for name in accepted.models
+    ]
     return _view(accepted.request, parts)
 
 

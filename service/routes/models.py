@@ -55,6 +55,7 @@ class Registration(BaseModel):
     reference: Literal["renormalised", "fixed-denominator"] | None = None
     threshold: _Number | None = None
     on_exhausted: Literal["retrain", "rewind", "hold"] | None = None
+    complete_when: Literal["published", "served"] | None = None
     cadence_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = None
     utility_tolerance: _Number | None = None
     options: Annotated[

@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.requests import TRANSITIONS, IllegalTransition, Regulation, Status, derive, due_at, step
+from service.requests import (
+    TRANSITIONS,
+    IllegalTransition,
+    NotExtendable,
+    Regulation,
+    Status,
+    derive,
+    due_at,
+    extended,
+    require_extendable,
+    step,
+)
 
 TASKS = st.lists(st.sampled_from(["queued", "running", "completed", "cancelled", "held"]), max_size=6)
 MOMENTS = st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))
@@ -76,3 +87,54 @@ def test_deadlines_are_counted_in_utc_and_need_a_timezone() -> None:
     assert due_at(east, Regulation.GDPR) == datetime(2026, 2, 28, 22, 0, tzinfo=UTC)
     with pytest.raises(ValueError, match="timezone"):
         due_at(datetime(2026, 1, 1), Regulation.GDPR)
+
+
+@given(MOMENTS, st.sampled_from(list(Regulation)))
+def test_an_extension_lies_where_the_law_puts_it(received: datetime, regulation: Regulation) -> None:
+    first, second = due_at(received, regulation), extended(received, regulation)
+    assert first is not None
+    if regulation is Regulation.CCPA:
+        assert second - first == timedelta(days=45)
+        return
+    months = (second.year - received.year) * 12 + second.month - received.month
+    assert months == 3 and timedelta(days=89) <= second - received <= timedelta(days=92)
+    assert second.day == received.day or (second + timedelta(days=1)).day == 1
+    assert second.timetz() == received.timetz()
+
+
+@pytest.mark.parametrize(
+    ("received", "due"), [("2026-11-30", "2027-02-28"), ("2026-01-31", "2026-04-30"), ("2026-10-15", "2027-01-15")]
+)
+def test_gdpr_extends_by_two_further_months(received: str, due: str) -> None:
+    moment = datetime.fromisoformat(f"{received}T13:14:15+00:00")
+    assert extended(moment, Regulation.GDPR) == datetime.fromisoformat(f"{due}T13:14:15+00:00")
+    with pytest.raises(ValueError, match="timezone"):
+        extended(datetime(2026, 1, 1), Regulation.GDPR)
+
+
+@given(st.sampled_from(list(Status)), *[st.none() | st.integers(0, 5)] * 2, st.integers(0, 5))
+def test_a_deadline_is_extended_once_while_it_runs(
+    status: Status, due: int | None, extended_at: int | None, now: int
+) -> None:
+    may = status in ("queued", "running", "held") and due is not None and due > now and extended_at is None
+    if may:
+        require_extendable(status, due, extended_at, now)
+        return
+    with pytest.raises(NotExtendable) as refused:
+        require_extendable(status, due, extended_at, now)
+    assert refused.value.code in {"no_deadline", "not_open", "already_extended", "deadline_passed"}
+
+
+@given(st.lists(TASKS, min_size=2, max_size=8))
+def test_whatever_its_tasks_do_a_request_takes_only_steps_of_the_table(history: list[list[str]]) -> None:
+    """Tasks change one by one; the next state that they derive is a step, or refused before it is taken."""
+    status = Status.QUEUED
+    for tasks in history:
+        new = derive(tasks)
+        if new != status and new not in TRANSITIONS[status]:
+            with pytest.raises(IllegalTransition):
+                step(status, new)
+            continue
+        status = step(status, new)
+        assert status is not Status.REJECTED
+        assert (status in ("completed", "cancelled")) == (not {"queued", "running", "held"} & set(tasks))

@@ -132,7 +132,7 @@ def test_a_request_inside_its_cancel_window_is_not_forgotten_by_the_switch(world
     job, ready, watch = start_retrain(world, model_id)
     with world.database.write() as session:
         order = intake.Order(subject_id="p9")
-        request = intake.accept(session, world.workshop.pepper, TENANT, order, cancel_window_seconds=3600).request.id
+        request = intake.accept(session, world.workshop.pepper, TENANT, order, intake.Windows(3600)).request.id
     finish_retrain(world, job, ready, watch)
     assert world.request(request).status == "queued"
     with world.database.write() as session:
