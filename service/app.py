@@ -34,6 +34,7 @@ from service.routes import (
     webhooks,
 )
 from service.settings import API_SECRETS, Settings, ensure_secrets
+from service.trace import Traced
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -83,6 +84,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(Bodies, max_bytes=settings.max_body_bytes)
     app.add_middleware(Quotas)
     app.add_middleware(problems.Unexpected)
+    app.add_middleware(Traced)
     app.openapi = lambda: document(app, settings.idempotency_seconds)  # type: ignore[method-assign]
     return app
 

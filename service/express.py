@@ -86,7 +86,7 @@ it began"""
 _REQUEST = inserting(
     DeletionRequest,
     *("id", "tenant_id", "subject_digest", "pepper_id", "status", "reason", "models", "regulation", "salt"),
-    *("received_at", "due_at", "created_at", "completed_at"),
+    *("received_at", "due_at", "created_at", "completed_at", "traceparent"),
 )
 _TOMBSTONE = inserting(
     Tombstone, "id", "tenant_id", "request_id", "subject_digest", "sample_digest", "pepper_id", "created_at"

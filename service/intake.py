@@ -20,6 +20,7 @@ from service.moments import SECOND, instant, moment
 from service.progress import record_status
 from service.records import AuditEntry, DeletionRequest, Model, Task, Tombstone
 from service.requests import Regulation, Status, due_at
+from service.trace import carried
 
 FORGETTING = ("preparing", "live", "exhausted")
 LARGE = "large"
@@ -234,6 +235,7 @@ def _request(pepper: Pepper, tenant_id: str, order: Order, named: Named, at: int
         "due_at": None if due is None else moment(due),
         "created_at": at,
         "completed_at": None,
+        "traceparent": carried(),
     }
 
 

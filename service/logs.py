@@ -8,6 +8,8 @@ import sys
 import traceback
 from datetime import UTC, datetime
 
+from service.trace import carried
+
 FIELDS = ("request_id", "model", "model_id", "version", "method", "phase", "status", "seconds", "count", "traceparent")
 
 
@@ -21,6 +23,8 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if trace := carried():
+            line["traceparent"] = trace
         line |= {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
         if record.exc_info and record.exc_info[1] is not None:
             line["error"] = describe(record.exc_info[1])

@@ -201,6 +201,8 @@ class DeletionRequest(Record):
     reason: Mapped[str | None] = mapped_column(String(64))
     models: Mapped[list[str] | None]
     """the model names the client limited the request to; None: every model"""
+    traceparent: Mapped[str | None] = mapped_column(String(55))
+    """the W3C trace context of the call that made it; opaque, and only for the logs"""
     regulation: Mapped[str | None] = mapped_column(String(8))
     salt: Mapped[bytes]
     """32 random bytes: the certificate commits with it"""
@@ -475,4 +477,8 @@ class WebhookDelivery(Record):
     next_at: Mapped[int] = mapped_column(Moment)
     delivered_at: Mapped[int | None] = mapped_column(Moment)
     last_status: Mapped[int | None]
+    last_outcome: Mapped[str | None] = mapped_column(String(16))
+    """what became of the last attempt (service.webhooks.Outcome); None: none was made, or it is under way"""
+    attempts_before: Mapped[int] = mapped_column(default=0, server_default=text("0"))
+    """attempts made before the last replay: they count in the log, not towards giving up"""
     created_at: Mapped[int] = mapped_column(Moment)

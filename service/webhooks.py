@@ -33,6 +33,16 @@ BACKOFF_SECONDS = (15, 300, 1800, 2 * _HOUR, 5 * _HOUR, 10 * _HOUR, 14 * _HOUR, 
 MAX_ATTEMPTS = len(BACKOFF_SECONDS) + 1
 
 
+class Outcome(StrEnum):
+    """What became of an attempt at a delivery."""
+
+    DELIVERED = "delivered"
+    REJECTED = "rejected"  # the receiver answered another status than 2xx
+    REFUSED = "refused"  # the address is none that a webhook may go to; nothing was sent
+    TIMED_OUT = "timed_out"
+    NO_ANSWER = "no_answer"  # no such name, no connection, or it broke
+
+
 class News(StrEnum):
     REQUEST_COMPLETED = "deletion_request.completed"
     REQUEST_HELD = "deletion_request.held"
@@ -113,8 +123,9 @@ def public_key(pepper: Pepper, endpoint: WebhookEndpoint) -> str:
 
 
 def replay(session: Session, endpoint: WebhookEndpoint, delivery: WebhookDelivery) -> None:
-    """Send a delivery again from now on, under the same id, with all its attempts before it."""
-    delivery.attempts, delivery.delivered_at, delivery.next_at = 0, None, recorded_at(session)
+    """Send it again from now on, under the same id, with all its attempts before it; those made stay counted."""
+    delivery.attempts_before = delivery.attempts
+    delivery.delivered_at, delivery.next_at = None, recorded_at(session)
     record(session, endpoint.tenant_id, "webhook.replayed", endpoint=endpoint.id, delivery=delivery.id)
 
 

@@ -16,7 +16,7 @@ from service.records import Model
 from workers.bench import Benches
 from workers.calibrate import assist
 from workers.claim import claim
-from workers.jobs import Preparation, Retraining, Work
+from workers.jobs import Deletions, Preparation, Retraining, Work
 from workers.lease import Stale
 from workers.outcomes import give_up
 from workers.prepare import prepare
@@ -82,7 +82,9 @@ class Worker:
         elif isinstance(job, Preparation):
             prepare(self._workshop, job, watch)
         else:
+            _tell(job, "claimed")
             release(Errand(self._workshop, self._benches, job, watch))
+            _tell(job, "attempted")
 
     def _ring_again(self, model_id: str) -> None:
         """Requests that came meanwhile: go to the end of the line, so that other models get their turn."""
@@ -98,6 +100,14 @@ def register(app: Celery, worker: Worker) -> None:
     @app.task(name=queue.TASK, acks_late=True, ignore_result=True)  # type: ignore[untyped-decorator]
     def work(model_id: str) -> None:
         worker.work(model_id)
+
+
+def _tell(job: Deletions, what: str) -> None:
+    """A line for each request whose call carried a trace, so that the trace goes on in this process."""
+    for task in job.tasks:
+        if task.traceparent is not None:
+            facts = {"request_id": task.request_id, "model": job.model_name, "traceparent": task.traceparent}
+            log.info("request %s", what, extra=facts)
 
 
 def _where(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
@@ -110,8 +110,17 @@ def _deletions(session: Session, model: Model, owner: str, at: int, lease_second
         policy=Policy.from_json(model.policy).in_force(lineage.method),
         lineage_id=lineage.id,
         head_id=model.head_id,
-        tasks=tuple(Claimed(task.id, task.request_id) for task in choice.take),
+        tasks=_claimed(session, choice.take),
     )
+
+
+def _claimed(session: Session, taken: Sequence[Waiting]) -> tuple[Claimed, ...]:
+    traced = select(DeletionRequest.id, DeletionRequest.traceparent).where(
+        DeletionRequest.traceparent.is_not(None),
+        DeletionRequest.id.in_([task.request_id for task in taken]),
+    )
+    traces: dict[str, str | None] = {row.id: row.traceparent for row in session.execute(traced)}
+    return tuple(Claimed(task.id, task.request_id, traces.get(task.request_id)) for task in taken)
 
 
 def _waiting(session: Session, model: Model, at: int) -> list[Waiting]:

@@ -21,7 +21,7 @@ from service.crash import crash_point
 from service.db import Database, now
 from service.identity import Pepper
 from service.records import WebhookDelivery, WebhookEndpoint
-from service.webhooks import BACKOFF_SECONDS, MAX_ATTEMPTS, disable, signature
+from service.webhooks import BACKOFF_SECONDS, MAX_ATTEMPTS, Outcome, disable, signature
 from workers.lease import SECOND
 from workers.outbound import Outbound, Refused
 
@@ -67,25 +67,25 @@ class Courier:
         letters = claim(self._database, self._pepper)
         if not letters:
             return 0
-        statuses = asyncio.run(self._send_all(letters))
+        answers = asyncio.run(self._send_all(letters))
         with self._database.write() as session:
-            for letter, status in zip(letters, statuses, strict=True):
-                _settle(session, letter, status)
+            for letter, (outcome, status) in zip(letters, answers, strict=True):
+                _settle(session, letter, outcome, status)
         return len(letters)
 
-    async def _send_all(self, letters: Sequence[Letter]) -> list[int | None]:
+    async def _send_all(self, letters: Sequence[Letter]) -> list[tuple[Outcome, int | None]]:
         return await asyncio.gather(*(self._send(letter) for letter in letters))
 
-    async def _send(self, letter: Letter) -> int | None:
-        """The status that the receiver answered; None where it did not answer, or may not be asked."""
+    async def _send(self, letter: Letter) -> tuple[Outcome, int | None]:
+        """What became of it, and the status that the receiver answered; None where it did not, or was not asked."""
         crash_point("webhook-before-send")
         try:
             status = await self._outbound.post(letter.url, letter.payload, letter.headers)
         except (Refused, OSError, TimeoutError, httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             log.warning("webhook %s not delivered: %s", letter.id, type(error).__name__)
-            return None
+            return _failure(error), None
         crash_point("webhook-after-send")
-        return status
+        return (Outcome.DELIVERED if 200 <= status < 300 else Outcome.REJECTED), status
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -121,7 +121,8 @@ def _due(session: Session) -> Sequence[str]:
         select(WebhookDelivery.id, WebhookDelivery.next_at, turn.label("turn"))
         .join(WebhookEndpoint, WebhookEndpoint.id == WebhookDelivery.endpoint_id)
         .where(WebhookDelivery.delivered_at.is_(None), WebhookDelivery.next_at <= now(session))
-        .where(WebhookDelivery.attempts < MAX_ATTEMPTS, WebhookEndpoint.disabled_at.is_(None))
+        .where(WebhookDelivery.attempts - WebhookDelivery.attempts_before < MAX_ATTEMPTS)
+        .where(WebhookEndpoint.disabled_at.is_(None))
         .subquery()
     )
     fair = select(waiting.c.id).where(waiting.c.turn <= ROUND_PER_ENDPOINT)
@@ -129,8 +130,9 @@ def _due(session: Session) -> Sequence[str]:
 
 
 def _letter(pepper: Pepper, delivery: WebhookDelivery, endpoint: WebhookEndpoint, at: int) -> Letter:
-    wait = BACKOFF_SECONDS[min(delivery.attempts, len(BACKOFF_SECONDS) - 1)]
+    wait = BACKOFF_SECONDS[min(delivery.attempts - delivery.attempts_before, len(BACKOFF_SECONDS) - 1)]
     delivery.attempts += 1
+    delivery.last_outcome = delivery.last_status = None
     delivery.next_at = at + wait * SECOND
     seconds = at // SECOND
     headers = {
@@ -143,11 +145,18 @@ def _letter(pepper: Pepper, delivery: WebhookDelivery, endpoint: WebhookEndpoint
     return Letter(delivery.id, endpoint.id, endpoint.url, delivery.payload.encode(), headers)
 
 
-def _settle(session: Session, letter: Letter, status: int | None) -> None:
+def _failure(error: Exception) -> Outcome:
+    if isinstance(error, Refused):
+        return Outcome.REFUSED
+    timed_out = isinstance(error, TimeoutError | httpx.TimeoutException)
+    return Outcome.TIMED_OUT if timed_out else Outcome.NO_ANSWER
+
+
+def _settle(session: Session, letter: Letter, outcome: Outcome, status: int | None) -> None:
     """What became of an attempt. 410 says that the receiver is gone: its endpoint is disabled (Standard Webhooks)."""
     delivery = session.get_one(WebhookDelivery, letter.id)
-    delivery.last_status = status
-    if status is not None and 200 <= status < 300:
+    delivery.last_status, delivery.last_outcome = status, outcome
+    if outcome is Outcome.DELIVERED:
         delivery.delivered_at = now(session)
     if status == 410:
         disable(session, session.get_one(WebhookEndpoint, letter.endpoint_id))

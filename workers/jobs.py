@@ -40,6 +40,8 @@ class Claimed:
 
     id: str
     request_id: str
+    traceparent: str | None = None
+    """of the call that made the request, for the logs"""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,9 @@ def deliveries(endpoint: Endpoint, as_json: AsJson = False) -> None:
     """What was sent to an endpoint, newest first."""
     with connect() as client:
         rows = list(client.pages(f"{_PATH}/{endpoint}/deliveries"))
-    show_json(rows) if as_json else show_rows(rows, ("id", "kind", "state", "attempts", "last_status", "next_at"))
+    show_json(rows) if as_json else show_rows(
+        rows, ("id", "kind", "state", "attempts", "last_outcome", "last_status", "next_at")
+    )
 
 
 @commands.command("replay")

@@ -18,7 +18,7 @@ from service.openapi import answer
 from service.pages import Limit, MomentCursor, Page, after, link
 from service.problems import Problem, not_found
 from service.records import WebhookDelivery, WebhookEndpoint
-from service.webhooks import MAX_ATTEMPTS, News, add_endpoint, disable, public_key, replay
+from service.webhooks import MAX_ATTEMPTS, News, Outcome, add_endpoint, disable, public_key, replay
 
 router = APIRouter(tags=["webhooks"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
@@ -66,8 +66,9 @@ class DeliveryView(BaseModel):
     id: str = Field(description="the webhook-id header, the same over all attempts")
     kind: str
     state: Literal["pending", "delivered", "given_up"]
-    attempts: int
-    last_status: int | None = Field(description="of the last attempt; null: no answer, or the address is refused")
+    attempts: int = Field(description="made so far, those before a replay included")
+    last_outcome: Outcome | None = Field(description="of the last attempt; null: none was made, or it is under way")
+    last_status: int | None = Field(description="that the receiver answered to it; null: it answered nothing")
     next_at: Moment
     delivered_at: Moment | None
     created_at: Moment
@@ -170,12 +171,14 @@ def send_again(endpoint_id: RequestId, delivery_id: DeliveryId, service: Running
 
 
 def _delivery(row: WebhookDelivery) -> DeliveryView:
-    waiting: Literal["pending", "given_up"] = "pending" if row.attempts < MAX_ATTEMPTS else "given_up"
+    left = MAX_ATTEMPTS - (row.attempts - row.attempts_before)
+    waiting: Literal["pending", "given_up"] = "pending" if left > 0 else "given_up"
     return DeliveryView(
         id=row.id,
         kind=row.kind,
         state=waiting if row.delivered_at is None else "delivered",
         attempts=row.attempts,
+        last_outcome=None if row.last_outcome is None else Outcome(row.last_outcome),
         last_status=row.last_status,
         next_at=row.next_at,
         delivered_at=row.delivered_at,

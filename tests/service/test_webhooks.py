@@ -146,7 +146,8 @@ def test_a_delivery_is_replayed_under_its_id_by_its_tenant_alone(
     answer = client.post(f"{path}/{sent.id}/replay")
     assert (answer.status_code, answer.json()["id"], answer.json()["state"]) == (202, sent.id, "pending")
     (again,) = outbox(service)
-    assert (again.attempts, again.delivered_at) == (0, None) and again.next_at < 2**51
+    assert (again.attempts, again.attempts_before, again.delivered_at) == (MAX_ATTEMPTS, MAX_ATTEMPTS, None)
+    assert again.next_at < 2**51 and answer.json()["attempts"] == MAX_ATTEMPTS
 
 
 def test_plain_http_to_this_machine_is_for_development(settings: Settings) -> None:
