@@ -1,59 +1,108 @@
 """Every benchmark: one table at the end, and ``build/bench.json``. ``python -m benchmarks [name ...]``.
 
 A benchmark is a file of this folder with ``rows()``: mappings with ``name, value, target, unit``, ``met`` (None where
-the target is not a number to meet) and ``sides`` or ``raw``, the figures of both sides. Each runs in a process of its
-own, so that none warms or crowds another.
+the target is not a number to meet) and ``sides``, the figures of both sides. Each runs in a process of its own, so that
+none warms or crowds another, and is ended after ``SECONDS``. Named ones alone replace their own rows in the file.
+``--publish`` copies the file to ``docs/bench.json`` and writes ``docs/benchmarks.md`` from it.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import platform
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.targets import explained, unanswered
+
 HERE = Path(__file__).parent
+RESULTS = HERE.parent / "build" / "bench.json"
+DOCS = HERE.parent / "docs"
+ONLY_WHEN_NAMED = {"paper_cnn"}
+"""minutes to an hour, and no target"""
+SECONDS = 900
 RUN = """
-import importlib, json, sys
+import importlib, json, os, sys
 for row in importlib.import_module(sys.argv[1]).rows():
-    print(json.dumps(row), flush=True)
+    print(json.dumps(row | {"load": os.getloadavg()[0]}), flush=True)
 """
 CONSOLE = Console(width=160)
 
 
-def main(names: list[str]) -> int:
-    chosen = names or sorted(file.stem for file in HERE.glob("[a-z]*.py") if "def rows(" in file.read_text())
-    rows: list[dict[str, Any]] = []
+def main(arguments: list[str]) -> int:
+    names = [each for each in arguments if each != "--publish"]
+    files = (file for file in HERE.glob("[a-z]*.py") if "def rows(" in file.read_text())
+    chosen = names or sorted({file.stem for file in files} - ONLY_WHEN_NAMED)
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    rows = [row for row in kept if names and row["benchmark"] not in chosen]
     failed: list[str] = []
     for name in chosen:
         CONSOLE.print(f"running {name} ...")
         rows += measure(name, failed)
-    target = HERE.parent / "build" / "bench.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(rows, indent=1) + "\n")
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
     CONSOLE.print(table(rows))
-    CONSOLE.print(f"{len(rows)} rows in {target}")
+    CONSOLE.print(f"{len(rows)} rows in {RESULTS}")
+    for target in unanswered(rows):
+        CONSOLE.print(f"not measured: {target.says} (python -m benchmarks {target.benchmark})")
     if failed:
         CONSOLE.print(f"failed: {', '.join(failed)}")
+    if "--publish" in arguments:
+        publish(rows)
     return 1 if failed else 0
 
 
 def measure(name: str, failed: list[str]) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, f"benchmarks.{name}"],
-        cwd=HERE.parent,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
+    command = [sys.executable, "-c", RUN, f"benchmarks.{name}"]
+    try:
+        done = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, text=True, check=False, timeout=SECONDS)
+        output, ended = done.stdout, done.returncode == 0
+    except subprocess.TimeoutExpired as late:
+        output, ended = (late.stdout or b"").decode(), False
+    if not ended:
         failed.append(name)
-    lines = (line for line in done.stdout.splitlines() if line.startswith("{"))
-    return [{"benchmark": name, **json.loads(line)} for line in lines]
+    lines = (line for line in output.splitlines() if line.startswith("{") and line.endswith("}"))
+    at = datetime.now(UTC).isoformat(timespec="minutes")
+    return [explained({"benchmark": name, "at": at, **json.loads(line)}) for line in lines]
+
+
+def publish(rows: list[dict[str, Any]]) -> None:
+    """Write the committed copies: the figures, and a table of them."""
+    (DOCS / "bench.json").write_text(json.dumps(rows, indent=1) + "\n")
+    (DOCS / "benchmarks.md").write_text(page(rows))
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        "# Benchmarks",
+        "",
+        "Made by `python -m benchmarks --publish` from `bench.json`, which holds both raw figures of every row. "
+        f"Machine: {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}. `load` is the "
+        "machine's load average when the row was measured: above the number of cores other work ran beside it, and "
+        "only the ratios, whose two sides ran interleaved, can be trusted. `make bench` measures everything again.",
+        "",
+        "| measured | value | target | unit | met | load | at |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        verdict = {True: "yes", False: "**no**", None: ""}[row.get("met")]
+        shown = (row["name"], number(row["value"]), number(row["target"]), row["unit"], verdict)
+        lines.append("| " + " | ".join((*shown, number(row.get("load")), row["at"])) + " |")
+    missed = [row for row in rows if row.get("met") is False]
+    lines += ["", "## What is missed, and what it would need", ""]
+    lines += [f"- {row['name']}: {row['sides']['reason']}" for row in missed]
+    lines += ["", "## Not measured yet", ""]
+    lines += [f"- {target.says}: `python -m benchmarks {target.benchmark}`" for target in unanswered(rows)] or [
+        "Nothing."
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
