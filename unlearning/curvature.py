@@ -58,19 +58,33 @@ def gauss_newton_products(
     if head_of(problem) is not None:
         return hessian_products(problem, w, x, y, vectors, chunk=chunk)
 
-    def forward(u: Tensor) -> Tensor:
-        return problem.outputs(u, x)
-
-    def output_gradient(outputs: Tensor) -> Tensor:
-        slope: Tensor = grad(lambda z: problem.losses(z, y).mean())(outputs)
-        return slope
-
-    outputs, pull = forward(w).detach(), _pullback(forward, w)
-
-    def product(v: Tensor) -> Tensor:
-        return pull(_push(output_gradient, outputs, _push(forward, w, v)))
-
+    product = _gauss_newton_product(problem, w, x, y)
     products: Tensor = vmap(product, chunk_size=chunk or chunk_for(problem, w, x))(vectors)
+    return products.detach()
+
+
+def own_hessian_products(problem: Problem, w: Tensor, x: Tensor, y: Tensor, vectors: Tensor) -> Tensor:
+    """H_i v_i (n, d): the Hessian of sample i's data loss at w, times its own row v_i of ``vectors`` (n, d)."""
+    head = head_of(problem)
+    if head is not None:
+        return head.own_products(w, head.features(x), y, vectors)
+
+    def own(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        return _pullback(lambda u: grad(problem.mean_loss)(u, x.unsqueeze(0), y.unsqueeze(0)), w)(v)
+
+    products: Tensor = vmap(own)(x, y, vectors)
+    return products.detach()
+
+
+def own_gauss_newton_products(problem: Problem, w: Tensor, x: Tensor, y: Tensor, vectors: Tensor) -> Tensor:
+    """J_i^T C_i J_i v_i (n, d) for every sample i and its own row v_i of ``vectors`` (n, d)."""
+    if head_of(problem) is not None:
+        return own_hessian_products(problem, w, x, y, vectors)
+
+    def own(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        return _gauss_newton_product(problem, w, x.unsqueeze(0), y.unsqueeze(0))(v)
+
+    products: Tensor = vmap(own)(x, y, vectors)
     return products.detach()
 
 
@@ -236,6 +250,18 @@ def spectral_norm(product: Callable[[Tensor], Tensor], start: Tensor, iterations
     tridiagonal += torch.diag(sides, 1) + torch.diag(sides, -1)
     values = torch.linalg.eigvalsh(tridiagonal)
     return float(values[-1]), float(values[0])
+
+
+def _gauss_newton_product(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+    def forward(u: Tensor) -> Tensor:
+        return problem.outputs(u, x)
+
+    def output_gradient(outputs: Tensor) -> Tensor:
+        slope: Tensor = grad(lambda z: problem.losses(z, y).mean())(outputs)
+        return slope
+
+    outputs, pull = forward(w).detach(), _pullback(forward, w)
+    return lambda v: pull(_push(output_gradient, outputs, _push(forward, w, v)))
 
 
 def _pullback(function: Callable[[Tensor], Tensor], at: Tensor) -> Callable[[Tensor], Tensor]:

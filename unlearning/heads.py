@@ -85,6 +85,13 @@ class Head:
         bent = self.curve.bend(scores, y, directions).reshape(shape[0], -1)
         return self.vector((bent.T @ features).reshape(*shape[1:], -1)) / len(features)
 
+    def own_products(self, w: Tensor, features: Tensor, y: Tensor, vectors: Tensor) -> Tensor:
+        """H_i v_i (n, d) for sample i's data loss and its own row v_i of ``vectors`` (n, d), without weight decay."""
+        scores = features @ self.matrix(w).T
+        directions = (self.matrix(vectors) @ features.unsqueeze(-1)).squeeze(-1)
+        bent = self.curve.bend(scores, y, directions.unsqueeze(1)).squeeze(1)
+        return self.vector(bent.unsqueeze(-1) * features.unsqueeze(1))
+
     def operator(self, scores: Tensor, features: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
         """v (d,) -> H v (d,) where the scores are z (n, K), for many v in turn: what does not depend on v is kept."""
         coefficients = self.curve.coefficients(scores, y)

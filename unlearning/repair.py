@@ -1,10 +1,10 @@
 """Repair after a release of recollection: the training goes on without the forgotten, and every vector follows it.
 
 HF's strategy "OUR" (arXiv 2404.01712): E_r passes over the retained samples, and for each of their batches
-``a_u <- a_u - eta_t D_t [(H_t + lambda I) a_u - (1/|B_t|) sum_{i in B_t of u} grad l_i(w_t)]``, the recursion of
-``unlearning/methods/recollection.py`` at the repaired weights. So the vectors stay the derivative of everything that
-led to the weights. The steps are those that the training would have taken next: its decaying step size, its batch size
-and clipping; the batch order follows from its seed and from how many steps were taken before.
+``a_u <- a_u - eta_t D_t [(H_t + lambda I) a_u - (1/|B_t|) sum_{i in B_t of u} (grad l_i(w_t) + [H_t,i a_u])]``, the
+recursion of ``unlearning/methods/recollection.py`` at the repaired weights, in the form (``carried_by``) in which the
+vectors were computed. The steps are those that the training would have taken next: its decaying step size, its batch
+size and clipping; the batch order follows from its seed and from how many steps were taken before.
 
 How far the result is from a retraining depends on how many releases there were, not only on who went: nothing is
 claimed about it.
@@ -22,7 +22,9 @@ from unlearning.training import prolong
 from unlearning.vectors import GROUP_LIMIT, Followed
 
 
-def repaired(problem: Problem, state: State, retain: Examples, epochs: int, curvature: str) -> State:
+def repaired(
+    problem: Problem, state: State, retain: Examples, epochs: int, *, curvature: str, carried_by: str
+) -> State:
     """``state`` after ``epochs`` more passes over ``retain``, its vectors, each (d,), carried through them.
 
     ``state.facts["steps"]`` counts the steps taken so far, repairs included.
@@ -37,7 +39,7 @@ def repaired(problem: Problem, state: State, retain: Examples, epochs: int, curv
     except RecipeError:
         raise Refused("The repair diverges.", "Leave repair_epochs out, or train at a lower learning rate.") from None
     weights = taken.checkpoints[-1]
-    vectors = Followed(work, weights, taken, curvature).carried(retain, state.vectors)
+    vectors = Followed(work, weights, taken, curvature, carried_by).carried(retain, state.vectors)
     return replace(state, weights=weights, vectors=vectors, facts={**state.facts, "steps": first + len(taken)})
 
 

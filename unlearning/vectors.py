@@ -14,7 +14,15 @@ import torch
 from torch import Tensor
 
 from unlearning.convex import converge, require_strongly_convex
-from unlearning.curvature import clipped_map, gauss_newton_products, hessian_products, solve_rows, spectral_norm
+from unlearning.curvature import (
+    clipped_map,
+    gauss_newton_products,
+    hessian_products,
+    own_gauss_newton_products,
+    own_hessian_products,
+    solve_rows,
+    spectral_norm,
+)
 from unlearning.heads import head_of
 from unlearning.problem import Problem
 from unlearning.protocol import Examples, Json, Learned, Progress, Refused, State
@@ -22,6 +30,10 @@ from unlearning.sketch import Sketch
 from unlearning.training import Batch, Trajectory, replay, retrace, silent, step_gradient
 
 CURVATURES = {"hessian": hessian_products, "gauss-newton": gauss_newton_products}
+OWN_CURVATURES = {"hessian": own_hessian_products, "gauss-newton": own_gauss_newton_products}
+CARRIED_BY = ("others", "everyone")
+OWN_LIMIT = 2**22
+"""elements of the products of samples with their own holders' vectors that are made at once, for 256 samples at most"""
 GROUP_LIMIT = 2**28
 """elements of all vectors that advance together; more holders take further passes over the trajectory"""
 SPECTRUM_POINTS = 5
@@ -46,6 +58,7 @@ class Followed:
     weights: Tensor
     trajectory: Trajectory
     curvature: str
+    carried_by: str
 
     def state(self, examples: Examples, progress: Progress) -> State:
         groups = list(_groups(sorted(set(examples.holders)), GROUP_LIMIT // self.problem.dimension))
@@ -76,6 +89,7 @@ class Followed:
             "form": "trajectory",
             "reference": "fixed-denominator",
             "curvature": self.curvature,
+            "carried_by": self.carried_by,
             "clipped_steps": sum(scale < 1.0 for scale in self.trajectory.scales),
             "eta_lambda_max": max(values),
             "eta_lambda_max_along": cast("list[Json]", values),
@@ -93,6 +107,8 @@ class Followed:
     def _step(self, vectors: Tensor, step: int, w: Tensor, batch: Batch, here: Tensor) -> Tensor:
         problem, scale = self.problem, self.trajectory.scales[step]
         products = CURVATURES[self.curvature](problem, w, batch.inputs, batch.targets, vectors)
+        if self.carried_by == "others":
+            self._leave_own_out(products, vectors, w, batch, here)
         change = products.add_(problem.decay * vectors)
         touched = torch.unique(here[here >= 0])
         sums = _gradient_sums(problem, w, batch, here, touched)
@@ -100,6 +116,20 @@ class Followed:
         if scale < 1.0:
             change = clipped_map(step_gradient(problem, w, batch), scale, change)
         return vectors.sub_(change, alpha=self.trajectory.rates[step])
+
+    def _leave_own_out(self, products: Tensor, vectors: Tensor, w: Tensor, batch: Batch, here: Tensor) -> None:
+        """Take from each row of ``products`` what its holder's own samples put into it, in place."""
+        present = (here >= 0).nonzero().squeeze(1)
+        size = min(256, max(1, OWN_LIMIT // self.problem.dimension))
+        for places in torch.split(present, size):
+            rows = here[places]
+            chosen, device = places.to(batch.inputs.device), vectors.device
+            own = OWN_CURVATURES[self.curvature](
+                self.problem, w, batch.inputs[chosen], batch.targets[chosen], vectors[rows.to(device)]
+            )
+            touched = torch.unique(rows)
+            members = (touched.unsqueeze(1) == rows).to(own)
+            products[touched.to(device)] -= members @ own / batch.denominator
 
     def _spectrum(self, examples: Examples) -> list[float]:
         """eta_t s_t lambda_max(H_t + decay) at a few steps spread over the trajectory; a measurement from below."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
-from tests.unlearning.recipes import network, softmax
+from tests.unlearning.recipes import draw, network, recipe, softmax
 from tests.unlearning.test_recollection import SETTINGS, forget_set, prepared, weighted_training
 from unlearning import repair, vectors
 from unlearning.methods.recollection import Recollection
@@ -15,8 +17,9 @@ from unlearning.protocol import Examples, ForgetSet, Forgotten, Need, Refused, S
 from unlearning.recipe import Recipe
 from unlearning.releases import forget_set as whole
 from unlearning.releases import left_by, release
+from unlearning.training import train
 
-REPAIRING = Recollection(threshold=10.0, repair_epochs=2)
+REPAIRING = Recollection(threshold=10.0, repair_epochs=2, carried_by="everyone")
 GONE = ("p1", "p4")
 
 
@@ -131,3 +134,19 @@ def test_what_repair_cannot_serve_is_refused_in_words(monkeypatch: pytest.Monkey
     monkeypatch.setattr(repair, "GROUP_LIMIT", 7 * 39 - 1)
     with pytest.raises(Refused, match="all 7 people at every release, 39 numbers each"):
         prepared(network(), REPAIRING)
+
+
+def test_vectors_carried_by_the_others_stay_exact_on_a_quadratic() -> None:
+    x, y = draw(30, 4), draw(30, 1, seed=1)
+    written = recipe(lambda: torch.nn.Linear(4, 1), x, y, loss="squared_error", batch_size=10, weight_decay=1e-2)
+    method = replace(REPAIRING, carried_by="others")
+    problem, examples, learned, state = prepared(written, method)
+    forget = forget_set(examples, "p1")
+    retain = left_by(examples, forget)
+    after = method.forget(problem, state, forget, retain, torch.Generator()).state
+    also = forget_set(examples, "p3")
+    without = train(problem, examples, omit=also.positions, reference="fixed-denominator").weights
+    mass = torch.tensor([holder != "p3" for holder in retain.holders]).double()
+    assert learned.trajectory is not None
+    taken = gone_on(problem, retain, without + state.vectors["p1"], mass, len(learned.trajectory))
+    assert float((after.weights + after.vectors["p3"] - taken).norm()) < 1e-12

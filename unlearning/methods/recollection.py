@@ -4,13 +4,16 @@ Three forms; ``Training.converge`` and ``rank`` decide which applies.
 
 **Trajectory** (eq. 8-10 of the paper). With g_t the full batch gradient, decay included, phi(g) = min(1, C/||g||) g the
 clipped one and D_t its derivative at g_t (``curvature.clipped_map``; the identity where the step is not clipped):
-``a_u <- a_u - eta_t D_t [(H_t + lambda I) a_u - (1/|B_t|) sum_{i in B_t of u} grad l_i(w_t)]``.
-This is the exact derivative of the training with every gradient of u weighted by 1 - s, at s = 0; so ``w_T + a_u``
-approximates retraining with |B_t| kept as denominator (eq. 5). Deviations from the reference code, with their reasons:
-the batch is clipped and not each sample (as the training does); a sample's gradient is added after the product (the
-code applies one factor too many); the derivative of clipping is used (a frozen scale is 1 % off); no noise is added
-here, since the certificate's noise is fresh at every release; the samples of one holder share one vector, which the
-linearity of the recursion allows; all holders advance together in batched products.
+``a_u <- a_u - eta_t D_t [(H_t + lambda I) a_u - (1/|B_t|) sum_{i in B_t of u} (grad l_i(w_t) + [H_t,i a_u])]``,
+so that ``w_T + a_u`` approximates retraining with |B_t| kept as denominator (eq. 5). The bracketed term is ours
+(``carried_by="others"``, the default): retraining without u takes no step along u's own curvature either. With it the
+recursion linearises that retraining in the weights alone, exactly so for a quadratic loss; without it
+(``carried_by="everyone"``, the published one) it is the derivative of the training with every gradient of u weighted by
+1 - s, at s = 0. ADR 0015 has the measurement. Deviations from the reference code, with their reasons: the batch is
+clipped and not each sample (as the training does); a sample's gradient is added after the product (the code applies one
+factor too many); the derivative of clipping is used (a frozen scale is 1 % off); no noise is added here, since the
+certificate's noise is fresh at every release; the samples of one holder share one vector (the published vectors of the
+samples sum to the published vector of the holder); all holders advance together in batched products.
 
 **Converged** (certificates.md). With w_0 the minimiser over n samples and H the Hessian of the objective there,
 ``a_u = (1/n) sum_{i of u} H^{-1} (grad l_i + lambda w_0)`` and the weights after m samples have gone are
@@ -57,7 +60,7 @@ from unlearning.recipe import RecipeError
 from unlearning.repair import repaired, require_room
 from unlearning.sketch import Sketch
 from unlearning.training import REFERENCES, silent
-from unlearning.vectors import CURVATURES, Converged, Followed, Form, Sketched
+from unlearning.vectors import CARRIED_BY, CURVATURES, Converged, Followed, Form, Sketched
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ class Recollection:
         reference: which retraining is approximated. None: the form's own (trajectory: ``fixed-denominator``,
             converged: ``renormalised``).
         curvature: ``hessian``, or ``gauss-newton`` (no negative curvature; trajectory form).
+        carried_by: whose curvature a vector is carried through: ``others`` (without its holder's own; exact vectors
+            along a trajectory only), or ``everyone``. None: ``others`` where it can be had.
         threshold: preparation refuses an effectiveness of this or more.
         calibration_count: how many sets of holders are really retrained without.
         calibration_share: the share of all holders in each set.
@@ -82,6 +87,7 @@ class Recollection:
     name: ClassVar[str] = "recollection"
     reference: str | None = None
     curvature: str = "hessian"
+    carried_by: str | None = None
     threshold: float = 0.7
     calibration_count: int = 3
     calibration_share: float = 0.05
@@ -106,6 +112,10 @@ class Recollection:
             raise ValueError(f"reference is {self.reference!r}; it must be None or one of {REFERENCES}.")
         if self.curvature not in CURVATURES:
             raise ValueError(f"curvature is {self.curvature!r}; it must be one of {tuple(CURVATURES)}.")
+        if self.carried_by not in (None, *CARRIED_BY):
+            raise ValueError(f"carried_by is {self.carried_by!r}; it must be None or one of {CARRIED_BY}.")
+        if self.rank is not None and self.carried_by == "others":
+            raise ValueError("carried_by others goes with exact vectors: leave rank out, or carry by everyone.")
         if self.calibration_count < 1 or not 0.0 < self.calibration_share < 1.0:
             raise ValueError("calibration_count must be at least 1 and calibration_share in (0, 1).")
         if self.rank is not None and (self.curvature != "hessian" or self.repair_epochs):
@@ -175,7 +185,14 @@ class Recollection:
         }
         fresh = replace(fresh, vectors=left)
         if self.repair_epochs:
-            fresh = repaired(problem, fresh, retained(forget, retain), self.repair_epochs, self.curvature)
+            fresh = repaired(
+                problem,
+                fresh,
+                retained(forget, retain),
+                self.repair_epochs,
+                curvature=self.curvature,
+                carried_by=self.carried_by or "others",
+            )
             evidence["distance_repaired"] = float((fresh.weights - state.weights).norm())
         return Forgotten(fresh, evidence)
 
@@ -190,14 +207,7 @@ class Recollection:
 
     def _form(self, problem: Problem, learned: Learned) -> Form:
         if problem.training.converge is not None:
-            if self.rank is not None:
-                raise Refused("The training converges, and a sketch follows a trajectory.", "Leave rank out.")
-            if self.repair_epochs:
-                raise Refused(
-                    "The training converges, and its releases end in a minimiser without repair.",
-                    "Leave repair_epochs out.",
-                )
-            return Converged(problem.double(), learned.weights.double(), self.reference or "renormalised")
+            return self._converged(problem, learned)
         if learned.trajectory is None:
             raise Refused(
                 "The model was trained elsewhere and its trajectory was not recorded.",
@@ -211,9 +221,22 @@ class Recollection:
         if problem.training.sample_clip is not None:
             raise Refused("sample_clip is set: recollections follow batch clipping only.", "Use rewind or retrain.")
         if self.rank is None:
-            return Followed(problem, learned.weights, learned.trajectory, self.curvature)
+            return Followed(problem, learned.weights, learned.trajectory, self.curvature, self.carried_by or "others")
         seed = secrets.randbits(62) if self.probe_seed is None else self.probe_seed
-        return Sketched(problem, learned.weights, learned.trajectory, self.curvature, self._sketch(self.rank), seed)
+        sketch = self._sketch(self.rank)
+        return Sketched(problem, learned.weights, learned.trajectory, self.curvature, "everyone", sketch, seed)
+
+    def _converged(self, problem: Problem, learned: Learned) -> Converged:
+        if self.rank is not None:
+            raise Refused("The training converges, and a sketch follows a trajectory.", "Leave rank out.")
+        if self.repair_epochs:
+            raise Refused(
+                "The training converges, and its releases end in a minimiser without repair.",
+                "Leave repair_epochs out.",
+            )
+        if self.carried_by == "others":
+            raise Refused("The training converges: carried_by others follows a trajectory.", "Leave carried_by out.")
+        return Converged(problem.double(), learned.weights.double(), self.reference or "renormalised")
 
     def _effect(self, form: Form, problem: Problem, state: State, examples: Examples) -> dict[str, Json]:
         """The effectiveness over the calibration sets, of the whole release and of the vectors without repair."""
