@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from service.db import now
-from service.records import Lineage, Model, Task
+from service.records import Lineage, Model, Shard, Task
 from unlearning.budget import Budget
 
 SECOND = 1_000_000
@@ -62,6 +62,13 @@ def plan_of(session: Session, model: Model) -> Plan | None:
         planned_at=candidate.created_at,
         eta=None if left is None else now(session) + left,
     )
+
+
+def shards_of(session: Session, lineage_id: int) -> tuple[int, int]:
+    """How many shards of a lineage that is being built are done, and how many there are; 0 of 0: in one piece."""
+    counts = select(func.count(Shard.done_at), func.count()).where(Shard.lineage_id == lineage_id)
+    done, count = session.execute(counts).one()
+    return done, count
 
 
 def waiting_for_retrain(model: Model) -> tuple[ColumnElement[bool], ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from celery import Celery
+from celery import Celery, group
 from prometheus_client import Counter
 from sqlalchemy import select, update
 
@@ -79,6 +79,18 @@ def nudge(app: Celery, model_id: str) -> bool:
         log.warning("nudge not sent: %s", type(error).__name__)
         return False
     return True
+
+
+def gather(app: Celery, model_id: str, count: int) -> None:
+    """Ring for ``count`` more workers at ``model_id``: a group of the same nudge. Never raises, as ``nudge``."""
+    if count < 1:
+        return
+    call = app.signature(TASK, args=[model_id], options={"queue": QUEUE, "ignore_result": True})
+    try:
+        group([call] * count, app=app).apply_async(retry=False)
+    except Exception as error:  # any broker's failure: whoever is at it goes on alone
+        FAILED_NUDGES.inc(count)
+        log.warning("nudges not sent: %s", type(error).__name__)
 
 
 def _app(broker_url: str) -> Celery:

@@ -22,7 +22,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, synonym
 
 Moment = BigInteger().with_variant(Integer, "sqlite")
 Count = BigInteger().with_variant(Integer, "sqlite")
@@ -404,6 +404,18 @@ class CalibrationOrder(Record):
     errors: Mapped[bytes | None]
     """distances to retraining at each size, sealed under the sealing key"""
     measured_at: Mapped[int | None] = mapped_column(Moment)
+    done_at: Mapped[int | None] = synonym("measured_at")
+
+
+class Shard(Record):
+    """Some holders' vectors of a lineage in preparation: a piece of work that any worker may take."""
+
+    __tablename__ = "shards"
+    lineage_id: Mapped[int] = mapped_column(Serial, ForeignKey("lineages.id"), primary_key=True, autoincrement=False)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    owner: Mapped[str | None] = mapped_column(String(120))
+    """the process that computes it, or did"""
+    done_at: Mapped[int | None] = mapped_column(Moment)
 
 
 class Heartbeat(Record):

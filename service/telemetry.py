@@ -22,6 +22,7 @@ from service.records import (
     Lineage,
     Model,
     PhaseSeconds,
+    Shard,
     Task,
     Version,
 )
@@ -51,7 +52,7 @@ class _Scrape:
 def render(database: Database) -> bytes:
     """The exposition text: this process's own metrics, then the database's. Raises Busy."""
     with database.read() as session:
-        parts = (_requests, _releases, _budgets, _consumers, _processes)
+        parts = (_requests, _preparations, _releases, _budgets, _consumers, _processes)
         metrics = [metric for part in parts for metric in part(session)]
     registry = CollectorRegistry()
     registry.register(_Scrape(metrics))
@@ -106,6 +107,28 @@ def _requests(session: Session) -> Iterator[Metric]:
         if due_at is not None:
             due.add_metric([model], due_at / SECOND)
     yield from (pending, oldest, overdue, held, due)
+
+
+def _preparations(session: Session) -> Iterator[Metric]:
+    """Lineages that are being built, first ones and retrains."""
+    progress = _per_model("expunge_preparation_progress", "How far the lineage that is being built is, 0 to 1")
+    shards = GaugeMetricFamily(
+        "expunge_preparation_shards", "Shards of the lineage that is being built", labels=["model", "state"]
+    )
+    counts = (func.count(Shard.done_at), func.count(Shard.number))
+    rows = (
+        select(_LABEL, func.max(Lineage.progress), *counts)
+        .select_from(Lineage)
+        .join(Model, Model.id == Lineage.model_id)
+        .outerjoin(Shard, Shard.lineage_id == Lineage.id)
+        .where(Lineage.status.in_(("preparing", "candidate")))
+        .group_by(_LABEL)
+    )
+    for model, share, done, count in session.execute(rows):
+        progress.add_metric([model], share)
+        shards.add_metric([model, "done"], done)
+        shards.add_metric([model, "waiting"], count - done)
+    yield from (progress, shards)
 
 
 def _releases(session: Session) -> Iterator[Metric]:

@@ -50,6 +50,14 @@ class Stack:
         child.environment = self.environment | environment
         child.start()
 
+    def more_workers(self, count: int) -> None:
+        """Start as many workers beside the first: ``worker-2`` and so on."""
+        first = self.processes["worker"]
+        for number in range(2, count + 2):
+            log = first.log.with_name(f"worker-{number}.log")
+            self.processes[f"worker-{number}"] = Child(f"worker-{number}", first.command, self.environment, log)
+            self.start(f"worker-{number}")
+
     def stop(self, name: str) -> None:
         """Ask it to stop, and kill it a second later: Celery takes four to look up."""
         self.processes[name].stop(1)

@@ -7,7 +7,7 @@ random state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, runtime_checkable
@@ -104,7 +104,8 @@ class State:
     ``weights`` is w~, (d,), before noise. ``tensors`` and ``facts`` are stored sealed as one artifact.
     ``vectors`` maps a holder to its vector(s), (d,): the service keeps each as a sealed row, so ``forget``
     is given those of the forget set alone and returns none of them. A method that needs ``Need.VECTORS`` is given
-    everyone's, and returns those of who stays, changed.
+    everyone's, and returns those of who stays, changed. Going once over ``items()`` is cheap and holds few of them at a
+    time; every other way of reading them may not be.
     """
 
     weights: Tensor
@@ -181,3 +182,27 @@ class Resumable(Protocol):
 
     def resume(self, state: State, weights: Tensor, forget: ForgetSet) -> State:
         """``state`` once ``forget`` has been forgotten by other means and w~ is ``weights`` (d,)."""
+
+
+Reader: TypeAlias = "Callable[[tuple[str, ...]], Mapping[str, Tensor]]"
+
+
+@runtime_checkable
+class Divisible(Protocol):
+    """A method whose vectors can be computed for some holders at a time, on machines that share nothing."""
+
+    def length(self, problem: Problem) -> int:
+        """How many numbers each holder's vector has at least."""
+
+    def divides(self, problem: Problem, learned: Learned) -> bool:
+        """Whether this training can be prepared in parts. Raises Refused where it cannot be prepared at all."""
+
+    def part(
+        self, problem: Problem, examples: Examples, learned: Learned, holders: Sequence[str], progress: Progress = ...
+    ) -> dict[str, Tensor]:
+        """The vectors of ``holders``; ``examples`` are everyone's."""
+
+    def complete(
+        self, problem: Problem, examples: Examples, learned: Learned, read: Reader, progress: Progress = ...
+    ) -> State:
+        """What ``prepare`` returns, without its vectors, once all are there; ``read`` gives those of some holders."""

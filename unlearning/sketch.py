@@ -123,7 +123,7 @@ class Sketch:
         receipt, size = self._receipt(probed)
         if not receipt <= self.tolerance * size:
             raise OutOfTolerance("The sketch does not follow this request closely enough.", "Take the fallback.")
-        left = {holder: vector for holder, vector in state.vectors.items() if holder not in forget.holders}
+        left = {holder: state.vectors[holder] for holder in state.vectors if holder not in forget.holders}
         facts = {**state.facts, "released": released, "forgotten": gone}
         fresh = State(state.weights + correction.to(state.weights), {**state.tensors, "probed": probed}, facts, left)
         return Forgotten(fresh, {"recollection_norm": float(correction.norm()), "receipt": receipt})
@@ -169,12 +169,13 @@ class Sketch:
             raise Refused("The sketch needs the forgotten samples, and no others.", "Hand over exactly these.")
         basis = state.tensors["basis"].to(problem.device)
         names = sorted(forget.holders)
-        missing = [name for name in names if name not in state.vectors]
+        vectors = dict(state.vectors.items())  # a few numbers each
+        missing = [name for name in names if name not in vectors]
         if missing:
             raise Refused(f"{len(missing)} of {len(names)} holders have no recollection.", "Retrain: they are gone.")
         width = len(basis) + self.probes
-        total = torch.stack([state.vectors[name][:width].double() for name in names]).sum(dim=0)
-        kept = _kept_of(state.vectors, examples, names, width)
+        total = torch.stack([vectors[name][:width].double() for name in names]).sum(dim=0)
+        kept = _kept_of(vectors, examples, names, width)
         direct = direct_sum(problem, state.tensors, examples, kept.to(problem.device))
         inside = total[: len(basis)].to(direct) - basis @ direct
         return direct + basis.T @ inside, total[len(basis) :].cpu()

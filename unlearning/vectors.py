@@ -61,7 +61,14 @@ class Followed:
     carried_by: str
 
     def state(self, examples: Examples, progress: Progress) -> State:
-        groups = list(_groups(sorted(set(examples.holders)), GROUP_LIMIT // self.problem.dimension))
+        return self.stated(examples, self.vectors(examples, sorted(set(examples.holders)), progress))
+
+    def stated(self, examples: Examples, vectors: Mapping[str, Tensor]) -> State:
+        return State(self.weights, {}, {"samples": len(examples), "forgotten": 0}, vectors)
+
+    def vectors(self, examples: Examples, holders: Sequence[str], progress: Progress) -> dict[str, Tensor]:
+        """The vectors of ``holders``; ``examples`` are everyone's."""
+        groups = list(_groups(holders, GROUP_LIMIT // self.problem.dimension))
         vectors: dict[str, Tensor] = {}
         for index, group in enumerate(groups):
             blank = torch.zeros(
@@ -69,7 +76,7 @@ class Followed:
             )
             stacked = self._advance(examples, group, blank, _part(progress, index, len(groups)))
             vectors |= {holder: vector.clone() for holder, vector in zip(group, stacked, strict=True)}
-        return State(self.weights, {}, {"samples": len(examples), "forgotten": 0}, vectors)
+        return vectors
 
     def carried(self, examples: Examples, vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """These vectors, each (d,), after the trajectory's steps too."""
@@ -111,8 +118,9 @@ class Followed:
             self._leave_own_out(products, vectors, w, batch, here)
         change = products.add_(problem.decay * vectors)
         touched = torch.unique(here[here >= 0])
-        sums = _gradient_sums(problem, w, batch, here, touched)
-        change[touched.to(change.device)] -= sums / batch.denominator
+        if len(touched):
+            sums = _gradient_sums(problem, w, batch, here, touched)
+            change[touched.to(change.device)] -= sums / batch.denominator
         if scale < 1.0:
             change = clipped_map(step_gradient(problem, w, batch), scale, change)
         return vectors.sub_(change, alpha=self.trajectory.rates[step])

@@ -13,8 +13,8 @@ from service import queue
 from service.crash import crash_point
 from service.db import Busy, now
 from service.records import Model
+from workers import calibrate, shards
 from workers.bench import Benches
-from workers.calibrate import assist
 from workers.claim import claim
 from workers.jobs import Deletions, Preparation, Retraining, Work
 from workers.lease import Stale
@@ -70,11 +70,12 @@ class Worker:
         self._ring_again(model_id)
 
     def _help(self, model_id: str) -> None:
-        """Nothing to claim: another worker may be calibrating the model, which is shared out."""
+        """Nothing to claim: another worker may be preparing or calibrating the model, which are shared out."""
         try:
-            assist(self._workshop, model_id)
-        except Exception as error:  # the order is free again; who builds the lineage will meet the same, and say so
-            log.error("helping to calibrate model %s failed: %s", model_id, _where(error))
+            shards.assist(self._workshop, model_id)
+            calibrate.assist(self._workshop, model_id)
+        except Exception as error:  # the piece is free again; who builds the lineage will meet the same, and say so
+            log.error("helping to prepare model %s failed: %s", model_id, _where(error))
 
     def _do(self, job: Work, watch: Stopwatch) -> None:
         if isinstance(job, Retraining):

@@ -15,30 +15,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import delete, func, insert, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import select
 
 from service import queue
 from service.crash import crash_point
 from service.db import now
-from service.records import CalibrationOrder, Heartbeat, Lineage, Model
-from service.storage import Damaged
+from service.records import CalibrationOrder, Lineage, Model
 from unlearning.calibration import Calibrated, Design, calibrate, errors_along
-from unlearning.policy import Policy
 from unlearning.problem import Problem
 from unlearning.protocol import Examples, Progress, Refused, State
-from workers import manifest, recipes, state
-from workers.bench import Bench, build
-from workers.codec import Malformed
+from workers import resumed, state
+from workers.bench import Bench
 from workers.footing import basis_from_json
 from workers.jobs import Preparation
-from workers.lease import SECOND, fence
+from workers.lease import fence
+from workers.pieces import BUILT, POLL_SECONDS, Pieces
+from workers.resumed import Unprepared
 from workers.sealing import Unsealable
 from workers.workshop import Workshop
 
-POLL_SECONDS = 0.2
-BUILT = ("preparing", "candidate")
-"""lineages whose orders may still be measured"""
+NOTE = "prepared"
 
 
 @dataclass(frozen=True)
@@ -55,28 +51,22 @@ class Course:
     reference: str
 
 
-class Unprepared(RuntimeError):
-    """The prepared state cannot be used any more: preparation starts anew."""
-
-
 def open_orders(
     workshop: Workshop, job: Preparation, made: State, design: Design, registered: Mapping[str, Any]
 ) -> None:
     """Keep the trained state, sealed, and what else was ``registered``; lay the orders out. Raises Stale."""
     kept = state.keep(workshop, made, {})
     prepared = {**registered, "state": kept.digest, "policy": job.policy.to_json()}
-    rows = [{"lineage_id": job.lineage_id, "number": number} for number in range(design.orders)]
     with workshop.database.write() as session:
         fence(session, job.lease)
         lineage = session.get_one(Lineage, job.lineage_id)
-        lineage.manifest = (lineage.manifest or {}) | {"prepared": prepared}
-        session.execute(insert(CalibrationOrder), rows)
+        lineage.manifest = (lineage.manifest or {}) | {NOTE: prepared}
+        Pieces(workshop, CalibrationOrder, job.lineage_id).lay_out(session, design.orders)
 
 
 def prepared_of(lineage: Lineage) -> dict[str, Any] | None:
     """What ``open_orders`` kept, while the lineage is being built."""
-    found = (lineage.manifest or {}).get("prepared")
-    return found if isinstance(found, dict) and lineage.status in BUILT else None
+    return resumed.note_of(lineage, NOTE)
 
 
 def course_of(workshop: Workshop, lineage: Lineage, recipe: str) -> Course:
@@ -84,26 +74,20 @@ def course_of(workshop: Workshop, lineage: Lineage, recipe: str) -> Course:
     frozen, kept = lineage.manifest or {}, prepared_of(lineage)
     if kept is None:
         raise Unprepared("nothing is prepared")
-    bench = build(workshop, recipe, Policy.from_json(kept["policy"]))
-    if bench.digest != frozen["recipe_digest"] or not manifest.replayable(frozen["libraries"], bench.problem.device):
-        raise Unprepared("the recipe or its surroundings changed")
-    try:
-        made = state.load(workshop, kept["state"], bench.problem.device)
-        examples = _examples(workshop, lineage.id, bench, recipe, Policy.from_json(kept["policy"]))
-    except (Damaged, Unsealable, Malformed, manifest.Changed) as error:
-        raise Unprepared(type(error).__name__) from None
-    design = basis_from_json(frozen)["design"]
-    return Course(lineage.id, lineage.model_id, kept["state"], bench, examples, made, design, frozen["reference"])
+    found = resumed.resume(workshop, lineage, recipe, kept)
+    design, reference = basis_from_json(frozen)["design"], frozen["reference"]
+    where = (lineage.id, lineage.model_id, kept["state"])
+    return Course(*where, found.bench, found.examples, found.state, design, reference)
 
 
 def measure_all(workshop: Workshop, job: Preparation, course: Course, progress: Progress) -> Calibrated:
     """Every order, together with whoever helps. Raises Stale, and Refused where they give no bound."""
-    orders = course.design.orders
-    while (done := measured(workshop, course.lineage_id)) < orders:
+    orders, pieces = course.design.orders, Pieces(workshop, CalibrationOrder, course.lineage_id)
+    while (done := pieces.done()) < orders:
         progress(done / orders)
         with workshop.database.write() as session:
             fence(session, job.lease)
-            number = _take(session, workshop, course.lineage_id)
+            number = pieces.take(session)
         if number is None:
             time.sleep(POLL_SECONDS)
             continue
@@ -130,14 +114,15 @@ def assist(workshop: Workshop, model_id: str) -> None:
         model = session.get(Model, model_id)
         lineages = session.scalars(select(Lineage).where(Lineage.model_id == model_id, Lineage.status.in_(BUILT))).all()
     for lineage in lineages:
-        if model is None or prepared_of(lineage) is None or not _any_free(workshop, lineage.id):
+        pieces = Pieces(workshop, CalibrationOrder, lineage.id)
+        if model is None or prepared_of(lineage) is None or not pieces.any_free():
             continue
         try:
             course = course_of(workshop, lineage, model.recipe)
         except (Unprepared, Refused):
             return
         with workshop.database.write() as session:
-            number = _take(session, workshop, lineage.id)
+            number = pieces.take(session)
         queue.ring(workshop.database, workshop.bell, [model_id])
         if number is not None:
             _measure(workshop, course, number)
@@ -145,32 +130,15 @@ def assist(workshop: Workshop, model_id: str) -> None:
         return
 
 
-def measured(workshop: Workshop, lineage_id: int) -> int:
-    """How many orders are done."""
-    done = select(func.count()).where(
-        CalibrationOrder.lineage_id == lineage_id, CalibrationOrder.measured_at.is_not(None)
-    )
-    with workshop.database.read() as session:
-        return session.scalar(done) or 0
-
-
 def forget_orders(workshop: Workshop, lineage_id: int) -> None:
     """A preparation starts anew: its orders and its state are of no use."""
-    with workshop.database.write() as session:
-        session.execute(delete(CalibrationOrder).where(CalibrationOrder.lineage_id == lineage_id))
+    Pieces(workshop, CalibrationOrder, lineage_id).clear()
     drop_prepared(workshop, lineage_id)
 
 
 def drop_prepared(workshop: Workshop, lineage_id: int) -> None:
     """The sealed state of preparation goes once version 1 has its own. The keeper repairs what is left."""
-    with workshop.database.write() as session:
-        lineage = session.get_one(Lineage, lineage_id)
-        kept = dict(lineage.manifest or {})
-        prepared = kept.pop("prepared", None)
-        if prepared is not None:
-            lineage.manifest = kept
-    if prepared is not None:
-        workshop.private.delete(prepared["state"])
+    resumed.drop(workshop, lineage_id, NOTE)
 
 
 def _measure(workshop: Workshop, course: Course, number: int) -> None:
@@ -190,7 +158,7 @@ def _measure(workshop: Workshop, course: Course, number: int) -> None:
             reference=course.reference,
         )
     except BaseException:
-        _let_go(workshop, course.lineage_id, number)
+        Pieces(workshop, CalibrationOrder, course.lineage_id).let_go(number)
         raise
     note = json.dumps({"order": _place(course, number), "errors": [repr(error) for error in errors]})
     _store(workshop, course, number, b"".join(workshop.sealer.seal([note.encode()])))
@@ -222,53 +190,12 @@ def _errors(workshop: Workshop, course: Course) -> dict[int, tuple[float, ...]]:
     return found
 
 
-def _take(session: Session, workshop: Workshop, lineage_id: int) -> int | None:
-    """The first free order, now ours."""
-    found = _free(workshop, lineage_id, now(session)).order_by(CalibrationOrder.number).limit(1)
-    row = session.scalars(found.with_for_update(skip_locked=True)).one_or_none()
-    if row is None:
-        return None
-    row.owner = workshop.owner
-    return int(row.number)
-
-
-def _any_free(workshop: Workshop, lineage_id: int) -> bool:
-    with workshop.database.read() as session:
-        return session.scalars(_free(workshop, lineage_id, now(session)).limit(1)).first() is not None
-
-
-def _free(workshop: Workshop, lineage_id: int, at: int) -> Any:
-    """Orders that nobody measures: no owner, this process, or one that has stopped beating."""
-    beating = select(Heartbeat.process).where(Heartbeat.beat_at > at - int(workshop.lease_seconds * SECOND))
-    owner = CalibrationOrder.owner
-    return select(CalibrationOrder).where(
-        CalibrationOrder.lineage_id == lineage_id,
-        CalibrationOrder.measured_at.is_(None),
-        or_(owner.is_(None), owner == workshop.owner, owner.not_in(beating)),
-    )
-
-
-def _let_go(workshop: Workshop, lineage_id: int, number: int) -> None:
-    with workshop.database.write() as session:
-        row = session.get(CalibrationOrder, (lineage_id, number))
-        if row is not None and row.owner == workshop.owner and row.measured_at is None:
-            row.owner = None
-
-
 def _work(course: Course) -> Problem:
     """Retrainings are computed as finely as the method's own weights."""
     problem = course.bench.problem
     if problem.training.converge is not None:
         return problem
     return problem.cast(course.state.weights.dtype)
-
-
-def _examples(workshop: Workshop, lineage_id: int, bench: Bench, recipe: str, policy: Policy) -> Examples:
-    samples = recipes.load(workshop.recipes, recipe).recipe.samples
-    with workshop.database.read() as session:
-        places = manifest.places(session, lineage_id)
-    entries = manifest.entries(workshop.pepper, samples, policy.granularity)
-    return manifest.found_again(samples, entries, places, frozenset(), bench.problem.device)
 
 
 def _place(course: Course, number: int) -> str:

@@ -20,8 +20,8 @@ from workers.jobs import Claimed, Deletions, Preparation, Work
 from workers.lease import SECOND, Lease, give_back, lock, take
 
 SERVED = ("live", "exhausted")
-BATCH_BYTES = 256 * 2**20
 LARGEST_BATCH = 10_000
+"""tasks that one release takes; their vectors are never held together"""
 
 
 def claim(database: Database, model_id: str, owner: str, lease_seconds: float) -> Work | None:
@@ -86,7 +86,7 @@ def _deletions(session: Session, model: Model, owner: str, at: int, lease_second
     waiting = _waiting(session, model, at)
     if not waiting or _must_wait(session, model, lineage, len(waiting), at):
         return None
-    choice = choose(waiting, _limit(lineage))
+    choice = choose(waiting, LARGEST_BATCH)
     lease = take(model, owner, at, lease_seconds)
     _hold_lost(session, model, lineage, choice.hold)
     if not choice.take or model.head_id is None:
@@ -164,12 +164,6 @@ def _queue(session: Session, model: Model, policy: Policy, count: int) -> Queue:
 def _clock(lineage: Lineage, at: int) -> Clock:
     """Now, and how long a retrain takes by the lineage's own training."""
     return Clock(at, int((measured_seconds(lineage) or 0.0) * SECOND))
-
-
-def _limit(lineage: Lineage) -> int:
-    """As many tasks as have vectors that fit into memory at once; it depends on the model's size alone."""
-    dimension = int((lineage.manifest or {}).get("dimension", 1))
-    return max(1, min(LARGEST_BATCH, BATCH_BYTES // (8 * dimension)))
 
 
 def _hold_lost(session: Session, model: Model, lineage: Lineage, lost: Iterable[Waiting]) -> None:

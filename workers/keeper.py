@@ -243,9 +243,10 @@ def sweep_files(database: Database, store: Store, private: Store) -> int:
 
 
 def _prepared(session: Session) -> set[str]:
-    """The trained states that a calibration is still measured from."""
+    """The states that shards and calibrations still start from."""
     building = session.scalars(select(Lineage.manifest).where(Lineage.status.in_(("preparing", "candidate"))))
-    return {frozen["prepared"]["state"] for frozen in building if frozen and frozen.get("prepared")}
+    notes = (frozen.get(name) for frozen in building if frozen for name in ("trained", "prepared"))
+    return {note["state"] for note in notes if note}
 
 
 def open_keeper(settings: Settings) -> Keeper:

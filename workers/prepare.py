@@ -7,7 +7,7 @@ them too: a refused model has nothing but its reason.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -20,7 +20,6 @@ from service.identity import new_id
 from service.ledger import record
 from service.records import Lineage, Membership, Model, Recollection, Version
 from unlearning.certificate import Basis, Reference
-from unlearning.policy import Policy
 from unlearning.protocol import (
     Examples,
     ForgetSet,
@@ -36,15 +35,14 @@ from unlearning.protocol import (
 from unlearning.recipe import RecipeError
 from unlearning.standby import Accompanied
 from unlearning.training import learn
-from workers import alternatives, calibrate, claim, codec, manifest, state
-from workers.bases import basis_of, design_of, require_needs
-from workers.bench import Bench, build
+from workers import alternatives, calibrate, claim, codec, shards, state
+from workers.begin import Begun, again, begin
+from workers.bench import Bench
 from workers.certify import CapNotReached, Size, Terms, certify
 from workers.erase import destroy_keys
 from workers.files import write_files
 from workers.footing import dry_run, establish
 from workers.jobs import Preparation
-from workers.keystore import BATCH, batches
 from workers.lease import fence
 from workers.needs import generator, needs_forgotten, needs_retained
 from workers.patience import patiently
@@ -58,7 +56,7 @@ from workers.publish import (
     Unusable,
     publish_first,
 )
-from workers.roster import admit, require_readable, require_room
+from workers.resumed import Unprepared
 from workers.shown import Shown
 from workers.stopwatch import Stopwatch
 from workers.terms import freeze_basis, how_chosen, register, report_of, terms_of
@@ -118,12 +116,12 @@ def ending_of(job: Preparation) -> Ending:
 def build_lineage(workshop: Workshop, job: Preparation, watch: Stopwatch, ending: Ending) -> None:
     """Make the lineage ready, bring it into service; or refuse, and leave nothing half done.
 
-    It starts clean, unless an earlier attempt had trained and was calibrating: that is taken up where it stood.
+    It starts clean, unless an earlier attempt had trained and was computing shards, or calibrating: that is taken up
+    where it stood.
     """
     try:
         ready = taken_up(workshop, job, watch)
         if ready is None:
-            clean(workshop, job)
             ready = _made_ready(workshop, job, watch, ending)
         bring_into_service(workshop, job, ready, watch, ending)
     except (Refused, RecipeError, CapNotReached, codec.Malformed) as error:
@@ -132,6 +130,7 @@ def build_lineage(workshop: Workshop, job: Preparation, watch: Stopwatch, ending
             fence(session, job.lease)
             ending.refuse(session, *reason_of(error))
     else:
+        shards.forget(workshop, job.lineage_id)
         calibrate.drop_prepared(workshop, job.lineage_id)
         destroy_keys(workshop.database, workshop.keys)
 
@@ -139,6 +138,10 @@ def build_lineage(workshop: Workshop, job: Preparation, watch: Stopwatch, ending
 def _made_ready(workshop: Workshop, job: Preparation, watch: Stopwatch, ending: Ending) -> Ready:
     """Ready by the policy's method; where that does not help on this model, by the policy's fallback."""
     try:
+        begun = again(workshop, job, watch)
+        if begun is not None:
+            return finish(workshop, job, watch, begun)
+        clean(workshop, job)
         return make_ready(workshop, job, watch, ending.learn)
     except Ineffective as why:
         clean(workshop, job)
@@ -167,37 +170,27 @@ def lineage_of(session: Session, job: Preparation) -> Lineage:
 
 def make_ready(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Callable[..., Learned] = learn) -> Ready:
     """Manifest, training, the method's state and its sealed rows. Raises Refused and its like."""
-    started = time.monotonic()
-    with watch.phase("load"):
-        bench = build(workshop, job.recipe, job.policy)
-        require_needs(job.policy, bench.method, bench.recipe)
-        basis = basis_of(job.policy, bench.problem, bench.method)
-        everyone = manifest.entries(workshop.pepper, bench.recipe.samples, job.policy.granularity)
-        require_room(workshop, everyone)
-        kept, left_out = admit(workshop, job, bench, everyone)
-        examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device)
-        design = design_of(job.policy, len({entry.holder for entry in kept})) if basis is Basis.CALIBRATED else None
-        require_readable(workshop, job, bench, basis, everyone)
-        _freeze(workshop, job, bench, kept, everyone)
-    crash_point("prepare-after-manifest")
-    show = Shown(workshop, job)
-    with watch.phase("train"):
-        learned = learn(bench.recipe, bench.problem, examples, show.part("train", 0.05, 0.5))
-    crash_point("prepare-after-train")
+    return finish(workshop, job, watch, begin(workshop, job, watch, learn))
+
+
+def finish(workshop: Workshop, job: Preparation, watch: Stopwatch, begun: Begun) -> Ready:
+    """The method's state and its sealed rows, and the lineage's terms. Raises Refused and its like."""
+    started, bench = time.monotonic(), begun.bench
     with watch.phase("method"):
-        made = _prepared(bench, job.policy, examples, learned, show.part("method", 0.5, 0.95))
-    _keep_vectors(workshop, job, made)
+        made = _prepared(workshop, job, begun, Shown(workshop, job).part("method", 0.5, 0.95))
     crash_point("prepare-after-rows")
-    report = report_of(made, bench, job) | {"seconds": round(time.monotonic() - started, 3)}
-    terms = register(workshop, job, basis, made, len(kept))
+    seconds = begun.seconds + time.monotonic() - started
+    report = report_of(made, bench, job) | {"seconds": round(seconds, 3)}
+    terms = register(workshop, job, begun.basis, made, len(begun.examples))
     with watch.phase("bound"):
-        terms, found = establish(bench, replace(terms, design=design), examples, made, job.policy)
+        terms, found = establish(bench, replace(terms, design=begun.design), begun.examples, made, job.policy)
     freeze_basis(workshop, job, terms)
     report |= found | how_chosen(workshop, job)
     bare = State(made.weights, made.tensors, made.facts)
     if terms.design is not None:
-        calibrate.open_orders(workshop, job, bare, terms.design, {"report": report, "left_out": left_out})
-    return _settled(workshop, job, watch, Ready(bench, terms, examples, bare, Registered(report, left_out)))
+        calibrate.open_orders(workshop, job, bare, terms.design, {"report": report, "left_out": begun.left_out})
+    registered = Registered(report, begun.left_out)
+    return _settled(workshop, job, watch, Ready(bench, terms, begun.examples, bare, registered))
 
 
 def taken_up(workshop: Workshop, job: Preparation, watch: Stopwatch) -> Ready | None:
@@ -210,7 +203,7 @@ def taken_up(workshop: Workshop, job: Preparation, watch: Stopwatch) -> Ready | 
     try:
         with watch.phase("load"):
             course = calibrate.course_of(workshop, lineage, job.recipe)
-    except calibrate.Unprepared:
+    except Unprepared:
         return None
     reference = Reference((lineage.manifest or {})["reference"])
     terms = replace(terms_of(job.policy, Basis.CALIBRATED, reference, len(course.examples)), design=course.design)
@@ -235,15 +228,22 @@ def _calibrate(workshop: Workshop, job: Preparation) -> None:
     calibrate.require_under_cap(found, job.policy.delta_cap)
 
 
-def _prepared(bench: Bench, policy: Policy, examples: Examples, learned: Learned, progress: Progress) -> State:
-    """The method's state. Where the method does not help on this model, and no fallback does, the refusal names those
-    that do."""
+def _prepared(workshop: Workshop, job: Preparation, begun: Begun, progress: Progress) -> State:
+    """The method's state, its rows written. Where the method does not help on this model, and no fallback does, the
+    refusal names those that do."""
+    bench = begun.bench
     try:
-        return bench.method.prepare(bench.problem, examples, learned, progress)
+        if begun.course is not None:
+            shards.compute_all(workshop, job, begun.course, progress)
+            return shards.completed(workshop, begun.course, progress)
+        made = bench.method.prepare(bench.problem, begun.examples, begun.learned, progress)
     except Ineffective as error:
-        if policy.fallback is not None:
+        if job.policy.fallback is not None:
             raise
-        raise Refused(error.what, alternatives.hint(bench, policy, examples, learned, progress)) from None
+        others = alternatives.hint(bench, job.policy, begun.examples, begun.learned, progress)
+        raise Refused(error.what, others) from None
+    _keep_vectors(workshop, job, made)
+    return made
 
 
 def bring_into_service(workshop: Workshop, job: Preparation, ready: Ready, watch: Stopwatch, ending: Ending) -> None:
@@ -326,33 +326,6 @@ def _forget(workshop: Workshop, job: Preparation, ready: Ready, target: Target) 
     return bench.method.stand_in.forget(bench.problem, given, forget, retain, draws), retain
 
 
-def _freeze(
-    workshop: Workshop,
-    job: Preparation,
-    bench: Bench,
-    kept: Sequence[manifest.Entry],
-    everyone: Sequence[manifest.Entry],
-) -> None:
-    """Write the manifest: its summary on the lineage, its rows in batches."""
-    summary = {
-        "recipe_digest": bench.digest,
-        "samples": len(kept),
-        "left_out": len(everyone) - len(kept),
-        "people": len({subject for entry in kept for subject in entry.subjects}),
-        "dimension": bench.problem.dimension,
-        "pepper_id": workshop.pepper.id,
-        "libraries": manifest.surroundings(bench.problem.device),
-    }
-    with workshop.database.write() as session:
-        fence(session, job.lease)
-        lineage = session.get_one(Lineage, job.lineage_id)
-        lineage.manifest = (lineage.manifest or {}) | summary
-    for batch in batches(manifest.rows(job.lineage_id, workshop.pepper.id, kept), BATCH * 4):
-        with workshop.database.write() as session:
-            fence(session, job.lease)
-            manifest.write(session, batch)
-
-
 def _keep_vectors(workshop: Workshop, job: Preparation, made: State) -> None:
     for rows in state.seal_vectors(workshop, job.lineage_id, made.vectors):
         with workshop.database.write() as session:
@@ -368,6 +341,7 @@ def clean(workshop: Workshop, job: Preparation) -> None:
             raise RuntimeError(f"lineage {job.lineage_id} has a version: it is not being prepared")
         for rows in (Membership, Recollection):
             session.execute(delete(rows).where(rows.lineage_id == job.lineage_id))
+    shards.forget(workshop, job.lineage_id)
     calibrate.forget_orders(workshop, job.lineage_id)
     workshop.keys.destroy_lineage(job.lineage_id)
 

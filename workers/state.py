@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import torch
-from sqlalchemy import Table, bindparam, delete, insert, select, update
+from sqlalchemy import JSON, ColumnElement, Table, bindparam, delete, func, insert, literal, select, update
+from sqlalchemy import cast as cast_to
 from sqlalchemy.orm import Session
 from torch import Tensor
 
@@ -20,7 +23,68 @@ from workers.sealing import SealedRow, open_row, seal_row
 from workers.workshop import Workshop
 
 ROWS_BYTES = 32 * 2**20
+"""of vectors that are held at once, while they are sealed or summed"""
+NUMBER_BYTES = 8
 Row: TypeAlias = dict[str, object]
+
+
+class Missing(RuntimeError):
+    """Holders without a row, or whose key is gone."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"{count} vectors are missing")
+        self.count = count
+
+
+@dataclass(frozen=True)
+class Kept(Mapping[str, Tensor]):
+    """The vectors of ``holders`` (sorted), which stay in the database: each pass is one query, a few rows at a time.
+
+    ``numbers`` is the most that a vector has. A pass over ``items()`` goes in order of holder; at its end it raises
+    Missing where not everyone has a vector, and on its way Unsealable for a row that was changed or moved.
+    """
+
+    workshop: Workshop
+    lineage_id: int
+    holders: tuple[str, ...]
+    numbers: int
+    device: torch.device
+
+    def __len__(self) -> int:
+        return len(self.holders)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.holders)
+
+    def __contains__(self, holder: object) -> bool:
+        return holder in self.holders
+
+    def __getitem__(self, holder: str) -> Tensor:
+        if holder not in self:
+            raise KeyError(holder)
+        [(_, vector)] = Kept(self.workshop, self.lineage_id, (holder,), self.numbers, self.device).items()
+        return vector
+
+    def items(self) -> ItemsView[str, Tensor]:
+        return _Pass(self)
+
+    def stream(self) -> Iterator[tuple[str, Tensor]]:
+        """One pass."""
+        count = 0
+        with self.workshop.database.read() as session:
+            rows = _rows_of(session, self.lineage_id, self.holders, _rows_at_once(self.numbers * NUMBER_BYTES))
+            for pair in _opened(rows, self.workshop, self.lineage_id, self.device):
+                count += 1
+                yield pair
+        if count < len(self.holders):
+            raise Missing(len(self.holders) - count)
+
+
+class _Pass(ItemsView[str, Tensor]):
+    _mapping: Kept
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        return self._mapping.stream()
 
 
 def keep(workshop: Workshop, state: State, evidence: Mapping[str, Json]) -> Stored:
@@ -38,7 +102,8 @@ def load(workshop: Workshop, digest: str, device: torch.device) -> State:
 def seal_vectors(workshop: Workshop, lineage_id: int, vectors: Mapping[str, Tensor]) -> Iterable[list[Row]]:
     """Batches of recollection rows; every holder gets a fresh key, durable in the key store before its row is made."""
     holders = iter(sorted(vectors))
-    while batch := list(islice(holders, _rows_at_once(vectors))):
+    largest = max((vector.numel() * vector.element_size() for vector in vectors.values()), default=1)
+    while batch := list(islice(holders, _rows_at_once(largest))):
         keys = workshop.keys.create(lineage_id, len(batch))
         yield [
             _row(lineage_id, holder, key_id, key, vectors[holder])
@@ -106,17 +171,8 @@ def read_vectors(
 
     Raises Unsealable for a row that was changed or moved.
     """
-    found: dict[str, Tensor] = {}
-    columns = (Recollection.holder, Recollection.key_id, Recollection.nonce, Recollection.sealed)
-    for batch in batches(holders, BATCH):
-        query = select(*columns).where(Recollection.lineage_id == lineage_id, Recollection.holder.in_(batch))
-        rows = session.execute(query).all()
-        keys = workshop.keys.fetch(row.key_id for row in rows)
-        for holder, key_id, nonce, sealed in rows:
-            if key_id in keys:
-                data = open_row(keys[key_id], _place(lineage_id, holder), SealedRow(nonce, sealed))
-                found[holder] = codec.unpack(data).to(device)
-    return found
+    rows = _rows_of(session, lineage_id, sorted(holders), BATCH)
+    return dict(_opened(rows, workshop, lineage_id, device))
 
 
 def drop_vectors(session: Session, lineage_id: int, holders: Iterable[str]) -> list[str]:
@@ -142,6 +198,38 @@ def _place(lineage_id: int, holder: str) -> str:
     return f"{lineage_id}/{holder}"
 
 
-def _rows_at_once(vectors: Mapping[str, Tensor]) -> int:
-    first = next(iter(vectors.values()), None)
-    return 1 if first is None else max(1, min(BATCH, ROWS_BYTES // max(1, first.numel() * first.element_size())))
+def _rows_of(session: Session, lineage_id: int, holders: Sequence[str], at_once: int) -> Iterator[Sequence[Any]]:
+    """The sealed rows of these holders in order of holder, ``at_once`` of them at a time, from one query."""
+    columns = (Recollection.holder, Recollection.key_id, Recollection.nonce, Recollection.sealed)
+    query = (
+        select(*columns)
+        .where(Recollection.lineage_id == lineage_id, _among(session, holders))
+        .order_by(Recollection.holder)
+        .execution_options(yield_per=at_once)
+    )
+    return session.execute(query).partitions()
+
+
+def _among(session: Session, holders: Sequence[str]) -> ColumnElement[bool]:
+    """One parameter, however many there are: databases limit the number of parameters."""
+    names = json.dumps(list(holders))
+    if session.get_bind().dialect.name == "postgresql":
+        return Recollection.holder.in_(select(func.json_array_elements_text(cast_to(literal(names), JSON))))
+    return Recollection.holder.in_(select(func.json_each(names).table_valued("value").c.value))
+
+
+def _opened(
+    parts: Iterable[Sequence[Any]], workshop: Workshop, lineage_id: int, device: torch.device
+) -> Iterator[tuple[str, Tensor]]:
+    """The vectors of sealed rows; those whose key is gone are left out."""
+    for rows in parts:
+        keys = workshop.keys.fetch(row.key_id for row in rows)
+        for holder, key_id, nonce, sealed in rows:
+            if key_id in keys:
+                data = open_row(keys[key_id], _place(lineage_id, holder), SealedRow(nonce, sealed))
+                yield holder, codec.unpack(data).to(device)
+
+
+def _rows_at_once(size: int) -> int:
+    """How many rows of ``size`` bytes are held at once."""
+    return max(1, min(BATCH, ROWS_BYTES // max(1, size)))

@@ -15,6 +15,7 @@ from workers.certify import Terms
 from workers.footing import basis_to_json
 from workers.jobs import Preparation
 from workers.lease import fence
+from workers.state import Kept
 from workers.workshop import Workshop
 
 
@@ -31,8 +32,15 @@ def register(workshop: Workshop, job: Preparation, basis: Basis, made: State, co
         lineage.delta_cap = policy.delta_cap if basis in BOUNDED else 0.0 if claims else None
         lineage.epsilon, lineage.delta = (policy.epsilon, policy.delta) if claims else (None, None)
         reference = reference_of(policy, made)
-        lineage.manifest = (lineage.manifest or {}) | {"reference": reference.value, "vectors": bool(made.vectors)}
+        lineage.manifest = (lineage.manifest or {}) | {"reference": reference.value, "vectors": _longest(made)}
     return terms_of(policy, basis, reference, count)
+
+
+def _longest(made: State) -> int:
+    """The most numbers that a holder's row has; 0 where the method keeps no rows."""
+    if isinstance(made.vectors, Kept):
+        return made.vectors.numbers
+    return max((vector.numel() for vector in made.vectors.values()), default=0)
 
 
 def freeze_basis(workshop: Workshop, job: Preparation, terms: Terms) -> None:

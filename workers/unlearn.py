@@ -84,7 +84,8 @@ class Head:
     accuracy: float | None
     recipe_digest: str
     libraries: Mapping[str, str]
-    vectors: bool
+    vectors: int
+    """the most numbers that a holder's row has; 0: the method keeps no rows"""
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def _release_once(errand: Errand) -> None:
     workshop, job = errand.workshop, errand.job
     with errand.watch.phase("load"), workshop.database.read() as session:
         head = _head(session, job)
-        planned = plan(session, job, atomic=head.vectors)
+        planned = plan(session, job, atomic=bool(head.vectors))
         torn = job.policy.standby is not None and "partial_subject" in planned.held.values()
         if torn:
             planned = plan(session, job, atomic=False)
@@ -181,6 +182,8 @@ def _attempt(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Certifi
             target = planned.target
             size = Size(len(target.positions), target.people, len(target.holders))
             return certify(loaded.bench, head.terms, result, loaded.retain, size)
+    except state.Missing as error:
+        raise Held("vectors_missing", missing=error.count) from None
     except Oversize:
         raise Held("beyond_calibration") from None
     except CapNotReached:
@@ -268,7 +271,7 @@ def _head(session: Session, job: Deletions) -> Head:
         accuracy=version.holdout_accuracy,
         recipe_digest=frozen["recipe_digest"],
         libraries=frozen["libraries"],
-        vectors=bool(frozen["vectors"]),
+        vectors=int(frozen["vectors"]),
     )
 
 
@@ -299,15 +302,18 @@ def _load(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Loaded:
     return Loaded(bench, replace(secret, vectors=vectors), forget, retain)
 
 
-def _vectors(errand: Errand, head: Head, planned: Plan, bench: Bench) -> dict[str, Tensor]:
-    """Of those who go; where the method says so, of everyone. Raises Held where one of them who go has none."""
-    workshop, lineage_id = errand.workshop, errand.job.lineage_id
+def _vectors(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Mapping[str, Tensor]:
+    """Of those who go, one after another; where the method says so, of everyone. Raises Held where one of them who go
+    has none, in the first case when they are read."""
+    workshop, lineage_id, device = errand.workshop, errand.job.lineage_id, bench.problem.device
+    if Need.VECTORS not in bench.method.needs:
+        holders = tuple(sorted(planned.target.holders)) if head.vectors else ()
+        return state.Kept(workshop, lineage_id, holders, head.vectors, device)
     with workshop.database.read() as session:
-        everyone = Need.VECTORS in bench.method.needs
-        wanted = state.holders_of(session, lineage_id) if everyone else planned.target.holders
-        vectors = state.read_vectors(session, workshop, lineage_id, wanted, bench.problem.device)
+        everyone = state.holders_of(session, lineage_id)
+        vectors = state.read_vectors(session, workshop, lineage_id, everyone, device)
     missing = sum(1 for holder in planned.target.holders if holder not in vectors)
-    if head.vectors and missing:
+    if missing:
         raise Held("vectors_missing", missing=missing)
     return vectors
 

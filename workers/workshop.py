@@ -34,6 +34,8 @@ class Workshop:
     recipes: Path
     device: str
     lease_seconds: float
+    shards: int
+    vector_bytes: int
 
     @property
     def journal(self) -> Journal:
@@ -59,4 +61,6 @@ def open_workshop(settings: Settings) -> Workshop:
         recipes=settings.recipes,
         device=settings.device,
         lease_seconds=settings.lease_seconds,
+        shards=settings.shards,
+        vector_bytes=settings.vector_bytes,
     )

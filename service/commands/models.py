@@ -63,6 +63,10 @@ def add(
     complete_when: Annotated[
         str | None, typer.Option(help="published, or served: every consumer has moved on.")
     ] = None,
+    rank: Annotated[
+        int | None, typer.Option(help="Recollection by sketch: directions kept, e.g. 64. Left out: exact vectors.")
+    ] = None,
+    probes: Annotated[int | None, typer.Option(help="Numbers for each person that the sketch's alarm uses.")] = None,
     utility_tolerance: Annotated[
         str | None, typer.Option(help="Greatest fall of holdout accuracy in a release, 0 to 1; none: no gate.")
     ] = None,
@@ -74,7 +78,7 @@ def add(
         "name": name,
         "recipe": recipe.removeprefix("examples/"),
         "method": method,
-        "options": _options(option),
+        "options": _options(option, rank=rank, probes=probes),
         "fallback": fallback,
         "fallback_options": _options(fallback_option),
         "basis": basis,
@@ -140,7 +144,7 @@ def await_prepared(client: Client, name: str) -> dict[str, Any]:
     with meter(f"preparing {name}") as progress:
         while True:
             state: dict[str, Any] = client.get(f"/v1/models/{name}/preparation")
-            progress.show(state.get("progress") or 0.0, state.get("phase") or state["status"])
+            progress.show(state.get("progress") or 0.0, _doing(state))
             if state["status"] in SETTLED:
                 break
             time.sleep(POLL_SECONDS)
@@ -164,8 +168,10 @@ def _show(record: dict[str, Any]) -> None:
         show_rows(rows, ("sigma", "delta_cap", "accuracy", "releases"))
 
 
-def _options(given: list[str] | None) -> dict[str, Any] | None:
-    return dict(_option(each) for each in given) if given else None
+def _options(given: list[str] | None, **named: int | None) -> dict[str, Any] | None:
+    """The method's fields: those that have an option of their own, then NAME=VALUE."""
+    own = {name: value for name, value in named.items() if value is not None}
+    return own | dict(_option(each) for each in given or []) or None
 
 
 def _tolerance(text: str) -> float | None:
@@ -175,6 +181,13 @@ def _tolerance(text: str) -> float | None:
         return float(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is neither a number nor none") from None
+
+
+def _doing(state: dict[str, Any]) -> str:
+    """The phase; where workers share the preparation, how far they are."""
+    shards = state.get("shards")
+    told = f", {shards['done']} of {shards['count']} shards" if shards else ""
+    return f"{state.get('phase') or state['status']}{told}"
 
 
 def _option(text: str) -> tuple[str, Any]:

@@ -16,7 +16,7 @@ from service.context import Running, holding, problems, reading
 from service.names import WHOLE, ModelName, Moment, RecipeName
 from service.openapi import answer
 from service.pages import Limit, NameCursor, Page, link
-from service.plans import plan_of
+from service.plans import plan_of, shards_of
 from service.problems import Problem, not_found
 from service.records import BudgetEntry, Lineage, Model, Version
 from service.registration import NameTaken, register
@@ -109,11 +109,19 @@ class PlanView(BaseModel):
     eta: Moment | None = Field(description="by the time that the last training took; null: it was never timed")
 
 
+class ShardsView(BaseModel):
+    """Parts of a preparation that workers share; a killed worker loses its own."""
+
+    done: int
+    count: int
+
+
 class PreparationView(BaseModel):
     model: str
     status: str = Field(description="of the model")
     phase: str | None
     progress: float = Field(description="0 to 1")
+    shards: ShardsView | None = Field(description="null: in one piece, or not yet laid out")
     reason: str | None
     report: dict[str, Any] | None = Field(description="what preparation measured before any deletion")
     plan: PlanView | None = Field(description="the retrain that is planned or runs; null: none")
@@ -203,6 +211,7 @@ def preparation(name: ModelName, service: Running, caller: Reader, response: Res
         model = find(session, caller.tenant_id, name)
         lineage = session.get_one(Lineage, model.lineage_id)
         plan = plan_of(session, model)
+        done, count = shards_of(session, lineage.id if plan is None else plan.lineage)
     if model.status == "preparing" or plan is not None:
         response.headers["Retry-After"] = "1"
     return PreparationView(
@@ -210,6 +219,7 @@ def preparation(name: ModelName, service: Running, caller: Reader, response: Res
         status=model.status,
         phase=lineage.phase,
         progress=lineage.progress,
+        shards=ShardsView(done=done, count=count) if count else None,
         reason=model.reason,
         report=lineage.report,
         plan=None if plan is None else PlanView(**asdict(plan)),

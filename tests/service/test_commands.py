@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from service.cli import app
-from service.commands import holds, tombstones, webhooks
+from service.commands import holds, models, tombstones, webhooks
 from service.commands.client import Account, Client
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -31,7 +31,7 @@ def run(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Run:
         def __exit__(self, *_: Any) -> None:
             pass
 
-    for room in (holds, tombstones, webhooks):
+    for room in (holds, models, tombstones, webhooks):
         monkeypatch.setattr(room, "connect", Here)
 
     def command(*arguments: str) -> Any:
@@ -64,3 +64,12 @@ def test_a_tombstone_is_lifted(run: Run, client: TestClient) -> None:
     order = {"json": {"subject_id": "nobody"}, "headers": {"Idempotency-Key": "1"}}
     request = client.post("/v1/deletion-requests", **order).json()["id"]  # type: ignore[arg-type]
     assert run("tombstones", "lift", request, "--reason", "came back", "--json")["lifted"] == 1
+
+
+def test_a_model_is_registered_with_a_sketch(run: Run) -> None:
+    sketched = ("models", "add", "m", "--recipe", "digits", "--rank", "64", "--probes", "16", "--no-wait", "--json")
+    made = run(*sketched, "--option", "tolerance=0.3")
+    assert made["policy"]["options"] == {"rank": 64, "probes": 16, "tolerance": 0.3}
+    plain = run("models", "add", "n", "--recipe", "digits", "--no-wait", "--json")
+    assert plain["policy"]["options"] == {}
+    assert run("models", "show", "m", "--json")["preparation"]["shards"] is None

@@ -33,8 +33,9 @@ a converged release ends in a minimiser already, and a sketch's numbers cannot f
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar, cast
 
 import torch
@@ -52,6 +53,7 @@ from unlearning.protocol import (
     Need,
     OutOfTolerance,
     Progress,
+    Reader,
     Refused,
     State,
     retained,
@@ -142,7 +144,48 @@ class Recollection:
         state = form.state(examples, lambda share: progress(0.7 * share))
         if learned.trajectory is not None and self.repair_epochs:
             state = replace(state, facts={**state.facts, "steps": len(learned.trajectory)})
-        report = {**form.report(examples), **self._effect(form, problem, state, examples)}
+        read = partial(_chosen, state.vectors)
+        return self._measured(form, problem, state, examples, read=read, progress=progress)
+
+    def length(self, problem: Problem) -> int:
+        """d; for the sketch the numbers that every row has."""
+        return problem.dimension if self.rank is None else self.rank + self.probes
+
+    def divides(self, problem: Problem, learned: Learned) -> bool:
+        """Exact vectors along a trajectory do: every holder's is a recursion of its own. A sketch's rows all come from
+        the same products, a converged model's from one factorisation, and a repair holds everyone's together."""
+        return type(self._form(problem, learned)) is Followed and not self.repair_epochs
+
+    def part(
+        self,
+        problem: Problem,
+        examples: Examples,
+        learned: Learned,
+        holders: Sequence[str],
+        progress: Progress = silent,
+    ) -> dict[str, Tensor]:
+        """The exact vectors of ``holders``."""
+        return self._followed(problem, learned).vectors(examples, holders, progress)
+
+    def complete(
+        self, problem: Problem, examples: Examples, learned: Learned, read: Reader, progress: Progress = silent
+    ) -> State:
+        """Measure whether the vectors of all parts help. Raises Refused and Ineffective, as ``prepare`` does."""
+        form = self._followed(problem, learned)
+        return self._measured(form, problem, form.stated(examples, {}), examples, read=read, progress=progress)
+
+    def _measured(
+        self,
+        form: Form,
+        problem: Problem,
+        state: State,
+        examples: Examples,
+        *,
+        read: Reader,
+        progress: Progress,
+    ) -> State:
+        """The state with its report, if the vectors that ``read`` gives help."""
+        report = {**form.report(examples), **self._effect(form, problem, state, examples, read)}
         report |= cast("Mapping[str, Json]", state.facts.get("report", {}))
         progress(1.0)
         mean = cast(float, report["effectiveness"])
@@ -158,7 +201,7 @@ class Recollection:
         retain: Examples | None,
         generator: torch.Generator,  # noqa: ARG002
     ) -> Forgotten:
-        """Add the vectors of ``forget.holders``, in sorted order so that the bits do not depend on the order given.
+        """Add the vectors of ``forget.holders``, in the order of ``state.vectors``, whatever order they are given in.
 
         ``retain`` is read by a repair alone.
 
@@ -171,14 +214,14 @@ class Recollection:
             return Forgotten(state)
         if self.rank is not None:
             return self._sketch(self.rank).forget(problem, state, forget)
-        total = _sum_of(state.vectors, forget.holders)
+        total = sum_of(state.vectors, forget.holders)
         samples, before = _counts(state)
         gone = before + len(forget.positions)
         if gone >= samples:
             raise Refused(f"None of the {samples} samples would be left.", "Retire the model instead.")
         release = _release_trajectory if problem.training.converge is None else _release_converged
         fresh = release(state, total, gone)
-        left = {holder: vector for holder, vector in state.vectors.items() if holder not in forget.holders}
+        left = {holder: state.vectors[holder] for holder in state.vectors if holder not in forget.holders}
         evidence: dict[str, Json] = {
             "recollection_norm": float(total.norm()),
             "distance_moved": float((fresh.weights - state.weights).norm()),
@@ -238,11 +281,12 @@ class Recollection:
             raise Refused("The training converges: carried_by others follows a trajectory.", "Leave carried_by out.")
         return Converged(problem.double(), learned.weights.double(), self.reference or "renormalised")
 
-    def _effect(self, form: Form, problem: Problem, state: State, examples: Examples) -> dict[str, Json]:
+    def _effect(self, form: Form, problem: Problem, state: State, examples: Examples, read: Reader) -> dict[str, Json]:
         """The effectiveness over the calibration sets, of the whole release and of the vectors without repair."""
-        sets = calibration_sets(examples, self.calibration_share, self.calibration_count, problem.training.seed)
+        drawn = calibration_sets(examples, self.calibration_share, self.calibration_count, problem.training.seed)
+        sets = [(replace(state, vectors=read(chosen.holders)), chosen) for chosen in drawn]
         try:
-            measured = [self._measure(form, problem, state, examples, chosen) for chosen in sets]
+            measured = [self._measure(form, problem, theirs, examples, chosen) for theirs, chosen in sets]
         except OutOfTolerance:
             raise Ineffective(
                 f"With rank {self.rank} a calibration set is beyond the tolerance of {self.tolerance:g}.",
@@ -251,21 +295,26 @@ class Recollection:
         found: dict[str, Json] = {
             "effectiveness": sum(measured) / len(measured),
             "effectiveness_sets": cast("list[Json]", measured),
-            "calibration_holders": len(sets[0].holders),
+            "calibration_holders": len(drawn[0].holders),
             "threshold": self.threshold,
         }
         if self.repair_epochs:
             plain = replace(self, repair_epochs=0)
-            alone = [plain._measure(form, problem, state, examples, chosen) for chosen in sets]
+            alone = [plain._measure(form, problem, theirs, examples, chosen) for theirs, chosen in sets]
             found["effectiveness_unrepaired"] = sum(alone) / len(alone)
         return found
+
+    def _followed(self, problem: Problem, learned: Learned) -> Followed:
+        form = self._form(problem, learned)
+        if type(form) is not Followed:
+            raise Refused("This preparation is not shared out.", "Prepare it in one piece.")
+        return form
 
     def _measure(self, form: Form, problem: Problem, state: State, examples: Examples, chosen: CalibrationSet) -> float:
         given = examples.only(chosen.positions) if Need.FORGOTTEN in self.needs else None
         forget = ForgetSet(frozenset(chosen.holders), tuple(chosen.positions.tolist()), given)
-        theirs = replace(state, vectors={holder: state.vectors[holder] for holder in chosen.holders})
         left = examples.without(chosen.positions)
-        unlearned = self.forget(problem, theirs, forget, left, torch.Generator()).state.weights
+        unlearned = self.forget(problem, state, forget, left, torch.Generator()).state.weights
         try:
             retrained = form.retrained(examples, forget.positions)
         except RecipeError:  # the reference itself diverges: nothing to approximate
@@ -292,16 +341,21 @@ def _counts(state: State) -> tuple[int, int]:
     return int(cast(int, state.facts["samples"])), int(cast(int, state.facts["forgotten"]))
 
 
-def _sum_of(vectors: Mapping[str, Tensor], holders: frozenset[str]) -> Tensor:
-    missing = [holder for holder in holders if holder not in vectors]
+def _chosen(vectors: Mapping[str, Tensor], holders: Sequence[str]) -> Mapping[str, Tensor]:
+    return {holder: vectors[holder] for holder in holders}
+
+
+def sum_of(vectors: Mapping[str, Tensor], holders: frozenset[str]) -> Tensor:
+    """The sum (d,) in float64 of these holders' vectors, one at a time, in the order of ``vectors``."""
+    missing = len(holders - set(vectors))
     if missing:
         raise Refused(
-            f"{len(missing)} of {len(holders)} holders have no recollection.", "Use retrain: their vectors are gone."
+            f"{missing} of {len(holders)} holders have no recollection.", "Use retrain: their vectors are gone."
         )
-    first, *others = (vectors[holder] for holder in sorted(holders))
-    total = first.double()
-    for other in others:
-        total = total + other.double()
+    chosen = (vector for holder, vector in vectors.items() if holder in holders)
+    total = next(chosen).double().clone()
+    for vector in chosen:
+        total += vector
     return total
 
 

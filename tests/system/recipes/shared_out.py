@@ -1,0 +1,23 @@
+"""People enough for four shards, and a loss that takes its time: several workers meet at one preparation."""
+
+import time
+
+import torch
+from tiny import holdout, samples
+
+import unlearning as ul
+
+
+def unhurried(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    time.sleep(0.02)
+    return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def recipe() -> ul.Recipe:
+    return ul.Recipe(
+        model=lambda: torch.nn.Linear(4, 2, bias=False),
+        samples=samples(264, 1),
+        holdout=holdout(),
+        loss=unhurried,
+        training=ul.Training(epochs=20, learning_rate=0.5, weight_decay=0.1),
+    )

@@ -1,0 +1,164 @@
+"""A preparation in shards: shared out, taken up after a SIGKILL, and the same numbers as in one piece."""
+
+from __future__ import annotations
+
+from typing import Any, Never
+
+import pytest
+import torch
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.plans import shards_of
+from service.records import Recollection, Shard
+from service.telemetry import render
+from tests.workers import meanwhile
+from tests.workers.test_calibrate import release_connections
+from tests.workers.test_crashes import die_at
+from tests.workers.worlds import World, open_world
+from unlearning.methods.recollection import Recollection as Method
+from unlearning.training import train
+from workers import prepare, shards, state
+from workers.keeper import open_keeper
+
+
+def test_shards_give_the_vectors_that_one_piece_gives(world: World) -> None:
+    model_id = world.register("shared_out")
+    release_connections(world)
+    die_at(world, "prepare-after-shards", lambda other: other.work(model_id))
+    course = shards.course_of(world.workshop, world.lineage(model_id), "shared_out")
+    whole = Method().prepare(course.bench.problem, course.examples, train(course.bench.problem, course.examples))
+    world.expire_lease(model_id)
+    world.work(model_id)
+    assert world.model(model_id).status == "live", world.model(model_id).reason
+    stored = vectors_of(world, model_id)
+    assert stored.keys() == whole.vectors.keys() and len(stored) == 264
+    for holder, vector in whole.vectors.items():
+        assert torch.allclose(stored[holder], vector, rtol=1e-4, atol=1e-7)
+    report: Any = whole.facts["report"]
+    assert (world.lineage(model_id).report or {})["effectiveness"] == pytest.approx(report["effectiveness"], rel=1e-3)
+
+
+@pytest.mark.parametrize("point", ["shard-inside", "shard-inside-rows", "shard-after"])
+def test_a_killed_worker_loses_at_most_its_own_shard(world: World, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model_id = world.register("shared_out")
+    release_connections(world)
+    die_at(world, point, lambda other: other.work(model_id))
+    done = {row.number: (row.owner, row.done_at) for row in world.rows_of(Shard) if row.done_at}
+    assert len(done) == (1 if point == "shard-after" else 0)
+    assert len(world.rows_of(Shard)) == 4
+
+    release_connections(world)
+    die_at(world, "shard-after", lambda other: other.work(model_id))  # a helper: the lease is the dead worker's still
+    done = {row.number: (row.owner, row.done_at) for row in world.rows_of(Shard) if row.done_at}
+    assert len(done) == (2 if point == "shard-after" else 1) and world.model(model_id).status == "preparing"
+
+    monkeypatch.setattr(prepare, "begin", never)
+    world.expire_lease(model_id)
+    world.work(model_id)
+    assert world.model(model_id).status == "live", world.model(model_id).reason
+    assert len(world.rows_of(Recollection)) == 264 and world.rows_of(Shard) == []
+    assert {path.name for path in world.workshop.private.root.iterdir()} == {world.head(model_id).state}
+    assert len(vectors_of(world, model_id)) == 264, "every row opens under its key"
+
+
+def test_a_helper_computes_shards_while_the_first_worker_is_at_it(world: World) -> None:
+    model_id = world.register("shared_out")
+    release_connections(world)
+    die_at(world, "prepare-after-shards", lambda other: other.work(model_id))
+    helper = open_world(world.settings)
+    for _ in range(6):
+        helper.work(model_id)
+    owners = [row.owner for row in world.rows_of(Shard) if row.done_at]
+    assert owners == [helper.workshop.owner] * 4 and world.model(model_id).status == "preparing"
+    helper.workshop.close()
+    world.expire_lease(model_id)
+    world.work(model_id)
+    assert world.model(model_id).status == "live"
+
+
+def test_a_worker_that_was_given_up_writes_nothing_into_its_shard(world: World) -> None:
+    model_id = world.register("shared_out")
+    release_connections(world)
+    die_at(world, "shard-inside", lambda other: other.work(model_id))
+    course = shards.course_of(world.workshop, world.lineage(model_id), "shared_out")
+    late = open_world(world.settings)
+    with late.database.write() as session:
+        pieces = shards.Pieces(late.workshop, Shard, course.lineage_id)
+        number = pieces.take(session)
+    world.change(Shard, (course.lineage_id, number), owner="somebody else")
+    shards._compute(late.workshop, course, int(number or 0), lambda _: None)
+    late.workshop.close()
+    assert world.rows_of(Recollection) == []
+
+
+def test_who_asks_while_shards_are_computed_is_not_in_version_1(world: World) -> None:
+    model_id = world.register("shared_out")
+    release_connections(world)
+    die_at(world, "shard-after", lambda other: other.work(model_id))
+    request = world.delete("p3")
+    world.expire_lease(model_id)
+    world.work(model_id)
+    head = world.head(model_id)
+    assert (head.number, head.samples, world.request(request).status) == (1, 1, "completed")
+    assert len(world.rows_of(Recollection)) == 263
+    later = world.delete("p200")
+    world.work(model_id)
+    assert world.request(later).status == "completed" and world.head(model_id).number == 2
+
+
+def test_a_changed_recipe_begins_anew(world: World) -> None:
+    model_id = world.register("shared_out")
+    release_connections(world)
+    die_at(world, "shard-after", lambda other: other.work(model_id))
+    meanwhile.DROPPED.update({"s0"})
+    world.expire_lease(model_id)
+    world.work(model_id)
+    assert world.model(model_id).status == "live"
+    assert len(world.rows_of(Recollection)) == 263
+
+
+def test_a_keeper_leaves_the_trajectory_of_open_shards_alone(world: World) -> None:
+    model_id = world.register("shared_out")
+    release_connections(world)
+    die_at(world, "shard-after", lambda other: other.work(model_id))
+    kept = (world.lineage(model_id).manifest or {})["trained"]["state"]
+    open_keeper(world.settings).tick()
+    assert world.workshop.private.path(kept).exists()
+
+
+def test_vectors_that_take_too_much_room_are_refused_with_advice(world: World) -> None:
+    small = open_world(world.settings, vector_bytes=4 * 10 * 263)
+    model_id = small.register("shared_out")
+    small.work(model_id)
+    reason = small.model(model_id).reason or ""
+    assert small.model(model_id).status == "refused" and "10,560 bytes" in reason and "--rank 64" in reason
+    small.workshop.close()
+
+
+def vectors_of(world: World, model_id: str) -> dict[str, Any]:
+    names = tuple(sorted(row.holder for row in world.rows_of(Recollection)))
+    lineage = world.lineage(model_id)
+    return dict(state.Kept(world.workshop, lineage.id, names, 10, torch.device("cpu")).items())
+
+
+def never(*_: object) -> Never:
+    raise AssertionError("a preparation that had trained began anew")
+
+
+def test_progress_is_shown_by_shards(world: World) -> None:
+    model_id = world.register("shared_out")
+    release_connections(world)
+    die_at(world, "shard-after", lambda other: other.work(model_id))
+    with world.database.read() as session:
+        assert shards_of(session, world.lineage(model_id).id) == (1, 4)
+    assert samples(world)["expunge_preparation_shards", "done"] == 1.0
+    assert samples(world)["expunge_preparation_shards", "waiting"] == 3.0
+    assert 0.0 < samples(world)["expunge_preparation_progress", None] < 1.0
+    world.expire_lease(model_id)
+    world.work(model_id)
+    assert not [name for name, _ in samples(world) if name.startswith("expunge_preparation")]
+
+
+def samples(world: World) -> dict[tuple[str, str | None], float]:
+    families = text_string_to_metric_families(render(world.database).decode())
+    return {(each.name, each.labels.get("state")): each.value for family in families for each in family.samples}

@@ -1,0 +1,146 @@
+"""The first part of a preparation: freeze the manifest, train or import, and lay out what is left to compute."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from service.crash import crash_point
+from service.records import Lineage
+from unlearning.calibration import Design
+from unlearning.certificate import Basis
+from unlearning.policy import Policy
+from unlearning.protocol import Divisible, Examples, Learned, Refused
+from unlearning.standby import Accompanied
+from workers import manifest, shards
+from workers.bases import basis_of, design_of, require_needs
+from workers.bench import Bench, build
+from workers.jobs import Preparation
+from workers.keystore import BATCH, batches
+from workers.lease import fence
+from workers.resumed import Unprepared, note_of
+from workers.roster import admit, require_readable, require_room
+from workers.shards import Course
+from workers.shown import Shown
+from workers.stopwatch import Stopwatch
+from workers.workshop import Workshop
+
+NUMBER_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A trained model whose method's state is still to be computed. ``course``: in shards; None: in one piece."""
+
+    bench: Bench
+    basis: Basis
+    examples: Examples
+    learned: Learned
+    course: Course | None
+    design: Design | None
+    left_out: Mapping[str, int]
+    """how many samples each request keeps out"""
+    seconds: float
+    """that it took so far"""
+
+
+def begin(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Callable[..., Learned]) -> Begun:
+    """Manifest and training. Raises Refused and its like."""
+    started = time.monotonic()
+    with watch.phase("load"):
+        bench = build(workshop, job.recipe, job.policy)
+        require_needs(job.policy, bench.method, bench.recipe)
+        basis = basis_of(job.policy, bench.problem, bench.method)
+        everyone = manifest.entries(workshop.pepper, bench.recipe.samples, job.policy.granularity)
+        require_room(workshop, everyone)
+        kept, left_out = admit(workshop, job, bench, everyone)
+        examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device)
+        design = _design(job.policy, basis, examples)
+        require_vectors_fit(workshop, bench, examples)
+        require_readable(workshop, job, bench, basis, everyone)
+        _freeze(workshop, job, bench, kept, everyone)
+    crash_point("prepare-after-manifest")
+    with watch.phase("train"):
+        learned = learn(bench.recipe, bench.problem, examples, Shown(workshop, job).part("train", 0.05, 0.5))
+    crash_point("prepare-after-train")
+    course = _course(workshop, job, bench, examples, learned)
+    seconds = time.monotonic() - started
+    if course is not None:
+        more = {"left_out": left_out, "seconds": seconds}
+        shards.lay_out(workshop, job, course, shards.wanted(workshop, examples), more)
+        crash_point("prepare-after-shards")
+    return Begun(bench, basis, examples, learned, course, design, left_out, seconds)
+
+
+def again(workshop: Workshop, job: Preparation, watch: Stopwatch) -> Begun | None:
+    """A preparation that was computing its shards when its worker was lost. None: begin anew."""
+    with workshop.database.read() as session:
+        lineage = session.get_one(Lineage, job.lineage_id)
+    note = note_of(lineage, shards.NOTE)
+    if note is None:
+        return None
+    try:
+        with watch.phase("load"):
+            course = shards.course_of(workshop, lineage, job.recipe)
+    except Unprepared:
+        return None
+    basis = basis_of(job.policy, course.bench.problem, course.bench.method)
+    design = _design(job.policy, basis, course.examples)
+    left_out, seconds = note["left_out"], note["seconds"]
+    return Begun(course.bench, basis, course.examples, course.learned, course, design, left_out, seconds)
+
+
+def require_vectors_fit(workshop: Workshop, bench: Bench, examples: Examples) -> None:
+    """Raises Refused where the holders' vectors would take more room than the service keeps for them."""
+    method = bench.method.first if isinstance(bench.method, Accompanied) else bench.method
+    if not isinstance(method, Divisible):
+        return
+    holders = len(set(examples.holders))
+    size = NUMBER_BYTES * holders * method.length(bench.problem)
+    if size > workshop.vector_bytes:
+        raise Refused(
+            f"The vectors of {holders} holders of {bench.problem.dimension} weights take {size:,} bytes; at most "
+            f"{workshop.vector_bytes:,} are kept (EXPUNGE_VECTOR_BYTES).",
+            "Register with --rank 64, which keeps a few numbers for each, or use rewind or retrain.",
+        )
+
+
+def _course(workshop: Workshop, job: Preparation, bench: Bench, examples: Examples, learned: Learned) -> Course | None:
+    if shards.wanted(workshop, examples) < 2:
+        return None
+    method = shards.divisible(bench.method, bench, learned)
+    if method is None:
+        return None
+    return Course(job.lineage_id, job.lease.model_id, bench, method, examples, learned)
+
+
+def _design(policy: Policy, basis: Basis, examples: Examples) -> Design | None:
+    return design_of(policy, len(set(examples.holders))) if basis is Basis.CALIBRATED else None
+
+
+def _freeze(
+    workshop: Workshop,
+    job: Preparation,
+    bench: Bench,
+    kept: Sequence[manifest.Entry],
+    everyone: Sequence[manifest.Entry],
+) -> None:
+    """Write the manifest: its summary on the lineage, its rows in batches."""
+    summary = {
+        "recipe_digest": bench.digest,
+        "samples": len(kept),
+        "left_out": len(everyone) - len(kept),
+        "people": len({subject for entry in kept for subject in entry.subjects}),
+        "dimension": bench.problem.dimension,
+        "pepper_id": workshop.pepper.id,
+        "libraries": manifest.surroundings(bench.problem.device),
+    }
+    with workshop.database.write() as session:
+        fence(session, job.lease)
+        lineage = session.get_one(Lineage, job.lineage_id)
+        lineage.manifest = (lineage.manifest or {}) | summary
+    for batch in batches(manifest.rows(job.lineage_id, workshop.pepper.id, kept), BATCH * 4):
+        with workshop.database.write() as session:
+            fence(session, job.lease)
+            manifest.write(session, batch)

@@ -1,0 +1,69 @@
+"""What an interrupted preparation left behind, opened again: its recipe, its samples and a sealed state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from service.records import Lineage
+from service.storage import Damaged
+from unlearning.policy import Policy
+from unlearning.protocol import Examples, State
+from workers import manifest, recipes, state
+from workers.bench import Bench, build
+from workers.codec import Malformed
+from workers.pieces import BUILT
+from workers.sealing import Unsealable
+from workers.workshop import Workshop
+
+
+class Unprepared(RuntimeError):
+    """What was prepared cannot be used any more: preparation starts anew."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    bench: Bench
+    examples: Examples
+    state: State
+
+
+def note_of(lineage: Lineage, name: str) -> dict[str, Any] | None:
+    """What an interrupted preparation noted under ``name`` in the manifest, while the lineage is being built."""
+    found = (lineage.manifest or {}).get(name)
+    return found if isinstance(found, dict) and lineage.status in BUILT else None
+
+
+def resume(workshop: Workshop, lineage: Lineage, recipe: str, note: Mapping[str, Any]) -> Resumed:
+    """Open the state that ``note`` names, with the recipe as it was. Raises Unprepared, Refused."""
+    frozen, policy = lineage.manifest or {}, Policy.from_json(note["policy"])
+    bench = build(workshop, recipe, policy)
+    if bench.digest != frozen["recipe_digest"] or not manifest.replayable(frozen["libraries"], bench.problem.device):
+        raise Unprepared("the recipe or its surroundings changed")
+    try:
+        made = state.load(workshop, note["state"], bench.problem.device)
+        examples = _examples(workshop, lineage.id, bench, recipe, policy)
+    except (Damaged, Unsealable, Malformed, manifest.Changed) as error:
+        raise Unprepared(type(error).__name__) from None
+    return Resumed(bench, examples, made)
+
+
+def drop(workshop: Workshop, lineage_id: int, name: str) -> None:
+    """The note and its sealed state go; the keeper repairs what is left."""
+    with workshop.database.write() as session:
+        lineage = session.get_one(Lineage, lineage_id)
+        kept = dict(lineage.manifest or {})
+        note = kept.pop(name, None)
+        if note is not None:
+            lineage.manifest = kept
+    if note is not None:
+        workshop.private.delete(note["state"])
+
+
+def _examples(workshop: Workshop, lineage_id: int, bench: Bench, recipe: str, policy: Policy) -> Examples:
+    samples = recipes.load(workshop.recipes, recipe).recipe.samples
+    with workshop.database.read() as session:
+        places = manifest.places(session, lineage_id)
+    entries = manifest.entries(workshop.pepper, samples, policy.granularity)
+    return manifest.found_again(samples, entries, places, frozenset(), bench.problem.device)
