@@ -9,7 +9,7 @@ import torch
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.plans import shards_of
-from service.records import Recollection, Shard
+from service.records import Model, Recollection, Shard
 from service.telemetry import render
 from tests.workers import meanwhile
 from tests.workers.test_calibrate import release_connections
@@ -47,6 +47,7 @@ def test_a_killed_worker_loses_at_most_its_own_shard(world: World, point: str, m
     assert len(done) == (1 if point == "shard-after" else 0)
     assert len(world.rows_of(Shard)) == 4
 
+    keep_lease(world, model_id)
     release_connections(world)
     die_at(world, "shard-after", lambda other: other.work(model_id))  # a helper: the lease is the dead worker's still
     done = {row.number: (row.owner, row.done_at) for row in world.rows_of(Shard) if row.done_at}
@@ -65,6 +66,7 @@ def test_a_helper_computes_shards_while_the_first_worker_is_at_it(world: World) 
     model_id = world.register("shared_out")
     release_connections(world)
     die_at(world, "prepare-after-shards", lambda other: other.work(model_id))
+    keep_lease(world, model_id)
     helper = open_world(world.settings)
     for _ in range(6):
         helper.work(model_id)
@@ -133,6 +135,11 @@ def test_vectors_that_take_too_much_room_are_refused_with_advice(world: World) -
     reason = small.model(model_id).reason or ""
     assert small.model(model_id).status == "refused" and "10,560 bytes" in reason and "--rank 64" in reason
     small.workshop.close()
+
+
+def keep_lease(world: World, model_id: str) -> None:
+    """However slow this machine is, the dead worker's lease has not run out."""
+    world.change(Model, model_id, lease_expires_at=2**62)
 
 
 def vectors_of(world: World, model_id: str) -> dict[str, Any]:
