@@ -33,6 +33,7 @@ from service.storage import Store
 from workers.keystore import KeyStore
 
 PATIENCE_SECONDS = 240.0
+FEW = 500
 
 
 def judge(settings: Settings, journal: Journal) -> list[Broken]:
@@ -94,7 +95,7 @@ def _requests(session: Session, _: Settings, journal: Journal) -> Iterator[Broke
 
 
 def _people(session: Session, settings: Settings, journal: Journal) -> Iterator[Broken]:
-    """Whoever asked is out of every model, with one effect each: in the drills' recipes a person is one sample."""
+    """Whoever asked is out of every model that knew them, with one effect: in these recipes a person is one sample."""
     pepper = Pepper.load(settings.pepper_file)
     asked = {subject_digest(pepper, subject) for subject in journal.acknowledged}
     for model in session.scalars(select(Model).where(Model.head_id.is_not(None))):
@@ -105,14 +106,20 @@ def _people(session: Session, settings: Settings, journal: Journal) -> Iterator[
         for each in session.scalars(still):
             if each in asked:
                 yield Broken("lost", f"somebody who asked is still in {model.name}")
+        known = sum(knows(model.recipe, subject) for subject in journal.acknowledged)
         sums = (
             session.scalar(select(func.sum(Task.samples)).where(Task.model_id == model.id)),
             session.scalar(select(func.sum(Version.samples)).where(Version.model_id == model.id)),
         )
         for what, count in zip(("tasks", "versions"), sums, strict=True):
-            if count != len(asked):
-                kind = "doubled" if (count or 0) > len(asked) else "lost"
-                yield Broken(kind, f"{model.name}: its {what} tell of {count} samples of {len(asked)} people")
+            if (count or 0) != known:
+                kind = "doubled" if (count or 0) > known else "lost"
+                yield Broken(kind, f"{model.name}: its {what} tell of {count} samples of {known} people")
+
+
+def knows(recipe: str, subject: str) -> bool:
+    """Whether a drill's model was trained on the subject: ``few`` on the first of the crowd, ``crowd`` on all."""
+    return recipe != "few" or int(subject.rpartition("-")[2]) < FEW
 
 
 def _log(session: Session, settings: Settings, _: Journal) -> Iterator[Broken]:

@@ -36,10 +36,7 @@ def run(seed: int, scale: float) -> Result:
 
 def _under_attack(where: Site, people: int, chance: random.Random) -> tuple[Traffic, list[str]]:
     """Everybody in the models asks to be forgotten, while one fault follows the other."""
-    models = (
-        where.stack.live("crowd", "recollection", require="proved"),
-        where.stack.live("crowd", "newton", require="proved", epsilon=1.0, sigma=0.01, delta_cap=0.0002),
-    )
+    models = register(where)
     account = where.stack.account
     traffic = Traffic(account.url, account.api_key, models, orders(people - 100, chance), seed=chance.getrandbits(32))
     done: list[str] = []
@@ -54,6 +51,14 @@ def _under_attack(where: Site, people: int, chance: random.Random) -> tuple[Traf
     traffic.stop()
     where.mend()
     return traffic, done
+
+
+def register(where: Site) -> tuple[str, str]:
+    """A model that knows everybody, and one with a vector for each of a few."""
+    return (
+        where.stack.live("crowd", "newton", require="proved", epsilon=1.0, sigma=0.01, delta_cap=0.0002),
+        where.stack.live("few", "recollection", require="proved"),
+    )
 
 
 def orders(people: int, chance: random.Random) -> Iterator[list[str]]:

@@ -23,7 +23,7 @@ from sqlalchemy import select
 from drills.attacks import attacks_on
 from drills.invariants import Broken
 from drills.judge import harm, judge, sentences
-from drills.load import orders
+from drills.load import orders, register
 from drills.sites import KINDS, Site, site
 from drills.traffic import Traffic
 from service.db import Database
@@ -96,10 +96,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 def _endure(where: Site, course: Course, seconds: float, per_second: float, people: int) -> Traffic:
     chance = random.Random(course.seed)
-    models = (
-        where.stack.live("crowd", "recollection", require="proved"),
-        where.stack.live("crowd", "newton", require="proved", epsilon=1.0, sigma=0.01, delta_cap=0.0002),
-    )
+    models = register(where)
     account = where.stack.account
     waiting = orders(people - 100, chance)
     traffic = Traffic(
