@@ -55,6 +55,15 @@ def judge(settings: Settings, journal: Journal) -> list[Broken]:
     return found
 
 
+def at_rest(settings: Settings) -> bool:
+    """Whether everything that was asked ended in time; a held request has ended, visibly."""
+    database = Database(settings.database_url)
+    try:
+        return eventually(lambda: not unfinished(database))
+    finally:
+        database.close()
+
+
 def harm(found: list[Broken]) -> dict[str, int]:
     """The counts of drills.result."""
     counts = Counter(each.harm for each in found)

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from statistics import quantiles
 
 from drills.attacks import attacks_on
-from drills.judge import harm, judge, sentences
+from drills.invariants import Broken
+from drills.judge import at_rest, harm, judge, sentences
 from drills.result import Result
 from drills.sites import KINDS, Site, site
 from drills.traffic import Traffic
@@ -22,10 +23,14 @@ BETWEEN_SECONDS = (1.0, 4.0)
 
 def run(seed: int, scale: float) -> Result:
     people = max(200, int(ACKNOWLEDGED * scale) // len(KINDS))
-    cases, faults, found, notes = 0, 0, [], []
+    cases, faults = 0, 0
+    found: list[Broken] = []
+    notes: list[str] = []
     for kind in KINDS:
         with site(kind, people=people) as where:
             traffic, done = _under_attack(where, people, random.Random(seed))
+            at_rest(where.stack.settings)
+            notes.append(f"{kind}: {where.drive_on()} were held after three dead workers, and driven on")
             broken = judge(where.stack.settings, traffic.journal)
         cases += len(traffic.journal.acknowledged)
         faults += len(done)

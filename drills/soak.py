@@ -22,7 +22,7 @@ from sqlalchemy import select
 
 from drills.attacks import attacks_on
 from drills.invariants import Broken
-from drills.judge import harm, judge, sentences
+from drills.judge import at_rest, harm, judge, sentences
 from drills.load import orders, register
 from drills.sites import KINDS, Site, site
 from drills.traffic import Traffic
@@ -42,6 +42,7 @@ class Course:
 
     kind: str
     seed: int
+    minutes: float
     began: float = field(default_factory=time.monotonic)
     memory: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """process -> (moment, resident MiB)"""
@@ -71,14 +72,16 @@ def main(arguments: list[str]) -> int:
     chosen = _options(arguments)
     print(f"soak: seed {chosen.seed}, {chosen.minutes:g} minutes on {chosen.kind}", flush=True)
     people = int(chosen.minutes * 60 * chosen.per_second) + 200
-    course = Course(chosen.kind, chosen.seed)
+    course = Course(chosen.kind, chosen.seed, chosen.minutes)
     with site(chosen.kind, people=people) as where:
         traffic = _endure(where, course, chosen.minutes * 60, chosen.per_second, people)
+        at_rest(where.stack.settings)
+        held = where.drive_on()
         found = judge(where.stack.settings, traffic.journal)
         waits = _waits(where)
     chosen.folder.mkdir(parents=True, exist_ok=True)
     plot(course, traffic, chosen.folder / "soak.png")
-    page = report(course, traffic, found, waits, chosen.minutes)
+    page = report(course, traffic, found, waits, held)
     (chosen.folder / "soak.md").write_text(page)
     print(page)
     return 1 if found else 0
@@ -148,14 +151,15 @@ def plot(course: Course, traffic: Traffic, path: Path) -> None:
     plt.close(figure)
 
 
-def report(course: Course, traffic: Traffic, found: list[Broken], waits: list[float], minutes: float) -> str:
+def report(course: Course, traffic: Traffic, found: list[Broken], waits: list[float], held: int) -> str:
     until = [seconds for _, seconds in traffic.journal.seconds]
     counts = harm(found)
     faults = {name: sum(each == name for _, each in course.faults) for _, name in course.faults}
-    command = f"python -m drills soak --minutes {minutes:g} --kind {course.kind} --seed {course.seed}"
+    command = f"python -m drills soak --minutes {course.minutes:g} --kind {course.kind} --seed {course.seed}"
     figures = [
         ("acknowledged", f"{len(traffic.journal.acknowledged):,}"),
         *((name.replace("_", " "), str(count)) for name, count in counts.items()),
+        ("held after three dead workers, and driven on", str(held)),
         ("faults", f"{len(course.faults)}: " + ", ".join(f"{n} x {name}" for name, n in sorted(faults.items()))),
         ("until the 202, dead processes waited for", _percentiles(until)),
         ("from the 202 to the published version", _percentiles(waits)),
