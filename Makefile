@@ -25,6 +25,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/bandit -q -c pyproject.toml -r unlearning service workers migrations
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks

@@ -44,8 +44,11 @@ class Database:
         parsed = make_url(url)
         if parsed.drivername in {"postgresql", "postgres"}:
             parsed = parsed.set(drivername="postgresql+psycopg")
-        self.engine: Engine = _sqlite(parsed.database) if parsed.get_backend_name() == "sqlite" else _postgres(parsed)
-        self.dialect: str = self.engine.dialect.name
+        self._serve(_sqlite(parsed.database) if parsed.get_backend_name() == "sqlite" else _postgres(parsed))
+
+    def _serve(self, engine: Engine) -> None:
+        self.engine = engine
+        self.dialect: str = engine.dialect.name
         self._writer = self.engine.execution_options(expunge_begin="BEGIN IMMEDIATE")
         self._reader = self.engine.execution_options(postgresql_readonly=True)
 
@@ -169,9 +172,14 @@ def _sqlite(path: str | None) -> Engine:
     Path(path).absolute().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     Path(path).touch(mode=0o600)  # SQLite gives its log the same mode
     engine = create_engine(f"sqlite:///{path}", hide_parameters=True, connect_args={"timeout": BUSY_SECONDS})
+    tell_sqlite(engine)
+    return engine
+
+
+def tell_sqlite(engine: Engine) -> None:
+    """Every connection of ``engine`` is durable and wipes what it deletes; writers take their lock at once."""
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
-    return engine
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:

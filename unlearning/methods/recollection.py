@@ -100,7 +100,7 @@ class Recollection:
     releases: int = 100
     oversampling: float = 1.25
     stability: float = 10.0
-    probe_seed: int | None = field(default=None, metadata={"secret": True})
+    probe_seed: int | None = field(default=None, metadata={"secret": True})  # nosec B105
 
     @property
     def needs(self) -> frozenset[Need]:

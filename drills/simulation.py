@@ -1,0 +1,377 @@
+"""Random histories against the real rules: Hypothesis draws steps, the whole service lies in memory.
+
+Requests, cancellations, holds, lost, doubled and reordered messages, workers that die or wake late, a clock that
+jumps, keepers, retrains and restored backups, over two models. After every step the invariants hold; at the end
+everything that was accepted has ended, and nothing of the forgotten is left.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from sqlalchemy import select
+
+from drills.invariants import Broken, broken, broken_after_restore, counted, left_behind, unfinished, unreadable
+from drills.result import Result
+from drills.town import MODELS, Died, Photograph, Town, dying_at, found, meanwhile_at, photograph
+from service import holds
+from service.cancellation import TooLate, cancel
+from service.records import DeletionRequest, Forgotten, Hold, Lineage, Membership, Model, Task
+from tests.workers.worlds import TENANT
+from workers.claim import claim
+from workers.jobs import Work
+from workers.lease import Stale
+
+RUNS = 5000
+STEPS = 20
+PROCESSES = 2
+PEOPLE = [f"p{number}" for number in range(8)]
+"""of twelve in each model: a proved release needs both classes"""
+POINTS = (
+    *("worker-after-claim", "worker-after-compute", "worker-after-noise", "worker-before-publish"),
+    *("publish-after-charge", "publish-after-version", "publish-after-audit", "switch-after-version"),
+    *("worker-after-commit", "worker-after-erasure", "prepare-after-rows"),
+)
+BETWEEN = ("worker-after-claim", "worker-after-compute", "worker-before-publish", "worker-after-commit")
+"""points that no transaction is open at"""
+MEANWHILE = ("somebody asks", "a hold", "overtaken", "the keeper ticks")
+IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+ROUNDS = 40
+"""of letting time pass, until everything has ended"""
+NUMBER = itertools.count()
+
+
+class Wrong(AssertionError):
+    """A rule does not hold."""
+
+    def __init__(self, harms: list[Broken]) -> None:
+        super().__init__("; ".join(f"{each.harm}: {each.words}" for each in harms))
+        self.harms = harms
+
+
+@cache
+def the_photograph() -> tuple[Photograph, Path, Any]:
+    """Taken once in a process; the folder lives as long as the process."""
+    folder = tempfile.TemporaryDirectory(prefix="expunge-simulation-", dir=IN_MEMORY)
+    return photograph(Path(folder.name)), Path(folder.name), folder
+
+
+class Simulation(RuleBasedStateMachine):
+    """One history."""
+
+    town: Town
+
+    @initialize()
+    def begin(self) -> None:
+        photo, folder, _ = the_photograph()
+        self.town = found(photo, folder / f"run-{next(NUMBER)}")
+        self.jobs: list[Work] = []
+        self.accepted: list[str] = []
+        self.cancelled: set[str] = set()
+        self.backup: bytes | None = None
+        self.restored = False
+        self.seen = -1
+        self.spent: dict[int, int] = {}
+        self.gone: set[tuple[str, str]] = set()
+        self.protected: set[tuple[str, str]] = set()
+        self.who: dict[str, str] = {}
+
+    @rule(
+        person=st.sampled_from(PEOPLE),
+        models=st.sampled_from([None, *((name,) for name in MODELS)]),
+        window=st.sampled_from([0, 0, 60]),
+    )
+    def somebody_asks(self, person: str, models: tuple[str, ...] | None, window: int) -> None:
+        self.accepted.append(self.town.accept(person, models, window))
+        self.who[self.accepted[-1]] = person
+
+    @precondition(lambda self: self.town.bell.messages)
+    @rule(data=st.data(), kept=st.booleans())
+    def a_message_arrives(self, data: st.DataObject, kept: bool) -> None:
+        """In any order, and once more later if it is kept."""
+        messages = self.town.bell.messages
+        place = data.draw(st.integers(0, len(messages) - 1))
+        self.claim(messages[place])
+        if not kept:
+            del messages[place]
+
+    @precondition(lambda self: self.town.bell.messages)
+    @rule()
+    def every_message_is_lost(self) -> None:
+        self.town.bell.messages.clear()
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def a_worker_goes_on(self, data: st.DataObject) -> None:
+        """However late: its lease may be over, and its work done by another."""
+        self.carry_out(self.jobs.pop(data.draw(st.integers(0, len(self.jobs) - 1))))
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data(), point=st.sampled_from(POINTS))
+    def a_worker_dies(self, data: st.DataObject, point: str) -> None:
+        with dying_at(point):
+            self.carry_out(self.jobs.pop(data.draw(st.integers(0, len(self.jobs) - 1))))
+
+    @precondition(lambda self: self.jobs)
+    @rule(
+        data=st.data(), point=st.sampled_from(BETWEEN), what=st.sampled_from(MEANWHILE), person=st.sampled_from(PEOPLE)
+    )
+    def something_happens_while_a_worker_works(self, data: st.DataObject, point: str, what: str, person: str) -> None:
+        """Between the transactions of a release anything may happen, the end of its lease included."""
+        job = self.jobs.pop(data.draw(st.integers(0, len(self.jobs) - 1)))
+        happenings: dict[str, Callable[[], object]] = {
+            "somebody asks": lambda: self.somebody_asks(person, None, 0),
+            "a hold": lambda: self.a_hold_is_placed(person),
+            "overtaken": lambda: self.overtake(job.lease.model_id),
+            "the keeper ticks": self.town.keeper.tick,
+        }
+        with meanwhile_at(point, happenings[what]):
+            self.carry_out(job)
+
+    @rule(seconds=st.sampled_from([1.0, 5.0, 31.0, 61.0, 4000.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.town.clock.advance(seconds)
+
+    @rule()
+    def the_keeper_ticks(self) -> None:
+        self.town.keeper.tick()
+
+    @precondition(lambda self: self.accepted)
+    @rule(data=st.data())
+    def somebody_cancels(self, data: st.DataObject) -> None:
+        request = data.draw(st.sampled_from(self.accepted))
+        with suppress(TooLate), self.town.database.write() as session:
+            row = session.get(DeletionRequest, request)
+            if row is not None:
+                cancel(session, row)
+                self.cancelled.add(request)
+
+    @rule(person=st.sampled_from(PEOPLE))
+    def a_hold_is_placed(self, person: str) -> None:
+        pepper = self.town.world.workshop.pepper
+        present = {(name, person) for name in MODELS} - self.absent()
+        with suppress(holds.AlreadyForgotten), self.town.database.write() as session:
+            holds.place(session, pepper, TENANT, subject_id=person, sample_id=None, reason="drill")
+            self.protected |= present
+
+    @rule()
+    def every_hold_is_released(self) -> None:
+        self.protected.clear()
+        with self.town.database.write() as session:
+            for hold in session.scalars(select(Hold).where(Hold.released_at.is_(None))).all():
+                self.ring(holds.lift(session, hold))
+
+    @precondition(lambda self: self.accepted)
+    @rule(data=st.data())
+    def a_held_request_is_driven_on(self, data: st.DataObject) -> None:
+        with self.town.database.write() as session:
+            row = session.get(DeletionRequest, data.draw(st.sampled_from(self.accepted)))
+            if row is not None:
+                self.ring(holds.drive_on(session, row))
+
+    @rule()
+    def a_backup_is_made(self) -> None:
+        self.backup = self.town.database.image()
+
+    @precondition(lambda self: self.backup is not None)
+    @rule()
+    def the_backup_is_restored(self) -> None:
+        assert self.backup is not None
+        self.note_gone()
+        self.town.play_back(self.backup)
+        self.jobs.clear()
+        self.protected.clear()
+        self.restored = True
+        self.cancelled.clear()
+        with self.town.database.read() as session:
+            kept = set(session.scalars(select(DeletionRequest.id)))
+        self.accepted = [request for request in self.accepted if request in kept]
+
+    @invariant()
+    def nothing_is_broken(self) -> None:
+        if not hasattr(self, "town") or self.town.database.changes() == self.seen:
+            return
+        self.seen = self.town.database.changes()
+        check = broken_after_restore if self.restored else broken
+        self.require(check(self.town.database) + self.rewound() + self.forgot_a_request() + self.unprotected())
+
+    def teardown(self) -> None:
+        if not hasattr(self, "town"):
+            return
+        try:
+            self.end()
+        finally:
+            self.town.database.close()
+
+    def end(self) -> None:
+        """Everything gets its time; nobody dies any more."""
+        self.note_gone()
+        self.every_hold_is_released()
+        for _ in range(ROUNDS):
+            self.town.clock.advance(61.0)
+            self.town.keeper.tick()
+            for model_id in self.town.models.values():
+                self.claim(model_id)
+            for job in self.jobs:
+                self.carry_out(job)
+            self.jobs.clear()
+            if not unfinished(self.town.database) and not self.town.bell.messages:
+                break
+            self.town.bell.messages.clear()
+        self.town.clock.advance(61.0)
+        self.town.keeper.tick()
+        self.nothing_is_broken()
+        shop, database = self.town.world.workshop, self.town.database
+        self.require(unfinished(database) + unreadable(database, shop.store, shop.private))
+        self.require(left_behind(database, shop.keys) + self.returned() + self.carried_out_though_cancelled())
+
+    def overtake(self, model_id: str) -> None:
+        """The lease runs out, and another worker does all that waits."""
+        self.town.clock.advance(31.0)
+        before = len(self.jobs)
+        self.claim(model_id)
+        for job in self.jobs[before:]:
+            self.jobs.remove(job)
+            self.carry_out(job)
+
+    def claim(self, model_id: str) -> None:
+        job = claim(self.town.database, model_id, f"worker-{len(self.jobs)}", 30.0)
+        if job is not None:
+            self.jobs.append(job)
+
+    def carry_out(self, job: Work) -> None:
+        with suppress(Stale, Died):
+            self.town.carry_out(job)
+
+    def ring(self, models: list[str]) -> None:
+        self.town.bell.messages += models
+
+    def require(self, harms: list[Broken]) -> None:
+        if harms:
+            raise Wrong(harms)
+
+    def rewound(self) -> list[Broken]:
+        """Lineages of which less is spent than was seen before: not even a restored backup may do that."""
+        with self.town.database.read() as session:
+            now = {row.id: row.spent for row in session.execute(select(Lineage.id, Lineage.spent))}
+        less = [
+            Broken("overspent", f"lineage {key} spent less than before")
+            for key in now
+            if now[key] < self.spent.get(key, 0)
+        ]
+        self.spent |= now
+        return less
+
+    def forgot_a_request(self) -> list[Broken]:
+        with self.town.database.read() as session:
+            kept = set(session.scalars(select(DeletionRequest.id)))
+        return [
+            Broken("lost", f"request {each} was accepted and is gone") for each in self.accepted if each not in kept
+        ]
+
+    def note_gone(self) -> None:
+        """Whom the served versions lack now: they must never come back."""
+        self.gone |= {(name, person) for name, person in self.absent() if person in PEOPLE}
+
+    def absent(self) -> set[tuple[str, str]]:
+        """(model, person) of everybody who is not in the served version."""
+        digests = {self.town.digest_of(person): person for person in PEOPLE}
+        with self.town.database.read() as session:
+            served = session.execute(
+                select(Model.name, Model.lineage_id).where(Model.status.in_(("live", "exhausted")))
+            ).all()
+            present = {
+                (name, digests.get(subject))
+                for name, lineage_id in served
+                for subject in session.scalars(
+                    select(Membership.subject_digest)
+                    .outerjoin(
+                        Forgotten,
+                        (Forgotten.lineage_id == Membership.lineage_id) & (Forgotten.position == Membership.position),
+                    )
+                    .where(Membership.lineage_id == lineage_id, Forgotten.position.is_(None))
+                )
+            }
+        return {(name, person) for name, _ in served for person in PEOPLE} - present
+
+    def unprotected(self) -> list[Broken]:
+        """People under a legal hold who were forgotten all the same."""
+        lost = self.protected & self.absent() if self.protected else set()
+        return [Broken("lost", f"{person} is under a legal hold and gone from {name}") for name, person in sorted(lost)]
+
+    def returned(self) -> list[Broken]:
+        with self.town.database.read() as session:
+            served = set(session.scalars(select(Model.name).where(Model.status.in_(("live", "exhausted")))))
+        back = {each for each in self.gone if each[0] in served} - self.absent()
+        return [Broken("served_with_deletion_missing", f"{person} is back in {name}") for name, person in sorted(back)]
+
+    def carried_out_though_cancelled(self) -> list[Broken]:
+        """Cancelled requests that went on, and people who are gone though all their requests were cancelled."""
+        with self.town.database.read() as session:
+            done = select(Task.request_id).where(Task.request_id.in_(self.cancelled), Task.status != "cancelled")
+            found = [Broken("doubled", f"request {each} was cancelled and goes on") for each in session.scalars(done)]
+        asked = {self.who[request] for request in self.who.keys() - self.cancelled}
+        kept = {self.who[request] for request in self.cancelled} - asked
+        gone = {each for each in self.absent() if each[1] in kept and not self.restored}
+        return found + [
+            Broken("doubled", f"{person} cancelled and is gone from {name}") for name, person in sorted(gone)
+        ]
+
+
+def simulate(runs: int, number: int) -> tuple[int, list[Broken], str]:
+    """So many histories from this seed: how many were run, what was broken, and the shortest history that shows it."""
+    start = next(NUMBER)
+    chosen = settings(
+        max_examples=runs,
+        stateful_step_count=STEPS,
+        deadline=None,
+        database=None,
+        print_blob=False,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+    )
+    try:
+        run_state_machine_as_test(seed(number)(Simulation), settings=chosen)
+    except Wrong as error:
+        return next(NUMBER) - start, error.harms, traceback.format_exc()
+    return next(NUMBER) - start - 1, [], ""
+
+
+def run(seed: int, scale: float) -> Result:
+    runs = max(1, round(RUNS * scale / PROCESSES))
+    seeds = [seed * PROCESSES + number for number in range(PROCESSES)]
+    with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
+        outcomes = list(pool.map(simulate, [runs] * PROCESSES, seeds))
+    harms = [each for _, found_here, _ in outcomes for each in found_here]
+    for _, _, shown in outcomes:
+        print(shown, end="", flush=True)
+    cases = sum(count for count, _, _ in outcomes)
+    return Result(
+        "simulation",
+        cases=cases,
+        faults=cases * STEPS,
+        **counted(harms),
+        notes=(
+            f"{cases} histories of up to {STEPS} steps, Hypothesis seeds {seeds}",
+            *sorted({each.words for each in harms})[:10],
+        ),
+    )

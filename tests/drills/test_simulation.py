@@ -1,0 +1,65 @@
+"""A few simulated histories on every run of the suite; ``python -m drills simulation`` runs 5,000."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from drills.simulation import simulate
+from service.db import now
+from service.memory import Clock, MemoryBell, MemoryDatabase, MemoryStore, image_of
+from service.queue import nudge
+from service.records import Model
+from service.storage import Damaged
+from tests.workers.worlds import TENANT
+
+RUNS = 12
+
+
+def test_random_histories_break_no_rule() -> None:
+    number = secrets.randbelow(10**6)
+    print(f"seed {number}: python -m drills simulation --seed ...")
+    runs, harms, shown = simulate(RUNS, number)
+    assert harms == [], f"Hypothesis seed {number}\n{shown}"
+    assert runs >= RUNS
+
+
+def test_a_database_in_memory_has_the_clock_it_is_told_and_can_be_played_back(sqlite_template: Path) -> None:
+    clock = Clock()
+    database = MemoryDatabase(clock, image_of(sqlite_template))
+    with database.write() as session:
+        assert now(session) == clock.at
+        before = database.changes()
+        session.add(Model(id="m", tenant_id=TENANT, name="m", status="live", recipe="r", policy={}, created_at=1))
+    assert database.changes() > before
+    image = database.image()
+    clock.advance(3600)
+    with database.write() as session:
+        assert now(session) == clock.at
+        session.delete(session.get_one(Model, "m"))
+    database.restore(image)
+    with database.read() as session:
+        assert session.scalars(select(Model.id)).all() == ["m"]
+
+
+def test_files_in_memory_are_checked_and_swept_like_files(tmp_path: Path) -> None:
+    clock = Clock()
+    store = MemoryStore(tmp_path, clock)
+    stored = store.put([b"one", b"two"])
+    assert store.read(stored.digest) == b"onetwo"
+    assert store.sweep(set(), older_than=60) == 0
+    clock.advance(61)
+    assert store.sweep({stored.digest}, older_than=60) == 0
+    store.files[stored.digest] = b"other"
+    with pytest.raises(Damaged):
+        store.open(stored.digest)
+    assert store.sweep(set(), older_than=60) == 1
+
+
+def test_the_bell_keeps_what_it_was_given() -> None:
+    bell = MemoryBell()
+    assert nudge(bell, "m")  # type: ignore[arg-type]
+    assert bell.messages == ["m"]
