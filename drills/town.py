@@ -82,7 +82,7 @@ class Town:
     def accept(self, person: str, models: tuple[str, ...] | None, window: float) -> str:
         order = intake.Order(subject_id=person, models=models)
         with self.database.write() as session:
-            accepted = intake.accept(session, self.world.workshop.pepper, TENANT, order, window)
+            accepted = intake.accept(session, self.world.workshop.pepper, TENANT, order, intake.Windows(cancel_seconds=window))
         queue.ring(self.database, cast(Celery, self.bell), accepted.nudges)
         return accepted.request.id
 
@@ -134,7 +134,7 @@ def found(photo: Photograph, folder: Path) -> Town:
     shop = world.workshop
     keeper = replace(_keeper(photo.settings), database=database, keys=shop.keys, store=shop.store)
     keeper = replace(keeper, private=shop.private, bell=shop.bell)
-    return Town(clock, database, cast(MemoryBell, shop.bell), world, keeper, Benches(shop), keeper.signer)
+    return Town(clock, database, cast(MemoryBell, shop.bell), world, keeper, Benches(shop), keeper.signer())
 
 
 def _world(settings: Settings, database: MemoryDatabase, keys: MemoryDatabase, folder: Path) -> World:
