@@ -82,7 +82,9 @@ class Town:
     def accept(self, person: str, models: tuple[str, ...] | None, window: float) -> str:
         order = intake.Order(subject_id=person, models=models)
         with self.database.write() as session:
-            accepted = intake.accept(session, self.world.workshop.pepper, TENANT, order, intake.Windows(cancel_seconds=window))
+            accepted = intake.accept(
+                session, self.world.workshop.pepper, TENANT, order, intake.Windows(cancel_seconds=window)
+            )
         queue.ring(self.database, cast(Celery, self.bell), accepted.nudges)
         return accepted.request.id
 
