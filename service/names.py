@@ -63,7 +63,13 @@ def one_of(**kinds: str) -> dict[str, Any]:
     """The part of a JSON schema that says: exactly one of these fields (name, JSON type); the others null or absent."""
     absent = {name: {"type": "null"} for name in kinds}
     return {
-        "oneOf": [{"required": [name], "properties": absent | {name: {"type": kind}}} for name, kind in kinds.items()]
+        "oneOf": [
+            {
+                "required": [name],
+                "properties": absent | {name: {"type": kind} | ({"items": {}} if kind == "array" else {})},
+            }
+            for name, kind in kinds.items()
+        ]
     }
 
 

@@ -110,7 +110,7 @@ def document(app: FastAPI, kept_seconds: float) -> Node:
                 summary="Deletion requests for trained models.",
                 description="Forget a person, publish a new version, prove what was done.",
                 contact={"name": "whoever runs this installation"},
-                servers=[{"url": "/"}],
+                servers=[{"url": "/", "x-internal": True}],
                 tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
             ),
             f"one new random value for each new request; its answer is replayed for {kept_seconds:g} seconds",

@@ -16,7 +16,6 @@ from service import events
 from service.auth import Caller, Scope
 from service.context import Running, Service, problems, watching
 from service.db import Busy
-from service.names import LARGEST_NUMBER
 
 router = APIRouter(tags=["events"])
 _ROOMS = {Scope.DELETIONS_READ: "request", Scope.MODELS_READ: "version"}
@@ -50,13 +49,14 @@ def follow(
     service: Running,
     caller: Follower,
     last_event_id: Annotated[
-        int | None, Header(ge=-1, le=LARGEST_NUMBER, description="the last id seen; -1: from the beginning")
+        str | None, Header(pattern=r"^(-1|0|[1-9][0-9]{0,15})$", description="the last id seen; -1: from the beginning")
     ] = None,
     seconds: Annotated[float, Query(ge=0, le=3600, description="then the stream ends and the client comes back")] = 300,
 ) -> StreamingResponse:
     """Without Last-Event-ID the stream begins now. Of what a key may not read nothing is sent."""
     rooms = {room for scope, room in _ROOMS.items() if scope in caller.scopes}
-    stream = _stream(service, caller.tenant_id, rooms, last_event_id, seconds)
+    last = None if last_event_id is None else int(last_event_id)
+    stream = _stream(service, caller.tenant_id, rooms, last, seconds)
     return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
