@@ -80,6 +80,19 @@ def test_a_release_that_the_sketch_cannot_vouch_for_takes_the_fallback(
     assert world.task(again).reason == outcome
 
 
+def test_at_the_edge_of_stability_the_receipt_alone_tells_and_the_fallback_is_taken(world: World) -> None:
+    options = {"rank": 16, "threshold": 1e9}
+    plain = world.register("edge", name="plain", options=options)
+    world.work(plain)
+    reason = world.model(plain).reason or ""
+    assert world.model(plain).status == "refused" and "beyond the tolerance of 0.25" in reason
+    model_id = world.live("edge", fallback="retrain", options=options)
+    lineage = world.lineage(model_id)
+    assert (lineage.method, lineage.report["switched"]["from"]) == ("retrain", "recollection")
+    assert "beyond the tolerance" in lineage.report["switched"]["why"]
+    assert "receipt" not in database_text(world)
+
+
 def test_a_converged_recipe_is_refused_with_the_way_out(world: World) -> None:
     model_id = world.register("convex", options=SKETCH)
     world.work(model_id)
