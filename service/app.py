@@ -60,6 +60,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         version=software_version(),
         lifespan=lifespan,
         redoc_url=None,
+        docs_url=None,
         generate_unique_id_function=operation_id,
     )
     app.state.service = service

@@ -11,6 +11,7 @@ from service.commands import (
     audit,
     backups,
     certificate,
+    consumers,
     deletions,
     evaluate,
     holds,
@@ -51,6 +52,7 @@ app.add_typer(deletions.commands, name="requests")
 app.add_typer(tombstones.commands, name="tombstones")
 app.add_typer(holds.commands, name="holds")
 app.add_typer(webhooks.commands, name="webhooks")
+app.add_typer(consumers.commands, name="consumers")
 app.add_typer(certificate.commands, name="certificate")
 app.add_typer(audit.commands, name="audit")
 app.add_typer(keys.commands, name="keys")

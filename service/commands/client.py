@@ -87,6 +87,9 @@ class Client:
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         return self._send("POST", path, json=body, headers=headers)
 
+    def put(self, path: str, body: dict[str, Any]) -> Any:
+        return self._send("PUT", path, json=body)
+
     def delete(self, path: str) -> Any:
         return self._send("DELETE", path)
 
@@ -137,8 +140,12 @@ def connect() -> Client:
 
 
 def _repeatable(method: str, error: httpx.TransportError, arguments: dict[str, Any]) -> bool:
-    """May it be sent again? A POST only if it never left, or carries an idempotency key."""
-    return method == "GET" or isinstance(error, httpx.ConnectError) or "Idempotency-Key" in arguments.get("headers", {})
+    """May it be sent again? GET and PUT always; a POST only if it never left, or carries an idempotency key."""
+    return (
+        method in {"GET", "PUT"}
+        or isinstance(error, httpx.ConnectError)
+        or "Idempotency-Key" in arguments.get("headers", {})
+    )
 
 
 def _refused(answer: httpx.Response) -> CommandError:

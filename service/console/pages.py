@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from service.auth import Caller, Scope, authenticate
 from service.cancellation import TooLate, cancel
 from service.certificates import NotAuthentic, verify
-from service.console import views
+from service.console import reference, views
 from service.console.render import HEADERS, LoginNeeded, PageRoute, login_page, page
 from service.console.watch import AuditWatch
 from service.consumers import standing
@@ -75,6 +75,7 @@ Fields = Annotated[dict[str, str], Depends(sent)]
 def install(app: Any, service: Service) -> None:
     app.state.audit_watch = AuditWatch(service.settings)
     app.include_router(router)
+    app.include_router(reference.router)
 
 
 @router.get("/")

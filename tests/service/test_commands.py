@@ -11,8 +11,10 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from service.cli import app
-from service.commands import holds, models, tombstones, webhooks
+from service.commands import consumers, holds, models, tombstones, webhooks
 from service.commands.client import Account, Client
+from service.context import Service
+from tests.service.worlds import live_model
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 Run = Callable[..., Any]
@@ -31,7 +33,7 @@ def run(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Run:
         def __exit__(self, *_: Any) -> None:
             pass
 
-    for room in (holds, models, tombstones, webhooks):
+    for room in (consumers, holds, models, tombstones, webhooks):
         monkeypatch.setattr(room, "connect", Here)
 
     def command(*arguments: str) -> Any:
@@ -58,6 +60,15 @@ def test_a_hold_is_placed_listed_and_released(run: Run) -> None:
     run("holds", "release", hold["id"])
     (shown,) = run("holds", "list", "--json")
     assert shown["id"] == hold["id"] and shown["released_at"] is not None
+
+
+def test_a_consumer_reports_what_it_serves(run: Run, service: Service) -> None:
+    live_model(service)
+    assert run("consumers", "list", "digits", "--json") == []
+    assert run("consumers", "report", "digits", "web", "1", "--json")["status"] == "current"
+    assert run("consumers", "list", "digits", "--json") == [{"name": "web", "version": 1, "status": "current"}]
+    run("consumers", "remove", "digits", "web")
+    assert run("consumers", "list", "digits", "--json") == []
 
 
 def test_a_tombstone_is_lifted(run: Run, client: TestClient) -> None:
