@@ -85,6 +85,15 @@ class Design:
         return tuple(names[place] for place in drawn.tolist())
 
 
+@dataclass(frozen=True)
+class Along:
+    """What one order showed: at each size the distance to a real retraining of the weights that the method released,
+    and of those that forgot nobody."""
+
+    errors: tuple[float, ...]
+    untouched: tuple[float, ...]
+
+
 def errors_along(
     problem: Problem,
     method: Method,
@@ -94,14 +103,16 @@ def errors_along(
     *,
     sizes: Sequence[int],
     reference: str = "renormalised",
-) -> tuple[float, ...]:
-    """||w~ - w_retrained|| at each size, when the holders in ``order`` are forgotten, one release for each size.
+) -> Along:
+    """||w~ - w_retrained||, and ||w - w_retrained|| of the weights that ``state`` has, at each size.
 
-    ``state`` is what ``method.prepare`` gave for ``examples``. Where the method refuses, or its weights are not finite,
-    that size and all later ones count as infinite: an order is never left out.
+    The holders in ``order`` are forgotten, one release for each size. ``state`` is what ``method.prepare`` gave for
+    ``examples``. Where the method refuses, or its weights are not finite, that size and all later ones count as
+    infinite: an order is never left out.
     """
     errors: list[float] = []
-    gone = 0
+    untouched: list[float] = []
+    start, gone = state.weights.double(), 0
     for size in sizes:
         batch, so_far = forget_set(examples, order[gone:size]), forget_set(examples, order[:size])
         retain = left_by(examples, so_far)
@@ -115,8 +126,10 @@ def errors_along(
         if not math.isfinite(error):
             break
         errors.append(error)
+        untouched.append(float((start - retrained.double()).norm()))
         gone = size
-    return (*errors, *(math.inf,) * (len(sizes) - len(errors)))
+    missing = (math.inf,) * (len(sizes) - len(errors))
+    return Along((*errors, *missing), (*untouched, *missing))
 
 
 @dataclass(frozen=True)

@@ -129,15 +129,26 @@ def require_useful(
     """
     values = {each.name: each.value for each in constants} or None
     if not isinstance(method, Rewind):
-        bound = constrained_of(values or {}, 0.0).require_useful()
+        ball = constrained_of(values or {}, 0.0)
+        bound = ball.require_useful()
+        _require_below(cap, 2 * ball.radius, f"any two models in the ball of radius {ball.radius:g}")
         if bound > cap:
             raise Refused(f"The bound {bound:.3g} is above delta_cap {cap:g}.", RAISE)
         return {"bound": bound}
     descent = descent_of(problem, method, state, values)
     first = replace(descent, forgotten=1).require_useful()
+    _require_below(cap, replace(descent, forgotten=1).ignorance(), "the trainings on any two data sets")
     if first > cap:
         raise Refused(f"The bound for one forgotten sample is {first:.3g}, above delta_cap {cap:g}.", RAISE)
     return {"bound_of_one_sample": first, "samples_within_cap": _most(descent, cap)}
+
+
+def _require_below(cap: float, ignorance: float, which: str) -> None:
+    if cap >= ignorance:
+        raise Refused(
+            f"delta_cap {cap:g} is vacuous: {which} end within {ignorance:.3g} of each other, whoever was forgotten.",
+            "Lower delta_cap, and sigma with it.",
+        )
 
 
 def _most(descent: Descent, cap: float) -> int:

@@ -21,7 +21,7 @@ from service import queue
 from service.crash import crash_point
 from service.db import now
 from service.records import CalibrationOrder, Lineage, Model
-from unlearning.calibration import Calibrated, Design, calibrate, errors_along
+from unlearning.calibration import Along, Calibrated, Design, calibrate, errors_along
 from unlearning.problem import Problem
 from unlearning.protocol import Examples, Progress, Refused, State
 from workers import resumed, state
@@ -80,7 +80,15 @@ def course_of(workshop: Workshop, lineage: Lineage, recipe: str) -> Course:
     return Course(*where, found.bench, found.examples, found.state, design, reference)
 
 
-def measure_all(workshop: Workshop, job: Preparation, course: Course, progress: Progress) -> Calibrated:
+@dataclass(frozen=True)
+class Found:
+    """What all orders showed of the method, and of doing nothing in its place."""
+
+    method: Calibrated
+    nothing: Calibrated
+
+
+def measure_all(workshop: Workshop, job: Preparation, course: Course, progress: Progress) -> Found:
     """Every order, together with whoever helps. Raises Stale, and Refused where they give no bound."""
     orders, pieces = course.design.orders, Pieces(workshop, CalibrationOrder, course.lineage_id)
     while (done := pieces.done()) < orders:
@@ -93,19 +101,36 @@ def measure_all(workshop: Workshop, job: Preparation, course: Course, progress: 
             continue
         queue.ring(workshop.database, workshop.bell, [course.model_id])
         _measure(workshop, course, number)
-    return calibrate(course.design, _errors(workshop, course))
+    return found_of(course.design, _orders(workshop, course))
 
 
-def require_under_cap(found: Calibrated, cap: float) -> None:
-    """Raises Refused where the bound at the largest size is above the cap. It tells the power of ten that would do."""
-    bound = found.bound(found.design.sizes[-1])
-    if bound <= cap:
-        return
-    enough = 10.0 ** math.ceil(math.log10(bound))
-    raise Refused(
-        f"The calibrated bound for {found.design.sizes[-1]} people is above delta_cap {cap:g}.",
-        f"Set delta_cap to {enough:g} and raise sigma with it, or measure smaller sizes.",
+def found_of(design: Design, orders: Mapping[int, Along]) -> Found:
+    """Both calibrations, by the same rule. Raises Refused where the method gives no bound."""
+    return Found(
+        calibrate(design, {number: along.errors for number, along in orders.items()}),
+        calibrate(design, {number: along.untouched for number, along in orders.items()}),
     )
+
+
+def require_useful_cap(found: Found, cap: float) -> None:
+    """Raises Refused where the cap is below the method's bound at the largest size, or not below that of doing nothing:
+    such a claim would also cover weights that forgot nobody. It tells powers of ten alone."""
+    people = found.method.design.sizes[-1]
+    bound, nothing = found.method.bound(people), found.nothing.bound(people)
+    enough = 10.0 ** math.ceil(math.log10(bound)) if bound > 0 else 0.0
+    better = f"Set delta_cap to {enough:g} and raise sigma with it, or measure smaller sizes."
+    if bound >= nothing:
+        raise Refused(
+            f"For {people} people this method's calibrated bound is no smaller than that of doing nothing.",
+            "Choose another method: one that `expunge evaluate` shows below 1, or retrain.",
+        )
+    if bound > cap:
+        raise Refused(f"The calibrated bound for {people} people is above delta_cap {cap:g}.", better)
+    if cap >= nothing:
+        raise Refused(
+            f"delta_cap {cap:g} is vacuous: weights that forgot none of {people} people would lie within it as well.",
+            f"Set delta_cap to {enough:g}." if enough < nothing else "Lower it, or measure larger sizes.",
+        )
 
 
 def assist(workshop: Workshop, model_id: str) -> None:
@@ -148,7 +173,7 @@ def _measure(workshop: Workshop, course: Course, number: int) -> None:
     try:
         with workshop.database.read() as session:
             vectors = state.read_vectors(session, workshop, course.lineage_id, order, course.bench.problem.device)
-        errors = errors_along(
+        along = errors_along(
             _work(course),
             course.bench.method,
             replace(course.state, vectors=vectors),
@@ -160,7 +185,9 @@ def _measure(workshop: Workshop, course: Course, number: int) -> None:
     except BaseException:
         Pieces(workshop, CalibrationOrder, course.lineage_id).let_go(number)
         raise
-    note = json.dumps({"order": _place(course, number), "errors": [repr(error) for error in errors]})
+    found = {"errors": along.errors, "untouched": along.untouched}
+    told = {name: [repr(error) for error in errors] for name, errors in found.items()}
+    note = json.dumps({"order": _place(course, number), **told})
     _store(workshop, course, number, b"".join(workshop.sealer.seal([note.encode()])))
     crash_point("calibration-after-order")
 
@@ -177,7 +204,7 @@ def _store(workshop: Workshop, course: Course, number: int, sealed: bytes) -> No
         lineage.attempts = min(lineage.attempts, 1)
 
 
-def _errors(workshop: Workshop, course: Course) -> dict[int, tuple[float, ...]]:
+def _orders(workshop: Workshop, course: Course) -> dict[int, Along]:
     query = select(CalibrationOrder).where(CalibrationOrder.lineage_id == course.lineage_id)
     with workshop.database.read() as session:
         rows = session.scalars(query).all()
@@ -186,7 +213,8 @@ def _errors(workshop: Workshop, course: Course) -> dict[int, tuple[float, ...]]:
         note = json.loads(workshop.sealer.unseal(row.errors or b""))
         if note["order"] != _place(course, row.number):
             raise Unsealable(f"the errors of order {row.number} belong elsewhere")
-        found[row.number] = tuple(float(error) for error in note["errors"])
+        errors, untouched = (tuple(float(error) for error in note[name]) for name in ("errors", "untouched"))
+        found[row.number] = Along(errors, untouched)
     return found
 
 

@@ -225,7 +225,7 @@ def _calibrate(workshop: Workshop, job: Preparation) -> None:
         lineage = lineage_of(session, job)
     course = calibrate.course_of(workshop, lineage, job.recipe)
     found = calibrate.measure_all(workshop, job, course, Shown(workshop, job).part("calibrate", 0.5, 0.95))
-    calibrate.require_under_cap(found, job.policy.delta_cap)
+    calibrate.require_useful_cap(found, job.policy.delta_cap)
 
 
 def _prepared(workshop: Workshop, job: Preparation, begun: Begun, progress: Progress) -> State:

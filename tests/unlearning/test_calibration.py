@@ -50,7 +50,7 @@ class Scene:
     method: Recollection
 
     def errors(self, order) -> tuple[float, ...]:
-        return errors_along(self.problem, self.method, self.state, self.examples, order, sizes=SIZES)
+        return errors_along(self.problem, self.method, self.state, self.examples, order, sizes=SIZES).errors
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +203,9 @@ class FailsAtThree:
 
 def test_an_order_along_which_the_method_fails_counts_as_infinite(scene: Scene) -> None:
     order = DESIGN.order(scene.examples.holders, 0)
-    errors = errors_along(scene.problem, FailsAtThree(), scene.state, scene.examples, order, sizes=SIZES)
+    along = errors_along(scene.problem, FailsAtThree(), scene.state, scene.examples, order, sizes=SIZES)
+    errors = along.errors
+    assert along.untouched == errors, "it releases what was trained"
     assert all(map(math.isfinite, errors[:2])) and all(map(math.isinf, errors[2:]))
     with pytest.raises(Refused, match="fails along too many"):
         calibrate(Design(SIZES), {index: errors for index in range(19)})

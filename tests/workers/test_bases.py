@@ -91,6 +91,18 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
         {"basis": "estimated", "options": BALL, **LOOSE},
         ("vacuous",),
     ),
+    "a cap as wide as the ball": (
+        "ridge",
+        "newton",
+        {"basis": "estimated", "options": BALL, "sigma": 100.0, "delta_cap": 10.0},
+        ("delta_cap 10 is vacuous", "ball of radius 5", "Lower delta_cap"),
+    ),
+    "a cap as wide as any two trainings": (
+        "descent",
+        "rewind",
+        {"basis": "estimated", "options": {"fraction": 0.9}, "sigma": 1e4, "delta_cap": 1e3},
+        ("delta_cap 1000 is vacuous", "any two data sets", "Lower delta_cap"),
+    ),
     "an estimate is not taken unasked": ("ridge", "newton", {"require": "estimated"}, ("Ask for it",)),
     "an undecayed bias": ("biased", "newton", {"basis": "proved"}, ("bias", "Decay every parameter")),
     "calibrated by sample": ("steps", "newton", {"basis": "calibrated", "granularity": "sample"}, ("subject",)),
@@ -133,6 +145,19 @@ def test_estimated_constants_are_listed_with_their_origin_and_one_digit(world: W
         assert constants[name].value == 0 or float(f"{constants[name].value:.0e}") == constants[name].value
     assert any("nothing proves them" in sentence for sentence in claim.assumptions)
     assert "They are not proved" in claim.statement
+
+
+def test_the_constants_of_an_estimated_rewind_are_listed_with_their_origin(world: World) -> None:
+    model_id = world.live("descent", "rewind", basis="estimated", options={"fraction": 0.9}, **LOOSE)
+    world.delete("p3")
+    world.work(model_id)
+    claim = Claim.from_json(world.head(model_id).claim)
+    constants = {constant.name: constant for constant in claim.constants}
+    assert set(constants) == {"L", "G"}, "what the bound is computed from; steps and rates are the recipe's"
+    for name, words in (("L", "spectral norm of the mean data Hessian"), ("G", "longest data gradient of a sample")):
+        assert words in constants[name].origin and "a lower bound of the truth" in constants[name].origin
+        assert float(f"{constants[name].value:.0e}") == constants[name].value > 0
+    assert any("nothing proves them" in sentence for sentence in claim.assumptions)
 
 
 def test_a_proved_rewind_lies_within_what_was_charged(world: World) -> None:

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from service.records import AuditEntry, CalibrationOrder, Lineage
+from service.settings import Settings
 from tests.workers import meanwhile
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import World, open_world
-from unlearning.calibration import Design, calibrate, errors_along
+from unlearning.calibration import Calibrated, Design, calibrate, errors_along
 from unlearning.certificate import Basis, Claim
+from unlearning.protocol import Refused
 from workers import calibrate as measuring
-from workers.calibrate import assist
+from workers.calibrate import Found, assist, require_useful_cap
 from workers.keeper import open_keeper, sweep_files
 
 ASKED: dict[str, Any] = {
@@ -23,29 +25,35 @@ ASKED: dict[str, Any] = {
     "alpha": 0.2,
     "orders": 4,
     "sizes": [1, 2],
-    "delta_cap": 1.0,
+    "delta_cap": 0.03,
     "sigma": 10,
 }
 
 
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    """The orders are drawn over keyed digests of people: the same key, the same orders in every run."""
+    settings.pepper_file.write_text("5a" * 32)
+    return settings
+
+
 @pytest.mark.parametrize(
-    ("recipe", "method", "options"),
+    ("recipe", "method", "options", "cap"),
     [
-        ("steps", "recollection", {}),
-        ("steps", "mini", {}),
-        ("convex", "newton", {}),
-        ("steps", "safe", {}),
-        ("descent", "rewind", {"precision": "float64"}),
+        ("steps", "recollection", {}, 0.2),
+        ("steps", "mini", {"steps": 15}, 0.05),
+        ("convex", "newton", {}, 0.03),
+        ("descent", "rewind", {"precision": "float64", "fraction": 0.9}, 0.05),
     ],
 )
 def test_a_method_is_calibrated_and_its_claim_says_what_it_assumes(
-    world: World, recipe: str, method: str, options: dict[str, Any]
+    world: World, recipe: str, method: str, options: dict[str, Any], cap: float
 ) -> None:
-    model_id = world.live(recipe, method, options=options, **ASKED)
+    model_id = world.live(recipe, method, options=options, **{**ASKED, "delta_cap": cap})
     world.delete("p3")
     world.work(model_id)
     claim, lineage = Claim.from_json(world.head(model_id).claim), world.lineage(model_id)
-    assert (claim.basis, claim.delta_cap, claim.spent) == (Basis.CALIBRATED, 1.0, lineage.charge)
+    assert (claim.basis, claim.delta_cap, claim.spent) == (Basis.CALIBRATED, cap, lineage.charge)
     text = " ".join(claim.assumptions)
     for words in (
         "Confidence 0.8, over 4 calibration orders",
@@ -57,6 +65,43 @@ def test_a_method_is_calibrated_and_its_claim_says_what_it_assumes(
         assert words in text
     assert any("calibration" in sentence for sentence in claim.secret_state)
     assert claim.statement.startswith("With the stated confidence")
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_cap_that_doing_nothing_would_keep_is_refused_as_vacuous(world: World) -> None:
+    model_id = world.register("convex", "newton", **{**ASKED, "delta_cap": 1.0})
+    world.work(model_id)
+    reason = world.model(model_id).reason or ""
+    assert world.model(model_id).status == "refused"
+    assert "delta_cap 1 is vacuous: weights that forgot none of 2 people would lie within it as well" in reason
+    assert "Set delta_cap to 0.1" in reason, "the power of ten that would do"
+    other = world.live("convex", "newton", name="other", **{**ASKED, "delta_cap": 0.1})
+    assert world.lineage(other).basis == "calibrated"
+
+
+def found(method: float, nothing: float) -> Found:
+    design = Design((1, 2), alpha=0.2, orders=4)
+    return Found(Calibrated(design, method), Calibrated(design, nothing))
+
+
+@pytest.mark.parametrize(
+    ("method", "nothing", "cap", "words"),
+    [
+        (0.02, 0.5, 0.01, "above delta_cap 0.01. Set delta_cap to 0.1"),
+        (0.02, 0.5, 0.5, "delta_cap 0.5 is vacuous"),
+        (0.02, 0.5, 3.0, "Set delta_cap to 0.1"),
+        (0.02, 0.05, 0.06, "Lower it"),
+        (0.5, 0.5, 0.9, "no smaller than that of doing nothing. Choose another method"),
+    ],
+)
+def test_a_cap_must_lie_between_the_methods_bound_and_that_of_doing_nothing(
+    method: float, nothing: float, cap: float, words: str
+) -> None:
+    with pytest.raises(Refused) as refused:
+        require_useful_cap(found(method, nothing), cap)
+    assert words in str(refused.value)
+    assert f"{method:g} " not in str(refused.value), "what was measured is not told"
+    require_useful_cap(found(0.02, 0.5), 0.1)
 
 
 def test_a_release_beyond_the_largest_measured_size_is_held_and_costs_nothing(world: World) -> None:
@@ -143,7 +188,7 @@ def test_an_order_measured_by_another_process_equals_the_pure_function(world: Wo
         order = course.design.order(course.examples.holders, number)
         again = errors_along(
             course.bench.problem, course.bench.method, course.state, course.examples, order, sizes=(1, 2)
-        )
+        ).errors
         assert [float(error) for error in note["errors"]] == list(again)
         assert note["order"].startswith(f"{course.lineage_id}/{number}/")
 

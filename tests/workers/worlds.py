@@ -115,6 +115,11 @@ class World:
         with self.database.read() as session:
             return session.get_one(Model, model_id)
 
+    def model_named(self, name: str) -> str:
+        """The model's id."""
+        with self.database.read() as session:
+            return session.scalars(select(Model.id).where(Model.name == name)).one()
+
     def lineage(self, model_id: str) -> Lineage:
         with self.database.read() as session:
             return session.get_one(Lineage, session.get_one(Model, model_id).lineage_id)
