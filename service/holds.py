@@ -7,18 +7,20 @@ publication.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
+from service import tombstones
 from service.db import now
 from service.identity import Pepper, new_id, sample_digest, subject_digest
 from service.intake import LARGE
 from service.ledger import record
 from service.progress import settle
-from service.records import DeletionRequest, Forgotten, Hold, Membership, Model, Task, Version
+from service.records import AuditEntry, DeletionRequest, Forgotten, Hold, Membership, Model, Task, Version
 
 _SERVED = ("preparing", "live", "exhausted")
 
@@ -55,6 +57,8 @@ def place(
         created_at=now(session),
     )
     releases, kept = _releases(session, rows, hold)
+    if not kept:
+        releases = sorted({*releases, *_earlier(session, rows, hold)}, key=lambda each: (each.model, each.version))
     if releases and not kept:
         raise AlreadyForgotten(releases)
     session.add(hold)
@@ -130,6 +134,26 @@ def _releases(session: Session, models: Iterable[Model], hold: Hold) -> tuple[li
             if number is not None:
                 releases.add((model.name, number))
     return [Released(*each) for each in sorted(releases)], kept
+
+
+def _earlier(session: Session, models: Iterable[Model], hold: Hold) -> list[Released]:
+    """Where a lineage that ended had forgotten it: told by the requests, and of a sample by the audit log too."""
+    named = [hold.sample_digest] if hold.sample_digest is not None else []
+    found = {
+        Released(each.model, each.version)
+        for each in tombstones.carried_out(session, hold.tenant_id, hold.subject_digest, named)
+    }
+    names = {model.id: model.name for model in models}
+    for digest in named:
+        entries = select(AuditEntry.model_id, AuditEntry.body).where(
+            AuditEntry.tenant_id == hold.tenant_id,
+            AuditEntry.kind == "version.published",
+            AuditEntry.body.contains(f'"{digest}"', autoescape=True),
+        )
+        for model_id, body in session.execute(entries):
+            if model_id in names:
+                found.add(Released(names[model_id], int(json.loads(body)["number"])))
+    return list(found)
 
 
 def _names(hold: Hold) -> ColumnElement[bool]:

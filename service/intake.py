@@ -91,6 +91,8 @@ def accept(session: Session, pepper: Pepper, tenant_id: str, order: Order, windo
     places = [(model.id, model.name) for model in touched]
     at = recorded_at(session)
     drawn = draft(pepper, tenant_id, order, named, at=at, touched=places, windows=windows, large=large)
+    if not touched and tombstones.carried_out(session, tenant_id, named.subject, named.samples):
+        drawn.row["reason"] = "already_forgotten"
     session.execute(insert(DeletionRequest), drawn.row)
     crash_point("api-after-request")
     session.execute(insert(Tombstone), drawn.tombstones)

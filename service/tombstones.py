@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, and_, exists, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
-from service.records import DeletionRequest, Forgotten, Membership, Tombstone
+from service.records import DeletionRequest, Forgotten, Membership, Model, Task, Tombstone, Version
 
 _CHUNK = 500  # SQLite allows 32,766 variables in a statement; PostgreSQL plans short lists better
 
@@ -22,6 +23,37 @@ def matches(session: Session, lineage_id: int, subject_digest: str | None, sampl
     if subject_digest is not None:
         return _any(session, and_(here, Membership.subject_digest == subject_digest))
     return any(_any(session, and_(here, Membership.sample_digest.in_(part))) for part in _chunks(sample_digests))
+
+
+class CarriedOut(NamedTuple):
+    """Where a request was carried out: the version that lacks whom it names."""
+
+    request: str
+    model: str
+    version: int
+
+
+def carried_out(
+    session: Session, tenant_id: str, subject_digest: str | None, sample_digests: Sequence[str] = ()
+) -> list[CarriedOut]:
+    """Which requests in force had this subject, or one of these samples, forgotten, and in which versions.
+
+    A lineage that ended keeps no memberships; requests and versions tell it all the same.
+    """
+    query = (
+        select(Tombstone.request_id, Model.name, Version.number)
+        .join(Task, Task.request_id == Tombstone.request_id)
+        .join(Model, Model.id == Task.model_id)
+        .join(Version, Version.id == Task.version_id)
+        .where(Tombstone.tenant_id == tenant_id, Tombstone.lifted_at.is_(None), Task.samples > 0)
+        .distinct()
+    )
+    if subject_digest is not None:
+        conditions = [Tombstone.subject_digest == subject_digest]
+    else:
+        conditions = [Tombstone.sample_digest.in_(part) for part in _chunks(sample_digests)]
+    found = {CarriedOut(*row) for condition in conditions for row in session.execute(query.where(condition))}
+    return sorted(found, key=lambda each: (each.model, each.version, each.request))
 
 
 def exceeds(session: Session, lineage_id: int, subject_digest: str, count: int) -> bool:

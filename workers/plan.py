@@ -115,7 +115,7 @@ def forgotten(session: Session, lineage_id: int) -> frozenset[int]:
 
 
 def why_empty(session: Session, job: Job, task: Claimed) -> str:
-    """``already_forgotten`` where the lineage knew the request's samples, ``no_match`` where it never did."""
+    """``already_forgotten`` where the model ever knew the request's samples, ``no_match`` where it never did."""
     request = session.get_one(DeletionRequest, task.request_id)
     samples = session.scalars(
         select(Tombstone.sample_digest).where(
@@ -123,7 +123,10 @@ def why_empty(session: Session, job: Job, task: Claimed) -> str:
         )
     ).all()
     named = [sample for sample in samples if sample is not None]
-    known = tombstones.matches(session, job.lineage_id, request.subject_digest, named)
+    known = tombstones.matches(session, job.lineage_id, request.subject_digest, named) or any(
+        each.model == job.model_name
+        for each in tombstones.carried_out(session, job.tenant_id, request.subject_digest, named)
+    )
     return "already_forgotten" if known else "no_match"
 
 

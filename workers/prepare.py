@@ -6,6 +6,7 @@ them too: a refused model has nothing but its reason.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -57,10 +58,13 @@ from workers.publish import (
     publish_first,
 )
 from workers.resumed import Unprepared
+from workers.roster import kept_out
 from workers.shown import Shown
 from workers.stopwatch import Stopwatch
 from workers.terms import freeze_basis, how_chosen, register, report_of, terms_of
 from workers.workshop import Workshop
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -185,7 +189,7 @@ def finish(workshop: Workshop, job: Preparation, watch: Stopwatch, begun: Begun)
     with watch.phase("bound"):
         terms, found = establish(bench, replace(terms, design=begun.design), begun.examples, made, job.policy)
     freeze_basis(workshop, job, terms)
-    report |= found | how_chosen(workshop, job)
+    report |= found | how_chosen(workshop, job) | kept_out(begun.left_out)
     bare = State(made.weights, made.tensors, made.facts)
     if terms.design is not None:
         calibrate.open_orders(workshop, job, bare, terms.design, {"report": report, "left_out": begun.left_out})
@@ -256,7 +260,8 @@ def bring_into_service(workshop: Workshop, job: Preparation, ready: Ready, watch
         try:
             patiently(partial(ending.publish, workshop, draft, ready.registered, departure))
             return
-        except (TombstoneAppeared, HoldAppeared):
+        except (TombstoneAppeared, HoldAppeared) as error:
+            log.warning("%s", error)
             _throw_away(workshop, draft)
         except Unusable:
             _throw_away(workshop, draft)

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
-from service import ledger
+from service import ledger, tombstones
 from service.crash import crash_point
 from service.db import Database, now
 from service.records import (
@@ -47,6 +47,10 @@ class HoldAppeared(RuntimeError):
 
 class TombstoneAppeared(RuntimeError):
     """Somebody asked to be forgotten while a lineage's first version was drafted. Nothing was written."""
+
+
+class Lacking(RuntimeError):
+    """A release was to end requests whose samples it does not lack. Nothing was written."""
 
 
 class Unusable(RuntimeError):
@@ -91,7 +95,7 @@ class Registered:
 
 
 def publish(workshop: Workshop, job: Deletions, draft: Draft, outcomes: Mapping[Claimed, Outcome]) -> None:
-    """Publish a release. Raises Stale, HoldAppeared, Overspent; then nothing was written."""
+    """Publish a release. Raises Stale, HoldAppeared, Overspent, Lacking; then nothing was written."""
     crash_point("worker-before-publish")
     with workshop.database.write(crash="publish-inside-commit") as session:
         model = fence(session, job.lease)
@@ -99,6 +103,7 @@ def publish(workshop: Workshop, job: Deletions, draft: Draft, outcomes: Mapping[
         require_no_hold(session, job, draft.target)
         parent = session.get_one(Version, model.head_id)
         make_version(session, job, draft, parent, sample_digests(session, job.lineage_id, draft.target.positions))
+        _require_gone(session, job, outcomes)
         finish(session, job, Published(draft.version_id, draft.method), outcomes)
         queue_newcomers(session, job, model, parent.published_at - HOUR)
         note_exhaustion(session, model)
@@ -129,7 +134,7 @@ def publish_first(workshop: Workshop, job: Preparation, draft: Draft, registered
         found = asked(session, job)
         missing = found.going.difference(draft.target.positions)
         if missing:
-            raise TombstoneAppeared(f"{len(missing)} more samples must be forgotten first")
+            raise TombstoneAppeared(still_there(found.named, missing))
         lineage = session.get_one(Lineage, job.lineage_id)
         lineage.status, lineage.progress, lineage.phase = "live", 1.0, None
         lineage.report = dict(registered.report)
@@ -142,6 +147,22 @@ def publish_first(workshop: Workshop, job: Preparation, draft: Draft, registered
         entry = workshop.journal.write(session, job, draft.charge, draft.version_id)
     crash_point("worker-after-commit")
     workshop.journal.confirm(entry)
+
+
+def still_there(named: Mapping[str, frozenset[int]], missing: frozenset[int]) -> str:
+    """Why a version must not be published: which requests name something that it does not lack."""
+    counts = {request: len(positions & missing) for request, positions in sorted(named.items())}
+    told = [f"request {request} names {count} samples" for request, count in counts.items() if count]
+    return f"not published: {', '.join(told[:5])}{', ...' if len(told) > 5 else ''} that this version still holds"
+
+
+def _require_gone(session: Session, job: Deletions, outcomes: Mapping[Claimed, Outcome]) -> None:
+    """Whatever ends with a version must be gone from it. Raises Lacking, which names the requests."""
+    ending = [task.request_id for task, outcome in outcomes.items() if outcome.status == "completed"]
+    left = tombstones.positions(session, job.tenant_id, job.model_name, job.lineage_id, ending)
+    if left:
+        named = {request: frozenset(positions) for request, positions in left.items()}
+        raise Lacking(still_there(named, frozenset().union(*named.values())))
 
 
 def _require_head(model: Model, head_id: str | None) -> None:

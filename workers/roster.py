@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -49,12 +50,26 @@ def admit(
     gone = {entry.index for entry in out}
     kept = [entry for entry in everyone if entry.index not in gone]
     if not kept:
-        raise Refused("Everyone in the recipe asked to be forgotten.", "Register the model with other data.")
+        told = ", ".join(sorted({stone.request_id for stone in stones})[:3])
+        what = f"Everyone in the recipe asked to be forgotten (request {told}, ...)."
+        raise Refused(what, "Register the model with other data.")
     counts = Counter(name for entry in out for name in (*entry.subjects, entry.sample))
     left_out: Counter[str] = Counter()
     for stone in stones:
         left_out[stone.request_id] += counts[stone.subject_digest or stone.sample_digest or ""]
     return kept, {request: count for request, count in left_out.items() if count}
+
+
+def kept_out(left_out: Mapping[str, int]) -> dict[str, Any]:
+    """For the report: which requests keep samples of the recipe out, and how they could come back."""
+    if not left_out:
+        return {}
+    requests = [{"request": request, "samples": count} for request, count in sorted(left_out.items())]
+    why = (
+        "The recipe still names people who were forgotten, or asked to be. Their samples were refused: nothing was "
+        "trained on them. `expunge tombstones lift REQUEST` admits them to lineages that begin afterwards."
+    )
+    return {"kept_out": {"requests": requests, "why": why}}
 
 
 def _named(entry: manifest.Entry, names: Set[str]) -> bool:

@@ -35,6 +35,7 @@ from workers.publish import (
     make_version,
     require_no_hold,
     sample_digests,
+    still_there,
 )
 from workers.workshop import Workshop
 
@@ -155,7 +156,7 @@ def _outcomes(session: Session, job: Retraining, current: Shift) -> tuple[dict[C
         newcomers.discard(request_id)
         positions = named.get(request_id, frozenset())
         if status == "completed" and not positions <= target | current.asked.protected:
-            raise TombstoneAppeared("somebody who was forgotten in the old lineage is still in the candidate")
+            raise TombstoneAppeared(still_there(named, positions - target))
         if status not in OPEN:
             continue
         task = Claimed(task_id, request_id)

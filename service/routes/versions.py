@@ -9,7 +9,7 @@ from typing import Annotated, Any, BinaryIO
 from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
 from service.auth import Caller, Scope
@@ -26,10 +26,13 @@ from service.storage import Damaged, Store
 
 router = APIRouter(tags=["versions"])
 Reader = Annotated[Caller, Depends(holding(Scope.MODELS_READ))]
+Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
 Downloader = Annotated[Caller, Depends(holding(Scope.CHECKPOINTS_READ))]
 Number = Annotated[str, Path(pattern=r"^(head|[1-9][0-9]{0,17})$", description="a version's number, or head")]
 _PATH = "/v1/models/{name}/versions"
 _BLOCK = 1 << 18
+_NAMED = 5
+"""requests that a refusal names"""
 _FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "binary", "maxLength": LARGEST}}}
 _ABOUT = ("ETag", "Accept-Ranges", "Cache-Control", "Repr-Digest")
 _ANSWERS: dict[int | str, dict[str, Any]] = {
@@ -103,6 +106,24 @@ def show(
         return shown(_views(session, model, [row])[0], response, if_none_match)
 
 
+@router.post(
+    _PATH + "/{number}/restore",
+    response_model=VersionView,
+    responses=problems(404, 409),
+    summary="Ask for an earlier version to be served again: refused, with the reason",
+)
+def restore(name: ModelName, number: Number, service: Running, caller: Admin) -> VersionView:
+    """The head only moves forward. The head itself is served already: that alone is answered with 200."""
+    with service.database.read() as session:
+        model = find_model(session, caller.tenant_id, name)
+        row = session.execute(_one(model, number)).one_or_none()
+        if row is None:
+            raise not_found("version")
+        if row[0].status != "head":
+            raise Problem(409, "rollback_refused", _why_never(session, row[0]))
+        return _views(session, model, [row])[0]
+
+
 @router.head(
     _PATH + "/{number}/checkpoint",
     name="checkpoint_head",
@@ -120,11 +141,11 @@ def checkpoint(*, name: ModelName, number: Number, request: Request, service: Ru
     with service.database.read() as session:
         model = find_model(session, caller.tenant_id, name)
         row = session.execute(_one(model, number)).one_or_none()
-    if row is None:
-        raise not_found("version")
-    version: Version = row[0]
-    if version.status != "head":
-        raise Problem(410, "version_superseded", "A later version has replaced this one; download the head instead.")
+        if row is None:
+            raise not_found("version")
+        version: Version = row[0]
+        if version.status != "head":
+            raise Problem(410, "version_superseded", f"{_why_never(session, version)} Download the head instead.")
     part = choose(request.headers, f'"{version.checkpoint}"', version.size)
     headers = _headers(version, part)
     if part.status == 416:
@@ -133,6 +154,22 @@ def checkpoint(*, name: ModelName, number: Number, request: Request, service: Ru
         return Response(status_code=part.status, headers=headers, media_type="application/octet-stream")
     file = _open(Store(service.settings.store), version.checkpoint)
     return StreamingResponse(_blocks(file, part), part.status, headers, "application/octet-stream")
+
+
+def _why_never(session: Session, version: Version) -> str:
+    """Why an earlier version is never served again: which requests it does not lack."""
+    later = (
+        select(Task.request_id, Version.number)
+        .join(Version, Version.id == Task.version_id)
+        .where(Version.model_id == version.model_id, Version.number > version.number, Task.samples > 0)
+    )
+    count = session.scalar(select(func.count()).select_from(later.subquery())) or 0
+    if not count:
+        return f"Version {version.number} was replaced by a later one, and the head only moves forward."
+    shown = session.execute(later.order_by(Version.number, Task.request_id).limit(_NAMED)).all()
+    told = ", ".join(f"request {request} (forgotten in version {number})" for request, number in shown)
+    more = f" and {count - len(shown)} more" if count > len(shown) else ""
+    return f"Version {version.number} still holds whom these requests had forgotten: {told}{more}."
 
 
 def _open(store: Store, digest: str) -> BinaryIO:

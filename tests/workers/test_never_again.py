@@ -1,0 +1,159 @@
+"""Nobody comes back unasked: rolling back, publishing, registering anew, and what an ended lineage still tells."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from fastapi.testclient import TestClient
+
+from service import holds, readmission
+from service.app import create_app
+from service.auth import Scope, create_key
+from service.holds import AlreadyForgotten, Released
+from service.records import DeletionRequest, Recollection
+from tests.workers.test_retrain import ONE_RELEASE, exhausted, lineages
+from tests.workers.test_switch import before
+from tests.workers.worlds import TENANT, World
+from workers import unlearn
+from workers.plan import Plan, Target
+from workers.prepare import prepare
+from workers.publish import Lacking
+from workers.unlearn import release
+
+
+@pytest.fixture
+def api(world: World) -> Iterator[TestClient]:
+    with world.database.write() as session:
+        key = create_key(session, world.workshop.pepper, label="test", scopes=list(Scope), tenant_id=TENANT)
+    with TestClient(create_app(world.settings), headers={"Authorization": f"Bearer {key.secret}"}) as client:
+        yield client
+
+
+def forget(world: World, model_id: str, person: str) -> str:
+    request = world.delete(person)
+    world.work(model_id)
+    return request
+
+
+def place(world: World, subject: str | None = None, sample: str | None = None) -> None:
+    with world.database.write() as session:
+        pepper = world.workshop.pepper
+        holds.place(session, pepper, TENANT, subject_id=subject, sample_id=sample, reason="court")
+
+
+def test_rolling_back_is_refused_with_the_requests_that_the_old_version_does_not_lack(
+    world: World, api: TestClient
+) -> None:
+    model_id = world.live(require="proved")
+    first, second = forget(world, model_id, "p1"), forget(world, model_id, "p2")
+    path = "/v1/models/m/versions"
+    for number, there, gone in ((1, [first, second], []), (2, [second], [first])):
+        refused = api.post(f"{path}/{number}/restore")
+        assert (refused.status_code, refused.json()["code"]) == (409, "rollback_refused")
+        download = api.get(f"{path}/{number}/checkpoint")
+        assert download.status_code == 410
+        for answer in (refused, download):
+            detail = answer.json()["detail"]
+            assert all(f"request {request} (forgotten in version" in detail for request in there)
+            assert not any(request in detail for request in gone)
+    assert api.post(f"{path}/3/restore").json()["number"] == 3, "the head is served already"
+    assert api.post(f"{path}/9/restore").status_code == 404
+    assert world.head(model_id).number == 3
+
+
+def test_publishing_a_version_that_still_holds_whom_a_request_names_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planner that overlooks a person: the transaction sees it, and nothing is written."""
+    model_id = world.live(require="proved")
+    one, other = world.delete("p1"), world.delete("p2")
+    job = world.claim(model_id)
+    plan = unlearn.plan
+
+    def careless(*values: object, **named: object) -> Plan:
+        whole = plan(*values, **named)  # type: ignore[arg-type]
+        kept = next(positions for task, positions in whole.forget.items() if task.request_id == one)
+        digest = world.request(one).subject_digest or ""
+        return replace(whole, target=Target(tuple(sorted(kept)), (digest,), 1))
+
+    before_it = world.footprint()
+    monkeypatch.setattr(unlearn, "plan", careless)
+    with pytest.raises(Lacking, match=f"request {other} names 3 samples that this version still holds"):
+        release(world.errand(job))  # type: ignore[arg-type]
+    assert world.footprint() == before_it and world.head(model_id).number == 1
+
+
+def test_a_tombstone_that_appears_while_version_one_is_drafted_is_named(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[str] = []
+    model_id = world.register(recipe="convex", require="proved")
+    job = world.claim(model_id)
+    with caplog.at_level(logging.WARNING):
+        prepare(world.workshop, job, before("store", world, lambda: asked.append(world.delete("p3"))))  # type: ignore[arg-type]
+    assert f"request {asked[0]} names 3 samples" in caplog.text and "p3" not in caplog.text
+    assert world.request(asked[0]).status == "completed" and world.model(model_id).status == "live"
+
+
+def test_registering_a_recipe_that_still_names_them_says_which_requests_keep_them_out(world: World) -> None:
+    first = world.live(require="proved")
+    requests = [forget(world, first, person) for person in ("p1", "p2")]
+    again = world.live(require="proved", name="again")
+    told = (world.lineage(again).report or {})["kept_out"]
+    assert told["requests"] == [{"request": request, "samples": 3} for request in sorted(requests)]
+    assert "refused" in told["why"] and "tombstones lift" in told["why"]
+    assert len({row.holder for row in world.rows_of(Recollection) if row.lineage_id == world.lineage(again).id}) == 10
+    assert "kept_out" not in (world.lineage(first).report or {})
+
+
+def test_a_recipe_of_nobody_but_them_is_refused_with_their_requests(world: World) -> None:
+    first = world.live(require="proved")
+    requests = [world.delete(f"p{index}") for index in range(12)]
+    again = world.register(recipe="convex", require="proved", name="again")
+    world.work(again)
+    model = world.model(again)
+    assert model.status == "refused" and sorted(requests)[0] in (model.reason or "")
+    assert world.head(first).number == 1
+
+
+def test_after_a_switch_an_old_deletion_is_still_known(world: World) -> None:
+    """Its memberships went with the old lineage; a user who asks again, or for a hold, is told what happened."""
+    model_id = exhausted(world)
+    first = next(row for row in world.rows_of(DeletionRequest) if row.created_at == min_created(world))
+    world.work(model_id)
+    assert len(lineages(world, model_id)) == 2 and world.model(model_id).status == "live"
+    repeated = world.delete("p0")
+    assert (world.request(repeated).status, world.request(repeated).reason) == ("completed", "already_forgotten")
+    stranger = world.delete("nobody")
+    assert world.request(stranger).reason == "no_match"
+    number = next(v.number for v in world.versions(model_id) if v.id == world.task(first.id).version_id)
+    for named in ({"subject": "p0"}, {"sample": "s0"}):
+        with pytest.raises(AlreadyForgotten) as refused:
+            place(world, **named)
+        assert Released("m", number) in refused.value.releases
+    place(world, subject="p11")
+    place(world, sample="s35")
+
+
+def min_created(world: World) -> int:
+    return min(row.created_at for row in world.rows_of(DeletionRequest))
+
+
+def test_a_person_deleted_by_mistake_comes_back_with_the_next_retrain_and_not_before(world: World) -> None:
+    model_id = world.live(require="proved", **ONE_RELEASE)
+    mistake = forget(world, model_id, "p0")
+    with world.database.write() as session:
+        readmission.lift(session, session.get_one(DeletionRequest, mistake), "deleted by mistake")
+    index = 1
+    while world.model(model_id).status == "live":
+        forget(world, model_id, f"p{index}")
+        index += 1
+    assert (world.lineage(model_id).manifest or {})["samples"] == 36
+    world.work(model_id)
+    assert world.model(model_id).status == "live"
+    assert (world.lineage(model_id).manifest or {})["samples"] == 36 - 3 * (index - 1)
+    again = forget(world, model_id, "p0")
+    assert (world.request(again).status, world.task(again).samples) == ("completed", 3)
