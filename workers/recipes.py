@@ -86,9 +86,11 @@ def _run(path: Path, digest: str) -> ModuleType:
 
 @contextmanager
 def _plainly(path: Path) -> Iterator[None]:
-    """Whatever the recipe's code raises becomes Refused."""
+    """Whatever the recipe's code raises becomes Refused. Want of memory is the machine's, and may pass."""
     try:
         yield
+    except MemoryError:
+        raise
     except (RecipeError, Refused) as error:
         raise Refused(error.what, error.hint) from None
     except Exception as error:

@@ -1,0 +1,222 @@
+"""Two walks through a whole life: one request through every state, and the worst day."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import select
+from standardwebhooks import Webhook
+
+from service import backups, certificates, intake
+from service.app import create_app
+from service.auth import Scope, create_key
+from service.identity import new_id, sample_digest
+from service.records import AuditEntry, BudgetEntry, DeletionRequest, Forgotten, Lease, Membership, Task
+from service.verify import verify
+from service.webhooks import News, add_endpoint
+from tests.workers import meanwhile
+from tests.workers.test_courier import Receiver, receiver
+from tests.workers.test_restore import Snapshot, export, signer, snapshot
+from tests.workers.test_retrain import ONE_RELEASE
+from tests.workers.worlds import TENANT, World
+from workers.courier import Courier
+from workers.keeper import LEASE, open_keeper
+from workers.lease import retrain_lease
+from workers.outbound import Outbound
+from workers.restore import restore
+from workers.unlearn import release
+
+__all__ = ["receiver", "snapshot"]
+PATH = "/v1/deletion-requests"
+
+
+@contextmanager
+def http(world: World) -> Iterator[TestClient]:
+    with world.database.write() as session:
+        key = create_key(session, world.workshop.pepper, label="test", scopes=list(Scope), tenant_id=TENANT)
+    with TestClient(create_app(world.settings), headers={"Authorization": f"Bearer {key.secret}"}) as client:
+        yield client
+
+
+def ask(api: TestClient, person: str) -> str:
+    order = {"subject_id": person, "regulation": "gdpr"}
+    answer = api.post(PATH, json=order, headers={"Idempotency-Key": new_id()})
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["id"])
+
+
+def stands(api: TestClient, request: str) -> tuple[str, str | None]:
+    shown = api.get(f"{PATH}/{request}").json()
+    return shown["status"], shown["models"][0]["reason"] if shown["models"] else shown["reason"]
+
+
+def run_out_of_memory() -> None:
+    raise MemoryError("cannot allocate the record of p1")
+
+
+def kept(world: World) -> None:
+    """What the keeper does within a second or two."""
+    keeper = open_keeper(world.settings)
+    for _ in range(2):
+        keeper.tick(1)
+    world.change(Lease, LEASE, expires_at=0)  # the next one must not wait for this one's lease
+    keeper.database.close()
+    keeper.keys.close()
+
+
+def test_one_request_through_every_state_and_each_step_is_on_record(world: World, receiver: Receiver) -> None:
+    """``rejected`` is not among them: what is refused at the edge becomes no request."""
+    model_id = world.live(require="proved")
+    with world.database.write() as session:
+        _, secret = add_endpoint(session, world.workshop.pepper, TENANT, receiver.url, list(News))
+    with http(world) as api:
+        request = ask(api, "p1")
+        assert stands(api, request) == ("queued", None)
+        assert api.post(f"{PATH}/{request}/extend").status_code == 200
+        job = world.claim(model_id)
+        assert stands(api, request)[0] == "running"
+        hold = api.post("/v1/holds", json={"subject_id": "p1", "reason": "court"}).json()["id"]
+        release(world.errand(job))  # type: ignore[arg-type]
+        assert stands(api, request) == ("held", "legal_hold")
+        assert api.delete(f"/v1/holds/{hold}").status_code == 200
+        assert stands(api, request) == ("queued", None)
+        meanwhile.HAPPENINGS.append(run_out_of_memory)
+        world.work(model_id)
+        assert stands(api, request) == ("queued", "failed:MemoryError")
+        world.expire_lease(model_id)
+        world.work(model_id)
+        assert stands(api, request) == ("completed", None)
+        with world.database.write() as session:
+            order = intake.Order(subject_id="p2")
+            other = intake.accept(session, world.workshop.pepper, TENANT, order, intake.Windows(3600)).request.id
+        assert api.delete(f"{PATH}/{other}").json()["status"] == "cancelled"
+        kept(world)
+
+        own = ["accepted", "extended", "held", "queued", "completed"]
+        entries = [json.loads(row.body) for row in sorted(world.rows_of(AuditEntry), key=lambda row: row.id)]
+        told = [each["kind"] for each in entries if each["request"] == request]
+        assert told == [f"request.{step}" for step in own]
+        kinds = [each["kind"] for each in entries]
+        assert kinds.count("release.claimed") == 3, "running: one entry for everybody in the claim"
+        assert all(request in each["requests"] for each in entries if each["kind"] == "release.claimed")
+        assert {"attempt.failed", "hold.placed", "hold.released", "version.published", "keys.destroyed"} <= set(kinds)
+        assert [each["kind"] for each in entries if each["request"] == other] == [
+            "request.accepted",
+            "request.cancelled",
+        ]
+
+        events = api.get("/v1/events", params={"seconds": 0}, headers={"Last-Event-ID": "-1"}).text
+        if not events:
+            events = api.get("/v1/events", params={"seconds": 0}, headers={"Last-Event-ID": "0"}).text
+        assert all(f"event: request.{step}" in events for step in own[1:])
+        assert "event: version.published" in events and "event: request.cancelled" in events
+
+        courier = Courier(world.database, world.workshop.pepper, Outbound(loopback=True), 0.05)
+        while courier.round():
+            pass
+        news = [Webhook(secret).verify(body.decode(), headers) for _, headers, body in receiver.seen]
+        assert sorted(each["type"] for each in news) == sorted(
+            ["deletion_request.held", "model_version.published", "deletion_request.completed"]
+        )
+
+        envelope = api.get(f"{PATH}/{request}/certificate").json()
+        predicate = certificates.verify(envelope, signer(world).verifier)["predicate"]
+        assert [each["kind"] for each in predicate["audit"]["entries"] if each["body"]] == told
+        assert "version.published" in {each["kind"] for each in predicate["audit"]["entries"]}
+        assert predicate["first_due_at"] < predicate["due_at"] and predicate["extended_at"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_worst_day(world: World, snapshot: Snapshot) -> None:
+    """A consumer serves an old version; somebody was deleted by mistake; a hold comes mid-run; the budget ends with a
+    queue; the database is put back from an old backup; the worker runs out of memory. Nobody is lost, nobody returns
+    unasked, nothing is spent twice."""
+    model_id = world.live(require="proved", complete_when="served", **ONE_RELEASE)
+    with http(world) as api:
+        assert api.put("/v1/models/m/consumers/web", json={"version": 1}).status_code == 200
+        mistake = ask(api, "p0")
+        world.work(model_id)
+        assert stands(api, mistake) == ("running", "awaiting_consumers"), "the consumer serves an old version"
+    old = snapshot(world)
+
+    with http(world) as api:
+        assert api.put("/v1/models/m/consumers/web", json={"version": 2}).status_code == 200
+        kept(world)
+        assert stands(api, mistake)[0] == "completed"
+        lift = api.post(f"{PATH}/{mistake}/lift", json={"reason": "deleted by mistake"})
+        assert lift.status_code == 200, lift.text
+        held, gone = ask(api, "p1"), ask(api, "p2")
+        job = world.claim(model_id)
+        hold = api.post("/v1/holds", json={"subject_id": "p1", "reason": "court"}).json()["id"]
+        release(world.errand(job))  # type: ignore[arg-type]
+        assert stands(api, held) == ("held", "legal_hold") and world.head(model_id).number == 3
+        assert world.model(model_id).status == "exhausted"
+        queue = [ask(api, "p3"), ask(api, "p4")]
+        assert {stands(api, each)[0] for each in queue} == {"queued"}
+        head, lines = export(world)
+        spent, forgotten = world.lineage(model_id).spent, positions(world)
+
+    report = restore(old.workshop, signer(old), [(head, lines)])
+    assert (report.versions, report.requests) == (["m/3"], [gone])
+    assert (sorted(report.requests_lost), report.holds_lost) == (sorted([held, *queue]), [hold])
+    assert (old.lineage(model_id).spent, positions(old)) == (spent, forgotten)
+
+    with http(old) as api:
+        refused = api.post(PATH, json={"subject_id": "p3"}, headers={"Idempotency-Key": new_id()})
+        assert (refused.status_code, refused.json()["code"]) == (503, "read_only")
+        with old.database.write() as session:
+            assert backups.confirm(session, TENANT) is not None
+        hold = api.post("/v1/holds", json={"subject_id": "p1", "reason": "court"}).json()["id"]
+        again = {person: ask(api, person) for person in ("p1", "p3", "p4")}
+        assert api.put("/v1/models/m/consumers/web", json={"version": 3}).status_code == 200
+        kept(old)
+        assert {stands(api, each)[0] for each in (mistake, gone)} == {"completed"}
+
+        meanwhile.HAPPENINGS.append(run_out_of_memory)
+        old.work(model_id)
+        assert "attempt.failed" in old.kinds() and old.head(model_id).number == 3
+        assert {stands(api, each)[0] for each in again.values()} == {"queued"}
+        retrained(old, model_id)
+        assert (old.head(model_id).number, old.lineage(model_id).spent) == (4, 0)
+        assert stands(api, again["p1"]) == ("held", "legal_hold")
+        everyone = members(old, old.lineage(model_id).id)
+        assert everyone == {f"p{index}" for index in range(12)} - {"p2", "p3", "p4"}, "p0 is back, p1 is kept"
+
+        assert api.delete(f"/v1/holds/{hold}").status_code == 200
+        old.expire_lease(model_id)
+        old.work(model_id)
+        assert api.put("/v1/models/m/consumers/web", json={"version": 5}).status_code == 200
+        kept(old)
+        assert {stands(api, each)[0] for each in (mistake, gone, *again.values())} == {"completed"}
+        assert api.get(f"{PATH}/{again['p1']}").json()["models"][0]["samples"] == 3
+    assert [version.number for version in old.versions(model_id)] == [1, 2, 3, 4, 5]
+    newest, entries = export(old)
+    assert verify(entries, newest, signer(old).verifier, [head]).size > len(lines), "no signed head is contradicted"
+    ledger = sum(row.charge for row in old.rows_of(BudgetEntry))
+    assert ledger == spent + old.lineage(model_id).spent
+    assert {row.status for row in old.rows_of(Task)} == {"completed"}
+    assert {row.status for row in old.rows_of(DeletionRequest)} == {"completed"}
+
+
+def retrained(world: World, model_id: str) -> None:
+    """The next nudges, as the sweep gives them: a failed attempt pauses the retrain's lease for two seconds."""
+
+    world.change(Lease, retrain_lease(model_id), expires_at=0)
+    world.expire_lease(model_id)
+    world.work(model_id)
+
+
+def positions(world: World) -> list[tuple[int, int, str]]:
+    return sorted((row.lineage_id, row.position, row.version_id) for row in world.rows_of(Forgotten))
+
+
+def members(world: World, lineage_id: int) -> set[str]:
+    """Whose samples a lineage was trained on."""
+    with world.database.read() as session:
+        here = set(session.scalars(select(Membership.sample_digest).where(Membership.lineage_id == lineage_id)))
+    pepper = world.workshop.pepper
+    return {f"p{index}" for index in range(12) if sample_digest(pepper, f"s{3 * index}") in here}
