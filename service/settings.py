@@ -78,6 +78,8 @@ class Settings(BaseSettings):
 
 
 SECRETS = ("sealing_key_file", "pepper_file", "signing_key_file")
+LEAST_DIFFERENT_BYTES = 20
+"""of the 32 of a secret: random ones have fewer once in 10^9"""
 API_SECRETS = ("pepper_file", "signing_key_file")
 """what the API process may hold: it can open neither states nor vectors"""
 
@@ -88,17 +90,25 @@ def ensure_secrets(settings: Settings, names: Sequence[str] = SECRETS) -> None:
     ``names`` are the files that the calling process needs.
 
     Raises:
-        SettingsError: production, and a file is missing.
+        SettingsError: production, and a file is missing or holds a pattern; or a file is malformed.
     """
     for name in names:
         path: Path = getattr(settings, name)
         if path.exists():
+            _refuse_default(settings, name, path)
             continue
         if settings.mode == "production":
             raise SettingsError(
                 f"EXPUNGE_{name.upper()}: there is no file {path}. Write 64 random hex digits there, mode 0600."
             )
         _create_secret(path)
+
+
+def _refuse_default(settings: Settings, name: str, path: Path) -> None:
+    """A secret that somebody typed (zeros, a pattern, a phrase in hex) is as good as none: 32 random bytes differ."""
+    secret = read_secret(f"EXPUNGE_{name.upper()}", path)
+    if settings.mode == "production" and len(set(secret)) < LEAST_DIFFERENT_BYTES:
+        raise SettingsError(f"EXPUNGE_{name.upper()}: {path} holds a pattern. Write 64 random hex digits there.")
 
 
 def _create_secret(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 import traceback
 
@@ -27,6 +28,8 @@ from workers.unlearn import Errand, release
 from workers.workshop import Workshop
 
 PAUSE_SECONDS = 2.0
+ID = re.compile(r"[0-9a-f]{32}")
+"""of a model; a message comes from outside, and may hold anything that JSON can"""
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +44,9 @@ class Worker:
 
     def work(self, model_id: str) -> None:
         """Claim and do what waits for this model. Never raises: the row is the queue, and the sweep repairs."""
+        if not isinstance(model_id, str) or not ID.fullmatch(model_id):
+            log.warning("a message that names no model was dropped: who writes to the broker?")
+            return
         try:
             self._claim_and_do(model_id)
         except Stale as error:

@@ -81,13 +81,15 @@ def encode_state(state: State, evidence: Mapping[str, Json]) -> Iterator[bytes |
 
 
 def decode_state(data: bytes) -> State:
-    """The state of ``encode_state``. Raises Malformed for a format that this worker does not know."""
+    """The state of ``encode_state``. Raises Malformed for anything else, a format unknown to this worker too."""
     tensors, metadata = decode(data)
     if metadata.get("format") != FORMAT:
         raise Malformed(f"the state has format {metadata.get('format')!r}; this worker knows {FORMAT!r}")
-    weights = tensors.pop("weights")
+    weights, facts = tensors.pop("weights", None), _facts(metadata)
+    if weights is None or facts is None:
+        raise Malformed("the state lacks its weights or its facts")
     kept = {name.removeprefix("state."): tensor for name, tensor in tensors.items()}
-    return State(weights=weights, tensors=kept, facts=json.loads(metadata["facts"]))
+    return State(weights=weights, tensors=kept, facts=facts)
 
 
 def pack(vector: Tensor) -> bytes:
@@ -98,10 +100,22 @@ def pack(vector: Tensor) -> bytes:
 
 
 def unpack(data: bytes) -> Tensor:
-    """The tensor of ``pack``."""
-    kind, dimensions = struct.unpack_from("<BB", data)
-    shape = struct.unpack_from(f"<{dimensions}I", data, 2)
-    return torch.frombuffer(bytearray(data), dtype=_VECTOR_DTYPES[kind], offset=2 + 4 * dimensions).reshape(shape)
+    """The tensor of ``pack``. Raises Malformed."""
+    try:
+        kind, dimensions = struct.unpack_from("<BB", data)
+        shape = struct.unpack_from(f"<{dimensions}I", data, 2)
+        return torch.frombuffer(bytearray(data), dtype=_VECTOR_DTYPES[kind], offset=2 + 4 * dimensions).reshape(shape)
+    except (struct.error, IndexError, ValueError, RuntimeError) as error:
+        raise Malformed(f"not a packed vector: {type(error).__name__}") from None
+
+
+def _facts(metadata: Mapping[str, str]) -> dict[str, Json] | None:
+    """What the state says of itself. None: nothing that can be read."""
+    try:
+        facts = json.loads(metadata["facts"])
+    except (KeyError, ValueError, RecursionError):
+        return None
+    return facts if isinstance(facts, dict) else None
 
 
 def _header(parts: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
@@ -124,8 +138,10 @@ def _parse_header(data: bytes) -> dict[str, Any]:
         raise Malformed("not a safetensors file: it is cut short")
     try:
         header = json.loads(data[8 : 8 + length], object_pairs_hook=_without_duplicates)
-    except ValueError as error:
-        raise Malformed(f"not a safetensors file: {error}") from None
+    except Malformed:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"not a safetensors file: its header is no JSON ({type(error).__name__})") from None
     if not isinstance(header, dict):
         raise Malformed("not a safetensors file: its header is not an object")
     return header

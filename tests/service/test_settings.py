@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import secrets
 import stat
 from pathlib import Path
 
 import pytest
 
 from service.identity import Pepper, digest, new_id
-from service.settings import API_SECRETS, Settings, SettingsError, ensure_secrets, read_secret
+from service.settings import API_SECRETS, LEAST_DIFFERENT_BYTES, Settings, SettingsError, ensure_secrets, read_secret
 
 ROOT = Path(__file__).parents[2]
 SECRETS = ("sealing_key_file", "pepper_file", "signing_key_file")
@@ -35,10 +36,10 @@ def test_what_is_not_set_lies_in_the_home_by_absolute_path(tmp_path: Path, monke
 def test_development_makes_missing_secrets_once_and_for_the_owner_alone(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     ensure_secrets(settings)
-    secrets = {name: read_secret(name, getattr(settings, name)) for name in SECRETS}
-    assert len(set(secrets.values())) == 3
+    made = {name: read_secret(name, getattr(settings, name)) for name in SECRETS}
+    assert len(set(made.values())) == 3
     ensure_secrets(settings)
-    for name, secret in secrets.items():
+    for name, secret in made.items():
         path: Path = getattr(settings, name)
         assert read_secret(name, path) == secret
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -62,6 +63,22 @@ def test_a_malformed_secret_is_refused(tmp_path: Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(SettingsError, match="EXPUNGE_PEPPER_FILE"):
         Pepper.load(path)
+
+
+@pytest.mark.parametrize("pattern", ["00" * 32, "0123456789abcdef" * 4, b"changeme".hex() * 4])
+@pytest.mark.parametrize("name", SECRETS)
+def test_production_refuses_a_secret_that_somebody_typed(tmp_path: Path, name: str, pattern: str) -> None:
+    ensure_secrets(Settings(home=tmp_path))
+    getattr(Settings(home=tmp_path), name).write_text(pattern)
+    ensure_secrets(Settings(home=tmp_path))
+    with pytest.raises(SettingsError, match=f"EXPUNGE_{name.upper()}.*pattern") as refused:
+        ensure_secrets(Settings(home=tmp_path, mode="production"))
+    assert pattern not in str(refused.value)
+
+
+def test_random_secrets_are_never_taken_for_patterns() -> None:
+    fewest = min(len(set(secrets.token_bytes(32))) for _ in range(20_000))
+    assert fewest >= LEAST_DIFFERENT_BYTES
 
 
 def test_a_secret_never_shows_in_a_representation() -> None:
