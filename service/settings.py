@@ -21,11 +21,11 @@ class Settings(BaseSettings):
 
     mode: Literal["development", "production"] = "development"
     home: Path = Path(".expunge")
-    database_url: str
-    broker_url: str
+    database_url: str = Field(repr=False)
+    broker_url: str = Field(repr=False)
     store: Path
     private_store: Path
-    key_store_url: str
+    key_store_url: str = Field(repr=False)
     sealing_key_file: Path
     pepper_file: Path
     signing_key_file: Path

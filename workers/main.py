@@ -13,7 +13,10 @@ from service.db import Busy, Database
 from service.logs import configure
 from service.notes import Signer
 from service.schema import SchemaState, schema_state
-from service.settings import Settings
+from service.settings import Settings, ensure_secrets
+
+NEEDED = {"worker": ("sealing_key_file", "pepper_file"), "keeper": ("pepper_file", "signing_key_file")}
+"""the secrets that each process reads"""
 
 
 def main(arguments: list[str]) -> int:
@@ -25,6 +28,8 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: python -m workers.main worker|keeper|restore [EXPORT...]\n")
         return 2
     configure(settings.log_level)
+    if settings.mode == "production":  # elsewhere the commands that set up make them; a lost pepper is not replaced
+        ensure_secrets(settings, NEEDED[arguments[0]])
     if _older_than_store(settings):
         sys.stderr.write("The database is older than the store: it was restored from a backup. Run expunge restore.\n")
         return 1

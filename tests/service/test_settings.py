@@ -11,6 +11,7 @@ import pytest
 
 from service.identity import Pepper, digest, new_id
 from service.settings import API_SECRETS, LEAST_DIFFERENT_BYTES, Settings, SettingsError, ensure_secrets, read_secret
+from workers.main import main as workers_main
 
 ROOT = Path(__file__).parents[2]
 SECRETS = ("sealing_key_file", "pepper_file", "signing_key_file")
@@ -105,3 +106,15 @@ def test_the_api_starts_in_production_without_the_sealing_key(tmp_path: Path) ->
     settings = Settings(home=tmp_path, mode="production")
     settings.sealing_key_file.unlink()
     ensure_secrets(settings, API_SECRETS)
+
+
+@pytest.mark.parametrize(("process", "name"), [("worker", "sealing_key_file"), ("keeper", "signing_key_file")])
+def test_worker_and_keeper_refuse_to_start_in_production_with_a_typed_secret(
+    tmp_path: Path, process: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure_secrets(Settings(home=tmp_path))
+    getattr(Settings(home=tmp_path), name).write_text("00" * 32)
+    monkeypatch.setenv("EXPUNGE_HOME", str(tmp_path))
+    monkeypatch.setenv("EXPUNGE_MODE", "production")
+    with pytest.raises(SettingsError, match="pattern"):
+        workers_main([process])
