@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from tests import servers
+from tests import stack as stacks
 from tests.stack import Stack, running
 
 COUNTS = (1, 2, 4)
 MODELS, PEOPLE, REQUESTS = 4, 512, 40
+PATIENCE_SECONDS = 1800.0
+"""a busy machine may take its time: it is measured, not judged"""
 RECIPE = """
 import torch
 import unlearning as ul
@@ -41,6 +44,7 @@ def recipe():
 
 
 def rows() -> Iterator[dict[str, Any]]:
+    stacks.PATIENCE_SECONDS = PATIENCE_SECONDS
     found = {count: measured(count) for count in COUNTS}
     cores = len(os.sched_getaffinity(0))
     for count in COUNTS[1:]:
@@ -60,7 +64,7 @@ def measured(count: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder, servers.postgres() as postgres, servers.redis_server() as redis:
         recipes = Path(folder) / "recipes"
         recipes.mkdir()
-        (recipes / "large.py").write_text(RECIPE.format(people=PEOPLE, features=200, epochs=30))
+        (recipes / "large.py").write_text(RECIPE.format(people=PEOPLE, features=200, epochs=15))
         (recipes / "small.py").write_text(RECIPE.format(people=60, features=20, epochs=2))
         with postgres.database() as url:
             settings = {"DATABASE_URL": url, "BROKER_URL": redis.url, "SHARDS": "8", "SWEEP_SECONDS": "0.5"}

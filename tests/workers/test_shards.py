@@ -20,6 +20,9 @@ from unlearning.training import train
 from workers import prepare, shards, state
 from workers.keeper import open_keeper
 
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""what does not depend on the database"""
+
 
 def test_shards_give_the_vectors_that_one_piece_gives(world: World) -> None:
     model_id = world.register("shared_out")
@@ -62,6 +65,7 @@ def test_a_killed_worker_loses_at_most_its_own_shard(world: World, point: str, m
     assert len(vectors_of(world, model_id)) == 264, "every row opens under its key"
 
 
+@ON_SQLITE
 def test_a_helper_computes_shards_while_the_first_worker_is_at_it(world: World) -> None:
     model_id = world.register("shared_out")
     release_connections(world)
@@ -78,6 +82,7 @@ def test_a_helper_computes_shards_while_the_first_worker_is_at_it(world: World) 
     assert world.model(model_id).status == "live"
 
 
+@ON_SQLITE
 def test_a_worker_that_was_given_up_writes_nothing_into_its_shard(world: World) -> None:
     model_id = world.register("shared_out")
     release_connections(world)
@@ -108,6 +113,7 @@ def test_who_asks_while_shards_are_computed_is_not_in_version_1(world: World) ->
     assert world.request(later).status == "completed" and world.head(model_id).number == 2
 
 
+@ON_SQLITE
 def test_a_changed_recipe_begins_anew(world: World) -> None:
     model_id = world.register("shared_out")
     release_connections(world)
@@ -119,6 +125,7 @@ def test_a_changed_recipe_begins_anew(world: World) -> None:
     assert len(world.rows_of(Recollection)) == 263
 
 
+@ON_SQLITE
 def test_a_keeper_leaves_the_trajectory_of_open_shards_alone(world: World) -> None:
     model_id = world.register("shared_out")
     release_connections(world)
@@ -128,6 +135,7 @@ def test_a_keeper_leaves_the_trajectory_of_open_shards_alone(world: World) -> No
     assert world.workshop.private.path(kept).exists()
 
 
+@ON_SQLITE
 def test_vectors_that_take_too_much_room_are_refused_with_advice(world: World) -> None:
     small = open_world(world.settings, vector_bytes=4 * 10 * 263)
     model_id = small.register("shared_out")
@@ -152,6 +160,7 @@ def never(*_: object) -> Never:
     raise AssertionError("a preparation that had trained began anew")
 
 
+@ON_SQLITE
 def test_progress_is_shown_by_shards(world: World) -> None:
     model_id = world.register("shared_out")
     release_connections(world)

@@ -80,6 +80,7 @@ def test_a_release_that_the_sketch_cannot_vouch_for_takes_the_fallback(
     assert world.task(again).reason == outcome
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_at_the_edge_of_stability_the_receipt_alone_tells_and_the_fallback_is_taken(world: World) -> None:
     options = {"rank": 16, "threshold": 1e9}
     plain = world.register("edge", name="plain", options=options)
