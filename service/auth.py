@@ -105,6 +105,25 @@ def revoke_key(session: Session, key: str, tenant_id: str = DEFAULT_TENANT) -> b
     return True
 
 
+def rotate_key(
+    session: Session, pepper: Pepper, key: str, overlap: int, tenant_id: str = DEFAULT_TENANT
+) -> NewKey | None:
+    """A successor of the key with this id or prefix: same label, scopes and length of life. None: it does not stand.
+
+    The old one goes on for ``overlap`` microseconds at most, so that its holders can change over.
+    """
+    at = now(session)
+    named = (ApiKey.id == key) | (ApiKey.prefix == key)
+    row = session.scalar(select(ApiKey).where(ApiKey.tenant_id == tenant_id, named).with_for_update())
+    if row is None or _caller(session, row) is None:
+        return None
+    ends = None if row.expires_at is None else at + row.expires_at - row.created_at
+    made = create_key(session, pepper, label=row.label, scopes=row.scopes, tenant_id=tenant_id, expires_at=ends)
+    row.expires_at = at + overlap if row.expires_at is None else min(row.expires_at, at + overlap)
+    record(session, tenant_id, "key.rotated", key=row.id, successor=made.id, expires_at=row.expires_at)
+    return made
+
+
 def authenticate(session: Session, pepper: Pepper, key: str) -> Caller | None:
     """Who holds this key; None for a malformed, unknown, expired or revoked one."""
     shape = _KEY.fullmatch(key)

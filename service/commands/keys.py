@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from service.auth import DEFAULT_TENANT, Scope, create_key, list_keys, revoke_key
+from service.auth import DEFAULT_TENANT, Scope, create_key, list_keys, revoke_key, rotate_key
 from service.commands.screen import AsJson, CommandError, errors, show_json, show_rows
 from service.db import Database, now
 from service.identity import Pepper
@@ -19,7 +19,9 @@ from service.rotation import rotate
 from service.schema import SchemaState, schema_state
 from service.settings import Settings, adopt_secret, next_secret
 
-commands = typer.Typer(no_args_is_help=True, help="API keys: create, list, revoke; rotate-signing (uses the database).")
+commands = typer.Typer(
+    no_args_is_help=True, help="API keys: create, list, rotate, revoke; rotate-signing (uses the database)."
+)
 MICROSECONDS_PER_DAY = 86_400_000_000
 
 Tenant = Annotated[str, typer.Option(help="Whose keys.")]
@@ -65,6 +67,23 @@ def list_all(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
     show_json(rows) if as_json else show_rows(
         rows, ("prefix", "label", "created_at", "expires_at", "revoked_at", "scopes")
     )
+
+
+@commands.command("rotate")
+def rotate_one(
+    key: Annotated[str, typer.Argument(help="Id or prefix of the key.")],
+    overlap_hours: Annotated[int, typer.Option(help="How long the old key goes on.", min=0)] = 24,
+    tenant: Tenant = DEFAULT_TENANT,
+) -> None:
+    """Make a key's successor, with the same scopes; it is shown once. The old key ends after the overlap."""
+    settings = Settings()
+    with _database(settings) as database, database.write() as session:
+        overlap = overlap_hours * MICROSECONDS_PER_DAY // 24
+        made = rotate_key(session, Pepper.load(settings.pepper_file), key, overlap, tenant)
+    if made is None:
+        raise CommandError("There is no such key, or it is over.", "`expunge keys list` shows them.")
+    errors.print("The key, shown once:")
+    typer.echo(made.secret)
 
 
 @commands.command("revoke")

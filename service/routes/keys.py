@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from sqlalchemy.orm import Session
 
-from service.auth import Caller, Scope, create_key, list_keys, revoke_key
+from service.auth import Caller, Scope, create_key, list_keys, revoke_key, rotate_key
 from service.conditions import IfMatch, IfNoneMatch, changed, require, shown
 from service.context import Running, holding, problems, reading
 from service.db import now
-from service.moments import moment
+from service.moments import SECOND, moment
 from service.names import Moment, RequestId, When
 from service.openapi import answer
 from service.problems import Problem, not_found
@@ -102,6 +102,36 @@ def revoke(key_id: RequestId, service: Running, caller: Admin, response: Respons
         require(_view(key), if_match)
         revoke_key(session, key_id, caller.tenant_id)
         return changed(_view(key), response)
+
+
+@router.post(
+    _PATH + "/{key_id}/rotate",
+    status_code=201,
+    response_model=NewKeyView,
+    responses=problems(404, 409, 412) | answer(201, "Location", "Cache-Control"),
+    summary="Make a key's successor; the old one ends after an overlap",
+)
+def rotate(
+    *,
+    key_id: RequestId,
+    service: Running,
+    caller: Admin,
+    response: Response,
+    overlap_seconds: Annotated[int, Query(ge=0, le=31_536_000)] = 86_400,
+    if_match: IfMatch = None,
+) -> NewKeyView:
+    with service.database.write() as session:
+        key = _find(session, caller.tenant_id, key_id, lock=True)
+        require(_view(key), if_match)
+        if not caller.scopes.issuperset(key.scopes):
+            raise Problem(403, "scope_exceeded", "A key can only grant scopes that it holds itself.")
+        made = rotate_key(session, service.pepper, key.id, overlap_seconds * SECOND, caller.tenant_id)
+        if made is None:
+            raise Problem(409, "key_ended", "The key is revoked or expired; make a new one instead.")
+        view = NewKeyView(**dict(_view(session.get_one(ApiKey, made.id))), key=made.secret)
+    response.headers["Location"] = f"{_PATH}/{view.id}"
+    response.headers["Cache-Control"] = "no-store"
+    return view
 
 
 def _find(session: Session, tenant_id: str, key_id: str, *, lock: bool = False) -> ApiKey:

@@ -191,3 +191,27 @@ def test_a_bucket_fills_at_its_rate_and_no_further_than_its_burst() -> None:
     assert [limiter.wait_of("a") for _ in range(2)] == [0, 1]
     time[0] += 100
     assert [limiter.wait_of("a") for _ in range(4)] == [0, 0, 0, 1]
+
+
+def test_a_key_is_rotated_with_an_overlap_and_grants_no_more(api: TestClient, service: Service, key_of: Keys) -> None:
+    with service.database.read() as session:
+        at = now(session)
+    admin, old = key_of("keys:admin", "models:read"), key_of("models:read", expires_at=at + 3_600_000_000)
+    prefix = old["Authorization"].split("_")[1]
+    (row,) = (each for each in api.get("/v1/keys", headers=admin).json()["data"] if each["prefix"] == prefix)
+    path = f"/v1/keys/{row['id']}/rotate"
+    poor = key_of("keys:admin")
+    assert api.post(path, headers=poor).json()["code"] == "scope_exceeded", "no way to a scope that one lacks"
+    assert api.post(path, headers=key_of("keys:admin", tenant_id="other")).status_code == 404
+    made = api.post(path, headers=admin, params={"overlap_seconds": 60})
+    assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
+    new = made.json()
+    assert (new["scopes"], new["label"]) == (row["scopes"], row["label"]) and new["expires_at"] > row["expires_at"]
+    for bearer in (old, {"Authorization": f"Bearer {new['key']}"}):
+        assert api.get("/v1/models", headers=bearer).status_code == 200, "both, during the overlap"
+    assert api.post(path, headers=admin, params={"overlap_seconds": 0}).status_code == 201
+    assert api.get("/v1/models", headers=old).status_code == 401
+    assert api.post(path, headers=admin).json()["code"] == "key_ended"
+    with service.database.read() as session:
+        kinds = session.scalars(select(AuditEntry.kind).order_by(AuditEntry.id)).all()
+    assert kinds.count("key.rotated") == 2

@@ -85,7 +85,7 @@ def furnish(client: TestClient, service: Service, key: dict[str, str], tenant: s
         "endpoint_id": made("/v1/webhooks", {"url": f"https://example.org/{tenant}"}),
         "hold_id": made("/v1/holds", {"subject_id": f"bea-of-{tenant}", "reason": f"court-of-{tenant}"}),
         "request_id": made("/v1/deletion-requests", {"subject_id": f"ada-of-{tenant}"}),
-        "key_id": made("/v1/keys", {"scopes": ["models:read"], "label": f"label-of-{tenant}"}),
+        "key_id": made("/v1/keys", {"scopes": ["keys:admin"], "label": f"label-of-{tenant}"}),
     }
     path = f"/v1/models/{name}/consumers/{names['consumer_id']}"
     assert client.put(path, json={"version": 1}, headers=key).status_code == 200
