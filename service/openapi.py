@@ -125,6 +125,12 @@ def allowed(app: FastAPI, path: str) -> list[str]:
     return [] if template is None else sorted(method.upper() for method in paths[template])
 
 
+def fields(app: FastAPI) -> frozenset[str]:
+    """The names of all fields that the document knows: every other name in a body is the client's own."""
+    schemas = app.openapi()["components"]["schemas"].values()
+    return frozenset(name for schema in schemas for name in schema.get("properties", {}))
+
+
 def _matches(template: str, path: str) -> bool:
     return re.fullmatch(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template)), path) is not None
 

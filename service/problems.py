@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from http import HTTPStatus
+from itertools import takewhile
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -17,7 +18,7 @@ from service.db import Busy
 from service.idempotency import KeyRefused
 from service.identity import new_id
 from service.logs import describe
-from service.openapi import allowed
+from service.openapi import allowed, fields
 
 log = logging.getLogger(__name__)
 Error = dict[str, str]
@@ -123,19 +124,20 @@ def _framework(request: Request, error: Exception) -> JSONResponse:
     return Problem(error.status_code, code, f"{phrase}.", headers=headers).response()
 
 
-def _invalid(_: Request, error: Exception) -> JSONResponse:
+def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101 (for mypy)
     detail = "The request does not have the form that this route expects; see errors."
-    return Problem(422, "invalid_request", detail, [_fault(each) for each in error.errors()]).response()
+    return Problem(
+        422, "invalid_request", detail, [_fault(each, fields(request.app)) for each in error.errors()]
+    ).response()
 
 
-def _fault(fault: Mapping[str, Any]) -> Error:
+def _fault(fault: Mapping[str, Any], names: Collection[str]) -> Error:
     """Where and why, without the value. Names that the client chose are values too: only their parent is told."""
     place, *path = tuple[Any, ...](fault["loc"] or ("body",))
-    if fault["type"] == "extra_forbidden":
-        path = path[:-1]
-    if "options" in path:
-        path = path[: path.index("options") + 1]
+    if place == "body":
+        path = list(takewhile(lambda part: isinstance(part, int) or part in names, path))
+        path = path[:-1] if fault["type"] == "extra_forbidden" and len(path) == len(fault["loc"]) - 1 else path
     if fault["type"] == "json_invalid":
         return {"pointer": "", "detail": "The body is not valid JSON."}
     detail = str(fault["msg"])

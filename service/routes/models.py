@@ -6,14 +6,14 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StringConstraints
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.auth import Caller, Scope
 from service.conditions import IfNoneMatch, shown
 from service.context import Running, holding, problems, reading
-from service.names import WHOLE, ModelName, Moment, RecipeName
+from service.names import LARGEST_NUMBER, WHOLE, ModelName, Moment, RecipeName
 from service.openapi import answer
 from service.pages import Limit, NameCursor, Page, link
 from service.plans import plan_of, shards_of
@@ -30,7 +30,12 @@ _PATH = "/v1/models"
 _BASES = Literal["exact", "proved", "calibrated", "estimated", "none"]
 _Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 _Word = Annotated[str, StringConstraints(max_length=200)]
-_Option = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | _Word | None
+_Whole = Annotated[int, Field(strict=True, ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
+_Option = StrictBool | _Whole | Annotated[StrictFloat, Field(allow_inf_nan=False)] | _Word | None
+_Options = Annotated[
+    dict[Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,40}$")], _Option],
+    Field(max_length=40, json_schema_extra={"additionalProperties": False}),
+]
 
 
 class Registration(BaseModel):
@@ -58,13 +63,8 @@ class Registration(BaseModel):
     complete_when: Literal["published", "served"] | None = None
     cadence_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = None
     utility_tolerance: _Number | None = None
-    options: Annotated[
-        dict[Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,40}$")], _Option],
-        Field(max_length=40, json_schema_extra={"additionalProperties": False}),
-    ] = Field(default_factory=dict)
-    fallback_options: Annotated[
-        dict[Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,40}$")], _Option], Field(max_length=40)
-    ] = Field(default_factory=dict, description="fields of the fallback")
+    options: _Options = Field(default_factory=dict)
+    fallback_options: _Options = Field(default_factory=dict, description="fields of the fallback")
 
     def policy(self) -> Policy:
         """Raises Problem (422) that names the field and what is allowed, not the value."""
