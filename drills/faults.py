@@ -90,7 +90,7 @@ def run(seed: int, scale: float) -> Result:
                 done[f"{kind.__name__.removesuffix('_scene')} {fault.__name__}"] += 1
             held += scene.held
     told = ", ".join(f"{count} x {name.replace('_', ' ')}" for name, count in done.items())
-    told += f"; {held} were held after three attempts, and driven on"
+    told += f"; {held} were held, and driven on"
     return Result("faults", cases=done.total(), faults=done.total(), **harm(found), notes=(told, *sentences(found)))
 
 
@@ -115,7 +115,7 @@ def survive(scene: Scene, fault: Fault) -> list[Broken]:
         scene.world.expire_lease(scene.model_id)
         scene.world.work(scene.model_id)
         status = scene.world.request(repeated).status
-        if status == "held":  # visible, and driven on by hand, as after three dead workers
+        if status == "held":  # visible, and driven on by hand
             scene.held += scene.api.post(f"/v1/deletion-requests/{repeated}/release").status_code == 200
         if status == "completed":
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ from service.storage import Store
 from workers.keystore import KeyStore
 
 PATIENCE_SECONDS = 240.0
+ID = re.compile(r"[0-9a-f]{32}")
 FEW = 500
 
 
@@ -70,9 +72,10 @@ def harm(found: list[Broken]) -> dict[str, int]:
     return {name: counts[name] for name in HARM}
 
 
-def sentences(found: list[Broken], most: int = 8) -> list[str]:
-    told = [f"{each.harm}: {each.words}" for each in found[:most]]
-    return [*told, f"... and {len(found) - most} more"] if len(found) > most else told
+def sentences(found: list[Broken]) -> list[str]:
+    """What is broken, equal sentences counted: ids are left out, so that none of them hides behind a limit."""
+    told = Counter(f"{each.harm}: {ID.sub('...', each.words)}" for each in found)
+    return [f"{count} x {words}" for words, count in told.most_common()]
 
 
 def eventually(true: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> bool:

@@ -30,7 +30,7 @@ def run(seed: int, scale: float) -> Result:
         with site(kind, people=people) as where:
             traffic, done = _under_attack(where, people, random.Random(seed))
             at_rest(where.stack.settings)
-            notes.append(f"{kind}: {where.drive_on()} were held after three dead workers, and driven on")
+            notes.append(f"{kind}: held, and driven on before judging: {where.drive_on()}")
             broken = judge(where.stack.settings, traffic.journal)
         cases += len(traffic.journal.acknowledged)
         faults += len(done)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -42,12 +43,19 @@ class Site:
             if not child.alive:
                 self.stack.start(name)
 
-    def drive_on(self) -> int:
-        """Release what is held, as an operator does who read the reason; returns how many requests that were."""
-        held = [request["id"] for request in self.stack.client.pages("/v1/deletion-requests", status="held")]
-        for request_id in held:
-            self.stack.client.post(f"/v1/deletion-requests/{request_id}/release", {})
-        return len(held)
+    def drive_on(self) -> str:
+        """Release what is held, as an operator does who read the reason; returns how many there were, by reason."""
+        held = list(self.stack.client.pages("/v1/deletion-requests", status="held"))
+        reasons = Counter(
+            f"{part['model']} {part['reason']}"
+            for request in held
+            for part in request["models"]
+            if part["status"] == "held"
+        )
+        for request in held:
+            self.stack.client.post(f"/v1/deletion-requests/{request['id']}/release", {})
+        told = ", ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
+        return f"{len(held)} ({told})" if held else "0"
 
     def ready(self) -> bool:
         try:

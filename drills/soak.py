@@ -151,7 +151,7 @@ def plot(course: Course, traffic: Traffic, path: Path) -> None:
     plt.close(figure)
 
 
-def report(course: Course, traffic: Traffic, found: list[Broken], waits: list[float], held: int) -> str:
+def report(course: Course, traffic: Traffic, found: list[Broken], waits: list[float], held: str) -> str:
     until = [seconds for _, seconds in traffic.journal.seconds]
     counts = harm(found)
     faults = {name: sum(each == name for _, each in course.faults) for _, name in course.faults}
@@ -159,7 +159,7 @@ def report(course: Course, traffic: Traffic, found: list[Broken], waits: list[fl
     figures = [
         ("acknowledged", f"{len(traffic.journal.acknowledged):,}"),
         *((name.replace("_", " "), str(count)) for name, count in counts.items()),
-        ("held after three dead workers, and driven on", str(held)),
+        ("held at the end, by reason, and driven on before judging", held),
         ("faults", f"{len(course.faults)}: " + ", ".join(f"{n} x {name}" for name, n in sorted(faults.items()))),
         ("until the 202, dead processes waited for", _percentiles(until)),
         ("from the 202 to the published version", _percentiles(waits)),
