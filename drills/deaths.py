@@ -33,7 +33,7 @@ CALIBRATED: dict[str, Any] = {
     "alpha": 0.2,
     "orders": 4,
     "sizes": [1, 2],
-    "delta_cap": 1.0,
+    "delta_cap": 0.03,
     "sigma": 10,
 }
 SAMPLES_EACH = 3
