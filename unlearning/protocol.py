@@ -51,6 +51,10 @@ class Ineffective(Refused):
     """The method could serve this model, but it leaves too much of the distance to a retraining, as measured."""
 
 
+class Unsuited(Refused):
+    """The method cannot serve this model, whatever its options: which others can has to be seen on the model."""
+
+
 class OutOfTolerance(Refused):
     """The method could do this release, but not as closely as its tolerance asks: the policy's fallback applies.
 

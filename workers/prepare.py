@@ -32,6 +32,7 @@ from unlearning.protocol import (
     Progress,
     Refused,
     State,
+    Unsuited,
 )
 from unlearning.recipe import RecipeError
 from unlearning.standby import Accompanied
@@ -241,11 +242,11 @@ def _prepared(workshop: Workshop, job: Preparation, begun: Begun, progress: Prog
             shards.compute_all(workshop, job, begun.course, progress)
             return shards.completed(workshop, begun.course, progress)
         made = bench.method.prepare(bench.problem, begun.examples, begun.learned, progress)
-    except Ineffective as error:
-        if job.policy.fallback is not None:
+    except (Ineffective, Unsuited) as error:
+        if isinstance(error, Ineffective) and job.policy.fallback is not None:
             raise
         others = alternatives.hint(bench, job.policy, begun.examples, begun.learned, progress)
-        raise Refused(error.what, others) from None
+        raise Refused(error.what, f"{error.hint} {others}" if isinstance(error, Unsuited) else others) from None
     _keep_vectors(workshop, job, made)
     return made
 

@@ -6,9 +6,11 @@ import pytest
 
 from service import holds
 from service.records import BudgetEntry, DeletionRequest, Forgotten
+from tests.workers import meanwhile
 from tests.workers.test_retrain import entries, exhausted, lineages
 from tests.workers.worlds import World
 from unlearning.certificate import Basis, Claim
+from unlearning.methods import NAMES
 
 PROVED = ("recollection", "newton")
 METHODS = ("recollection", "newton", "retrain")
@@ -117,3 +119,46 @@ def test_nobody_known_is_completed_without_a_release(world: World) -> None:
         ("completed", "no_match")
     }
     assert world.head(model_id).number == 1
+
+
+OUTCOMES: dict[str, tuple[str, str]] = {
+    "retrain": ("completed", "nobody_left"),
+    "recollection": ("completed", "method_refused"),
+    "mini": ("completed", "nobody_left"),
+    "newton": ("completed", "nobody_left"),
+    "rewind": ("completed", "nobody_left"),
+    "safe": ("completed", "method_refused"),
+}
+"""for a method without a proof: what becomes of the last sample of a class, and of everyone"""
+assert set(OUTCOMES) == set(NAMES)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("method", OUTCOMES)
+def test_every_method_has_a_stated_outcome_for_what_is_strange(world: World, method: str) -> None:
+    """Nobody; someone twice, at once and later; a class but one; the last of it; everyone. The head stays sound."""
+    last, everyone = OUTCOMES[method]
+    options = {"threshold": 1e3, "utility_tolerance": None, "granularity": "sample"}
+    model_id = world.live("steps", method, **options)
+    ids, _, _, targets = meanwhile.people()
+    zeros = [name for name, target in zip(ids, targets.tolist(), strict=True) if target == 0]
+    ones = [name for name, target in zip(ids, targets.tolist(), strict=True) if target == 1]
+
+    def asked(*samples: str) -> tuple[str, str | None, int | None]:
+        request = world.delete(samples=list(samples))
+        world.work(model_id)
+        task = world.task(request)
+        return task.status, task.reason, task.samples
+
+    nobody = world.delete("nobody")
+    world.work(model_id)
+    assert (world.request(nobody).status, world.request(nobody).reason) == ("completed", "no_match")
+    assert asked(ones[0], ones[0]) == ("completed", None, 1)
+    assert asked(ones[0]) == ("completed", "already_forgotten", 0)
+    assert asked(*zeros[1:]) == ("completed", None, len(zeros) - 1)
+    before = world.head(model_id).number
+    assert asked(zeros[0])[0] == last
+    assert world.head(model_id).number == before + (last == "completed")
+    head = world.head(model_id).id
+    assert asked(*zeros, *ones)[:2] == ("held", everyone)
+    assert world.head(model_id).id == head

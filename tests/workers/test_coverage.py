@@ -97,6 +97,7 @@ def test_whole_streams_lie_within_the_published_cap_of_real_retrainings(tmp_path
 
 
 @pytest.mark.drill
+@pytest.mark.timeout(7200)
 def test_200_fresh_streams_are_covered_as_often_as_the_confidence_says(tmp_path: Path, template: Path) -> None:
     """Over calibration and request order: 19 orders, alpha 5 %. Spread: Beta(19, 1) over 20 calibrations has a
     deviation of .011 in the mean, 200 streams one of .015; three of both together are .056."""

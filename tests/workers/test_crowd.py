@@ -17,7 +17,7 @@ from unlearning.certificate import Basis, Claim
 WAITING = 5_000
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.drill)], indirect=True)
 def test_five_thousand_requests_at_an_exhausted_budget_are_one_plan_one_alert_and_one_retrain(world: World) -> None:
     model_id = world.live("crowd", "newton", require="proved", epsilon=1.0, sigma=0.01, delta_cap=0.0018)
     listen(world)

@@ -48,7 +48,19 @@ from unlearning.effectiveness import calibration_sets, measure, require_effectiv
 from unlearning.heads import head_of
 from unlearning.objective import Objective, Point, Product
 from unlearning.problem import Problem
-from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State, retained
+from unlearning.protocol import (
+    Examples,
+    ForgetSet,
+    Forgotten,
+    Json,
+    Learned,
+    Need,
+    Progress,
+    Refused,
+    State,
+    Unsuited,
+    retained,
+)
 from unlearning.training import silent, train
 
 SOLVERS = ("conjugate-gradients", "lissa")
@@ -266,10 +278,10 @@ class Newton:
         if smallest > 0.0:
             return
         needed = self.damping - smallest
-        raise Refused(
+        raise Unsuited(
             f"The Hessian is not positive definite at the trained weights: its smallest eigenvalue is at most "
             f"{-needed:.3g}, and damping is {self.damping:.3g}.",
-            f"Set damping above {needed:.3g}, or use retrain.",
+            f"Set damping above {needed:.3g}, or choose another method.",
         )
 
     def _require_inside(self, w: Tensor) -> None:
@@ -283,9 +295,9 @@ class Newton:
 
     def _require_unique(self, problem: Problem) -> None:
         if problem.training.sample_clip is not None:
-            raise Refused(
+            raise Unsuited(
                 "sample_clip turns the gradient into one that no loss has: there is no objective to minimise.",
-                "Leave sample_clip out, or use retrain.",
+                "Leave sample_clip out, or choose another method.",
             )
         if float(problem.decay.min()) + self.damping > 0.0:
             return

@@ -50,7 +50,7 @@ from torch import Tensor
 
 from unlearning.effectiveness import mean_effectiveness
 from unlearning.moments import Moments
-from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State
+from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State, Unsuited
 from unlearning.training import silent
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Keep:
 
 
 MODES: Mapping[str, Memory] = {"freeze": Freeze(), "keep": Keep()}
-OTHERS = "Use retrain, rewind or newton."
+OTHERS = "Choose another method."
 
 
 @dataclass(frozen=True)
@@ -263,11 +263,11 @@ class Safe:
     def _classes(self, problem: Problem, origin: Tensor, examples: Examples) -> int:
         targets = examples.targets
         if targets.is_floating_point() or targets.ndim != 1:
-            raise Refused("SAFE needs one class per sample; these targets are not class indices.", OTHERS)
+            raise Unsuited("SAFE needs one class per sample; these targets are not class indices.", OTHERS)
         outputs = problem.outputs(origin, examples.inputs[:1])
         classes = 2 if outputs.shape[1] == 1 else int(outputs.shape[1])
         if int(targets.min()) < 0 or int(targets.max()) >= classes:
-            raise Refused(f"A target lies outside the model's {classes} classes.", OTHERS)
+            raise Unsuited(f"A target lies outside the model's {classes} classes.", OTHERS)
         return classes
 
     def _axes(self, inputs: Tensor) -> Tensor:
@@ -312,7 +312,7 @@ def _strike(left: Tensor, positions: Tensor) -> Tensor:
 def _refuse_single(moments: Moments) -> None:
     single = (moments.counts == 1).nonzero().flatten().tolist()
     if single:
-        raise Refused(f"Class {single[0]} has a single sample: its Gaussian would be that sample.", OTHERS)
+        raise Unsuited(f"Class {single[0]} has a single sample: its Gaussian would be that sample.", OTHERS)
 
 
 def _points(inputs: Tensor, axes: Tensor) -> Tensor:
