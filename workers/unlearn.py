@@ -303,8 +303,7 @@ def _load(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Loaded:
 
 
 def _vectors(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Mapping[str, Tensor]:
-    """Of those who go, one after another; where the method says so, of everyone. Raises Held where one of them who go
-    has none, in the first case when they are read."""
+    """Of those who go, one after another; where the method says so, of everyone. Raises Held where one is missing."""
     workshop, lineage_id, device = errand.workshop, errand.job.lineage_id, bench.problem.device
     if Need.VECTORS not in bench.method.needs:
         holders = tuple(sorted(planned.target.holders)) if head.vectors else ()
