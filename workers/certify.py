@@ -92,9 +92,9 @@ def certify(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples |
     state = replace(forgotten.state, weights=weights)
     evidence = dict(forgotten.evidence) | ({} if bound is None else {"bound": bound})
     crash_point("worker-after-compute")
-    y = perturbed(state.weights, terms.sigma)
+    y = perturbed(state.weights, terms.sigma, bench.problem.dtype)
     crash_point("worker-after-noise")
-    published = y.to(device=bench.problem.device, dtype=bench.problem.dtype)
+    published = y.to(bench.problem.device)
     tensors = bench.problem.tensors(published)
     admit(tensors)
     charge = terms.charge if size.samples else 0

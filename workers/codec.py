@@ -51,12 +51,12 @@ def encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterat
             yield tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
-def decode(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
+def decode(data: bytes | bytearray) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors on the CPU, and the metadata. Raises Malformed."""
     header = _parse_header(data)
     metadata = header.pop("__metadata__", {})
     try:
-        tensors = load(data)
+        tensors = load(bytes(data))  # the library takes no other buffer
     except Exception as error:  # the library raises several kinds
         raise Malformed(f"not a safetensors file: {type(error).__name__}") from None
     return tensors, metadata
@@ -80,7 +80,7 @@ def encode_state(state: State, evidence: Mapping[str, Json]) -> Iterator[bytes |
     return encode(tensors, metadata)
 
 
-def decode_state(data: bytes) -> State:
+def decode_state(data: bytes | bytearray) -> State:
     """The state of ``encode_state``. Raises Malformed for anything else, a format unknown to this worker too."""
     tensors, metadata = decode(data)
     if metadata.get("format") != FORMAT:
@@ -99,12 +99,13 @@ def pack(vector: Tensor) -> bytes:
     return struct.pack(f"<BB{plain.dim()}I", kind, plain.dim(), *plain.shape) + plain.numpy().tobytes()
 
 
-def unpack(data: bytes) -> Tensor:
-    """The tensor of ``pack``. Raises Malformed."""
+def unpack(data: bytes | bytearray) -> Tensor:
+    """The tensor of ``pack``; it lies in ``data`` where that can be written to. Raises Malformed."""
+    room = data if isinstance(data, bytearray) else bytearray(data)
     try:
         kind, dimensions = struct.unpack_from("<BB", data)
         shape = struct.unpack_from(f"<{dimensions}I", data, 2)
-        return torch.frombuffer(bytearray(data), dtype=_VECTOR_DTYPES[kind], offset=2 + 4 * dimensions).reshape(shape)
+        return torch.frombuffer(room, dtype=_VECTOR_DTYPES[kind], offset=2 + 4 * dimensions).reshape(shape)
     except (struct.error, IndexError, ValueError, RuntimeError) as error:
         raise Malformed(f"not a packed vector: {type(error).__name__}") from None
 
@@ -132,7 +133,7 @@ def _header(parts: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _parse_header(data: bytes) -> dict[str, Any]:
+def _parse_header(data: bytes | bytearray) -> dict[str, Any]:
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > len(data) - 8:
         raise Malformed("not a safetensors file: it is cut short")

@@ -57,7 +57,7 @@ def dry_run(bench: Bench, terms: Terms, weights: Tensor) -> list[Json]:
 
 def _accuracy(bench: Bench, weights: Tensor, sigma: float) -> float:
     inputs, targets = (part.to(bench.problem.device) for part in bench.recipe.holdout)
-    draws = (perturbed(weights, sigma).to(bench.problem.dtype).to(bench.problem.device) for _ in range(DRAWS))
+    draws = (perturbed(weights, sigma, bench.problem.dtype).to(bench.problem.device) for _ in range(DRAWS))
     return sum(bench.problem.accuracy(y, inputs, targets) for y in draws) / DRAWS
 
 

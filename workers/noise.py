@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -20,20 +21,36 @@ def gaussian(count: int) -> Tensor:
     under a key that the operating system's entropy gives for this call and that is kept nowhere: nothing can draw
     these numbers again. The largest possible value is sqrt(2 ln 2^53) = 8.57.
     """
-    keystream = Cipher(AES(os.urandom(32)), CTR(bytes(16))).encryptor()
     out = torch.empty(count, dtype=torch.float64)
-    zeros = bytes(16 * ((min(BLOCK, count) + 1) // 2))
-    for start in range(0, count, BLOCK):
-        part = out[start : start + BLOCK]
-        half = (len(part) + 1) // 2
-        bits = torch.frombuffer(bytearray(keystream.update(zeros[: 16 * half])), dtype=torch.int64)
-        _box_muller(bits, part)
+    for start, part in _blocks(count):
+        out[start : start + len(part)] = part
     return out
 
 
-def perturbed(weights: Tensor, sigma: float) -> Tensor:
-    """``weights`` (d,) plus fresh noise of standard deviation ``sigma``, in float64 on the CPU."""
-    return gaussian(weights.numel()).mul_(sigma).add_(weights.detach().cpu())
+def perturbed(weights: Tensor, sigma: float, dtype: torch.dtype = torch.float64) -> Tensor:
+    """``weights`` (d,) plus fresh noise of standard deviation ``sigma``, on the CPU.
+
+    Drawn and added in float64, rounded to ``dtype`` afterwards; a block at a time, so that no float64 copy is held.
+    """
+    plain = weights.detach().cpu()
+    out = torch.empty(plain.numel(), dtype=dtype)
+    for start, part in _blocks(plain.numel()):
+        stop = start + len(part)
+        out[start:stop] = part.mul_(sigma).add_(plain[start:stop])
+    return out
+
+
+def _blocks(count: int) -> Iterator[tuple[int, Tensor]]:
+    """Where each block of the draw begins, and its numbers; the next block overwrites them."""
+    keystream = Cipher(AES(os.urandom(32)), CTR(bytes(16))).encryptor()
+    zeros = bytes(16 * ((min(BLOCK, count) + 1) // 2))
+    room = torch.empty(min(BLOCK, count), dtype=torch.float64)
+    for start in range(0, count, BLOCK):
+        part = room[: min(BLOCK, count - start)]
+        half = (len(part) + 1) // 2
+        bits = torch.frombuffer(bytearray(keystream.update(zeros[: 16 * half])), dtype=torch.int64)
+        _box_muller(bits, part)
+        yield start, part
 
 
 def _box_muller(bits: Tensor, out: Tensor) -> None:

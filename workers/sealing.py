@@ -9,7 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import GCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -18,6 +21,7 @@ SALT_BYTES = 32
 KEY_ID_BYTES = 8
 CHUNK = 1 << 20
 TAG_BYTES = 16
+AES_BLOCK = 16
 
 
 class Unsealable(RuntimeError):
@@ -43,12 +47,20 @@ def seal_row(key: bytes, place: str, data: bytes | memoryview) -> SealedRow:
     return SealedRow(nonce, AESGCM(key).encrypt(nonce, data, place.encode()))
 
 
-def open_row(key: bytes, place: str, row: SealedRow) -> bytes:
-    """The data of ``seal_row``. Raises Unsealable."""
+def open_row(key: bytes, place: str, row: SealedRow) -> bytearray:
+    """The data of ``seal_row``, decrypted into one buffer that is the caller's own. Raises Unsealable."""
+    sealed = memoryview(row.sealed)
+    size = len(sealed) - TAG_BYTES
     try:
-        return AESGCM(key).decrypt(row.nonce, row.sealed, place.encode())
-    except (InvalidTag, ValueError):  # ValueError: a nonce or a key was cut
+        opener = Cipher(AES(key), GCM(row.nonce, bytes(sealed[size:]))).decryptor()
+        opener.authenticate_additional_data(place.encode())
+        data = bytearray(size + AES_BLOCK)  # as much as update_into asks for
+        opener.update_into(sealed[:size], data)
+        opener.finalize()
+    except (InvalidTag, ValueError):
         raise Unsealable(f"the sealed row of {place} does not open under its key") from None
+    del data[size:]
+    return data
 
 
 class Sealer:
@@ -76,7 +88,7 @@ class Sealer:
             held = block
         yield cipher.encrypt(_nonce(count, last=1), held or b"", header)
 
-    def unseal(self, data: bytes) -> bytes:
+    def unseal(self, data: bytes) -> bytearray:
         """The content. Raises Unsealable."""
         head = len(MAGIC) + KEY_ID_BYTES + SALT_BYTES
         header, body = data[:head], memoryview(data)[head:]
@@ -86,15 +98,15 @@ class Sealer:
             raise Unsealable("the file was sealed under another EXPUNGE_SEALING_KEY_FILE")
         cipher = self._cipher(header)
         starts = range(0, max(1, len(body)), CHUNK + TAG_BYTES)
+        content = bytearray(max(0, len(body) - TAG_BYTES * len(starts)))
         try:
-            return b"".join(
-                cipher.decrypt(
-                    _nonce(count, int(count == len(starts) - 1)), body[start : start + CHUNK + TAG_BYTES], header
-                )
-                for count, start in enumerate(starts)
-            )
+            for count, start in enumerate(starts):
+                nonce = _nonce(count, int(count == len(starts) - 1))
+                block = cipher.decrypt(nonce, body[start : start + CHUNK + TAG_BYTES], header)
+                content[count * CHUNK : count * CHUNK + len(block)] = block
         except InvalidTag:
             raise Unsealable("the sealed file was changed or cut") from None
+        return content
 
     def _cipher(self, header: bytes) -> AESGCM:
         salt = header[-SALT_BYTES:]

@@ -178,10 +178,12 @@ def _attempt(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Certifi
         crash_point("worker-after-load")
         with watch.phase("forget"):
             result = _forget(loaded)
+        retain = loaded.retain
+        del loaded  # the vectors, which a release of a large model cannot hold beside its noise
         with watch.phase("certify"):
             target = planned.target
             size = Size(len(target.positions), target.people, len(target.holders))
-            return certify(loaded.bench, head.terms, result, loaded.retain, size)
+            return certify(bench, head.terms, result, retain, size)
     except state.Missing as error:
         raise Held("vectors_missing", missing=error.count) from None
     except Oversize:

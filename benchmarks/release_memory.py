@@ -1,0 +1,82 @@
+"""What a release of a 45 MB model takes in memory, as a multiple of its checkpoint (Linux).
+
+One process prepares the model, another forgets one person in it: its greatest resident memory during the release, above
+what it held before with the model itself loaded.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from sqlalchemy import func, select
+
+from benchmarks import release
+from service.records import Model, Version
+from service.settings import Settings
+from unlearning.policy import Policy
+from workers.workshop import open_workshop
+
+FEATURES, CLASSES = 1_120_000, 10
+CHECKPOINT = 4 * FEATURES * CLASSES
+MOST = 4.0
+
+
+def rows() -> Iterator[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        model_id = step("prepare", folder)
+        taken = int(step("release", folder, model_id))
+    yield {
+        "name": "release of a 45 MB model: greatest resident memory / checkpoint",
+        "value": taken / CHECKPOINT,
+        "target": f"<= {MOST:g}",
+        "unit": "ratio",
+        "met": taken <= MOST * CHECKPOINT,
+        "sides": {"bytes": taken, "checkpoint_bytes": CHECKPOINT},
+    }
+
+
+def step(*arguments: str) -> str:
+    command = [sys.executable, "-m", "benchmarks.release_memory", *arguments]
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.strip()
+
+
+def prepare(folder: Path) -> str:
+    workshop, model_id = release.live(folder, people=4, features=FEATURES, classes=CLASSES)
+    release.delete(workshop, "p1")
+    workshop.close()
+    return model_id
+
+
+def forget(folder: Path, model_id: str) -> int:
+    torch.set_num_threads(1)
+    workshop = open_workshop(Settings(home=folder / "home", recipes=folder, device="cpu"))
+    worker = release.worker(workshop)
+    with workshop.database.read() as session:
+        policy = Policy.from_json(session.get_one(Model, model_id).policy)
+    worker._benches.of(1, "recipe", policy)  # the model itself is there between releases
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    before = memory("VmRSS")
+    worker.work(model_id)
+    with workshop.database.read() as session:
+        if session.scalar(select(func.max(Version.number))) != 2:
+            raise RuntimeError("nothing was released")
+    workshop.close()
+    return memory("VmHWM") - before
+
+
+def memory(name: str) -> int:
+    return 1024 * int(Path("/proc/self/status").read_text().split(f"{name}:")[1].split()[0])
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "prepare":
+        print(prepare(Path(sys.argv[2])))
+    else:
+        print(forget(Path(sys.argv[2]), sys.argv[3]))

@@ -1,0 +1,56 @@
+"""The benchmark room answers every target of the performance page, and says why a missed one is missed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as room
+from benchmarks.targets import TARGETS, explained, of_row, unanswered
+
+ROOT = Path(__file__).parents[2]
+PUBLISHED = json.loads((ROOT / "docs" / "bench.json").read_text())
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.says)
+def test_every_target_names_a_benchmark_that_is_there_and_a_reason(target: object) -> None:
+    assert "def rows(" in (ROOT / "benchmarks" / f"{target.benchmark}.py").read_text()  # type: ignore[attr-defined]
+    assert target.reason  # type: ignore[attr-defined]
+
+
+def test_published_rows_have_the_form_of_the_page_and_reasons_where_they_miss() -> None:
+    for row in PUBLISHED:
+        assert {"name", "value", "target", "unit", "met", "sides", "benchmark", "at", "load"} <= row.keys()
+        assert row["sides"], row["name"]
+        if row["met"] is False:
+            assert row["sides"]["reason"], row["name"]
+
+
+def test_the_page_is_made_from_the_figures_and_names_what_was_not_measured() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    for row in PUBLISHED:
+        assert f"| {row['name']} | {room.number(row['value'])} |" in page
+    for target in TARGETS:
+        answered = any(re.match(target.rows, row["name"]) for row in PUBLISHED)
+        assert answered or f"- {target.says}: " in page
+
+
+def test_a_missed_row_is_given_its_targets_reason_and_raw_figures_are_sides() -> None:
+    name = "intake / bare route, PostgreSQL, 16 clients"
+    row = explained({"name": name, "value": 0.5, "target": ">= 0.6", "met": False, "raw": {"a": 1}})
+    found = of_row(name)
+    assert found is not None
+    assert row["sides"] == {"a": 1, "reason": found.reason}
+    assert "raw" not in row
+    assert found not in unanswered([row])
+    assert len(unanswered([])) == len(TARGETS)
+
+
+@pytest.mark.parametrize(("value", "target", "verdict"), [(2, "<= 1", False), (2, ">= 2", True), (2, "reported", None)])
+def test_a_row_without_a_verdict_is_judged_by_its_target(value: float, target: str, verdict: bool | None) -> None:
+    row = explained({"name": "x", "value": value, "target": target, "sides": {"a": 1}})
+    assert row["met"] is verdict
+    assert ("reason" in row["sides"]) is (verdict is False)
