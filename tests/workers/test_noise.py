@@ -51,3 +51,11 @@ def test_it_is_added_in_float64_at_the_stated_size() -> None:
 
 def test_small_and_odd_counts() -> None:
     assert [len(gaussian(count)) for count in (0, 1, 2, 3)] == [0, 1, 2, 3]
+
+
+def test_rounding_comes_after_adding_over_several_blocks() -> None:
+    weights = torch.linspace(-1, 1, 2 * BLOCK + 7)
+    assert torch.equal(perturbed(weights, 0.0, torch.float32), weights)
+    y = perturbed(weights, 0.5, torch.float32)
+    assert y.dtype == torch.float32
+    assert abs(float((y - weights).std()) - 0.5) < 0.01
