@@ -9,7 +9,7 @@ from statistics import quantiles
 
 from drills.attacks import attacks_on
 from drills.invariants import Broken
-from drills.judge import at_rest, harm, judge, sentences
+from drills.judge import FEW, at_rest, harm, judge, sentences
 from drills.result import Result
 from drills.sites import KINDS, Site, site
 from drills.traffic import Traffic
@@ -18,6 +18,7 @@ ACKNOWLEDGED = 20_000
 BATCH = 20
 BATCHED = 0.2
 """the part of the requests that come in batches"""
+SPARED = 50
 BETWEEN_SECONDS = (1.0, 4.0)
 
 
@@ -67,11 +68,12 @@ def register(where: Site) -> tuple[str, str]:
 
 
 def orders(people: int, chance: random.Random) -> Iterator[list[str]]:
-    """Each person once, alone or in a batch."""
+    """Each person once, alone or in a batch. Some of the few stay: a release that leaves nobody is held, by design."""
+    asking = [index for index in range(people) if not FEW - SPARED <= index < FEW]
     first = 0
-    while first < people:
+    while first < len(asking):
         size = BATCH if chance.random() < BATCHED / BATCH / (1 - BATCHED) else 1
-        yield [f"crowd-person-{index}" for index in range(first, min(first + size, people))]
+        yield [f"crowd-person-{index}" for index in asking[first : first + size]]
         first += size
 
 
