@@ -40,8 +40,8 @@ LATENCY = (
 )
 BACKLOG = "Every request has its own rows to settle. Needed: set-based settling instead of a row at a time."
 INTAKE = (
-    "Two questions and five rows against one row: 1.6 times the CPU of a call on PostgreSQL. Needed: fewer layers between "
-    "the socket and the route, and more cores than two, so that PostgreSQL does not share them with the API."
+    "Two questions and five rows against one row: 1.6 times the CPU of a call on PostgreSQL. Needed: fewer layers "
+    "between the socket and the route, and more cores than two, so that PostgreSQL does not share them with the API."
 )
 
 MEMORY = (
