@@ -95,7 +95,7 @@ def secret_of(stack: Stack, name: str, person: str) -> tuple[bytes, bytes]:
         if row is None:
             return b"", b""
         key = keys.fetch([row.key_id])[row.key_id]
-        return key, open_row(key, f"{row.lineage_id}/{row.holder}", SealedRow(row.nonce, row.sealed))
+        return key, bytes(open_row(key, f"{row.lineage_id}/{row.holder}", SealedRow(row.nonce, row.sealed)))
     finally:
         database.close()
         keys.close()

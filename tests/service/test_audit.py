@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from base64 import b64decode
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,8 @@ from service.context import Service
 from service.ledger import integrate, record
 from service.notes import Signer
 from service.verify import verify
+from tests.service import rfc6962
+from tests.service.test_verify import KINDS, tamper
 
 Keys = Callable[..., dict[str, str]]
 
@@ -51,7 +54,24 @@ def test_the_downloaded_log_verifies_with_the_public_key(client: TestClient, ser
     assert earlier.headers["content-type"].startswith("text/plain")
     grow(service, 13)
     newest = client.get("/v1/audit-log/checkpoint").text
-    assert verify(download(client), newest, verifier, [earlier.text]).size == 24  # the client's key is an entry too
+    entries = download(client)
+    assert verify(entries, newest, verifier, [earlier.text]).size == 24  # the client's key is an entry too
+    assert rfc6962.accepts(entries, newest, str(verifier), [earlier.text])
+
+
+def test_an_independent_verifier_rejects_each_of_two_hundred_tamperings_of_a_real_log(
+    client: TestClient, service: Service
+) -> None:
+    verifier = Signer.of(service.settings).verifier
+    grow(service, 10)
+    earlier = [client.get("/v1/audit-log/checkpoint").text]
+    grow(service, 13)
+    newest = client.get("/v1/audit-log/checkpoint").text
+    entries = download(client)
+    dice = random.Random(6962)
+    for kind in KINDS:
+        for _ in range(26):
+            assert not rfc6962.accepts(tamper(kind, entries, dice), newest, str(verifier), earlier), kind
 
 
 def test_proofs_are_those_of_the_signed_head(client: TestClient, service: Service) -> None:

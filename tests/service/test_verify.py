@@ -12,9 +12,12 @@ from service import tree
 from service.ledger import canonical
 from service.notes import Signer
 from service.verify import Tampered, verify
+from tests.service import rfc6962
 
 SIGNER = Signer("log.example/one", b"s" * 32)
 OTHER = Signer("log.example/one", b"x" * 32)
+KEY = str(SIGNER.verifier)
+"""for the independent verifier of ``rfc6962.py``, which judges everything here too"""
 
 
 def exported(size: int, fork: int | None = None) -> list[dict[str, Any]]:
@@ -32,6 +35,7 @@ def test_an_honest_log_verifies_with_the_heads_of_before() -> None:
     entries = exported(23)
     earlier = [head(entries[:size]) for size in (1, 8, 22, 23)]
     assert verify(entries, head(entries), SIGNER.verifier, earlier).size == 23
+    assert rfc6962.accepts(entries, head(entries), KEY, earlier)
     assert verify([], SIGNER.checkpoint(0, tree.EMPTY_ROOT), SIGNER.verifier).size == 0
 
 
@@ -92,8 +96,10 @@ def test_each_of_thirty_tamperings_of_a_kind_is_detected(kind: str) -> None:
     dice = random.Random(kind)
     for _ in range(30):
         entries = exported(dice.randrange(2, 40))
+        forged = tamper(kind, entries, dice)
         with pytest.raises(Tampered):
-            verify(tamper(kind, entries, dice), head(entries), SIGNER.verifier)
+            verify(forged, head(entries), SIGNER.verifier)
+        assert not rfc6962.accepts(forged, head(entries), KEY)
 
 
 def test_a_log_cut_back_together_with_its_head_contradicts_a_head_of_before() -> None:
@@ -101,6 +107,7 @@ def test_a_log_cut_back_together_with_its_head_contradicts_a_head_of_before() ->
     for size in range(1, 20):
         with pytest.raises(Tampered, match="truncated"):
             verify(entries[:size], head(entries[:size]), SIGNER.verifier, [head(entries)])
+        assert not rfc6962.accepts(entries[:size], head(entries[:size]), KEY, [head(entries)])
 
 
 def test_a_fork_contradicts_a_head_of_before() -> None:
@@ -109,12 +116,14 @@ def test_a_fork_contradicts_a_head_of_before() -> None:
         forked = exported(25, fork=fork)
         with pytest.raises(Tampered, match="forked"):
             verify(forked, head(forked), SIGNER.verifier, [head(seen)])
+        assert not rfc6962.accepts(forked, head(forked), KEY, [head(seen)])
 
 
 def test_a_head_signed_by_somebody_else_is_refused() -> None:
     entries = exported(5)
     with pytest.raises(Tampered, match="not authentic"):
         verify(entries, head(entries, OTHER), SIGNER.verifier)
+    assert not rfc6962.accepts(entries, head(entries, OTHER), KEY)
     with pytest.raises(Tampered, match="not authentic"):
         verify(entries, head(entries), SIGNER.verifier, [head(entries[:3], OTHER)])
 
