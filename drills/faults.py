@@ -233,7 +233,7 @@ def postgres_scene(chance: random.Random) -> Iterator[Scene]:
         url = held.enter_context(postgres_databases())(folder)
         address = make_url(url)
         between = held.enter_context(proxy(str(address.host), int(address.port or 0)))
-        settings = settings_of(folder / "home", url).model_copy(
+        settings = settings_of(folder / "home", url, HERE / "recipes").model_copy(
             update={"database_url": address.set(port=between.port).render_as_string(hide_password=False)}
         )
         yield held.enter_context(_scene(settings, chance, url, between))
@@ -259,7 +259,7 @@ def tmpfs_scene(chance: random.Random) -> Iterator[Scene]:
 
 @contextmanager
 def _in_folder(folder: Path, chance: random.Random) -> Iterator[Scene]:
-    settings = settings_of(folder / "home", sqlite_databases(folder)(folder / "home"))
+    settings = settings_of(folder / "home", sqlite_databases(folder)(folder / "home"), HERE / "recipes")
     with _scene(settings, chance, settings.database_url, None) as scene:
         yield scene
 
@@ -267,7 +267,7 @@ def _in_folder(folder: Path, chance: random.Random) -> Iterator[Scene]:
 @contextmanager
 def _scene(settings: Settings, chance: random.Random, url: str, between: Proxy | None) -> Iterator[Scene]:
     os.environ["DRILL_PEOPLE"] = str(PEOPLE)
-    settings = settings.model_copy(update={"recipes": HERE / "recipes", "rate_burst": 1_000_000})
+    settings = settings.model_copy(update={"rate_burst": 1_000_000})
     disk = Moody()
     stores = {"store": Store(settings.store, disk), "private": Store(settings.private_store, disk)}
     world, straight = open_world(settings, **stores), Database(url)

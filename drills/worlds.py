@@ -63,10 +63,15 @@ def postgres_databases() -> Iterator[MakeDatabase]:
         yield make
 
 
-def settings_of(home: Path, database_url: str, **changes: Any) -> Settings:
-    """Settings of a world in ``home``; the recipes are the tests' own."""
+def settings_of(home: Path, database_url: str, recipes: Path = RECIPES, **changes: Any) -> Settings:
+    """Settings of a world in ``home``, with its own copy of ``recipes``.
+
+    Whoever edited a recipe during a drill would change it under its model, and every release would be held for that.
+    """
+    copies = home.parent / "recipes"
+    shutil.copytree(recipes, copies, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     chosen = Settings(
-        home=home, database_url=database_url, recipes=RECIPES, device="cpu", **{"lease_seconds": 30.0, **changes}
+        home=home, database_url=database_url, recipes=copies, device="cpu", **{"lease_seconds": 30.0, **changes}
     )
     ensure_secrets(chosen)
     return chosen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
 import time
@@ -9,17 +10,20 @@ import traceback
 
 from celery import Celery
 from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
 
 from service import queue
 from service.crash import crash_point
 from service.db import Busy, now
 from service.records import Model
 from workers import calibrate, shards
+from workers.batches import HALVE_AFTER, HOLD_AFTER
 from workers.bench import Benches
 from workers.claim import claim
 from workers.jobs import Deletions, Preparation, Retraining, Work
 from workers.lease import Stale
 from workers.outcomes import give_up
+from workers.patience import patiently
 from workers.prepare import prepare
 from workers.pulse import Pulse
 from workers.retrain import retrain
@@ -28,6 +32,19 @@ from workers.unlearn import Errand, release
 from workers.workshop import Workshop
 
 PAUSE_SECONDS = 2.0
+MACHINE_PAUSE_SECONDS = 5.0
+"""after a failure that no other request is spared either"""
+MACHINE = {
+    errno.EDQUOT,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENODEV,
+    errno.ENOSPC,
+    errno.EROFS,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+}
 ID = re.compile(r"[0-9a-f]{32}")
 """of a model; a message comes from outside, and may hold anything that JSON can"""
 
@@ -66,11 +83,13 @@ class Worker:
         self._pulse.hold(job.lease, job.lineage_id)
         try:
             self._do(job, watch)
-        except (Stale, Busy):
+        except Stale:
             raise
         except Exception as error:  # whatever a recipe or a disk may do: the tasks wait again, the process lives
             log.error("attempt on model %s failed: %s", model_id, _where(error))
-            give_up(self._workshop.database, job, f"failed:{type(error).__name__}"[:64], PAUSE_SECONDS)
+            why = f"failed:{type(error).__name__}"[:64]
+            pause, most = (MACHINE_PAUSE_SECONDS, HALVE_AFTER) if of_the_machine(error) else (PAUSE_SECONDS, HOLD_AFTER)
+            patiently(lambda: give_up(self._workshop.database, job, why, pause, most))
         finally:
             self._pulse.release()
         self._ring_again(model_id)
@@ -115,6 +134,11 @@ def _tell(job: Deletions, what: str) -> None:
         if task.traceparent is not None:
             facts = {"request_id": task.request_id, "model": job.model_name, "traceparent": task.traceparent}
             log.info("request %s", what, extra=facts)
+
+
+def of_the_machine(error: Exception) -> bool:
+    """Whether a database or a disk failed, for whatever would have been done: no request is to blame for that."""
+    return isinstance(error, Busy | OperationalError) or (isinstance(error, OSError) and error.errno in MACHINE)
 
 
 def _where(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 Pure rules over counts and clocks, never over what is deleted. A claim is counted when it is made. After two claims
 without a result the batch is halved, so that one request that kills workers is found among many; alone, it is
-held after three.
+held after three. An attempt that the machine spoilt counts to two at most: nobody is held for a full disk.
 """
 
 from __future__ import annotations

@@ -69,12 +69,17 @@ def withhold(workshop: Workshop, job: Deletions, charge: int, outcomes: Mapping[
         wrap_up(session, model, next_due(session, model))
 
 
-def give_up(database: Database, job: Job, why: str, pause_seconds: float) -> None:
-    """An attempt failed: its tasks wait again, for a while. Nothing is discarded. Raises Stale."""
+def give_up(database: Database, job: Job, why: str, pause_seconds: float, most: int) -> None:
+    """An attempt failed: its tasks wait again, for a while. Nothing is discarded. Raises Stale, Busy.
+
+    ``most``: what the attempts made so far count at most, this one included.
+    """
     with database.write() as session:
         model = fence(session, job.lease)
         later = now(session) + int(pause_seconds * SECOND)
         ledger.record(session, job.tenant_id, "attempt.failed", model_id=model.id, token=job.lease.token, why=why)
+        lineage = session.get_one(Lineage, job.lineage_id)
+        lineage.attempts = min(lineage.attempts, most)
         if job.lease.name is not None:
             give_back_beside(session, model.id, until=later)
             return
@@ -82,7 +87,7 @@ def give_up(database: Database, job: Job, why: str, pause_seconds: float) -> Non
             select(Task).where(Task.model_id == model.id, Task.status == "running", Task.lease_token == job.lease.token)
         ).all()
         for task in tasks:
-            task.status, task.reason = "queued", why
+            task.status, task.reason, task.attempts = "queued", why, min(task.attempts, most)
         settle(session, [task.request_id for task in tasks])
         wrap_up(session, model, later)
 

@@ -1,0 +1,70 @@
+"""Which attempts count against a request: its own failures, and not those of the machine."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from typing import Any, BinaryIO
+
+import pytest
+
+from service.db import Busy
+from service.records import Forgotten, Model
+from service.storage import Files, Store
+from tests.workers.worlds import World
+from workers import unlearn
+from workers.app import Worker
+from workers.batches import HALVE_AFTER
+
+
+class Sick(Files):
+    """The file operations of a machine whose disk fails, and works again after so many times."""
+
+    def __init__(self, error: Exception, times: int) -> None:
+        self.error, self.times = error, times
+
+    def sync(self, file: BinaryIO) -> None:
+        self.times -= 1
+        if self.times >= 0:
+            raise self.error
+        super().sync(file)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, "full"), OSError(errno.EIO, "failing"), Busy("away")],
+    ids=["full", "failing", "away"],
+)
+def test_nobody_is_held_because_the_machine_failed_often(world: World, error: Exception) -> None:
+    model_id = world.live()
+    request = world.delete("p3")
+    shop = world.workshop
+    sick = replace(
+        shop, store=Store(shop.store.root, Sick(error, 10)), private=Store(shop.private.root, Sick(error, 0))
+    )
+    worker = Worker(sick, world.pulse())
+    for _ in range(10):
+        world.change(Model, model_id, due_at=None)
+        worker.work(model_id)
+        assert (world.request(request).status, world.model(model_id).lease_owner) == ("queued", None)
+        assert world.task(request).attempts <= HALVE_AFTER
+    world.change(Model, model_id, due_at=None)
+    worker.work(model_id)
+    assert world.request(request).status == "completed"
+    assert world.count(Forgotten) == 3
+
+
+def test_a_commit_of_unknown_outcome_is_no_attempt_that_failed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version is there, and its worker heard nothing: then it finds its lease given back, and writes nothing."""
+    model_id = world.live()
+    request = world.delete("p3")
+    made = unlearn.publish
+
+    def unheard(*arguments: Any) -> None:
+        made(*arguments)
+        raise Busy("cut off at COMMIT")
+
+    monkeypatch.setattr(unlearn, "publish", unheard)
+    world.work(model_id)
+    assert (world.request(request).status, world.head(model_id).number) == ("completed", 2)
+    assert "attempt.failed" not in world.kinds()
