@@ -50,6 +50,23 @@ class Broken:
             raise ValueError(f"{self.harm!r} is no harm that the table counts")
 
 
+class Wrong(AssertionError):
+    """A rule does not hold."""
+
+    def __init__(self, harms: list[Broken]) -> None:
+        super().__init__("; ".join(f"{each.harm}: {each.words}" for each in harms))
+        self.harms = harms
+
+
+def harms_of(error: BaseException) -> list[Broken]:
+    """What a history broke. An error that the service raised is a harm too: nothing here may make it raise one."""
+    if isinstance(error, BaseExceptionGroup):  # ids are drawn anew: Hypothesis may not see the same harm twice
+        return [each for inner in error.exceptions for each in harms_of(inner)]
+    if isinstance(error, Wrong):
+        return error.harms
+    return [Broken("lost", f"the service raised {type(error).__name__}: {error}")]
+
+
 def broken(database: Database) -> list[Broken]:
     """The rules that hold at every moment, whatever is under way."""
     with database.read() as session:

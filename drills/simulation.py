@@ -7,12 +7,12 @@ everything that was accepted has ended, and nothing of the forgotten is left.
 
 from __future__ import annotations
 
-import itertools
 import tempfile
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -30,9 +30,19 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import select
 
-from drills.invariants import Broken, broken, broken_after_restore, counted, left_behind, unfinished, unreadable
+from drills.invariants import (
+    Broken,
+    Wrong,
+    broken,
+    broken_after_restore,
+    counted,
+    harms_of,
+    left_behind,
+    unfinished,
+    unreadable,
+)
 from drills.result import Result
-from drills.town import MODELS, Died, Photograph, Town, dying_at, found, meanwhile_at, photograph
+from drills.town import MODELS, Died, Photograph, Town, dying_at, found, meanwhile_at
 from service import holds
 from service.cancellation import TooLate, cancel
 from service.records import DeletionRequest, Forgotten, Hold, Lineage, Membership, Model, Task
@@ -44,6 +54,8 @@ from workers.lease import Stale
 RUNS = 5000
 STEPS = 20
 PROCESSES = 2
+SHOWN = 6000
+"""characters of a broken history, its end"""
 PEOPLE = [f"p{number}" for number in range(8)]
 """of twelve in each model: a proved release needs both classes"""
 POINTS = (
@@ -57,33 +69,39 @@ MEANWHILE = ("somebody asks", "a hold", "overtaken", "the keeper ticks")
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 ROUNDS = 40
 """of letting time pass, until everything has ended"""
-NUMBER = itertools.count()
 
 
-class Wrong(AssertionError):
-    """A rule does not hold."""
+@dataclass(frozen=True)
+class Outcome:
+    """What a number of histories came to. ``shown``: the first one that broke a rule, and how."""
 
-    def __init__(self, harms: list[Broken]) -> None:
-        super().__init__("; ".join(f"{each.harm}: {each.words}" for each in harms))
-        self.harms = harms
+    histories: int
+    faults: int
+    harms: list[Broken]
+    shown: str = ""
 
 
 @cache
-def the_photograph() -> tuple[Photograph, Path, Any]:
-    """Taken once in a process; the folder lives as long as the process."""
+def the_town() -> tuple[Town, Photograph, Any]:
+    """Built once in a process; its folder lives as long as the process."""
     folder = tempfile.TemporaryDirectory(prefix="expunge-simulation-", dir=IN_MEMORY)
-    return photograph(Path(folder.name)), Path(folder.name), folder
+    town = found(Path(folder.name))
+    return town, town.photograph(), folder
 
 
 class Simulation(RuleBasedStateMachine):
     """One history."""
 
     town: Town
+    begun = 0
+    faults = 0
 
-    @initialize()
-    def begin(self) -> None:
-        photo, folder, _ = the_photograph()
-        self.town = found(photo, folder / f"run-{next(NUMBER)}")
+    @initialize(people=st.lists(st.sampled_from(PEOPLE), min_size=1, max_size=3), claimed=st.booleans())
+    def begin(self, people: list[str], claimed: bool) -> None:
+        """Somebody has asked already: a history without a request shows nothing."""
+        self.town, photo, _ = the_town()
+        self.town.go_back(photo)
+        Simulation.begun += 1
         self.jobs: list[Work] = []
         self.accepted: list[str] = []
         self.cancelled: set[str] = set()
@@ -94,6 +112,10 @@ class Simulation(RuleBasedStateMachine):
         self.gone: set[tuple[str, str]] = set()
         self.protected: set[tuple[str, str]] = set()
         self.who: dict[str, str] = {}
+        for person in people:
+            self.somebody_asks(person, None, 0)
+        for model_id in self.town.models.values() if claimed else ():
+            self.claim(model_id)
 
     @rule(
         person=st.sampled_from(PEOPLE),
@@ -113,11 +135,13 @@ class Simulation(RuleBasedStateMachine):
         self.claim(messages[place])
         if not kept:
             del messages[place]
+        Simulation.faults += kept
 
     @precondition(lambda self: self.town.bell.messages)
     @rule()
     def every_message_is_lost(self) -> None:
         self.town.bell.messages.clear()
+        Simulation.faults += 1
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())
@@ -128,6 +152,7 @@ class Simulation(RuleBasedStateMachine):
     @precondition(lambda self: self.jobs)
     @rule(data=st.data(), point=st.sampled_from(POINTS))
     def a_worker_dies(self, data: st.DataObject, point: str) -> None:
+        Simulation.faults += 1
         with dying_at(point):
             self.carry_out(self.jobs.pop(data.draw(st.integers(0, len(self.jobs) - 1))))
 
@@ -144,6 +169,7 @@ class Simulation(RuleBasedStateMachine):
             "overtaken": lambda: self.overtake(job.lease.model_id),
             "the keeper ticks": self.town.keeper.tick,
         }
+        Simulation.faults += 1
         with meanwhile_at(point, happenings[what]):
             self.carry_out(job)
 
@@ -178,7 +204,7 @@ class Simulation(RuleBasedStateMachine):
         self.protected.clear()
         with self.town.database.write() as session:
             for hold in session.scalars(select(Hold).where(Hold.released_at.is_(None))).all():
-                self.ring(holds.lift(session, hold))
+                self.town.bell.messages.extend(holds.lift(session, hold))
 
     @precondition(lambda self: self.accepted)
     @rule(data=st.data())
@@ -186,7 +212,7 @@ class Simulation(RuleBasedStateMachine):
         with self.town.database.write() as session:
             row = session.get(DeletionRequest, data.draw(st.sampled_from(self.accepted)))
             if row is not None:
-                self.ring(holds.drive_on(session, row))
+                self.town.bell.messages.extend(holds.drive_on(session, row))
 
     @rule()
     def a_backup_is_made(self) -> None:
@@ -196,6 +222,7 @@ class Simulation(RuleBasedStateMachine):
     @rule()
     def the_backup_is_restored(self) -> None:
         assert self.backup is not None
+        Simulation.faults += 1
         self.note_gone()
         self.town.play_back(self.backup)
         self.jobs.clear()
@@ -215,12 +242,8 @@ class Simulation(RuleBasedStateMachine):
         self.require(check(self.town.database) + self.rewound() + self.forgot_a_request() + self.unprotected())
 
     def teardown(self) -> None:
-        if not hasattr(self, "town"):
-            return
-        try:
+        if hasattr(self, "town"):
             self.end()
-        finally:
-            self.town.database.close()
 
     def end(self) -> None:
         """Everything gets its time; nobody dies any more."""
@@ -261,9 +284,6 @@ class Simulation(RuleBasedStateMachine):
     def carry_out(self, job: Work) -> None:
         with suppress(Stale, Died):
             self.town.carry_out(job)
-
-    def ring(self, models: list[str]) -> None:
-        self.town.bell.messages += models
 
     def require(self, harms: list[Broken]) -> None:
         if harms:
@@ -337,23 +357,25 @@ class Simulation(RuleBasedStateMachine):
         ]
 
 
-def simulate(runs: int, number: int) -> tuple[int, list[Broken], str]:
-    """So many histories from this seed: how many were run, what was broken, and the shortest history that shows it."""
-    start = next(NUMBER)
+def simulate(runs: int, number: int) -> Outcome:
+    """So many histories from this seed, up to the first that breaks a rule."""
+    begun, faults = Simulation.begun, Simulation.faults
     chosen = settings(
         max_examples=runs,
         stateful_step_count=STEPS,
         deadline=None,
         database=None,
         print_blob=False,
+        report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
         phases=(Phase.generate,),  # a shorter history would cost more time than all others together
     )
+    harms, shown = [], ""
     try:
         run_state_machine_as_test(seed(number)(Simulation), settings=chosen)
-    except Wrong as error:
-        return next(NUMBER) - start, error.harms, traceback.format_exc()
-    return next(NUMBER) - start - 1, [], ""
+    except Exception as error:
+        harms, shown = harms_of(error), traceback.format_exc()
+    return Outcome(Simulation.begun - begun, Simulation.faults - faults, harms, shown)
 
 
 def run(seed: int, scale: float) -> Result:
@@ -361,17 +383,18 @@ def run(seed: int, scale: float) -> Result:
     seeds = [seed * PROCESSES + number for number in range(PROCESSES)]
     with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
         outcomes = list(pool.map(simulate, [runs] * PROCESSES, seeds))
-    harms = [each for _, found_here, _ in outcomes for each in found_here]
-    for _, _, shown in outcomes:
-        print(shown, end="", flush=True)
-    cases = sum(count for count, _, _ in outcomes)
+    harms = [each for outcome in outcomes for each in outcome.harms]
+    for outcome in outcomes:
+        print(outcome.shown[-SHOWN:], end="", flush=True)
+    cases = sum(outcome.histories for outcome in outcomes)
     return Result(
         "simulation",
         cases=cases,
-        faults=cases * STEPS,
+        faults=sum(outcome.faults for outcome in outcomes),
         **counted(harms),
         notes=(
             f"{cases} histories of up to {STEPS} steps, Hypothesis seeds {seeds}",
+            *(f"a process stopped at its first broken history, of {runs}" for outcome in outcomes if outcome.harms),
             *sorted({each.words for each in harms})[:10],
         ),
     )

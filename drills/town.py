@@ -54,7 +54,6 @@ class MemoryKeys(KeyStore):
 class Photograph:
     """Everything that a run begins with."""
 
-    settings: Settings
     database: bytes
     keys: bytes
     store: dict[str, bytes]
@@ -65,8 +64,11 @@ class Photograph:
 
 @dataclass
 class Town:
+    """Built once in a process: SQLAlchemy compiles a statement once for each engine."""
+
     clock: Clock
     database: MemoryDatabase
+    keys: MemoryDatabase
     bell: MemoryBell
     world: World
     keeper: Keeper
@@ -101,6 +103,27 @@ class Town:
         else:
             release(Errand(self.world.workshop, self.benches, job, watch))
 
+    def photograph(self) -> Photograph:
+        """As everything is now."""
+        shop = self.world.workshop
+        store, private = (cast(MemoryStore, each).files for each in (shop.store, shop.private))
+        journal = shop.store.root.with_name("photograph")
+        shutil.copytree(shop.store.root, journal)
+        return Photograph(self.database.image(), self.keys.image(), dict(store), dict(private), journal, self.clock.at)
+
+    def go_back(self, photo: Photograph) -> None:
+        """Everything becomes as it was photographed."""
+        shop = self.world.workshop
+        self.clock.at = photo.at
+        self.database.restore(photo.database)
+        self.keys.restore(photo.keys)
+        for store, files in ((shop.store, photo.store), (shop.private, photo.private)):
+            cast(MemoryStore, store).hold(files)
+        shutil.rmtree(shop.store.root)
+        shutil.copytree(photo.journal, shop.store.root)
+        self.bell.messages.clear()
+        self.benches = Benches(shop)
+
     def play_back(self, image: bytes) -> None:
         """Every process stops; the database becomes the backup's; the operator restores and confirms."""
         self.database.restore(image)
@@ -110,33 +133,21 @@ class Town:
             confirm(session, TENANT)
 
 
-def photograph(folder: Path) -> Photograph:
-    """Prepare the models once, for real; every run starts from here."""
+def found(folder: Path) -> Town:
+    """A town whose models were prepared for real, in ``folder``."""
     settings = settings_of(folder / "home", sqlite_databases(folder)(folder / "home"), lease_seconds=LEASE_SECONDS)
     clock = Clock()
     keys = MemoryDatabase(clock)
     with keys.write() as session:
         KeyRecord.metadata.create_all(session.connection())
-    world = _world(settings, MemoryDatabase(clock, image_of(folder / "template.db")), keys, folder / "photograph")
+    database = MemoryDatabase(clock, image_of(folder / "template.db"))
+    world = _world(settings, database, keys, folder / "store")
     for name, policy in MODELS.items():
         world.live(name=name, **policy)
-    store, private = (cast(MemoryStore, each).files for each in (world.workshop.store, world.workshop.private))
-    image = cast(MemoryDatabase, world.database).image()
-    return Photograph(settings, image, keys.image(), dict(store), dict(private), folder / "photograph", clock.at)
-
-
-def found(photo: Photograph, folder: Path) -> Town:
-    """A town as it was photographed; ``folder`` is its own, for the journal of releases."""
-    shutil.copytree(photo.journal, folder)
-    clock = Clock(photo.at)
-    database = MemoryDatabase(clock, photo.database)
-    world = _world(photo.settings, database, MemoryDatabase(clock, photo.keys), folder)
-    cast(MemoryStore, world.workshop.store).files.update(photo.store)
-    cast(MemoryStore, world.workshop.private).files.update(photo.private)
     shop = world.workshop
-    keeper = replace(_keeper(photo.settings), database=database, keys=shop.keys, store=shop.store)
+    keeper = replace(_keeper(settings), database=database, keys=shop.keys, store=shop.store)
     keeper = replace(keeper, private=shop.private, bell=shop.bell)
-    return Town(clock, database, cast(MemoryBell, shop.bell), world, keeper, Benches(shop), keeper.signer())
+    return Town(clock, database, keys, cast(MemoryBell, shop.bell), world, keeper, Benches(shop), keeper.signer())
 
 
 def _world(settings: Settings, database: MemoryDatabase, keys: MemoryDatabase, folder: Path) -> World:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 
 def log_delta_at(epsilon: float, mu: float) -> float:
@@ -34,10 +35,8 @@ def delta_at(epsilon: float, mu: float) -> float:
 def epsilon_at(mu: float, delta: float) -> float:
     """The smallest epsilon >= 0 with ``delta_at(epsilon, mu) <= delta``, rounded up."""
     check_delta(delta)
-    target = math.log(delta) - ROUNDING
-    if log_delta_at(0.0, mu) <= target:
-        return 0.0
-    return _boundary(lambda epsilon: log_delta_at(epsilon, mu) > target)[1]
+    check_number("mu", mu, least=0.0)
+    return _epsilon_at(mu, delta)
 
 
 def mu_at(epsilon: float, delta: float) -> float:
@@ -45,6 +44,14 @@ def mu_at(epsilon: float, delta: float) -> float:
     check_delta(delta)
     target = math.log(delta) - ROUNDING
     return _boundary(lambda mu: log_delta_at(epsilon, mu) <= target)[0]
+
+
+@lru_cache(maxsize=1024)  # a certificate is checked wherever it is made, read and signed
+def _epsilon_at(mu: float, delta: float) -> float:
+    target = math.log(delta) - ROUNDING
+    if log_delta_at(0.0, mu) <= target:
+        return 0.0
+    return _boundary(lambda epsilon: log_delta_at(epsilon, mu) > target)[1]
 
 
 ROUNDING = 1e-12

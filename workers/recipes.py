@@ -108,7 +108,7 @@ def _importable(folder: Path) -> Iterator[None]:
         sys.path.remove(str(folder))
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None)
-            if file is not None and Path(file).parent == folder and "." not in name:
+            if "." not in name and file is not None and Path(file).parent == folder:
                 del sys.modules[name]
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 import secrets
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from sqlalchemy import select
 
+from drills.bugs import every_bug
+from drills.invariants import Broken, Wrong, harms_of
+from drills.planted_bugs import copy_tree
+from drills.result import Result
 from drills.simulation import simulate
 from service.db import now
 from service.memory import Clock, MemoryBell, MemoryDatabase, MemoryStore, image_of
@@ -17,14 +25,36 @@ from service.storage import Damaged
 from tests.workers.worlds import TENANT
 
 RUNS = 12
+VISIBLE = ["no_fence", "hold_not_seen_by_publish", "cancelled_tombstone_stays", "cancelled_still_executed"]
+"""planted bugs that histories of one process at a time can show"""
 
 
 def test_random_histories_break_no_rule() -> None:
     number = secrets.randbelow(10**6)
     print(f"seed {number}: python -m drills simulation --seed ...")
-    runs, harms, shown = simulate(RUNS, number)
-    assert harms == [], f"Hypothesis seed {number}\n{shown}"
-    assert runs >= RUNS
+    outcome = simulate(RUNS, number)
+    assert outcome.harms == [], f"Hypothesis seed {number}\n{outcome.shown}"
+    assert outcome.histories >= RUNS
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("name", VISIBLE)
+def test_two_hundred_histories_show_a_planted_bug(name: str, tmp_path: Path) -> None:
+    tree, report = copy_tree(tmp_path / "tree"), tmp_path / "drills.json"
+    next(bug for bug in every_bug() if bug.name == name).plant(tree)
+    command = [sys.executable, "-m", "drills", "simulation", "--scale", "0.04", "--seed", "7", "--json", str(report)]
+    done = subprocess.run(command, cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, check=False)
+    record = json.loads(report.read_text())
+    assert (done.returncode, record["failed"]) == (1, [])
+    assert not Result.from_json(record["results"][0]).clean
+
+
+def test_a_history_that_ends_in_an_error_of_the_service_is_counted() -> None:
+    wrong = Wrong([Broken("doubled", "twice")])
+    assert [each.harm for each in harms_of(ExceptionGroup("", [wrong, KeyError("x")]))] == [
+        "doubled",
+        "lost",
+    ]
 
 
 def test_a_database_in_memory_has_the_clock_it_is_told_and_can_be_played_back(sqlite_template: Path) -> None:
