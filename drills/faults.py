@@ -23,7 +23,7 @@ from typing import BinaryIO
 from fastapi.testclient import TestClient
 from sqlalchemy import make_url, select, text
 
-from drills.invariants import Broken, broken, left_behind, unreadable
+from drills.invariants import ENDED, Broken, broken, left_behind, unreadable
 from drills.judge import harm, sentences
 from drills.proxy import Cut, Proxy, proxy
 from drills.result import Result
@@ -111,18 +111,23 @@ def survive(scene: Scene, fault: Fault) -> list[Broken]:
     if repeated is None or (request_id is not None and repeated != request_id):
         return [Broken("lost", f"{fault.__name__}: the repeated call was answered {repeated}, not {request_id}")]
     scene.asked.append(repeated)
-    for _ in range(TRIES):
-        scene.world.expire_lease(scene.model_id)
-        scene.world.work(scene.model_id)
-        status = scene.world.request(repeated).status
-        if status == "held":  # visible, and driven on by hand
-            scene.held += scene.api.post(f"/v1/deletion-requests/{repeated}/release").status_code == 200
-        if status == "completed":
-            break
+    _settle(scene, repeated)
+    if scene.world.request(repeated).status == "held":  # visible, and driven on by hand, once
+        scene.held += 1
+        scene.api.post(f"/v1/deletion-requests/{repeated}/release")
+        _settle(scene, repeated)
     _tick(scene)
     new = [each for each in _look(scene) if each not in scene.told]
     scene.told.update(new)
     return [Broken(each.harm, f"{fault.__name__}: {each.words}") for each in new]
+
+
+def _settle(scene: Scene, request_id: str) -> None:
+    for _ in range(TRIES):
+        scene.world.expire_lease(scene.model_id)
+        scene.world.work(scene.model_id)
+        if scene.world.request(request_id).status in ENDED:
+            break
 
 
 def _tick(scene: Scene) -> None:

@@ -97,10 +97,13 @@ def _keys_due(database: Database) -> bool:
 
 
 def _requests(session: Session, _: Settings, journal: Journal) -> Iterator[Broken]:
+    """Every one completed: what an operator released and is held again is lost, whatever it is held for."""
     rows = dict(session.execute(select(DeletionRequest.id, DeletionRequest.status)).tuples().all())
+    reasons = dict(session.execute(select(Task.request_id, Task.reason).where(Task.status == "held")).tuples().all())
     for request_id in journal.acknowledged.values():
-        if rows.get(request_id) != "completed":
-            yield Broken("lost", f"acknowledged request {request_id} is {rows.get(request_id, 'not in the database')}")
+        status = rows.get(request_id, "not in the database")
+        if status != "completed":
+            yield Broken("lost", f"acknowledged request {request_id} is {status}, {reasons.get(request_id)}")
     twice = select(DeletionRequest.subject_digest).group_by(DeletionRequest.subject_digest).having(func.count() > 1)
     for _digest in session.scalars(twice):
         yield Broken("doubled", "two requests stand for one call")

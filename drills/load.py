@@ -15,15 +15,18 @@ from drills.sites import KINDS, Site, site
 from drills.traffic import Traffic
 
 ACKNOWLEDGED = 20_000
-BATCH = 20
-BATCHED = 0.2
-"""the part of the requests that come in batches"""
+BATCH = 50
+BATCHED = 0.9
+"""about the part of the requests that come in batches"""
 SPARED = 50
+SILENT = 100
+"""who never ask"""
+STAYING = SPARED + SILENT
 BETWEEN_SECONDS = (1.0, 4.0)
 
 
 def run(seed: int, scale: float) -> Result:
-    people = max(200, int(ACKNOWLEDGED * scale) // len(KINDS))
+    people = max(200, int(ACKNOWLEDGED * scale) // len(KINDS) + STAYING)
     cases, faults = 0, 0
     found: list[Broken] = []
     notes: list[str] = []
@@ -44,7 +47,8 @@ def _under_attack(where: Site, people: int, chance: random.Random) -> tuple[Traf
     """Everybody in the models asks to be forgotten, while one fault follows the other."""
     models = register(where)
     account = where.stack.account
-    traffic = Traffic(account.url, account.api_key, models, orders(people - 100, chance), seed=chance.getrandbits(32))
+    asking = orders(people - SILENT, chance, BATCH, BATCHED)
+    traffic = Traffic(account.url, account.api_key, models, asking, seed=chance.getrandbits(32))
     done: list[str] = []
     traffic.start()
     while traffic.asking:
@@ -67,12 +71,12 @@ def register(where: Site) -> tuple[str, str]:
     )
 
 
-def orders(people: int, chance: random.Random) -> Iterator[list[str]]:
+def orders(people: int, chance: random.Random, batch: int, batched: float) -> Iterator[list[str]]:
     """Each person once, alone or in a batch. Some of the few stay: a release that leaves nobody is held, by design."""
     asking = [index for index in range(people) if not FEW - SPARED <= index < FEW]
     first = 0
     while first < len(asking):
-        size = BATCH if chance.random() < BATCHED / BATCH / (1 - BATCHED) else 1
+        size = batch if chance.random() < batched / batch / (1 - batched) else 1
         yield [f"crowd-person-{index}" for index in asking[first : first + size]]
         first += size
 

@@ -23,7 +23,7 @@ from sqlalchemy import select
 from drills.attacks import attacks_on
 from drills.invariants import Broken
 from drills.judge import at_rest, harm, judge, sentences
-from drills.load import orders, register
+from drills.load import SILENT, orders, register
 from drills.sites import KINDS, Site, site
 from drills.traffic import Traffic
 from service.db import Database
@@ -31,6 +31,9 @@ from service.records import DeletionRequest
 
 DOCS = Path(__file__).parent.parent / "docs"
 CLIENTS = 4
+BATCH = 20
+BATCHED = 0.2
+"""about the part of the requests that come in batches"""
 LOOK_SECONDS = 2.0
 ROWS = 10
 MEBIBYTE = 1024
@@ -101,7 +104,7 @@ def _endure(where: Site, course: Course, seconds: float, per_second: float, peop
     chance = random.Random(course.seed)
     models = register(where)
     account = where.stack.account
-    waiting = orders(people - 100, chance)
+    waiting = orders(people - SILENT, chance, BATCH, BATCHED)
     traffic = Traffic(
         account.url, account.api_key, models, waiting, CLIENTS, pause_seconds=CLIENTS / per_second, seed=course.seed
     )
