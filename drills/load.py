@@ -9,20 +9,22 @@ from statistics import quantiles
 
 from drills.attacks import attacks_on
 from drills.invariants import Broken
-from drills.judge import FEW, at_rest, harm, judge, sentences
+from drills.judge import FEW, at_rest, eventually, harm, judge, sentences
 from drills.result import Result
 from drills.sites import KINDS, Site, site
 from drills.traffic import Traffic
 
 ACKNOWLEDGED = 20_000
-BATCH = 50
+BATCH = 100
 BATCHED = 0.9
 """about the part of the requests that come in batches"""
 SPARED = 50
 SILENT = 100
 """who never ask"""
 STAYING = SPARED + SILENT
-BETWEEN_SECONDS = (1.0, 4.0)
+BETWEEN_SECONDS = (2.0, 6.0)
+"""of service between two faults: a fault to what is dead anyway shows nothing"""
+START_SECONDS = 60.0
 
 
 def run(seed: int, scale: float) -> Result:
@@ -53,6 +55,7 @@ def _under_attack(where: Site, people: int, chance: random.Random) -> tuple[Traf
     traffic.start()
     while traffic.asking:
         for attack in attacks_on(where, chance):
+            eventually(where.ready, START_SECONDS)
             time.sleep(chance.uniform(*BETWEEN_SECONDS))
             if not traffic.asking:
                 break
