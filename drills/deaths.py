@@ -17,7 +17,7 @@ from drills.places import Place
 from drills.worlds import end_keepers_lease
 from service.app import create_app
 from service.db import Database
-from service.records import Lease, WebhookDelivery
+from service.records import Heartbeat, Lease, WebhookDelivery
 from service.webhooks import News, add_endpoint, announce
 from workers.courier import Courier
 from workers.keeper import open_keeper
@@ -79,6 +79,16 @@ def of_a_preparation(place: Place, point: str, dice: Random) -> list[Broken]:
     place.worker_dies(point, model_id)
     place.recover(model_id)
     return require_live(place, model_id) + not_forgotten(place, [request]) + place.wrong()
+
+
+def of_shards(place: Place, point: str, _: Random) -> list[Broken]:
+    """A worker dies in one of the shards that a preparation is shared out in."""
+    model_id = place.world.register("shared_out", name=next(place.names))
+    place.worker_dies(point, model_id)
+    with place.world.database.write() as session:
+        session.execute(update(Heartbeat).values(beat_at=0))  # whoever is dead has long been silent
+    place.recover(model_id)
+    return require_live(place, model_id) + place.wrong()
 
 
 def of_a_retrain(place: Place, point: str, dice: Random) -> list[Broken]:
@@ -194,10 +204,12 @@ RELEASE = (
     *("publish-inside-commit", "worker-after-commit", "worker-after-erasure", "worker-before-ack"),
 )
 API = ("api-before-transaction", "api-after-request", "api-after-audit", "api-inside-commit", "api-after-commit")
+SHARDS = ("prepare-after-shards", "shard-inside", "shard-inside-rows", "shard-after")
 DEATHS: list[tuple[str, Death]] = [
     *((point, of_the_api) for point in API),
     *((point, of_a_release) for point in RELEASE),
     *((point, of_a_preparation) for point in ("prepare-after-manifest", "prepare-after-train", "prepare-after-rows")),
+    *((point, of_shards) for point in SHARDS),
     *((point, of_a_retrain) for point in ("switch-after-version", "switch-after-tasks")),
     *((point, of_a_calibration) for point in ("calibration-inside-order", "calibration-after-order")),
     *((point, of_the_keeper) for point in ("keeper-during-purge", "log-before-head", "log-after-head")),

@@ -15,16 +15,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sqlalchemy import event
+from sqlalchemy import event, select
 
 from drills.invariants import Broken, broken, counted, left_behind, unfinished, unreadable
 from drills.result import Result
 from drills.worlds import World, end_keepers_lease, open_world, settings_of, sqlite_databases
-from service.storage import Store
+from service.backups import RELEASES
+from service.records import Version
+from service.storage import DIGEST, Store
 from tests.powercut import Recorded, State, states_after_power_cut
 from workers.keeper import open_keeper
+from workers.sealing import Unsealable
 
-FOLDERS = ("store", "private")
+FOLDERS = ("store", "private", f"store/{RELEASES}")
+"""the journal of releases lies with the published checkpoints"""
 
 
 @dataclass(frozen=True)
@@ -98,10 +102,10 @@ def rehearse(home: Path, url: str) -> Rehearsal:
 
 
 class RecordedStore(Store):
-    """A store whose folder stands from the beginning: making it is not what is cut here."""
+    """A store whose folders stand from the beginning: making them is not what is cut here."""
 
     def __init__(self, root: Path, files: Recorded) -> None:
-        root.mkdir(parents=True, exist_ok=True)
+        (root / RELEASES).mkdir(parents=True, exist_ok=True)
         super().__init__(root, files)
 
 
@@ -129,6 +133,7 @@ def recovered(rehearsal: Rehearsal, home: Path, cut: Cut, state: State) -> list[
         (home / Path(path).relative_to(rehearsal.home)).write_bytes(data)
     world = open_world(settings_of(home, f"sqlite:///{home / 'expunge.db'}", grace_seconds=0.0))
     found = unreadable(world.database, world.workshop.store, world.workshop.private) + other_bytes(home)
+    found += unjournalled(world)
     found += finish(world, rehearsal.model_id)
     world.workshop.close()
     return found
@@ -150,9 +155,20 @@ def finish(world: World, model_id: str) -> list[Broken]:
     return found + left_behind(shop.database, shop.keys)
 
 
+def unjournalled(world: World) -> list[Broken]:
+    """Versions that were committed, and that the journal does not know: a restored backup would lose them."""
+    try:
+        told = {entry.version["id"] for entry in world.workshop.journal.entries() if entry.version is not None}
+    except Unsealable:
+        return [Broken("undetected_corruptions", "the journal holds a damaged entry")]
+    with world.database.read() as session:
+        missing = set(session.scalars(select(Version.id))) - told
+    return [Broken("lost", "a version was committed without its entry in the journal")] * len(missing)
+
+
 def other_bytes(home: Path) -> list[Broken]:
     """A file under the name of other bytes: it would be refused, but it should never come to be."""
-    files = [path for folder in FOLDERS for path in (home / folder).iterdir() if not path.name.startswith(".")]
+    files = [path for folder in FOLDERS for path in (home / folder).iterdir() if DIGEST.fullmatch(path.name)]
     wrong = [path for path in files if hashlib.sha256(path.read_bytes()).hexdigest() != path.name]
     return [Broken("undetected_corruptions", "a file bears the name of other bytes")] * len(wrong)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,6 +23,8 @@ from tests.workers.worlds import RECIPES, World, open_world
 from workers.keeper import LEASE
 
 torch.set_num_threads(1)  # drills fork workers that are to die: a pool of threads would not survive the fork
+
+PATIENCE_SECONDS = 120
 
 MakeDatabase = Callable[[Path], str]
 """gives a fresh, migrated database; the folder is where a file may lie; returns its URL"""
@@ -84,9 +87,13 @@ def end_keepers_lease(world: World) -> None:
 
 
 def fork(act: Callable[[], object], **environment: str) -> int:
-    """Run ``act`` in a process of its own and return its wait status. What it opens must be its own."""
+    """Run ``act`` in a process of its own and return its wait status. What it opens must be its own.
+
+    Whoever hangs ends by SIGALRM: a lock that another thread held at the fork is never given back.
+    """
     child = os.fork()
     if child == 0:
+        signal.alarm(PATIENCE_SECONDS)
         os.environ |= environment
         code = 3
         try:

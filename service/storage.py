@@ -69,7 +69,7 @@ class Store:
 
     def __init__(self, root: Path, files: Files | None = None) -> None:
         self.root = root
-        self._files = files or Files()
+        self.disk = files or Files()
 
     def put(self, chunks: Iterable[bytes | memoryview]) -> Stored:
         """Write ``chunks`` durably. When this returns, the file survives a power cut.
@@ -80,12 +80,12 @@ class Store:
         part = self.root / f".{secrets.token_hex(8)}.part"
         try:
             stored = self._write(part, chunks)
-            self._files.rename(part, self.path(stored.digest))
+            self.disk.rename(part, self.path(stored.digest))
         except BaseException:
-            self._files.unlink(part)
+            self.disk.unlink(part)
             raise
         crash_point("store-renamed")
-        self._files.sync_folder(self.root)
+        self.disk.sync_folder(self.root)
         crash_point("store-folder-synced")
         return stored
 
@@ -117,9 +117,9 @@ class Store:
 
     def delete(self, digest: str) -> None:
         """Remove the file for good; nothing happens when there is none."""
-        self._files.unlink(self.path(digest))
+        self.disk.unlink(self.path(digest))
         if self.root.is_dir():
-            self._files.sync_folder(self.root)
+            self.disk.sync_folder(self.root)
 
     def sweep(self, keep: Container[str], older_than: float) -> int:
         """Remove half-written files, and files not in ``keep``, last written ``older_than`` seconds ago or more.
@@ -129,9 +129,9 @@ class Store:
         before = time.time() - older_than
         orphans = [path for path in self._entries() if self._orphan(path, keep, before)]
         for path in orphans:
-            self._files.unlink(path)
+            self.disk.unlink(path)
         if orphans:
-            self._files.sync_folder(self.root)
+            self.disk.sync_folder(self.root)
         return len(orphans)
 
     def _entries(self) -> Iterator[Path]:
@@ -149,15 +149,15 @@ class Store:
 
     def _write(self, part: Path, chunks: Iterable[bytes | memoryview]) -> Stored:
         hasher, size = hashlib.sha256(), 0
-        with self._files.create(part) as file:
+        with self.disk.create(part) as file:
             for chunk in chunks:
                 for block in _blocks(chunk):
-                    self._files.write(file, block)
+                    self.disk.write(file, block)
                     hasher.update(block)
                     size += len(block)
                     crash_point("store-half-file")
             crash_point("store-written")
-            self._files.sync(file)
+            self.disk.sync(file)
         crash_point("store-synced")
         return Stored(hasher.hexdigest(), size)
 
@@ -165,7 +165,7 @@ class Store:
         if self.root.is_dir():
             return
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._files.sync_folder(self.root.parent)
+        self.disk.sync_folder(self.root.parent)
 
 
 def _blocks(chunk: bytes | memoryview) -> Iterator[memoryview]:

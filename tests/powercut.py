@@ -73,13 +73,17 @@ def states_after_power_cut(log: Sequence[Operation]) -> Iterator[State]:
     """Every legal set of files after power was lost at the end of ``log``.
 
     Data that were not synced may be whole, missing, cut anywhere (here: in the middle), or zeros of the right
-    length. Names that were not made durable by a sync of their folder may be as before or as after, each on its own.
+    length. Names that were not made durable by a sync of their folder may be as before or as after, each on its own;
+    but a rename is atomic, as on every journalling filesystem: a file with a durable name is never without any.
     """
     content, synced, durable, file_of = _replay(log)
+    kept = set(durable.values()) & set(file_of.values())
     names = sorted(set(file_of) | set(durable))
     choices = [sorted({durable.get(name, ""), file_of.get(name, "")}) for name in names]
     for chosen in itertools.product(*choices):
         present = {name: file for name, file in zip(names, chosen, strict=True) if file}
+        if not kept <= set(present.values()):
+            continue
         bodies = [_bodies(content[file], synced[file]) for file in present.values()]
         for each in itertools.product(*bodies):
             yield dict(zip(present, each, strict=True))

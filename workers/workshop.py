@@ -40,7 +40,7 @@ class Workshop:
     @property
     def journal(self) -> Journal:
         """What was released, for the day on which a backup must be restored."""
-        return Journal(self.store.root, self.sealer)
+        return Journal(self.store.root, self.sealer, self.store.disk)
 
     def close(self) -> None:
         self.database.close()
