@@ -201,7 +201,7 @@ class Recollection:
         retain: Examples | None,
         generator: torch.Generator,  # noqa: ARG002
     ) -> Forgotten:
-        """Add the vectors of ``forget.holders``, in the order of ``state.vectors``, whatever order they are given in.
+        """Add the vectors of ``forget.holders``, in order of holder, whatever order they are given in.
 
         ``retain`` is read by a repair alone.
 
@@ -346,12 +346,15 @@ def _chosen(vectors: Mapping[str, Tensor], holders: Sequence[str]) -> Mapping[st
 
 
 def sum_of(vectors: Mapping[str, Tensor], holders: frozenset[str]) -> Tensor:
-    """The sum (d,) in float64 of these holders' vectors, one at a time, in the order of ``vectors``."""
-    missing = len(holders - set(vectors))
+    """The sum (d,) in float64 of these holders' vectors, one at a time, in order of holder: the bits depend on it."""
+    names = list(vectors)
+    missing = len(holders - set(names))
     if missing:
         raise Refused(
             f"{missing} of {len(holders)} holders have no recollection.", "Use retrain: their vectors are gone."
         )
+    if names != sorted(names):  # a pass that is in order already may be one query, and stays one
+        vectors = {holder: vectors[holder] for holder in sorted(names)}
     chosen = (vector for holder, vector in vectors.items() if holder in holders)
     total = next(chosen).double().clone()
     for vector in chosen:
