@@ -15,8 +15,8 @@ from drills.sites import KINDS, Site, site
 from drills.traffic import Traffic
 
 ACKNOWLEDGED = 20_000
-BATCH = 100
-BATCHED = 0.9
+BATCH = 250
+BATCHED = 0.97
 """about the part of the requests that come in batches"""
 SPARED = 50
 SILENT = 100
