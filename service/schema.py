@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -68,7 +70,7 @@ def step_back(database: Database, revision: str) -> None:
 @contextmanager
 def _locked(database: Database) -> Iterator[Config]:
     """Alembic's configuration on a connection that holds the migrators' lock. Raises RuntimeError: schema ahead."""
-    with database.engine.connect() as connection:
+    with _alone(database), database.engine.connect() as connection:
         _lock(connection)
         try:
             if _state(connection) is SchemaState.AHEAD:
@@ -108,8 +110,23 @@ def _configuration() -> Config:
     return configuration
 
 
+@contextmanager
+def _alone(database: Database) -> Iterator[None]:
+    """SQLite: one migrator at a time, by the lock of a file beside the database, which ends with its process.
+
+    SQLite's own write lock comes too late: a migration reads the version first, and then may not write any more.
+    """
+    path = database.engine.url.database
+    if database.dialect != "sqlite" or not path:
+        yield
+        return
+    with os.fdopen(os.open(f"{path}.migrating", os.O_RDWR | os.O_CREAT, 0o600)) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def _lock(connection: Connection) -> None:
-    """PostgreSQL: a session lock, waited for. SQLite's own write lock does the same, per migration."""
+    """PostgreSQL: a session lock, waited for."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SET lock_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": _LOCK})
