@@ -83,18 +83,22 @@ def page(rows: list[dict[str, Any]]) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "Made by `python -m benchmarks --publish` from `bench.json`, which holds both raw figures of every row. "
+        "Written by `python -m benchmarks --publish` from `bench.json`, which holds both raw figures of every row. "
         f"Machine: {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}. `load` is the "
         "machine's load average when the row was measured: above the number of cores other work ran beside it, and "
-        "only the ratios, whose two sides ran interleaved, can be trusted. `make bench` measures everything again.",
+        "only the ratios, whose two sides ran interleaved, can be trusted.",
         "",
-        "| measured | value | target | unit | met | load | at |",
-        "|---|---|---|---|---|---|---|",
+        "The table is no single run. Each row was put here at its time `at`; some came from runners of one "
+        "question that called the functions of the file in `by`, not from this command. `python -m benchmarks NAME`, "
+        "with the name in `by`, measures a file's rows again, and `make bench` all of them.",
+        "",
+        "| measured | value | target | unit | met | load | at | by |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         verdict = {True: "yes", False: "**no**", None: ""}[row.get("met")]
         shown = (row["name"], number(row["value"]), number(row["target"]), row["unit"], verdict)
-        lines.append("| " + " | ".join((*shown, number(row.get("load")), row["at"])) + " |")
+        lines.append("| " + " | ".join((*shown, number(row.get("load")), row["at"], row["benchmark"])) + " |")
     missed = [row for row in rows if row.get("met") is False]
     lines += ["", "## What is missed, and what it would need", ""]
     lines += [f"- {row['name']}: {row['sides']['reason']}" for row in missed]

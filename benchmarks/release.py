@@ -133,8 +133,8 @@ def drained(count: int) -> dict[str, float]:
     }
 
 
-def live(home: Path, database_url: str | None = None, **sizes: int) -> tuple[Workshop, str]:
-    (home / "recipe.py").write_text(RECIPE.format(**sizes))
+def live(home: Path, database_url: str | None = None, recipe: str = RECIPE, **sizes: int) -> tuple[Workshop, str]:
+    (home / "recipe.py").write_text(recipe.format(**sizes))
     chosen = {} if database_url is None else {"database_url": database_url}
     settings = Settings(home=home / "home", recipes=home, device="cpu", **chosen)
     ensure_secrets(settings)

@@ -1,7 +1,7 @@
 """What a release of a 45 MB model takes in memory, as a multiple of its checkpoint (Linux).
 
-One process prepares the model, another forgets one person in it: its greatest resident memory during the release, above
-what it held before with the model itself loaded.
+One process prepares the model; each of two others, which never held its state, forgets people in it: its greatest
+resident memory during the release, above what it held before with the model itself loaded.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +20,33 @@ from benchmarks import release
 from service.records import Model, Version
 from service.settings import Settings
 from unlearning.policy import Policy
-from workers.workshop import open_workshop
+from workers.workshop import Workshop, open_workshop
 
 FEATURES, CLASSES = 1_120_000, 10
 CHECKPOINT = 4 * FEATURES * CLASSES
 MOST = 4.0
 
 
+RELEASES = {"": ("p1",), ", two people": ("p2", "p3")}
+
+
 def rows() -> Iterator[dict[str, Any]]:
+    for label, taken in measured().items():
+        yield {
+            "name": f"release of a 45 MB model{label}: greatest resident memory / checkpoint",
+            "value": taken / CHECKPOINT,
+            "target": f"< {MOST:g}",
+            "unit": "ratio",
+            "met": taken < MOST * CHECKPOINT,
+            "sides": {"bytes": taken, "checkpoint_bytes": CHECKPOINT},
+        }
+
+
+def measured() -> dict[str, int]:
+    """Bytes, by the label of the release."""
     with tempfile.TemporaryDirectory() as folder:
         model_id = step("prepare", folder)
-        taken = int(step("release", folder, model_id))
-    yield {
-        "name": "release of a 45 MB model: greatest resident memory / checkpoint",
-        "value": taken / CHECKPOINT,
-        "target": f"<= {MOST:g}",
-        "unit": "ratio",
-        "met": taken <= MOST * CHECKPOINT,
-        "sides": {"bytes": taken, "checkpoint_bytes": CHECKPOINT},
-    }
+        return {label: int(step("release", folder, model_id, *going)) for label, going in RELEASES.items()}
 
 
 def step(*arguments: str) -> str:
@@ -49,26 +57,32 @@ def step(*arguments: str) -> str:
 
 def prepare(folder: Path) -> str:
     workshop, model_id = release.live(folder, people=4, features=FEATURES, classes=CLASSES)
-    release.delete(workshop, "p1")
     workshop.close()
     return model_id
 
 
-def forget(folder: Path, model_id: str) -> int:
+def forget(folder: Path, model_id: str, going: Sequence[str]) -> int:
     torch.set_num_threads(1)
     workshop = open_workshop(Settings(home=folder / "home", recipes=folder, device="cpu"))
+    for subject in going:
+        release.delete(workshop, subject)
     worker = release.worker(workshop)
     with workshop.database.read() as session:
         policy = Policy.from_json(session.get_one(Model, model_id).policy)
+    before = newest(workshop)
     worker._benches.of(1, "recipe", policy)  # the model itself is there between releases
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
-    before = memory("VmRSS")
+    held = memory("VmRSS")
     worker.work(model_id)
-    with workshop.database.read() as session:
-        if session.scalar(select(func.max(Version.number))) != 2:
-            raise RuntimeError("nothing was released")
+    if newest(workshop) != before + 1:
+        raise RuntimeError("there was no release, or more than one")
     workshop.close()
-    return memory("VmHWM") - before
+    return memory("VmHWM") - held
+
+
+def newest(workshop: Workshop) -> int:
+    with workshop.database.read() as session:
+        return session.scalar(select(func.max(Version.number))) or 0
 
 
 def memory(name: str) -> int:
@@ -79,4 +93,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "prepare":
         print(prepare(Path(sys.argv[2])))
     else:
-        print(forget(Path(sys.argv[2]), sys.argv[3]))
+        print(forget(Path(sys.argv[2]), sys.argv[3], sys.argv[4:]))

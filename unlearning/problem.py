@@ -113,11 +113,15 @@ class Problem:
 
     def tensors(self, w: Tensor) -> dict[str, Tensor]:
         """Everything a checkpoint holds: trained parameters from w (in w's dtype), constants and buffers."""
+        return {name: value.clone() for name, value in self.views(w).items()}
+
+    def views(self, w: Tensor) -> dict[str, Tensor]:
+        """As ``tensors``, nothing copied: they are parts of w and of the model, to be read only."""
         trained = self._unflatten(w)
         # Tied parameters have one slot and several names.
         slot_of = {id(value): name for name, value in self.module.named_parameters() if name in trained}
         state = self.module.state_dict(keep_vars=True)
-        return {name: trained.get(slot_of.get(id(value), ""), value).detach().clone() for name, value in state.items()}
+        return {name: trained.get(slot_of.get(id(value), ""), value).detach() for name, value in state.items()}
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """The weight vector (d,) from tensors by name. Names that are not trained parameters are ignored.

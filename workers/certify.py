@@ -95,7 +95,7 @@ def certify(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples |
     y = perturbed(state.weights, terms.sigma, bench.problem.dtype)
     crash_point("worker-after-noise")
     published = y.to(bench.problem.device)
-    tensors = bench.problem.tensors(published)
+    tensors = bench.problem.views(published)
     admit(tensors)
     charge = terms.charge if size.samples else 0
     inputs, targets = (part.to(bench.problem.device) for part in bench.recipe.holdout)

@@ -1,19 +1,21 @@
 """Tensors <-> bytes: safetensors, and nothing that can run code.
 
-``encode`` writes the format itself, tensor by tensor, so that a large checkpoint is never copied whole; reading
-is the safetensors library's, after a header check that it does not make (duplicate names).
+``encode`` writes the format itself, tensor by tensor, and ``decode`` lays its tensors into the bytes it is given: a
+large checkpoint is never copied whole, as the safetensors library would do twice. Its tests read our files with it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
-from safetensors.torch import load
 from torch import Tensor
 
 from unlearning.protocol import Json, State
@@ -35,8 +37,22 @@ _DTYPES = {
 }
 
 
+_CODES = {code: dtype for dtype, code in _DTYPES.items()}
+
+
 class Malformed(ValueError):
     """Tensors or bytes that no checkpoint may hold: which one and why."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a tensor lies, in bytes after the header."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
 
 
 def encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
@@ -52,14 +68,22 @@ def encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterat
 
 
 def decode(data: bytes | bytearray) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors on the CPU, and the metadata. Raises Malformed."""
+    """Tensors on the CPU, which lie in ``data`` where that can be written to; and the metadata. Raises Malformed."""
     header = _parse_header(data)
     metadata = header.pop("__metadata__", {})
-    try:
-        tensors = load(bytes(data))  # the library takes no other buffer
-    except Exception as error:  # the library raises several kinds
-        raise Malformed(f"not a safetensors file: {type(error).__name__}") from None
-    return tensors, metadata
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+        raise Malformed("not a safetensors file: its metadata are not texts")
+    room = data if isinstance(data, bytearray) else bytearray(data)
+    body = 8 + int.from_bytes(data[:8], "little")
+    places = sorted((_place(name, entry) for name, entry in header.items()), key=lambda place: (place.begin, place.end))
+    reached = 0
+    for place in places:
+        if place.begin != reached:
+            raise Malformed("not a safetensors file: its tensors overlap or leave a hole")
+        reached = place.end
+    if reached != len(room) - body:
+        raise Malformed("not a safetensors file: it has another length than its header says")
+    return {place.name: _laid(room, body, place) for place in places}, metadata
 
 
 def admit(tensors: Mapping[str, Tensor]) -> None:
@@ -110,6 +134,35 @@ def unpack(data: bytes | bytearray) -> Tensor:
         raise Malformed(f"not a packed vector: {type(error).__name__}") from None
 
 
+def unpack_in_pieces(pieces: Iterable[bytes]) -> Iterator[tuple[int, Tensor]]:
+    """The numbers of ``pack`` from its bytes in pieces: where each part begins, and the part (k,), flat.
+
+    The first piece holds the shape. Raises Malformed; at the end too, where numbers are missing.
+    """
+    following = iter(pieces)
+    dtype, shape, rest = _opening(next(following, b""))
+    start = 0
+    for piece in chain((b"",), following):
+        room = bytearray(rest + piece)
+        count = len(room) // dtype.itemsize
+        if count:
+            yield start, torch.frombuffer(room, dtype=dtype, count=count)
+        start += count
+        rest = bytes(room[count * dtype.itemsize :])
+    if rest or start != math.prod(shape):
+        raise Malformed("not a packed vector: it has another length than its shape")
+
+
+def _opening(data: bytes) -> tuple[torch.dtype, tuple[int, ...], bytes]:
+    """Dtype and shape of a packed vector, and the bytes that follow them."""
+    try:
+        kind, dimensions = struct.unpack_from("<BB", data)
+        shape = struct.unpack_from(f"<{dimensions}I", data, 2)
+        return _VECTOR_DTYPES[kind], shape, data[2 + 4 * dimensions :]
+    except (struct.error, IndexError) as error:
+        raise Malformed(f"not a packed vector: {type(error).__name__}") from None
+
+
 def _facts(metadata: Mapping[str, str]) -> dict[str, Json] | None:
     """What the state says of itself. None: nothing that can be read."""
     try:
@@ -131,6 +184,31 @@ def _header(parts: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
+
+
+def _place(name: str, entry: object) -> _Place:
+    """Where a header's entry puts its tensor; begin, dtype and shape decide the end. Raises Malformed."""
+    match entry:
+        case {"dtype": str(code), "shape": list(shape), "data_offsets": [int(begin), int(end)]} if (
+            code in _CODES and all(type(each) is int and each >= 0 for each in shape)
+        ):
+            dtype = _CODES[code]
+        case _:
+            raise Malformed("not a safetensors file: a tensor of no known form")
+    if begin < 0 or end - begin != math.prod(shape) * dtype.itemsize:
+        raise Malformed("not a safetensors file: a tensor has another size than its shape")
+    return _Place(name, dtype, tuple(shape), begin, end)
+
+
+def _laid(room: bytearray, body: int, place: _Place) -> Tensor:
+    try:
+        if place.begin == place.end:
+            return torch.empty(place.shape, dtype=place.dtype)
+        count = (place.end - place.begin) // place.dtype.itemsize
+        flat = torch.frombuffer(room, dtype=place.dtype, count=count, offset=body + place.begin)
+        return flat.reshape(place.shape)
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+        raise Malformed(f"not a safetensors file: {type(error).__name__}") from None
 
 
 def _parse_header(data: bytes | bytearray) -> dict[str, Any]:

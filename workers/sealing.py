@@ -7,6 +7,8 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from io import BytesIO
+from typing import BinaryIO
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -63,6 +65,26 @@ def open_row(key: bytes, place: str, row: SealedRow) -> bytearray:
     return data
 
 
+def open_row_in_pieces(key: bytes, place: str, nonce: bytes, size: int, sealed: Iterable[bytes]) -> Iterator[bytes]:
+    """The data of a sealed row of ``size`` bytes that comes in pieces, opened piece by piece.
+
+    What was yielded is authentic once the last piece was taken: until then nothing may be made of it that cannot be
+    thrown away. Raises Unsealable.
+    """
+    left, tag = size - TAG_BYTES, b""
+    try:
+        opener = Cipher(AES(key), GCM(nonce)).decryptor()
+        opener.authenticate_additional_data(place.encode())
+        for piece in sealed:
+            body = piece[: max(0, left)]
+            left -= len(body)
+            tag += piece[len(body) :]
+            yield opener.update(body)
+        opener.finalize_with_tag(tag)
+    except (InvalidTag, ValueError):
+        raise Unsealable(f"the sealed row of {place} does not open under its key") from None
+
+
 class Sealer:
     """Seals whole files under one key.
 
@@ -90,19 +112,27 @@ class Sealer:
 
     def unseal(self, data: bytes) -> bytearray:
         """The content. Raises Unsealable."""
-        head = len(MAGIC) + KEY_ID_BYTES + SALT_BYTES
-        header, body = data[:head], memoryview(data)[head:]
-        if len(header) < head or not header.startswith(MAGIC):
+        return self.unseal_file(BytesIO(data))
+
+    def unseal_file(self, file: BinaryIO) -> bytearray:
+        """The content, read and opened a chunk at a time: the sealed bytes are never held together. Raises Unsealable.
+
+        ``file`` stands at its beginning.
+        """
+        header = file.read(len(MAGIC) + KEY_ID_BYTES + SALT_BYTES)
+        if len(header) < len(MAGIC) + KEY_ID_BYTES + SALT_BYTES or not header.startswith(MAGIC):
             raise Unsealable("not a sealed file of this service")
         if header[len(MAGIC) : len(MAGIC) + KEY_ID_BYTES] != self.key_id:
             raise Unsealable("the file was sealed under another EXPUNGE_SEALING_KEY_FILE")
         cipher = self._cipher(header)
-        starts = range(0, max(1, len(body)), CHUNK + TAG_BYTES)
-        content = bytearray(max(0, len(body) - TAG_BYTES * len(starts)))
+        size = file.seek(0, os.SEEK_END) - len(header)
+        file.seek(len(header))
+        chunks = max(1, -(-size // (CHUNK + TAG_BYTES)))
+        content = bytearray(max(0, size - TAG_BYTES * chunks))
         try:
-            for count, start in enumerate(starts):
-                nonce = _nonce(count, int(count == len(starts) - 1))
-                block = cipher.decrypt(nonce, body[start : start + CHUNK + TAG_BYTES], header)
+            for count in range(chunks):
+                nonce = _nonce(count, int(count == chunks - 1))
+                block = cipher.decrypt(nonce, file.read(CHUNK + TAG_BYTES), header)
                 content[count * CHUNK : count * CHUNK + len(block)] = block
         except InvalidTag:
             raise Unsealable("the sealed file was changed or cut") from None

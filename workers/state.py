@@ -19,11 +19,14 @@ from service.storage import Stored
 from unlearning.protocol import Json, State
 from workers import codec
 from workers.keystore import BATCH, batches
-from workers.sealing import SealedRow, open_row, seal_row
+from workers.pieced import sealed_pieces
+from workers.sealing import SealedRow, open_row, open_row_in_pieces, seal_row
 from workers.workshop import Workshop
 
 ROWS_BYTES = 32 * 2**20
 """of vectors that are held at once, while they are sealed or summed"""
+LARGE_BYTES = 2**20
+"""a vector of more is opened in pieces, where a pass over pieces will do"""
 NUMBER_BYTES = 8
 Row: TypeAlias = dict[str, object]
 
@@ -68,6 +71,28 @@ class Kept(Mapping[str, Tensor]):
     def items(self) -> ItemsView[str, Tensor]:
         return _Pass(self)
 
+    def pieces(self) -> Iterator[tuple[str, int, Tensor]]:
+        """One pass in which no large vector is ever whole: holder, where the piece begins, its numbers.
+
+        Nothing of it may be used before it has ended: then alone are the rows known to be unchanged. Raises as a pass.
+        """
+        if self.numbers * NUMBER_BYTES <= LARGE_BYTES:
+            yield from ((holder, 0, vector) for holder, vector in self.stream())
+            return
+        count = 0
+        with self.workshop.database.read() as session:
+            for row in _outlines_of(session, self.lineage_id, self.holders):
+                key = self.workshop.keys.fetch([row.key_id]).get(row.key_id)
+                if key is None:
+                    continue
+                count += 1
+                sealed = sealed_pieces(session, self.lineage_id, row.holder, row.size)
+                place = _place(self.lineage_id, row.holder)
+                opened = open_row_in_pieces(key, place, row.nonce, row.size, sealed)
+                for start, part in codec.unpack_in_pieces(opened):
+                    yield row.holder, start, part.to(self.device)
+        self._require(count)
+
     def stream(self) -> Iterator[tuple[str, Tensor]]:
         """One pass."""
         count = 0
@@ -76,6 +101,9 @@ class Kept(Mapping[str, Tensor]):
             for pair in _opened(rows, self.workshop, self.lineage_id, self.device):
                 count += 1
                 yield pair
+        self._require(count)
+
+    def _require(self, count: int) -> None:
         if count < len(self.holders):
             raise Missing(len(self.holders) - count)
 
@@ -94,7 +122,8 @@ def keep(workshop: Workshop, state: State, evidence: Mapping[str, Json]) -> Stor
 
 def load(workshop: Workshop, digest: str, device: torch.device) -> State:
     """The state of that digest, on the device. Raises Damaged, Unsealable or Malformed: there is no other copy."""
-    state = codec.decode_state(workshop.sealer.unseal(workshop.private.read(digest)))
+    with workshop.private.open(digest) as file:
+        state = codec.decode_state(workshop.sealer.unseal_file(file))
     tensors = {name: tensor.to(device) for name, tensor in state.tensors.items()}
     return State(state.weights.to(device), tensors, state.facts)
 
@@ -208,6 +237,14 @@ def _rows_of(session: Session, lineage_id: int, holders: Sequence[str], at_once:
         .execution_options(yield_per=at_once)
     )
     return session.execute(query).partitions()
+
+
+def _outlines_of(session: Session, lineage_id: int, holders: Sequence[str]) -> Sequence[Any]:
+    """What the rows of these holders are, in order of holder: their bytes are not read."""
+    columns = (Recollection.holder, Recollection.key_id, Recollection.nonce)
+    query = select(*columns, func.length(Recollection.sealed).label("size"))
+    mine = query.where(Recollection.lineage_id == lineage_id, _among(session, holders))
+    return session.execute(mine.order_by(Recollection.holder)).all()
 
 
 def _among(session: Session, holders: Sequence[str]) -> ColumnElement[bool]:

@@ -139,8 +139,10 @@ def _release_once(errand: Errand) -> None:
             _withhold(errand, planned, certified)
             return
         draft = _draft(errand, planned, certified)
+        secret = certified.state
+        del certified  # y lies on the disk by now
         _publish(errand, head, planned, draft)
-        errand.benches.remember(draft.state.digest, certified.state)
+        errand.benches.remember(draft.state.digest, secret)
     except Held as held:
         outcomes |= dict.fromkeys(planned.forget, _held(errand, held))
         told = {} if _falls_back(job, held.reason) else held.facts

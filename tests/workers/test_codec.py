@@ -54,6 +54,29 @@ def test_a_vector_comes_back_bit_for_bit(vector: torch.Tensor) -> None:
     assert torch.equal(read, vector)
 
 
+@pytest.mark.parametrize("step", [14, 16, 21, 400])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_vector_that_comes_in_pieces_is_the_same(step: int, dtype: torch.dtype) -> None:
+    vector = torch.randn(3, 11, dtype=dtype)
+    packed = codec.pack(vector)
+    pieces = [packed[start : start + step] for start in range(0, len(packed), step)]
+    parts = list(codec.unpack_in_pieces(pieces))
+    assert [start for start, _ in parts] == [sum(len(part) for _, part in parts[:index]) for index in range(len(parts))]
+    assert torch.equal(torch.cat([part for _, part in parts]), vector.reshape(-1))
+    for wrong in ([], [b""], [b"\xff\x01"], [*pieces[:-1], pieces[-1][:-1]], [*pieces, bytes(8)]):
+        with pytest.raises(codec.Malformed):
+            list(codec.unpack_in_pieces(wrong))
+
+
+def test_what_we_read_is_what_the_library_reads() -> None:
+    data = save({name: tensor.contiguous() for name, tensor in TENSORS.items()}, {"format": "pt"})
+    read, metadata = codec.decode(data)
+    wanted = load(data)
+    assert metadata == {"format": "pt"}
+    assert read.keys() == wanted.keys()
+    assert all(torch.equal(read[name], wanted[name]) and read[name].dtype == wanted[name].dtype for name in wanted)
+
+
 def test_a_header_that_names_a_tensor_twice_is_refused() -> None:
     entry = '"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
     header = ("{" + entry + "," + entry + "}").encode()

@@ -12,10 +12,13 @@ import pytest
 import torch
 from sqlalchemy import event
 
+from service.records import Recollection
 from tests.workers.test_calibrate import release_connections
 from tests.workers.worlds import World, open_world
 from unlearning.methods.recollection import sum_of
 from workers import state
+from workers.pieced import PIECE
+from workers.sealing import Unsealable
 
 CPU = torch.device("cpu")
 MEBIBYTE = 2**20
@@ -27,12 +30,36 @@ def test_the_rows_of_a_release_are_one_query_and_add_up(world: World) -> None:
     chosen = tuple(sorted(holders)[::2])
     kept = state.Kept(world.workshop, lineage_id, chosen, 40, CPU)
     with selects(world, "recollections") as seen:
-        total = sum_of(kept, frozenset(chosen))
+        total = sum_of(kept, frozenset(chosen), torch.zeros(40)).whole()
     assert len(seen) == 1, seen
     wanted = torch.stack([holders[holder].double() for holder in chosen]).sum(dim=0)
     assert torch.allclose(total, wanted, rtol=1e-12, atol=1e-12)
     assert [holder for holder, _ in kept.items()] == list(chosen)
     assert torch.equal(kept[chosen[3]], holders[chosen[3]])
+
+
+def test_large_vectors_are_read_in_pieces_and_are_the_same(world: World) -> None:
+    lineage_id = world.lineage(world.live("convex")).id
+    numbers = 300_000
+    holders = written(world, lineage_id, rows=2, numbers=numbers)
+    names = tuple(sorted(holders))
+    kept = state.Kept(world.workshop, lineage_id, names, numbers, CPU)
+    pieces = list(kept.pieces())
+    assert all(part.numel() * part.element_size() <= PIECE for _, _, part in pieces)
+    for name in names:
+        mine = [(start, part) for holder, start, part in pieces if holder == name]
+        assert len(mine) > 1
+        assert all(torch.equal(part, holders[name][start : start + len(part)]) for start, part in mine)
+        assert sum(len(part) for _, part in mine) == numbers
+    total = sum_of(kept, frozenset(names), torch.zeros(numbers)).whole()
+    assert torch.equal(total, holders[names[0]].double() + holders[names[1]])
+    with pytest.raises(state.Missing):
+        list(state.Kept(world.workshop, lineage_id, (*names, "nobody"), numbers, CPU).pieces())
+    with world.database.write() as session:
+        row = session.get_one(Recollection, (lineage_id, names[1]))
+        row.sealed = row.sealed[:-20] + bytes([row.sealed[-20] ^ 1]) + row.sealed[-19:]
+    with pytest.raises(Unsealable):
+        sum_of(kept, frozenset(names), torch.zeros(numbers))
 
 
 def test_a_pass_says_how_many_vectors_are_missing(world: World) -> None:
@@ -59,9 +86,10 @@ def test_summing_ten_thousand_rows_never_holds_them_together(world: World) -> No
     if child == 0:
         before = resident()
         again = open_world(world.settings).workshop
-        total = sum_of(state.Kept(again, lineage_id, names, 2_000, CPU), frozenset(names))
+        kept = state.Kept(again, lineage_id, names, 2_000, CPU)
+        total = sum_of(kept, frozenset(names), torch.zeros(2_000))
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-        os.write(writer, f"{grown} {float(total.norm())}".encode())
+        os.write(writer, f"{grown} {total.norm()}".encode())
         os._exit(0)
     os.waitpid(child, 0)
     grown, norm = os.read(reader, 200).decode().split()

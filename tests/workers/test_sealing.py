@@ -6,7 +6,7 @@ import secrets
 
 import pytest
 
-from workers.sealing import CHUNK, SealedRow, Sealer, Unsealable, new_key, open_row, seal_row
+from workers.sealing import CHUNK, SealedRow, Sealer, Unsealable, new_key, open_row, open_row_in_pieces, seal_row
 
 SIZES = [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK]
 
@@ -80,3 +80,22 @@ def test_a_row_opens_only_at_its_place_under_its_key() -> None:
 def test_every_row_has_a_nonce_of_its_own() -> None:
     key = new_key()
     assert len({seal_row(key, "1/ada", b"vector").nonce for _ in range(100)}) == 100
+
+
+@pytest.mark.parametrize("step", [1, 7, 16, 100, 1000])
+def test_a_row_that_comes_in_pieces_opens_as_it_does_whole(step: int) -> None:
+    key, data = new_key(), secrets.token_bytes(137)
+    row = seal_row(key, "1/ada", data)
+
+    def opened(key: bytes, place: str, sealed: bytes) -> bytes:
+        pieces = (sealed[start : start + step] for start in range(0, len(sealed), step))
+        return b"".join(open_row_in_pieces(key, place, row.nonce, len(sealed), pieces))
+
+    assert opened(key, "1/ada", row.sealed) == data == open_row(key, "1/ada", row)
+    changed = bytes([row.sealed[0] ^ 1]) + row.sealed[1:]
+    for wrong in (changed, row.sealed[:-1], row.sealed + b"x", row.sealed[:10], b""):
+        with pytest.raises(Unsealable):
+            opened(key, "1/ada", wrong)
+    for wrong_key, place in ((new_key(), "1/ada"), (key, "1/bob")):
+        with pytest.raises(Unsealable):
+            opened(wrong_key, place, row.sealed)

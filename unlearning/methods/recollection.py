@@ -61,6 +61,7 @@ from unlearning.protocol import (
 from unlearning.recipe import RecipeError
 from unlearning.repair import repaired, require_room
 from unlearning.sketch import Sketch
+from unlearning.totals import Total, distance, total_of
 from unlearning.training import REFERENCES, silent
 from unlearning.vectors import CARRIED_BY, CURVATURES, Converged, Followed, Form, Sketched
 
@@ -214,7 +215,8 @@ class Recollection:
             return Forgotten(state)
         if self.rank is not None:
             return self._sketch(self.rank).forget(problem, state, forget)
-        total = sum_of(state.vectors, forget.holders)
+        total = sum_of(state.vectors, forget.holders, state.weights)
+        norm = total.norm()
         samples, before = _counts(state)
         gone = before + len(forget.positions)
         if gone >= samples:
@@ -223,8 +225,8 @@ class Recollection:
         fresh = release(state, total, gone)
         left = {holder: state.vectors[holder] for holder in state.vectors if holder not in forget.holders}
         evidence: dict[str, Json] = {
-            "recollection_norm": float(total.norm()),
-            "distance_moved": float((fresh.weights - state.weights).norm()),
+            "recollection_norm": norm,
+            "distance_moved": distance(fresh.weights, state.weights),
         }
         fresh = replace(fresh, vectors=left)
         if self.repair_epochs:
@@ -236,7 +238,7 @@ class Recollection:
                 curvature=self.curvature,
                 carried_by=self.carried_by or "others",
             )
-            evidence["distance_repaired"] = float((fresh.weights - state.weights).norm())
+            evidence["distance_repaired"] = distance(fresh.weights, state.weights)
         return Forgotten(fresh, evidence)
 
     def resume(self, state: State, weights: Tensor, forget: ForgetSet) -> State:
@@ -322,16 +324,16 @@ class Recollection:
         return effectiveness(state.weights, unlearned, retrained)
 
 
-def _release_trajectory(state: State, total: Tensor, gone: int) -> State:
-    return State(state.weights + total.to(state.weights), state.tensors, {**state.facts, "forgotten": gone})
+def _release_trajectory(state: State, total: Total, gone: int) -> State:
+    return State(total.onto(state.weights), state.tensors, {**state.facts, "forgotten": gone})
 
 
-def _release_converged(state: State, total: Tensor, gone: int) -> State:
+def _release_converged(state: State, total: Total, gone: int) -> State:
     """Replace the correction inside the current weights, so that what a certificate polished since is kept."""
     samples, before = _counts(state)
     fixed = state.facts["reference"] == "fixed-denominator"
     old, new = (1.0 if fixed else samples / (samples - m) for m in (before, gone))
-    correction = state.tensors["correction"] + total
+    correction = state.tensors["correction"] + total.whole()
     weights = state.weights - old * state.tensors["correction"] + new * correction
     return State(weights, {**state.tensors, "correction": correction}, {**state.facts, "forgotten": gone})
 
@@ -345,8 +347,11 @@ def _chosen(vectors: Mapping[str, Tensor], holders: Sequence[str]) -> Mapping[st
     return {holder: vectors[holder] for holder in holders}
 
 
-def sum_of(vectors: Mapping[str, Tensor], holders: frozenset[str]) -> Tensor:
-    """The sum (d,) in float64 of these holders' vectors, one at a time, in order of holder: the bits depend on it."""
+def sum_of(vectors: Mapping[str, Tensor], holders: frozenset[str], weights: Tensor) -> Total:
+    """The sum of these holders' vectors, each as long as ``weights`` (d,), in order of holder: the bits depend on it.
+
+    Raises Refused where one is missing.
+    """
     names = list(vectors)
     missing = len(holders - set(names))
     if missing:
@@ -355,11 +360,7 @@ def sum_of(vectors: Mapping[str, Tensor], holders: frozenset[str]) -> Tensor:
         )
     if names != sorted(names):  # a pass that is in order already may be one query, and stays one
         vectors = {holder: vectors[holder] for holder in sorted(names)}
-    chosen = (vector for holder, vector in vectors.items() if holder in holders)
-    total = next(chosen).double().clone()
-    for vector in chosen:
-        total += vector
-    return total
+    return total_of(vectors, holders, weights)
 
 
 def _harm(mean: float, threshold: float, report: Mapping[str, Json]) -> str:

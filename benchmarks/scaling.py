@@ -1,0 +1,176 @@
+"""What a preparation, a release and a backlog cost as n, d, the people and the backlog grow, with fits.
+
+Everything runs in this process on SQLite, through the service's own worker. CPU seconds, of this one process: they are
+what does not depend on who else uses the machine's disks, and least on who else uses its cores.
+``python -m benchmarks.scaling`` measures again and writes ``docs/scaling.json`` and ``docs/scaling.png``, on which
+``docs/scaling.md`` stands;
+named questions (``"backlog"``) are measured alone, and ``--plot`` only draws the figures that are there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.release import RECIPE, TENANT, delete, live, worker
+from service import intake
+
+DOCS = Path(__file__).parents[1] / "docs"
+STEPS, BATCH = 64, 64
+BATCHED = RECIPE.replace("epochs=1,", f"epochs={{epochs}}, batch_size={BATCH},")
+SAMPLES = (256, 512, 1024, 2048, 4096)
+DIMENSIONS = (2_000, 20_000, 200_000, 2_000_000)
+PEOPLE = (500, 2_000, 8_000)
+BACKLOGS = (30, 100, 300, 1_000, 3_000)
+RELEASES = 5
+QUESTIONS = {
+    "preparation against n": ("people, each with one sample", "CPU seconds, all of it"),
+    "release against d": ("numbers in the model", "CPU seconds a release"),
+    "release against people": ("people in the model", "CPU seconds a release of one"),
+    "backlog": ("requests that wait", "CPU seconds a request"),
+}
+Points = dict[str, float]
+
+
+def rows() -> Iterator[dict[str, Any]]:
+    for question in QUESTIONS:
+        yield measured(question)
+
+
+def measured(question: str) -> dict[str, Any]:
+    points = MEASURES[question]()
+    fixed, each = line(points)
+    return {
+        "name": f"{question}: cost of each one more",
+        "value": each,
+        "target": "reported",
+        "unit": "CPU s",
+        "met": None,
+        "sides": {"points": points, "fixed": fixed, "each": each, "exponent": exponent(points)},
+    }
+
+
+def line(points: Mapping[str, float]) -> tuple[float, float]:
+    """``a`` and ``b`` of a + b x, every point weighing by its own size."""
+    x, y = _axes(points)
+    each, fixed = np.polyfit(x, y, 1, w=1 / y)
+    return float(fixed), float(each)
+
+
+def exponent(points: Mapping[str, float]) -> float:
+    """The slope in logarithms: 1 where the cost is proportional, 0 where it does not grow."""
+    x, y = _axes(points)
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def against_n() -> Points:
+    """One preparation (training, exact vectors, calibration, sealed rows) at fixed T and batch size, d = 640."""
+    _prepared(SAMPLES[0])  # a process pays for its first model once: imports, the first products
+    return {str(n): _prepared(n) for n in SAMPLES}
+
+
+def _prepared(people: int) -> float:
+    epochs = STEPS * BATCH // people
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.process_time()
+        workshop, _ = live(Path(folder), None, BATCHED, people=people, features=64, classes=10, epochs=epochs)
+        spent = time.process_time() - start
+        workshop.close()
+    return spent
+
+
+def against_d() -> Points:
+    return {str(d): _released(people=RELEASES + 3, features=d // 10, classes=10) for d in DIMENSIONS}
+
+
+def against_people() -> Points:
+    return {str(people): _released(people=people, features=4, classes=2) for people in PEOPLE}
+
+
+def _released(**sizes: int) -> float:
+    """The median over a few releases of one person each."""
+    with tempfile.TemporaryDirectory() as folder:
+        workshop, model_id = live(Path(folder), **sizes)
+        busy = worker(workshop)
+        spent = []
+        for index in range(RELEASES):
+            delete(workshop, f"p{index}")
+            start = time.process_time()
+            busy.work(model_id)
+            spent.append(time.process_time() - start)
+        workshop.close()
+    return statistics.median(spent)
+
+
+def against_backlog() -> Points:
+    return {str(count): _drained(count) for count in BACKLOGS}
+
+
+def _drained(count: int) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        workshop, model_id = live(Path(folder), people=count + 100, features=4, classes=2)
+        with workshop.database.write() as session:
+            for index in range(count):
+                intake.accept(session, workshop.pepper, TENANT, intake.Order(subject_id=f"p{index}"))
+        start = time.process_time()
+        worker(workshop).work(model_id)
+        spent = time.process_time() - start
+        workshop.close()
+    return spent / count
+
+
+def draw(found: list[dict[str, Any]], path: Path) -> None:
+    import matplotlib as mpl  # noqa: PLC0415
+
+    mpl.use("Agg")
+    from matplotlib import pyplot  # noqa: PLC0415
+
+    figure, panels = pyplot.subplots(2, 2, figsize=(9, 7), layout="constrained")
+    for panel, (question, (across, up)), row in zip(panels.flat, QUESTIONS.items(), found, strict=True):
+        sides = row["sides"]
+        x, y = _axes(sides["points"])
+        panel.loglog(x, y, "o", color="#1f4e79", label="measured")
+        curve = np.geomspace(x[0], x[-1], 50)
+        if question == "backlog":
+            label = f"exponent {sides['exponent']:.2f}"
+            panel.loglog(curve, y[-1] * (curve / x[-1]) ** sides["exponent"], "-", color="#c55a11", label=label)
+        else:
+            label = f"{sides['fixed']:.3g} s + {sides['each']:.3g} s each"
+            panel.loglog(curve, sides["fixed"] + sides["each"] * curve, "-", color="#c55a11", label=label)
+        panel.set(title=question, xlabel=across, ylabel=up)
+        panel.legend()
+        panel.grid(alpha=0.3, which="both")
+    figure.savefig(path, dpi=110)
+
+
+def _axes(points: Mapping[str, float]) -> tuple[Any, Any]:
+    return np.array([float(x) for x in points]), np.array(list(points.values()))
+
+
+MEASURES: dict[str, Callable[[], Points]] = dict(
+    zip(QUESTIONS, (against_n, against_d, against_people, against_backlog), strict=True)
+)
+
+
+def main(arguments: list[str]) -> None:
+    figures = DOCS / "scaling.json"
+    found: dict[str, Any] = json.loads(figures.read_text()) if figures.exists() else {}
+    chosen = [each for each in arguments if each != "--plot"] or ([] if "--plot" in arguments else list(QUESTIONS))
+    for question in chosen:
+        found[question] = measured(question) | {"load": os.getloadavg()[0]}
+        print(json.dumps(found[question]), flush=True)
+    figures.write_text(json.dumps(found, indent=1) + "\n")
+    draw([found[question] for question in QUESTIONS], DOCS / "scaling.png")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
