@@ -47,8 +47,12 @@ def rows() -> Iterator[dict[str, Any]]:
 
 
 def measured(question: str) -> dict[str, Any]:
-    points = MEASURES[question]()
-    fixed, each = line(points)
+    return fitted(question, MEASURES[question]())
+
+
+def fitted(question: str, points: Points) -> dict[str, Any]:
+    whole = {x: float(x) * y for x, y in points.items()} if question == "backlog" else points
+    fixed, each = line(whole)
     return {
         "name": f"{question}: cost of each one more",
         "value": each,
@@ -132,7 +136,7 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
     import matplotlib as mpl  # noqa: PLC0415
 
     mpl.use("Agg")
-    from matplotlib import pyplot  # noqa: PLC0415
+    from matplotlib import pyplot, ticker  # noqa: PLC0415
 
     figure, panels = pyplot.subplots(2, 2, figsize=(9, 7), layout="constrained")
     for panel, (question, (across, up)), row in zip(panels.flat, QUESTIONS.items(), found, strict=True):
@@ -140,14 +144,12 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
         x, y = _axes(sides["points"])
         panel.loglog(x, y, "o", color="#1f4e79", label="measured")
         curve = np.geomspace(x[0], x[-1], 50)
-        if question == "backlog":
-            label = f"exponent {sides['exponent']:.2f}"
-            panel.loglog(curve, y[-1] * (curve / x[-1]) ** sides["exponent"], "-", color="#c55a11", label=label)
-        else:
-            label = f"{sides['fixed']:.3g} s + {sides['each']:.3g} s each"
-            panel.loglog(curve, sides["fixed"] + sides["each"] * curve, "-", color="#c55a11", label=label)
+        cost = sides["fixed"] + sides["each"] * curve
+        label = f"{sides['fixed']:.3g} s + {sides['each']:.3g} s each"
+        panel.loglog(curve, cost / curve if question == "backlog" else cost, "-", color="#c55a11", label=label)
         panel.set(title=question, xlabel=across, ylabel=up)
         panel.legend()
+        panel.xaxis.set_minor_formatter(ticker.NullFormatter())
         panel.grid(alpha=0.3, which="both")
     figure.savefig(path, dpi=110)
 
@@ -168,6 +170,8 @@ def main(arguments: list[str]) -> None:
     for question in chosen:
         found[question] = measured(question) | {"load": os.getloadavg()[0]}
         print(json.dumps(found[question]), flush=True)
+    for question, row in found.items():
+        found[question] = row | fitted(question, row["sides"]["points"])
     figures.write_text(json.dumps(found, indent=1) + "\n")
     draw([found[question] for question in QUESTIONS], DOCS / "scaling.png")
 
