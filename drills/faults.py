@@ -13,6 +13,7 @@ import resource
 import secrets
 import subprocess
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -107,7 +108,7 @@ def survive(scene: Scene, fault: Fault) -> list[Broken]:
         request_id = ask(scene, person, key)
         with suppress(Exception):  # the process may die of it: another one comes
             scene.world.work(scene.model_id)
-    repeated = ask(scene, person, key)
+    repeated = insist(scene, person, key)
     if repeated is None or (request_id is not None and repeated != request_id):
         return [Broken("lost", f"{fault.__name__}: the repeated call was answered {repeated}, not {request_id}")]
     scene.asked.append(repeated)
@@ -146,6 +147,16 @@ def ask(scene: Scene, person: str, key: str) -> str | None:
     except OSError:
         return None
     return str(answer.json()["id"]) if answer.status_code == 202 else None
+
+
+def insist(scene: Scene, person: str, key: str) -> str | None:
+    """The id of the repeated call. A 503, or a 409 while the server still ends a cut session, asks to come again."""
+    for _ in range(TRIES):
+        request_id = ask(scene, person, key)
+        if request_id is not None:
+            return request_id
+        time.sleep(0.5)
+    return None
 
 
 def _look(scene: Scene) -> list[Broken]:
