@@ -55,6 +55,7 @@ def main(arguments: list[str]) -> int:
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "seed": chosen.seed,
         "scale": chosen.scale,
+        "commit": commit(),
         "failed": failed,
         "results": [asdict(result) for result in results],
     }
@@ -77,7 +78,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="default: drawn, and printed")
     parser.add_argument("--scale", type=float, default=1.0, help="how much of each drill to do; 1 is the full run")
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "drills.json")
-    parser.add_argument("--write", type=Path, help="a page whose table to replace by this run's: docs/reliability.md")
+    parser.add_argument("--write", type=Path, help="a page whose table takes this run's rows: docs/reliability.md")
     chosen = parser.parse_args(arguments)
     unknown = sorted(set(chosen.names) - set(every_drill()))
     if unknown:
@@ -87,6 +88,13 @@ def options(arguments: list[str]) -> argparse.Namespace:
 
 def every_drill() -> list[str]:
     return sorted(file.stem for file in HERE.glob("[a-z]*.py") if "\ndef run(" in file.read_text())
+
+
+def commit() -> str:
+    """What was drilled; a plus sign: and changes that are not committed."""
+    asked = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
 
 
 def alone(name: str, seed: int, scale: float) -> Result | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,21 +38,43 @@ def rich_table(results: list[Result]) -> Table:
     return shown
 
 
-def markdown(record: Mapping[str, Any]) -> str:
-    """The record of a run as a dated table."""
+def markdown(record: Mapping[str, Any], before: str = "") -> str:
+    """The record of a run as a table. Rows and notes of ``before`` stay where this run has none of that name."""
     results = [Result.from_json(values) for values in record["results"]]
-    lines = [header(), ["---"] * len(header()), *(cells(result) for result in [*results, total(results)])]
-    rows = [f"| {' | '.join(line)} |" for line in lines]
-    command = f"python -m drills --seed {record['seed']} --scale {record['scale']:g}"
-    failed = f" Without a result: {', '.join(record['failed'])}." if record["failed"] else ""
-    notes = [f"- {result.name}: {note}" for result in results for note in result.notes]
-    return "\n".join([f"{record['at']}, `{command}`.{failed}", "", *rows, "", *notes])
+    ran = f"{record['at']}, seed {record['seed']}, scale {record['scale']:g}, commit {record['commit']}"
+    rows = _rows(before) | {result.name: [*cells(result), ran] for result in results}
+    fresh = {result.name: [f"- {result.name}: {note}" for note in result.notes] for result in results}
+    notes = [line for name in sorted(rows) for line in fresh.get(name, _notes(before, name))]
+    lines = [[*header(), "run"], ["---"] * (len(header()) + 1), *(rows[name] for name in sorted(rows)), _sums(rows)]
+    failed = [f"Without a result in the run of {record['at']}: {', '.join(record['failed'])}.", ""]
+    table = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([*(failed if record["failed"] else []), *table, "", *notes])
 
 
 def write_into(page: Path, record: Mapping[str, Any]) -> None:
-    """Replace what stands between the page's two marks."""
+    """Put the run's rows into the table between the page's two marks; other drills keep theirs, with their own date."""
     text = page.read_text()
     if BEGIN not in text or END not in text:
         raise ValueError(f"{page} has no place for the table: it needs the lines {BEGIN} and {END}")
-    new = f"{BEGIN}\n{markdown(record)}\n{END}"
-    page.write_text(re.sub(re.escape(BEGIN) + ".*" + re.escape(END), lambda _: new, text, flags=re.DOTALL))
+    head, _, rest = text.partition(BEGIN)
+    before, _, tail = rest.partition(END)
+    page.write_text(f"{head}{BEGIN}\n{markdown(record, before)}\n{END}{tail}")
+
+
+def _rows(text: str) -> dict[str, list[str]]:
+    """Rows of an earlier table by drill, as they stand; neither the header nor the sums."""
+    found = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return {row[0]: row for row in found if len(row) == len(header()) + 1 and row[0] not in ("drill", "---", "all")}
+
+
+def _notes(text: str, name: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith(f"- {name}: ")]
+
+
+def _sums(rows: Mapping[str, list[str]]) -> list[str]:
+    """The last line of the table: over runs that may differ in date and commit."""
+    columns = list(zip(*rows.values(), strict=True))
+    counts = [sum(int(cell.replace(",", "")) for cell in columns[1 + number]) for number in range(len(COUNTS))]
+    bugs = [cell.split(" of ") for cell in columns[-3] if cell]
+    caught = f"{sum(int(seen) for seen, _ in bugs)} of {sum(int(planted) for _, planted in bugs)}" if bugs else ""
+    return ["all", *(f"{count:,}" for count in counts), caught, str(sum(int(cell) for cell in columns[-2])), ""]

@@ -45,10 +45,10 @@ from drills.result import Result
 from drills.town import MODELS, Died, Photograph, Town, dying_at, found, meanwhile_at
 from service import holds
 from service.cancellation import TooLate, cancel
-from service.records import DeletionRequest, Forgotten, Hold, Lineage, Membership, Model, Task
+from service.records import DeletionRequest, Hold, Lineage, Model, Task
 from tests.workers.worlds import TENANT
 from workers.claim import claim
-from workers.jobs import Work
+from workers.jobs import Deletions, Work
 from workers.lease import Stale
 
 RUNS = 5000
@@ -65,7 +65,7 @@ POINTS = (
 )
 BETWEEN = ("worker-after-claim", "worker-after-compute", "worker-before-publish", "worker-after-commit")
 """points that no transaction is open at"""
-MEANWHILE = ("somebody asks", "a hold", "overtaken", "the keeper ticks")
+MEANWHILE = ("somebody asks", "a hold", "overtaken", "its lease is taken", "the keeper ticks")
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 ROUNDS = 40
 """of letting time pass, until everything has ended"""
@@ -163,15 +163,19 @@ class Simulation(RuleBasedStateMachine):
     def something_happens_while_a_worker_works(self, data: st.DataObject, point: str, what: str, person: str) -> None:
         """Between the transactions of a release anything may happen, the end of its lease included."""
         job = self.jobs.pop(data.draw(st.integers(0, len(self.jobs) - 1)))
+        heads: list[str | None] = []
         happenings: dict[str, Callable[[], object]] = {
             "somebody asks": lambda: self.somebody_asks(person, None, 0),
             "a hold": lambda: self.a_hold_is_placed(person),
             "overtaken": lambda: self.overtake(job.lease.model_id),
+            "its lease is taken": lambda: heads.extend(self.take_over(job)),
             "the keeper ticks": self.town.keeper.tick,
         }
         Simulation.faults += 1
         with meanwhile_at(point, happenings[what]):
             self.carry_out(job)
+        if heads and self.town.world.model(job.lease.model_id).head_id != heads[0]:
+            raise Wrong([Broken("doubled", "a worker whose lease was taken over has published")])
 
     @rule(seconds=st.sampled_from([1.0, 5.0, 31.0, 61.0, 4000.0]))
     def time_passes(self, seconds: float) -> None:
@@ -194,7 +198,7 @@ class Simulation(RuleBasedStateMachine):
     @rule(person=st.sampled_from(PEOPLE))
     def a_hold_is_placed(self, person: str) -> None:
         pepper = self.town.world.workshop.pepper
-        present = {(name, person) for name in MODELS} - self.absent()
+        present = {(name, person) for name in MODELS} - self.town.absent(PEOPLE)
         with suppress(holds.AlreadyForgotten), self.town.database.write() as session:
             holds.place(session, pepper, TENANT, subject_id=person, sample_id=None, reason="drill")
             self.protected |= present
@@ -276,6 +280,14 @@ class Simulation(RuleBasedStateMachine):
             self.jobs.remove(job)
             self.carry_out(job)
 
+    def take_over(self, job: Work) -> list[str | None]:
+        """The lease runs out, and another worker takes the work: the head at that moment, if it got it."""
+        self.town.clock.advance(31.0)
+        before = len(self.jobs)
+        self.claim(job.lease.model_id)
+        taken = len(self.jobs) > before and isinstance(job, Deletions) and isinstance(self.jobs[-1], Deletions)
+        return [self.town.world.model(job.lease.model_id).head_id] if taken else []
+
     def claim(self, model_id: str) -> None:
         job = claim(self.town.database, model_id, f"worker-{len(self.jobs)}", 30.0)
         if job is not None:
@@ -310,38 +322,17 @@ class Simulation(RuleBasedStateMachine):
 
     def note_gone(self) -> None:
         """Whom the served versions lack now: they must never come back."""
-        self.gone |= {(name, person) for name, person in self.absent() if person in PEOPLE}
-
-    def absent(self) -> set[tuple[str, str]]:
-        """(model, person) of everybody who is not in the served version."""
-        digests = {self.town.digest_of(person): person for person in PEOPLE}
-        with self.town.database.read() as session:
-            served = session.execute(
-                select(Model.name, Model.lineage_id).where(Model.status.in_(("live", "exhausted")))
-            ).all()
-            present = {
-                (name, digests.get(subject))
-                for name, lineage_id in served
-                for subject in session.scalars(
-                    select(Membership.subject_digest)
-                    .outerjoin(
-                        Forgotten,
-                        (Forgotten.lineage_id == Membership.lineage_id) & (Forgotten.position == Membership.position),
-                    )
-                    .where(Membership.lineage_id == lineage_id, Forgotten.position.is_(None))
-                )
-            }
-        return {(name, person) for name, _ in served for person in PEOPLE} - present
+        self.gone |= {(name, person) for name, person in self.town.absent(PEOPLE) if person in PEOPLE}
 
     def unprotected(self) -> list[Broken]:
         """People under a legal hold who were forgotten all the same."""
-        lost = self.protected & self.absent() if self.protected else set()
+        lost = self.protected & self.town.absent(PEOPLE) if self.protected else set()
         return [Broken("lost", f"{person} is under a legal hold and gone from {name}") for name, person in sorted(lost)]
 
     def returned(self) -> list[Broken]:
         with self.town.database.read() as session:
             served = set(session.scalars(select(Model.name).where(Model.status.in_(("live", "exhausted")))))
-        back = {each for each in self.gone if each[0] in served} - self.absent()
+        back = {each for each in self.gone if each[0] in served} - self.town.absent(PEOPLE)
         return [Broken("served_with_deletion_missing", f"{person} is back in {name}") for name, person in sorted(back)]
 
     def carried_out_though_cancelled(self) -> list[Broken]:
@@ -351,7 +342,7 @@ class Simulation(RuleBasedStateMachine):
             found = [Broken("doubled", f"request {each} was cancelled and goes on") for each in session.scalars(done)]
         asked = {self.who[request] for request in self.who.keys() - self.cancelled}
         kept = {self.who[request] for request in self.cancelled} - asked
-        gone = {each for each in self.absent() if each[1] in kept and not self.restored}
+        gone = {each for each in self.town.absent(PEOPLE) if each[1] in kept and not self.restored}
         return found + [
             Broken("doubled", f"{person} cancelled and is gone from {name}") for name, person in sorted(gone)
         ]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from celery import Celery
+from sqlalchemy import select
 
 from drills.worlds import World, open_world, settings_of, sqlite_databases
 from service import crash, intake, queue
@@ -18,7 +19,7 @@ from service.backups import confirm
 from service.identity import subject_digest
 from service.memory import Clock, MemoryBell, MemoryDatabase, MemoryStore, image_of
 from service.notes import Signer
-from service.records import Model
+from service.records import Forgotten, Membership, Model
 from service.settings import Settings
 from tests.workers.worlds import TENANT
 from workers.bench import Benches
@@ -92,6 +93,27 @@ class Town:
 
     def digest_of(self, person: str) -> str:
         return subject_digest(self.world.workshop.pepper, person)
+
+    def absent(self, people: list[str]) -> set[tuple[str, str]]:
+        """(model, person) of those people who are not in the served version."""
+        digests = {self.digest_of(person): person for person in people}
+        with self.database.read() as session:
+            served = session.execute(
+                select(Model.name, Model.lineage_id).where(Model.status.in_(("live", "exhausted")))
+            ).all()
+            present = {
+                (name, digests.get(subject))
+                for name, lineage_id in served
+                for subject in session.scalars(
+                    select(Membership.subject_digest)
+                    .outerjoin(
+                        Forgotten,
+                        (Forgotten.lineage_id == Membership.lineage_id) & (Forgotten.position == Membership.position),
+                    )
+                    .where(Membership.lineage_id == lineage_id, Forgotten.position.is_(None))
+                )
+            }
+        return {(name, person) for name, _ in served for person in people} - present
 
     def carry_out(self, job: Work) -> None:
         """What the worker does that holds this claim, late or not. Raises Stale, Died."""
