@@ -55,7 +55,7 @@ def record(
 
 
 def entry(
-    at: int, tenant_id: str, kind: str, *, request_id: str | None = None, model_id: str | None = None, **facts: Any
+    at: int, tenant_id: str, kind: str, /, *, request_id: str | None = None, model_id: str | None = None, **facts: Any
 ) -> dict[str, Any]:
     """The row of an audit entry, as ``record`` appends it."""
     names = {"entry": new_id(), "at": at, "kind": kind, "tenant": tenant_id, "request": request_id, "model": model_id}
