@@ -55,6 +55,7 @@ def _under_attack(where: Site, people: int, chance: random.Random) -> tuple[Traf
     traffic.start()
     while traffic.asking:
         for attack in attacks_on(where, chance):
+            where.mend()
             eventually(where.ready, START_SECONDS)
             time.sleep(chance.uniform(*BETWEEN_SECONDS))
             if not traffic.asking:

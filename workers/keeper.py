@@ -36,6 +36,7 @@ from workers.erase import bury, destroy_keys
 from workers.keystore import KeyStore
 from workers.lease import SECOND, retrain_lease
 from workers.outbound import Outbound
+from workers.patience import once_there
 from workers.pulse import Pulse
 
 LEASE = "keeper"
@@ -269,12 +270,12 @@ def open_keeper(settings: Settings) -> Keeper:
 
 def run(settings: Settings) -> None:
     """Tick until SIGTERM or SIGINT. A tick that fails is logged, and the next one tries again."""
+    keeper = once_there(lambda: open_keeper(settings))
+    pulse = Pulse(keeper.database, keeper.owner, "keeper", settings.lease_seconds, None)
+    pulse.start()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    keeper = open_keeper(settings)
-    pulse = Pulse(keeper.database, keeper.owner, "keeper", settings.lease_seconds, None)
-    pulse.start()
     outbound = Outbound(loopback=settings.webhook_loopback)
     courier = Courier(keeper.database, keeper.pepper, outbound, settings.sweep_seconds)
     courier.start()

@@ -50,10 +50,11 @@ def _older_than_store(settings: Settings) -> bool:
 def _worker(settings: Settings) -> int:
     from service import queue  # noqa: PLC0415  (the keeper starts without torch)
     from workers.app import Worker, register  # noqa: PLC0415
+    from workers.patience import once_there  # noqa: PLC0415
     from workers.pulse import Pulse  # noqa: PLC0415
     from workers.workshop import open_workshop  # noqa: PLC0415
 
-    workshop = open_workshop(settings)
+    workshop = once_there(lambda: open_workshop(settings))
     pulse = Pulse(workshop.database, workshop.owner, "worker", settings.lease_seconds, settings.device)
     app = queue.consumer(settings.broker_url)
     register(app, Worker(workshop, pulse))

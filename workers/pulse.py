@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from service.db import Database, now
 from service.records import Heartbeat, Lineage
 from workers.lease import SECOND, Lease, renew
+from workers.patience import once_there
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,8 @@ class Pulse:
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
 
     def start(self) -> None:
-        self.beat()
+        """The first beat, waiting for the database as long as it takes, and the thread that beats from then on."""
+        once_there(self.beat)
         self._thread.start()
 
     def stop(self) -> None:

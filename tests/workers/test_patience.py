@@ -1,0 +1,63 @@
+"""A process that begins while its databases are locked waits for them, and does not die."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from service import db
+from service.records import Heartbeat
+from service.schema import migrate
+from workers import patience
+from workers.keystore import KeyStore
+from workers.patience import once_there
+from workers.pulse import Pulse
+
+
+@contextmanager
+def locked(path: Path, begun: threading.Event) -> Iterator[None]:
+    """Another process writes to the database, and goes on until somebody has waited for it."""
+    writer = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    writer.execute("BEGIN IMMEDIATE")
+    free = threading.Thread(target=lambda: (begun.wait(20), writer.execute("COMMIT")))
+    free.start()
+    yield
+    begun.set()
+    free.join()
+    writer.close()
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once somebody met Busy and waits."""
+    met = threading.Event()
+    monkeypatch.setattr(db, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(patience.log, "warning", lambda *_: met.set())
+    return met
+
+
+def test_a_key_store_that_is_locked_is_waited_for(tmp_path: Path, waited: threading.Event) -> None:
+    path = tmp_path / "keys.db"
+    with locked(path, waited):
+        keys = once_there(lambda: KeyStore(f"sqlite:///{path}"), 0.05)
+        assert waited.is_set()
+    keys.close()
+
+
+def test_the_first_heartbeat_waits_for_the_database(tmp_path: Path, waited: threading.Event) -> None:
+    path = tmp_path / "expunge.db"
+    database = db.Database(f"sqlite:///{path}")
+    migrate(database)
+    pulse = Pulse(database, "here", "worker", 30, None)
+    with locked(path, waited):
+        pulse.start()
+        assert waited.is_set()
+    with database.read() as session:
+        assert session.get(Heartbeat, "here") is not None
+    pulse.stop()
+    database.close()
