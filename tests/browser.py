@@ -138,9 +138,12 @@ def chromium(profile: Path) -> Iterator[Browser]:
             _await(http)
             answer = http.post("/session", json={"capabilities": {"alwaysMatch": wanted}}).json()["value"]
             assert "sessionId" in answer, answer
-            http.base_url = httpx.URL(f"http://127.0.0.1:{port}/session/{answer['sessionId']}/")
-            yield Browser(http)
-            http.delete("")
+            session = httpx.URL(f"http://127.0.0.1:{port}/session/{answer['sessionId']}")
+            http.base_url = session
+            try:
+                yield Browser(http)
+            finally:
+                http.delete(session)  # a driver that is ended leaves its browser behind
     finally:
         process.terminate()
         process.wait(20)
