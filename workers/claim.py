@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.backups import unconfirmed
 from service.db import Database, now
 from service.ledger import record
 from service.plans import AWAITING_CONSUMERS, NOT_FOR_A_RELEASE, budget_of, candidate_of, measured_seconds
-from service.progress import settle
+from service.progress import change_tasks, settle
 from service.records import DeletionRequest, Lineage, Model, Task, Version
 from unlearning.policy import Clock, Nothing, Policy, Queue, Retrain, Wait, next_action
 from workers.batches import HOLD_AFTER, Choice, Waiting, choose
@@ -187,9 +187,9 @@ def _hold_lost(session: Session, model: Model, lineage: Lineage, lost: Iterable[
 
 
 def _mark_running(session: Session, choice: Choice, lease: Lease) -> None:
-    marks = [
-        {"id": task.id, "status": "running", "attempts": choice.attempts(task), "lease_token": lease.token}
-        for task in choice.take
-    ]
-    session.execute(update(Task), marks)
+    alike: dict[int, list[str]] = {}
+    for task in choice.take:
+        alike.setdefault(choice.attempts(task), []).append(task.id)
+    for attempts, ids in alike.items():
+        change_tasks(session, ids, status="running", attempts=attempts, lease_token=lease.token)
     settle(session, [task.request_id for task in choice.take])

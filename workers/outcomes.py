@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
@@ -16,7 +16,7 @@ from service import consumers, ledger, tombstones
 from service.db import Database, now
 from service.identity import new_id
 from service.plans import AWAITING_CONSUMERS, NOT_FOR_A_RELEASE
-from service.progress import settle
+from service.progress import change_tasks, settle
 from service.records import DeletionRequest, Lineage, Model, Task, Tombstone
 from service.webhooks import announce_exhaustion
 from unlearning.policy import CompleteWhen
@@ -104,10 +104,13 @@ def finish(session: Session, job: Job, made: Published, outcomes: Mapping[Claime
     """Write each task's outcome, and what follows for its request; plan the retrain that any of them waits for."""
     at = ledger.recorded_at(session)
     serving = consumers.behind(session, made.version_id) if job.policy.complete_when is CompleteWhen.SERVED else False
-    changes = [_change(task, outcome, made, at, serving) for task, outcome in outcomes.items()]
-    if changes:
+    alike: dict[_Change, list[str]] = {}
+    for task, outcome in outcomes.items():
+        alike.setdefault(_change(outcome, made, at, serving), []).append(task.id)
+    if alike:
         session.flush()
-        session.execute(update(Task), changes)
+        for change, ids in alike.items():
+            change_tasks(session, ids, **change._asdict())
         for batch in batches((task.request_id for task in outcomes), SETTLED_AT_ONCE):
             settle(session, batch)
     if any(outcome.reason == AWAITING_RETRAIN for outcome in outcomes.values()):
@@ -115,19 +118,29 @@ def finish(session: Session, job: Job, made: Published, outcomes: Mapping[Claime
         plan_retrain(session, session.get_one(Model, job.lease.model_id), next(notes, None))
 
 
-def _change(task: Claimed, outcome: Outcome, made: Published, at: int, serving: bool) -> dict[str, Any]:
+class _Change(NamedTuple):
+    """What becomes of a task's row."""
+
+    status: str
+    samples: int | None
+    reason: str | None
+    method: str | None
+    version_id: str | None
+    completed_at: int | None
+
+
+def _change(outcome: Outcome, made: Published, at: int, serving: bool) -> _Change:
     """``serving``: somebody still serves a version from before, so whoever was in it is not gone yet."""
     done = outcome.status == "completed"
-    waits = done and serving and (outcome.samples or outcome.reason == "already_forgotten")
-    return {
-        "id": task.id,
-        "status": "running" if waits else outcome.status,
-        "samples": outcome.samples,
-        "reason": AWAITING_CONSUMERS if waits else outcome.reason,
-        "method": made.method if done else None,
-        "version_id": made.version_id if done else None,
-        "completed_at": at if done and not waits else None,
-    }
+    waits = done and serving and bool(outcome.samples or outcome.reason == "already_forgotten")
+    return _Change(
+        status="running" if waits else outcome.status,
+        samples=outcome.samples,
+        reason=AWAITING_CONSUMERS if waits else outcome.reason,
+        method=made.method if done else None,
+        version_id=made.version_id if done else None,
+        completed_at=at if done and not waits else None,
+    )
 
 
 def record_outcomes(session: Session, job: Job, outcomes: Mapping[Claimed, Outcome], facts: Mapping[str, Any]) -> None:
