@@ -41,7 +41,7 @@ LATENCY = (
 BACKLOG = (
     "Wall-clock time with every commit synced. Each request has an audit entry, a certificate's row, an erasure and a "
     "destroyed key of its own; statuses are written a statement for all alike, which took the CPU from .76 to .45 ms a "
-    "request. Needed: rows sent as arrays (COPY, unnest) instead of one by one, and cores that the server need not share."
+    "request. Needed: rows sent as arrays (COPY, unnest) instead of one by one, and cores of its own for the server."
 )
 INTAKE = (
     "Two questions and five rows against one row: 1.6 times the CPU of a call on PostgreSQL. Needed: fewer layers "
