@@ -140,6 +140,17 @@ def requests_kept(session: Session) -> Iterator[Broken]:
             yield Broken("doubled", f"request {request_id} was accepted {count} times")
 
 
+def undecided_change_nothing(session: Session) -> Iterator[Broken]:
+    """A request that nobody verified, or that was rejected, has no task and no tombstone in force."""
+    undecided = (DeletionRequest.status == "rejected") | (DeletionRequest.reason == "unverified")
+    worked = select(Task.request_id).join(DeletionRequest, DeletionRequest.id == Task.request_id).where(undecided)
+    for request_id in session.scalars(worked.distinct()):
+        yield Broken("doubled", f"request {request_id} was never verified and is carried out")
+    stones = select(Tombstone.request_id).join(DeletionRequest, DeletionRequest.id == Tombstone.request_id)
+    for request_id in session.scalars(stones.where(undecided, Tombstone.lifted_at.is_(None)).distinct()):
+        yield Broken("lost", f"request {request_id} was never verified and keeps somebody out")
+
+
 def versions_chained(session: Session) -> Iterator[Broken]:
     """Versions are dense, each stands on the one before, and the newest one alone is the head."""
     rows: dict[str, list[Version]] = {}
@@ -271,4 +282,4 @@ def counted(found: list[Broken]) -> dict[str, int]:
     return dict(Counter(each.harm for each in found))
 
 
-LASTING = (requests_kept, versions_chained, budget_kept, effects_once, heads_lack_the_deleted)
+LASTING = (requests_kept, undecided_change_nothing, versions_chained, budget_kept, effects_once, heads_lack_the_deleted)

@@ -30,6 +30,7 @@ from service.routes import (
     keys,
     models,
     tombstones,
+    verification,
     versions,
     webhooks,
 )
@@ -75,6 +76,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         holds,
         keys,
         tombstones,
+        verification,
         audit,
         events,
         webhooks,

@@ -9,6 +9,8 @@ from service.db import now
 from service.intake import LARGE
 from service.progress import settle
 from service.records import DeletionRequest, Model, Task, Tombstone
+from service.requests import Status, awaits_decision
+from service.verification import withdraw
 
 
 class TooLate(RuntimeError):
@@ -19,8 +21,12 @@ def cancel(session: Session, request: DeletionRequest) -> None:
     """Cancel every task, and lift the tombstones: the person stays. Cancelling twice is once.
 
     The models' rows are locked before the clock is read: a worker that claims does the same, so of the two only
-    one finds the window in its favour. Raises TooLate.
+    one finds the window in its favour. An unverified request has no tasks and no window. Raises TooLate.
     """
+    if awaits_decision(Status(request.status), request.reason):
+        if not withdraw(session, request):
+            raise TooLate
+        return
     models = select(Task.model_id).where(Task.request_id == request.id)
     session.execute(select(Model.id).where(Model.id.in_(models)).order_by(Model.id).with_for_update()).all()
     at = now(session)

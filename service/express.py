@@ -114,7 +114,7 @@ def accept(
     None, and nothing was written: the order, the key, or what it meets asks for the plain way.
     Raises ReceivedInFuture, Busy.
     """
-    if order.subject_id is None or order.models is not None:
+    if order.subject_id is None or order.models is not None or not order.verified:
         return None
     named = digests(pepper, order)
     with database.wire(crash="api-inside-commit") as wire:

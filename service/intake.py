@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -48,6 +48,8 @@ class Order:
     models: tuple[str, ...] | None = None
     regulation: Regulation | None = None
     received_at: datetime | None = None
+    verified: bool = True
+    """whether the controller knows that the person asked; where not, ``service.verification`` takes the order in"""
 
 
 @dataclass(frozen=True)
@@ -86,25 +88,22 @@ def accept(session: Session, pepper: Pepper, tenant_id: str, order: Order, windo
     # in share mode: no publication can pass between our matching and our commit
     models = session.scalars(named_models(session, tenant_id, order).with_for_update(read=True)).all()
     named = digests(pepper, order)
-    touched = [model for model in models if _touches(session, model, named)]
-    large = frozenset(model.id for model in touched if _is_large(session, model, named, windows))
-    places = [(model.id, model.name) for model in touched]
-    at = recorded_at(session)
+    found = reach(session, models, named, windows)
+    at, places, large = recorded_at(session), found.places, found.large
     drawn = draft(pepper, tenant_id, order, named, at=at, touched=places, windows=windows, large=large)
-    if not touched and tombstones.carried_out(session, tenant_id, named.subject, named.samples):
-        drawn.row["reason"] = "already_forgotten"
+    if not places:
+        drawn.row["reason"] = why_nothing(session, tenant_id, named)
     session.execute(insert(DeletionRequest), drawn.row)
     crash_point("api-after-request")
     session.execute(insert(Tombstone), drawn.tombstones)
     if drawn.tasks:
         session.execute(insert(Task), drawn.tasks)
     session.execute(insert(AuditEntry), drawn.entry)
-    if not touched or large:
+    if not places or large:
         record_status(session, drawn.request)
     session.flush()
     crash_point("api-after-audit")
-    rung = tuple(model.id for model in touched if model.nudged_at == 0 and model.id not in large)
-    return Accepted(drawn.request, drawn.names, rung, frozenset(name for key, name in places if key in large))
+    return Accepted(drawn.request, drawn.names, found.nudges, found.large_names)
 
 
 @dataclass(frozen=True)
@@ -113,6 +112,34 @@ class Named:
 
     subject: str | None
     samples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Where an order has work. ``places``: models as (id, name); ``large``: ids of those that hold it for its size."""
+
+    places: tuple[tuple[str, str], ...]
+    large: frozenset[str]
+    nudges: tuple[str, ...]
+    """ids of the models that have work now and whose workers were not rung yet"""
+
+    @property
+    def large_names(self) -> frozenset[str]:
+        return frozenset(name for key, name in self.places if key in self.large)
+
+
+def reach(session: Session, models: Iterable[Model], named: Named, windows: Windows) -> Reach:
+    """Which of the models the order touches. Their rows are locked: no publication passes before our commit."""
+    touched = [model for model in models if _touches(session, model, named)]
+    large = frozenset(model.id for model in touched if _is_large(session, model, named, windows))
+    nudges = tuple(model.id for model in touched if model.nudged_at == 0 and model.id not in large)
+    return Reach(tuple((model.id, model.name) for model in touched), large, nudges)
+
+
+def why_nothing(session: Session, tenant_id: str, named: Named) -> str:
+    """The reason of a request that touches no model."""
+    known = tombstones.carried_out(session, tenant_id, named.subject, named.samples)
+    return "already_forgotten" if known else "no_match"
 
 
 def digests(pepper: Pepper, order: Order) -> Named:
@@ -170,8 +197,9 @@ def draft(
         regulation=row["regulation"],
         received_at=row["received_at"],
         due_at=row["due_at"],
+        verified=order.verified,
     )
-    tasks = _tasks(row, [model_id for model_id, _ in touched], windows, large)
+    tasks = tasks_of(tenant_id, row["id"], at, models=[key for key, _ in touched], windows=windows, large=large)
     return Draft(row, _tombstones(row, named), tasks, accepted, names)
 
 
@@ -194,14 +222,19 @@ def commitment(salt: bytes, order: Order) -> str:
 
 def named_models(session: Session, tenant_id: str, order: Order) -> Select[Model]:
     """The models that the order is about and that can forget, in id order. Raises UnknownModels."""
-    chosen = select(Model).where(Model.tenant_id == tenant_id, Model.status.in_(FORGETTING)).order_by(Model.id)
     if order.models is None:
-        return chosen
+        return forgetters(tenant_id, None)
     known = set(session.scalars(select(Model.name).where(Model.tenant_id == tenant_id)))
     unknown = [place for place, name in enumerate(order.models) if name not in known]
     if unknown:
         raise UnknownModels(unknown)
-    return chosen.where(Model.name.in_(order.models))
+    return forgetters(tenant_id, order.models)
+
+
+def forgetters(tenant_id: str, names: Sequence[str] | None) -> Select[Model]:
+    """The tenant's models that can forget, in id order; only those of ``names``, unless it is None."""
+    chosen = select(Model).where(Model.tenant_id == tenant_id, Model.status.in_(FORGETTING)).order_by(Model.id)
+    return chosen if names is None else chosen.where(Model.name.in_(names))
 
 
 def _touches(session: Session, model: Model, named: Named) -> bool:
@@ -260,17 +293,16 @@ def _tombstones(request: dict[str, Any], named: Named) -> list[dict[str, Any]]:
     ]
 
 
-def _tasks(
-    request: dict[str, Any], model_ids: list[str], windows: Windows, large: frozenset[str]
+def tasks_of(
+    tenant_id: str, request_id: str, at: int, *, models: Iterable[str], windows: Windows, large: frozenset[str]
 ) -> list[dict[str, Any]]:
-    """A task for each model; held in those where the request is ``large``."""
-    at = request["created_at"]
+    """A task for each of ``models`` (ids); held in those where the request is ``large``."""
     waits = {True: windows.large_seconds, False: windows.cancel_seconds}
     return [
         {
             "id": new_id(),
-            "tenant_id": request["tenant_id"],
-            "request_id": request["id"],
+            "tenant_id": tenant_id,
+            "request_id": request_id,
             "model_id": model_id,
             "status": "held" if model_id in large else "queued",
             "reason": LARGE if model_id in large else None,
@@ -278,5 +310,5 @@ def _tasks(
             "not_before": at + int(waits[model_id in large] * SECOND),
             "created_at": at,
         }
-        for model_id in model_ids
+        for model_id in models
     ]

@@ -54,6 +54,8 @@ _LINKS: dict[tuple[str, str], dict[str, Node]] = {
         "deletion_requests_withdraw": _REQUEST,
         "certificates_show": _REQUEST,
         "tombstones_create": _REQUEST,
+        "deletion_requests_verify": _REQUEST,
+        "deletion_requests_reject": _REQUEST,
     },
     ("post", "/v1/models"): {
         operation: {"name": "$response.body#/name"}

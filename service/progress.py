@@ -13,7 +13,7 @@ from sqlalchemy.orm.attributes import set_committed_value
 from service.ledger import entry, recorded_at
 from service.moments import rfc_3339
 from service.records import AuditEntry, Certificate, DeletionRequest, Record, Task
-from service.requests import Status, derive, step
+from service.requests import Status, derive, stands_alone, step
 from service.webhooks import News, announce
 
 NAMED_AT_ONCE = 1_000
@@ -93,7 +93,7 @@ def settle(session: Session, request_ids: Iterable[str]) -> list[str]:
 def _settled(request: DeletionRequest, tasks: list[_Part], at: int) -> _Settled | None:
     """The status that follows from the tasks, where it is another than the stored one."""
     old = Status(request.status)
-    if old is Status.REJECTED:
+    if not tasks and stands_alone(old, request.reason):
         return None
     new = step(old, derive(task.status for task in tasks))
     if new == old and (new is not Status.COMPLETED or request.completed_at is not None):

@@ -214,6 +214,8 @@ class DeletionRequest(Record):
     """when the controller took the one extension that the law allows"""
     first_due_at: Mapped[int | None] = mapped_column(Moment)
     """the deadline before it was extended"""
+    rejection: Mapped[str | None] = mapped_column(Text)
+    """why it was rejected, in the controller's words"""
 
 
 class Task(Record):
@@ -267,7 +269,9 @@ class Tombstone(Record):
     sample_digest: Mapped[str | None] = mapped_column(Digest)
     pepper_id: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[int] = mapped_column(Moment)
+    """since when it counts, or would"""
     lifted_at: Mapped[int | None] = mapped_column(Moment)
+    """None: it is in force. That of an unverified request is lifted from the start, until somebody verifies it"""
     lifted_reason: Mapped[str | None] = mapped_column(Text)
 
 

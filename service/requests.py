@@ -34,12 +34,23 @@ class NotExtendable(RuntimeError):
         self.code = code
 
 
+class Decided(RuntimeError):
+    """The request cannot be verified, or rejected, any more. ``code`` says why in one word, the message what to do."""
+
+    def __init__(self, code: str, what: str) -> None:
+        super().__init__(what)
+        self.code = code
+
+
+UNVERIFIED = "unverified"
+"""the reason of a held request whose sender nobody has yet found to be the person it names: it has no tasks"""
 _OPEN = frozenset({Status.QUEUED, Status.RUNNING, Status.HELD})
 TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.QUEUED: frozenset({Status.RUNNING, Status.HELD, Status.COMPLETED, Status.CANCELLED}),
     # back to queued: the worker's lease was taken over
     Status.RUNNING: frozenset({Status.QUEUED, Status.HELD, Status.COMPLETED}),
-    Status.HELD: frozenset({Status.QUEUED, Status.RUNNING, Status.COMPLETED, Status.CANCELLED}),
+    # rejected: only while unverified, before any task exists
+    Status.HELD: frozenset({Status.QUEUED, Status.RUNNING, Status.COMPLETED, Status.CANCELLED, Status.REJECTED}),
     # reopened: a later publication met the request's tombstone again
     Status.COMPLETED: _OPEN,
     Status.CANCELLED: frozenset(),
@@ -54,6 +65,37 @@ def derive(tasks: Iterable[str]) -> Status:
         if status in seen:
             return status
     return Status.CANCELLED if seen == {Status.CANCELLED} else Status.COMPLETED
+
+
+def awaits_decision(status: Status, reason: str | None) -> bool:
+    """Whether the request is unverified: held until it is verified, rejected or withdrawn."""
+    return status is Status.HELD and reason == UNVERIFIED
+
+
+def stands_alone(status: Status, reason: str | None) -> bool:
+    """Whether a request without tasks has a status that somebody decided, and ``derive`` would not know."""
+    return status in (Status.REJECTED, Status.CANCELLED) or awaits_decision(status, reason)
+
+
+def may_verify(status: Status, reason: str | None) -> bool:
+    """Whether verifying changes anything; False: it was verified before. Raises Decided where it never can be."""
+    if status in (Status.REJECTED, Status.CANCELLED):
+        what = f"The request was {status}, and stays so. Send it anew, verified, if the person did ask."
+        raise Decided(f"already_{status}", what)
+    return awaits_decision(status, reason)
+
+
+def may_reject(status: Status, reason: str | None) -> bool:
+    """Whether rejecting changes anything; False: it was rejected before. Raises Decided where it never can be."""
+    if status is Status.REJECTED or awaits_decision(status, reason):
+        return status is not Status.REJECTED
+    if status is Status.CANCELLED:
+        raise Decided("already_cancelled", "The request was cancelled: nothing is left to reject.")
+    what = (
+        "Only an unverified request can be rejected; this one counts as verified. Cancel it inside its cancel window, "
+        "or place a legal hold on what must be kept."
+    )
+    raise Decided("not_unverified", what)
 
 
 def step(old: Status, new: Status) -> Status:

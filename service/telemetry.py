@@ -26,6 +26,7 @@ from service.records import (
     Task,
     Version,
 )
+from service.requests import UNVERIFIED
 from unlearning.budget import epsilon_of
 
 SECOND = 1_000_000
@@ -106,7 +107,21 @@ def _requests(session: Session) -> Iterator[Metric]:
         held.add_metric([model], int(stands or 0))
         if due_at is not None:
             due.add_metric([model], due_at / SECOND)
-    yield from (pending, oldest, overdue, held, due)
+    yield from (pending, oldest, overdue, held, due, *_unverified(session))
+
+
+def _unverified(session: Session) -> Iterator[Metric]:
+    """Requests that nobody has verified: they belong to no model, and their clock runs all the same."""
+    waiting = (DeletionRequest.status == "held") & (DeletionRequest.reason == UNVERIFIED)
+    count, due_at = session.execute(select(func.count(), func.min(DeletionRequest.due_at)).where(waiting)).one()
+    yield GaugeMetricFamily("expunge_requests_unverified", "Requests that wait to be verified or rejected", value=count)
+    due = GaugeMetricFamily(
+        "expunge_requests_unverified_next_due_timestamp_seconds",
+        "The nearest statutory deadline of unverified requests",
+    )
+    if due_at is not None:
+        due.add_metric([], due_at / SECOND)
+    yield due
 
 
 def _preparations(session: Session) -> Iterator[Metric]:

@@ -29,6 +29,7 @@ from service.notes import Signer
 from service.plans import NOT_FOR_A_RELEASE
 from service.progress import settle
 from service.records import DeletionRequest, Heartbeat, IdempotencyKey, Lease, Lineage, Model, Task, Version
+from service.requests import UNVERIFIED
 from service.settings import Settings
 from service.storage import Store
 from workers.courier import Courier
@@ -184,12 +185,12 @@ def _purge_one(session: Session, store: Store, version_id: str, digest: str) -> 
 
 
 def settle_unmatched(database: Database) -> int:
-    """Complete open requests that no model has a task for."""
+    """Complete open requests that no model has a task for, but for those that nobody has verified."""
     with database.read() as session:
         tasks = select(Task.id).where(Task.request_id == DeletionRequest.id).exists()
-        lonely = session.scalars(
-            select(DeletionRequest.id).where(DeletionRequest.status.in_(("queued", "running", "held")), ~tasks)
-        ).all()
+        waiting = DeletionRequest.status.in_(("queued", "running", "held"))
+        decided = func.coalesce(DeletionRequest.reason, "") != UNVERIFIED
+        lonely = session.scalars(select(DeletionRequest.id).where(waiting, decided, ~tasks)).all()
     if not lonely:
         return 0
     with database.write() as session:

@@ -13,12 +13,13 @@ from typing import Any
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.orm import Session
 
-from service import ledger, tombstones
+from service import ledger, tombstones, verification
 from service.auth import DEFAULT_TENANT, revoke_key
 from service.backups import unconfirmed
 from service.continuation import continue_log
 from service.db import now
 from service.identity import new_id
+from service.intake import AT_ONCE
 from service.notes import Signer
 from service.plans import AWAITING_CONSUMERS
 from service.progress import settle
@@ -39,7 +40,7 @@ from service.records import (
     Tombstone,
     Version,
 )
-from service.requests import Status, derive
+from service.requests import Status, awaits_decision, derive
 from workers.journal import Entry, revived
 from workers.keystore import BATCH, batches
 from workers.lease import SECOND, give_back
@@ -77,7 +78,7 @@ class Report:
     """accepted after the backup and known by the log alone: the controller must send them again"""
     holds_lost: list[str] = field(default_factory=list)
     reapplied: list[str] = field(default_factory=list)
-    """cancellations, lifted tombstones and revoked keys, from the log"""
+    """cancellations, verifications, rejections, lifted tombstones and revoked keys, from the log"""
     log_entries: int | None = None
     """added to the audit log; None: no export was given, heads signed since the backup contradict the log"""
     unknown_from: int | None = None
@@ -234,6 +235,9 @@ def _recover_requests(session: Session, report: Report, entry: Entry, known_mode
             session.flush()
             session.add_all(revived(Tombstone, stone) for stone in each["tombstones"])
             report.requests.append(each["request"]["id"])
+        elif awaits_decision(Status(known.status), known.reason):
+            verification.put_in_force(session, known, entry.at)
+            known.reason = None
         if known_model:
             _finish_task(session, each["task"])
         session.flush()
@@ -272,7 +276,10 @@ def _follow_log(session: Session, report: Report, said: Iterable[dict[str, Any]]
     """Do again what the log tells, and name what it tells of and nobody can do again."""
     for body in said:
         request = session.get(DeletionRequest, body["request"]) if body["request"] else None
-        if body["kind"] in ("request.cancelled", "tombstone.lifted") and request is not None:
+        if request is not None and awaits_decision(Status(request.status), request.reason):
+            if not _decide(session, request, body):
+                continue
+        elif body["kind"] in ("request.cancelled", "tombstone.lifted") and request is not None:
             _lift(session, request, body)
         elif body["kind"] == "key.revoked" and session.get(ApiKey, body["key"]) is not None:
             revoke_key(session, body["key"], body["tenant"])
@@ -287,6 +294,23 @@ def _follow_log(session: Session, report: Report, said: Iterable[dict[str, Any]]
         report.reapplied.append(f"{body['kind']} {body.get('key') or body['request']}")
     released = {body["hold"] for body in said if body["kind"] == "hold.released"}
     report.holds_lost = [hold for hold in report.holds_lost if hold not in released]
+
+
+def _decide(session: Session, request: DeletionRequest, body: dict[str, Any]) -> bool:
+    """Decide on a request that the backup knows as unverified, as the log tells; False: the entry tells of no decision.
+
+    The entries of it are in the log already.
+    """
+    if body["kind"] == "request.verified":
+        verification.enforce(session, request, AT_ONCE)
+    elif body["kind"] == "request.rejected":
+        request.status, request.reason, request.rejection = Status.REJECTED, None, "told by the audit log"
+    elif body["kind"] == "request.cancelled":
+        request.status, request.reason = Status.CANCELLED, None
+    else:
+        return False
+    session.flush()
+    return True
 
 
 def _lift(session: Session, request: DeletionRequest, body: dict[str, Any]) -> None:

@@ -15,7 +15,8 @@ from service.commands.client import Client, connect
 from service.commands.screen import AsJson, CommandError, meter, show_facts, show_json, show_rows
 
 commands = typer.Typer(
-    no_args_is_help=True, help="Deletion requests: list, show, cancel, release, extend, certificate."
+    no_args_is_help=True,
+    help="Deletion requests: list, show, cancel, verify, reject, release, extend, certificate.",
 )
 POLL_SECONDS = 0.3
 ENDED = {"completed", "cancelled", "rejected", "held"}
@@ -32,6 +33,9 @@ def delete(
     regulation: Annotated[str | None, typer.Option(help="gdpr or ccpa: sets the deadline.")] = None,
     received_at: Annotated[str | None, typer.Option(help="When the person asked, ISO 8601.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="Repeat a request safely; random otherwise.")] = None,
+    verified: Annotated[
+        bool, typer.Option(help="--no-verified: it is held, and changes nothing, until `requests verify`.")
+    ] = True,
     wait: Annotated[bool, typer.Option("--wait", help="Stay until it is completed, or held.")] = False,
     estimate: Annotated[bool, typer.Option("--estimate", help="Only say what it would cost; change nothing.")] = False,
     as_json: AsJson = False,
@@ -44,6 +48,8 @@ def delete(
         {"subject_id": sys.stdin.read().strip() if subject == "-" else subject} if subject else {"sample_ids": sample}
     )
     order = {field: value for field, value in body.items() if value is not None}
+    if not verified:
+        order["verified"] = False
     with connect() as client:
         if estimate:
             _show(client.post("/v1/deletion-requests/estimate", order), as_json)
@@ -84,6 +90,26 @@ def cancel(request: Request, as_json: AsJson = False) -> None:
     """Cancel a request inside its cancel window."""
     with connect() as client:
         record = client.delete(f"/v1/deletion-requests/{request}") or client.get(f"/v1/deletion-requests/{request}")
+    _show(record, as_json)
+
+
+@commands.command("verify")
+def verify(request: Request, as_json: AsJson = False) -> None:
+    """Go on with an unverified request: it does come from the person it names."""
+    with connect() as client:
+        record = client.post(f"/v1/deletion-requests/{request}/verify", {})
+    _show(record, as_json)
+
+
+@commands.command("reject")
+def reject(
+    request: Request,
+    reason: Annotated[str, typer.Option(help="Why, as the person was told; it must not name anybody.")],
+    as_json: AsJson = False,
+) -> None:
+    """Turn an unverified request down. Tell the person why, within a month."""
+    with connect() as client:
+        record = client.post(f"/v1/deletion-requests/{request}/reject", {"reason": reason})
     _show(record, as_json)
 
 

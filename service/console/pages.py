@@ -26,7 +26,7 @@ from service.holds import drive_on
 from service.names import ModelName, RequestId
 from service.notes import Signer
 from service.problems import Problem, not_found
-from service.requests import Status
+from service.requests import Status, awaits_decision
 from service.rotation import verifiers
 from service.routes import deletion_requests, models
 from service.sessions import COOKIE, begin, form_token, renew, set_cookie
@@ -134,13 +134,14 @@ def show(request_id: RequestId, request: Request, visit: Visitor) -> Response:
         view = deletion_requests.views(session, [row])[0]
         issued = views.has_certificate(session, row)
         expected = view.status == Status.COMPLETED and any(part.version for part in view.models)
+        unverified = awaits_decision(view.status, view.reason)
         facts = _common(session, visit) | {
             "request": view,
             "timeline": views.timeline(session, row),
             "certificate": issued,
             "awaited": expected and not issued,
             "cancellable": views.window_ends(session, row) if visit.may(Scope.DELETIONS_WRITE) else None,
-            "releasable": view.status == Status.HELD and visit.may(Scope.MODELS_ADMIN),
+            "releasable": view.status == Status.HELD and not unverified and visit.may(Scope.MODELS_ADMIN),
             "busy": view.status in (Status.QUEUED, Status.RUNNING) or (expected and not issued),
         }
     return _renewed(request, visit, page("request.html", **facts))
@@ -186,8 +187,8 @@ def release_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Re
     _check_form(visit, fields, Scope.MODELS_ADMIN)
     with visit.service.database.write() as session:
         row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
-        if row.status != Status.HELD:
-            raise Problem(409, "not_held", "Only a held request can be driven on.")
+        if row.status != Status.HELD or awaits_decision(Status(row.status), row.reason):
+            raise Problem(409, "not_held", "Only a held request that is verified can be driven on.")
         nudges = drive_on(session, row)
     visit.service.nudge(nudges)
     return _back(request_id)

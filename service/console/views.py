@@ -183,7 +183,7 @@ def timeline(session: Session, request: DeletionRequest) -> list[Happening]:
 
 
 def window_ends(session: Session, request: DeletionRequest) -> int | None:
-    """Until when the request can be cancelled; None: no longer, as ``service.cancellation`` decides."""
+    """Until when the request can be cancelled in its window; None: no longer, as ``service.cancellation`` decides."""
     tasks = session.execute(select(Task.status, Task.not_before).where(Task.request_id == request.id)).all()
     waiting = ("queued", "held") if request.reason == LARGE else ("queued",)
     if not tasks or any(status not in waiting for status, _ in tasks):

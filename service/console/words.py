@@ -16,6 +16,7 @@ HAPPENINGS = {
     "request.rejected": "Rejected",
     "request.extended": "Deadline extended",
     "request.released": "Driven on by an operator",
+    "request.verified": "Verified",
     "release.held": "Its release was held",
     "certificate.issued": "Certificate issued",
 }
@@ -27,6 +28,7 @@ REASONS = {
     "awaiting_consumers": "published; somebody still serves a version from before",
     "already_forgotten": "it was forgotten before",
     "legal_hold": "a legal hold stands against it",
+    "unverified": "nobody has verified who asks; it changes nothing until it is verified or rejected",
 }
 
 

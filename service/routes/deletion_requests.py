@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validat
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
-from service import express, idempotency
+from service import express, idempotency, verification
 from service.auth import Caller, Scope, holder
 from service.cancellation import TooLate, cancel
 from service.conditions import IfMatch, IfNoneMatch, changed, require, shown
@@ -28,7 +28,7 @@ from service.openapi import answer
 from service.pages import Limit, MomentCursor, Page, after, link
 from service.problems import Problem, not_found
 from service.records import DeletionRequest, Model, Task, Version
-from service.requests import NotExtendable, Regulation, Status
+from service.requests import NotExtendable, Regulation, Status, awaits_decision
 from service.tombstones import related
 
 router = APIRouter(tags=["deletion requests"])
@@ -56,6 +56,7 @@ class DeletionOrder(BaseModel):
     models: list[ModelName] | None = Field(default=None, min_length=1, max_length=1000)
     regulation: Literal["gdpr", "ccpa"] | None = None
     received_at: When | None = Field(default=None, description="when the person asked; now, if left out")
+    verified: bool = Field(default=True, description="false: held, and changes nothing, until it is verified")
 
     @model_validator(mode="after")
     def _one_kind(self) -> DeletionOrder:
@@ -70,6 +71,7 @@ class DeletionOrder(BaseModel):
             models=None if self.models is None else tuple(self.models),
             regulation=None if self.regulation is None else Regulation(self.regulation),
             received_at=self.received_at,
+            verified=self.verified,
         )
 
 
@@ -96,6 +98,7 @@ class DeletionRequestView(BaseModel):
     completed_at: Moment | None
     extended_at: Moment | None = Field(description="when the deadline was extended; null: it was not")
     first_due_at: Moment | None = Field(description="the deadline before that")
+    rejection: str | None = Field(description="why it was rejected; null: it was not")
     models: list[ModelPart]
 
 
@@ -257,18 +260,20 @@ def views(session: Session, requests: Sequence[DeletionRequest]) -> list[Deletio
 
 
 def _view(request: DeletionRequest, parts: list[ModelPart]) -> DeletionRequestView:
+    status = Status(request.status)
     return DeletionRequestView(
         id=request.id,
-        status=Status(request.status),
+        status=status,
         reason=request.reason,
         subject_digest=request.subject_digest,
-        samples=_total(part.samples for part in parts),
+        samples=None if awaits_decision(status, request.reason) else _total(part.samples for part in parts),
         regulation=request.regulation,
         received_at=request.received_at,
         due_at=request.due_at,
         completed_at=request.completed_at,
         extended_at=request.extended_at,
         first_due_at=request.first_due_at,
+        rejection=request.rejection,
         models=parts,
     )
 
@@ -303,7 +308,7 @@ def _express(service: Service, order: DeletionOrder, use: idempotency.Use) -> _T
             order.order(),
             use,
             _answer,
-            windows=_windows(service),
+            windows=windows_of(service),
             lifetime_seconds=settings.idempotency_seconds,
         )
     return None if taken is None else _Taken(taken[1], taken[0].request.salt, taken[0].nudges)
@@ -326,7 +331,9 @@ def _plain(service: Service, caller: Caller, order: DeletionOrder, use: idempote
 def take_in(session: Session, service: Service, caller: Caller, order: DeletionOrder) -> Accepted:
     """Accept an order. Raises Problem (422) for one that cannot be."""
     with _refusals():
-        return accept(session, service.pepper, caller.tenant_id, order.order(), _windows(service))
+        if not order.verified:
+            return verification.take_in(session, service.pepper, caller.tenant_id, order.order())
+        return accept(session, service.pepper, caller.tenant_id, order.order(), windows_of(service))
 
 
 @contextmanager
@@ -342,7 +349,7 @@ def _refusals() -> Iterator[None]:
         raise Problem(422, "received_in_future", "received_at lies in the future.", errors) from None
 
 
-def _windows(service: Service) -> Windows:
+def windows_of(service: Service) -> Windows:
     settings = service.settings
     return Windows(settings.cancel_window_seconds, settings.large_request_samples, settings.large_request_seconds)
 

@@ -18,7 +18,7 @@ from service.openapi import answer
 from service.pages import Limit, MomentCursor, Page, after, link
 from service.problems import Problem, not_found
 from service.records import Hold
-from service.requests import Status
+from service.requests import Status, awaits_decision
 from service.routes.deletion_requests import DeletionRequestView, find, views
 
 router = APIRouter(tags=["holds"])
@@ -139,6 +139,8 @@ def release_request(
         require(views(session, [request])[0], if_match)
         if request.status != Status.HELD:
             raise Problem(409, "not_held", "Only a held request can be released.")
+        if awaits_decision(Status(request.status), request.reason):
+            raise Problem(409, "unverified", "Nobody has verified this request. Verify it, or reject it.")
         nudges = drive_on(session, request)
         view = views(session, [request])[0]
     service.nudge(nudges)

@@ -10,14 +10,20 @@ from hypothesis import strategies as st
 
 from service.requests import (
     TRANSITIONS,
+    UNVERIFIED,
+    Decided,
     IllegalTransition,
     NotExtendable,
     Regulation,
     Status,
+    awaits_decision,
     derive,
     due_at,
     extended,
+    may_reject,
+    may_verify,
     require_extendable,
+    stands_alone,
     step,
 )
 
@@ -44,7 +50,7 @@ def test_the_order_of_tasks_does_not_matter(tasks: list[str], dice: object) -> N
 def test_the_table_has_every_status_and_nothing_leaves_an_end() -> None:
     assert set(TRANSITIONS) == set(Status)
     assert TRANSITIONS[Status.CANCELLED] == TRANSITIONS[Status.REJECTED] == frozenset()
-    assert all(Status.REJECTED not in targets for targets in TRANSITIONS.values())
+    assert [old for old, targets in TRANSITIONS.items() if Status.REJECTED in targets] == [Status.HELD]
     assert all(status not in targets for status, targets in TRANSITIONS.items())
 
 
@@ -123,6 +129,27 @@ def test_a_deadline_is_extended_once_while_it_runs(
     with pytest.raises(NotExtendable) as refused:
         require_extendable(status, due, extended_at, now)
     assert refused.value.code in {"no_deadline", "not_open", "already_extended", "deadline_passed"}
+
+
+REASONS = st.sampled_from([None, UNVERIFIED, "large", "legal_hold", "no_match"])
+
+
+@given(st.sampled_from(list(Status)), REASONS)
+def test_a_request_is_decided_on_while_it_is_unverified_and_never_again(status: Status, reason: str | None) -> None:
+    waiting = status == "held" and reason == "unverified"
+    assert awaits_decision(status, reason) is waiting
+    assert stands_alone(status, reason) is (waiting or status in ("rejected", "cancelled"))
+    for may, once, never in ((may_verify, False, {"rejected", "cancelled"}), (may_reject, True, set(Status))):
+        if waiting:
+            assert may(status, reason)
+        elif once and status == "rejected":
+            assert not may(status, reason), "twice is once"
+        elif status not in never:
+            assert not may(status, reason), "it counts as verified"
+        else:
+            with pytest.raises(Decided) as refused:
+                may(status, reason)
+            assert refused.value.code in {"already_rejected", "already_cancelled", "not_unverified"}
 
 
 @given(st.lists(TASKS, min_size=2, max_size=8))

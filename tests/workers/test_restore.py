@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from service import backups, readmission
+from drills.invariants import broken_after_restore
+from service import backups, readmission, verification
 from service.auth import authenticate, create_key, revoke_key
+from service.cancellation import cancel
 from service.ledger import newest_head
 from service.notes import Signer
 from service.records import (
@@ -25,6 +27,7 @@ from service.records import (
     Model,
     Recollection,
     Restoration,
+    Tombstone,
     Version,
 )
 from service.verify import verify
@@ -183,6 +186,33 @@ def test_what_the_log_tells_is_done_again_and_what_it_cannot_do_is_named(world: 
         assert authenticate(session, old.workshop.pepper, keys[stolen].secret) is None
         assert authenticate(session, old.workshop.pepper, keys[keep].secret) is not None
     confirmed(old)
+
+
+@pytest.mark.parametrize("with_log", [True, False])
+def test_what_was_decided_since_the_backup_on_unverified_requests_stays_decided(
+    world: World, snapshot: Snapshot, with_log: bool
+) -> None:
+    model_id = world.live(require="proved")
+    done, asked, refused, gone, open_still = (world.stranger(f"p{number}") for number in range(5))
+    old = snapshot(world)
+    world.verify(done)
+    world.work(model_id)
+    world.verify(asked)
+    with world.database.write() as session:
+        verification.reject(session, session.get_one(DeletionRequest, refused), "told by phone")
+        cancel(session, session.get_one(DeletionRequest, gone))
+    log = export(world)
+    restore(old.workshop, signer(old), [log] if with_log else [])
+    confirmed(old)
+    stands = {name: old.request(each).status for name, each in (("done", done), ("asked", asked))}
+    stands |= {"refused": old.request(refused).status, "gone": old.request(gone).status}
+    known = {"asked": "queued", "refused": "rejected", "gone": "cancelled"}
+    assert stands == {"done": "completed"} | (known if with_log else dict.fromkeys(known, "held"))
+    in_force = {row.request_id for row in old.rows_of(Tombstone) if row.lifted_at is None}
+    assert in_force == ({done, asked} if with_log else {done}), "a released one is in the journal too"
+    old.work(model_id)
+    assert old.request(asked).status == ("completed" if with_log else "held")
+    assert old.request(open_still).status == "held" and broken_after_restore(old.database) == []
 
 
 def test_a_lineage_that_the_backup_does_not_hold_is_not_served_and_says_so(world: World, snapshot: Snapshot) -> None:

@@ -16,6 +16,7 @@ from service.app import create_app
 from service.auth import Scope, create_key
 from service.identity import new_id, sample_digest
 from service.records import AuditEntry, BudgetEntry, DeletionRequest, Forgotten, Lease, Membership, Task
+from service.requests import Status
 from service.verify import verify
 from service.webhooks import News, add_endpoint
 from tests.workers import meanwhile
@@ -42,8 +43,8 @@ def http(world: World) -> Iterator[TestClient]:
         yield client
 
 
-def ask(api: TestClient, person: str) -> str:
-    order = {"subject_id": person, "regulation": "gdpr"}
+def ask(api: TestClient, person: str, verified: bool = True) -> str:
+    order = {"subject_id": person, "regulation": "gdpr", "verified": verified}
     answer = api.post(PATH, json=order, headers={"Idempotency-Key": new_id()})
     assert answer.status_code == 202, answer.text
     return str(answer.json()["id"])
@@ -69,34 +70,47 @@ def kept(world: World) -> None:
 
 
 def test_one_request_through_every_state_and_each_step_is_on_record(world: World, receiver: Receiver) -> None:
-    """``rejected`` is not among them: what is refused at the edge becomes no request."""
+    """It ends completed; beside it one is cancelled, and one that nobody could verify is rejected."""
     model_id = world.live(require="proved")
+    seen: set[str] = set()
+
+    def stood(request: str) -> tuple[str, str | None]:
+        found = stands(api, request)
+        seen.add(found[0])
+        return found
+
     with world.database.write() as session:
         _, secret = add_endpoint(session, world.workshop.pepper, TENANT, receiver.url, list(News))
     with http(world) as api:
-        request = ask(api, "p1")
-        assert stands(api, request) == ("queued", None)
+        request = ask(api, "p1", verified=False)
+        assert stood(request) == ("held", "unverified") and world.claim(model_id) is None
+        assert api.post(f"{PATH}/{request}/verify").status_code == 200
+        assert stood(request) == ("queued", None)
         assert api.post(f"{PATH}/{request}/extend").status_code == 200
         job = world.claim(model_id)
-        assert stands(api, request)[0] == "running"
+        assert stood(request)[0] == "running"
         hold = api.post("/v1/holds", json={"subject_id": "p1", "reason": "court"}).json()["id"]
         release(world.errand(job))  # type: ignore[arg-type]
-        assert stands(api, request) == ("held", "legal_hold")
+        assert stood(request) == ("held", "legal_hold")
         assert api.delete(f"/v1/holds/{hold}").status_code == 200
-        assert stands(api, request) == ("queued", None)
+        assert stood(request) == ("queued", None)
         meanwhile.HAPPENINGS.append(run_out_of_memory)
         world.work(model_id)
-        assert stands(api, request) == ("queued", "failed:MemoryError")
+        assert stood(request) == ("queued", "failed:MemoryError")
         world.expire_lease(model_id)
         world.work(model_id)
-        assert stands(api, request) == ("completed", None)
+        assert stood(request) == ("completed", None)
         with world.database.write() as session:
             order = intake.Order(subject_id="p2")
             other = intake.accept(session, world.workshop.pepper, TENANT, order, intake.Windows(3600)).request.id
-        assert api.delete(f"{PATH}/{other}").json()["status"] == "cancelled"
+        assert api.delete(f"{PATH}/{other}").status_code == 200 and stood(other)[0] == "cancelled"
+        stranger = ask(api, "p3", verified=False)
+        assert api.post(f"{PATH}/{stranger}/reject", json={"reason": "did not show who they are"}).status_code == 200
+        assert stood(stranger)[0] == "rejected"
+        assert seen == set(Status)
         kept(world)
 
-        own = ["accepted", "extended", "held", "queued", "completed"]
+        own = ["accepted", "held", "verified", "extended", "held", "queued", "completed"]
         entries = [json.loads(row.body) for row in sorted(world.rows_of(AuditEntry), key=lambda row: row.id)]
         told = [each["kind"] for each in entries if each["request"] == request]
         assert told == [f"request.{step}" for step in own]
@@ -104,30 +118,35 @@ def test_one_request_through_every_state_and_each_step_is_on_record(world: World
         assert kinds.count("release.claimed") == 3, "running: one entry for everybody in the claim"
         assert all(request in each["requests"] for each in entries if each["kind"] == "release.claimed")
         assert {"attempt.failed", "hold.placed", "hold.released", "version.published", "keys.destroyed"} <= set(kinds)
-        assert [each["kind"] for each in entries if each["request"] == other] == [
-            "request.accepted",
-            "request.cancelled",
-        ]
+        for ended, steps in ((other, ["accepted", "cancelled"]), (stranger, ["accepted", "held", "rejected"])):
+            assert [each["kind"] for each in entries if each["request"] == ended] == [f"request.{s}" for s in steps]
 
         events = api.get("/v1/events", params={"seconds": 0}, headers={"Last-Event-ID": "-1"}).text
         if not events:
             events = api.get("/v1/events", params={"seconds": 0}, headers={"Last-Event-ID": "0"}).text
         assert all(f"event: request.{step}" in events for step in own[1:])
-        assert "event: version.published" in events and "event: request.cancelled" in events
+        for kind in ("version.published", "request.cancelled", "request.rejected"):
+            assert f"event: {kind}" in events
 
         courier = Courier(world.database, world.workshop.pepper, Outbound(loopback=True), 0.05)
         while courier.round():
             pass
         news = [Webhook(secret).verify(body.decode(), headers) for _, headers, body in receiver.seen]
-        assert sorted(each["type"] for each in news) == sorted(
-            ["deletion_request.held", "model_version.published", "deletion_request.completed"]
-        )
+        told_of = [(each["type"], each["data"].get("id"), each["data"].get("reason")) for each in news]
+        held = [(each, why) for kind, each, why in told_of if kind == "deletion_request.held"]
+        assert sorted(held) == sorted([(request, "unverified"), (request, "legal_hold"), (stranger, "unverified")])
+        assert sorted(kind for kind, *_ in told_of if kind != "deletion_request.held") == [
+            "deletion_request.completed",
+            "model_version.published",
+        ]
 
         envelope = api.get(f"{PATH}/{request}/certificate").json()
         predicate = certificates.verify(envelope, signer(world).verifier)["predicate"]
         assert [each["kind"] for each in predicate["audit"]["entries"] if each["body"]] == told
         assert "version.published" in {each["kind"] for each in predicate["audit"]["entries"]}
         assert predicate["first_due_at"] < predicate["due_at"] and predicate["extended_at"]
+        for ended in (other, stranger):
+            assert api.get(f"{PATH}/{ended}/certificate").status_code == 409, "nothing was forgotten"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from service import intake, registration
+from service import intake, registration, verification
 from service.db import Database, now
 from service.identity import new_id, subject_digest
 from service.records import (
@@ -68,6 +68,16 @@ class World:
         order = intake.Order(subject_id=subject, sample_ids=named, models=models)
         with self.database.write() as session:
             return intake.accept(session, self.workshop.pepper, TENANT, order).request.id
+
+    def stranger(self, subject: str) -> str:
+        """A request that nobody has verified."""
+        order = intake.Order(subject_id=subject, verified=False)
+        with self.database.write() as session:
+            return verification.take_in(session, self.workshop.pepper, TENANT, order).request.id
+
+    def verify(self, request_id: str) -> None:
+        with self.database.write() as session:
+            verification.verify(session, session.get_one(DeletionRequest, request_id), intake.AT_ONCE)
 
     def worker(self) -> Worker:
         return Worker(self.workshop, self.pulse())
