@@ -42,6 +42,13 @@ class CompleteWhen(StrEnum):
     SERVED = "served"
 
 
+class ForgottenInRecipe(StrEnum):
+    """What a registration does where its recipe still names people who asked to be forgotten before it."""
+
+    REFUSE = "refuse"
+    LEAVE_OUT = "leave_out"
+
+
 class PolicyError(ValueError):
     """A policy says something that is not allowed. ``field`` is the field's name."""
 
@@ -63,6 +70,8 @@ class Policy:
     which a method counts as working. ``cadence_seconds`` is the least time between releases.
     ``utility_tolerance`` is the greatest fall of holdout accuracy (a fraction) in one release, None for no gate.
     ``complete_when`` served: a request waits until every known consumer reports a version that lacks the person.
+    ``forgotten_in_recipe`` is for a registration alone: whoever asks while the model is prepared, and whoever a retrain
+    meets, is left out or forgotten without a question.
     ``options`` are the method's own fields, ``fallback_options`` those of the fallback.
 
     ``fallback`` serves what the method cannot: ``retrain`` as a cold retrain beside the served lineage, any other
@@ -90,6 +99,7 @@ class Policy:
     threshold: float = 0.7
     on_exhausted: OnExhausted = OnExhausted.RETRAIN
     complete_when: CompleteWhen = CompleteWhen.PUBLISHED
+    forgotten_in_recipe: ForgottenInRecipe = ForgottenInRecipe.REFUSE
     cadence_seconds: int = 0
     utility_tolerance: float | None = 0.1
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -214,6 +224,7 @@ _CHOICES: dict[str, type[StrEnum]] = {
     "reference": Reference,
     "on_exhausted": OnExhausted,
     "complete_when": CompleteWhen,
+    "forgotten_in_recipe": ForgottenInRecipe,
 }
 
 

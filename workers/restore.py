@@ -53,7 +53,7 @@ BEYOND_ANY_CLAIM = 1 << 20
 """added to every lease's token: a worker from before the restore never passes the fence"""
 _RETIRED = (
     "The backup is older than what is served of this model, and holds neither its people nor its state. "
-    "Register its recipe under another name; everybody who asked stays out of it."
+    "Register its recipe under another name with --forgotten-in-recipe leave_out; everybody who asked stays out of it."
 )
 
 

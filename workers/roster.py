@@ -10,17 +10,20 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.intake import LARGE
-from service.records import DeletionRequest, Hold, Task, Tombstone
+from service.records import DeletionRequest, Hold, Model, Task, Tombstone
 from unlearning.certificate import Basis
+from unlearning.policy import ForgottenInRecipe
 from unlearning.protocol import Refused
 from unlearning.standby import Accompanied
 from workers import manifest, recipes
 from workers.bench import Bench
-from workers.jobs import Preparation
+from workers.jobs import Preparation, Retraining
 from workers.needs import needs_forgotten, needs_retained
 from workers.workshop import Workshop
 
 SQLITE_PEOPLE = 100_000
+SHOWN = 3
+"""requests that a refusal names; of the others it tells the count"""
 
 
 def require_room(workshop: Workshop, everyone: Sequence[manifest.Entry]) -> None:
@@ -36,28 +39,27 @@ def require_room(workshop: Workshop, everyone: Sequence[manifest.Entry]) -> None
 def admit(
     workshop: Workshop, job: Preparation, bench: Bench, everyone: Sequence[manifest.Entry]
 ) -> tuple[list[manifest.Entry], dict[str, int]]:
-    """Who is trained on, and how many samples each request keeps out. Raises Refused where nobody is left.
+    """Who is trained on, and how many samples each request keeps out.
 
     Imported weights were trained on everyone: there nobody can be left out, and the method forgets them instead.
+    Raises Refused where nobody is left, and where the policy refuses a registration that brings people back.
     """
-    if bench.recipe.weights is not None:
-        return list(everyone), {}
     with workshop.database.read() as session:
         stones = _tombstones(session, job)
         held = _held(session, job)
-    named = {name for stone in stones for name in (stone.subject_digest, stone.sample_digest) if name}
-    out = [entry for entry in everyone if _named(entry, named) and not _named(entry, held)]
+        before = _before_registration(session, job)
+    if not isinstance(job, Retraining) and job.policy.forgotten_in_recipe is ForgottenInRecipe.REFUSE:
+        _require_nobody_returns(everyone, [stone for stone in stones if stone.request_id in before], held)
+    if bench.recipe.weights is not None:
+        return list(everyone), {}
+    out = _leaving(everyone, stones, held)
     gone = {entry.index for entry in out}
     kept = [entry for entry in everyone if entry.index not in gone]
     if not kept:
         told = ", ".join(sorted({stone.request_id for stone in stones})[:3])
         what = f"Everyone in the recipe asked to be forgotten (request {told}, ...)."
         raise Refused(what, "Register the model with other data.")
-    counts = Counter(name for entry in out for name in (*entry.subjects, entry.sample))
-    left_out: Counter[str] = Counter()
-    for stone in stones:
-        left_out[stone.request_id] += counts[stone.subject_digest or stone.sample_digest or ""]
-    return kept, {request: count for request, count in left_out.items() if count}
+    return kept, _samples_of(stones, out)
 
 
 def kept_out(left_out: Mapping[str, int]) -> dict[str, Any]:
@@ -70,6 +72,36 @@ def kept_out(left_out: Mapping[str, int]) -> dict[str, Any]:
         "trained on them. `expunge tombstones lift REQUEST` admits them to lineages that begin afterwards."
     )
     return {"kept_out": {"requests": requests, "why": why}}
+
+
+def _require_nobody_returns(everyone: Sequence[manifest.Entry], stones: Sequence[Tombstone], held: Set[str]) -> None:
+    """Raises Refused where these tombstones name samples of the recipe."""
+    out = _leaving(everyone, stones, held)
+    requests = sorted(_samples_of(stones, out))
+    if not requests:
+        return
+    more = f" and {len(requests) - SHOWN} more" if len(requests) > SHOWN else ""
+    raise Refused(
+        f"The recipe still names {len(out)} samples of people who asked to be forgotten before it was registered "
+        f"(requests: {len(requests)}; {', '.join(requests[:SHOWN])}{more}).",
+        "Take these samples out of the recipe (imported weights: train them again without), or register with "
+        "--forgotten-in-recipe leave_out, or `expunge tombstones lift REQUEST` for whoever may come back.",
+    )
+
+
+def _leaving(everyone: Sequence[manifest.Entry], stones: Sequence[Tombstone], held: Set[str]) -> list[manifest.Entry]:
+    """The samples that the tombstones name and no legal hold keeps."""
+    named = {name for stone in stones for name in (stone.subject_digest, stone.sample_digest) if name}
+    return [entry for entry in everyone if _named(entry, named) and not _named(entry, held)]
+
+
+def _samples_of(stones: Sequence[Tombstone], out: Sequence[manifest.Entry]) -> dict[str, int]:
+    """How many of these samples each request names; requests that name none are absent."""
+    counts = Counter(name for entry in out for name in (*entry.subjects, entry.sample))
+    found: Counter[str] = Counter()
+    for stone in stones:
+        found[stone.request_id] += counts[stone.subject_digest or stone.sample_digest or ""]
+    return {request: count for request, count in found.items() if count}
 
 
 def _named(entry: manifest.Entry, names: Set[str]) -> bool:
@@ -88,6 +120,19 @@ def _tombstones(session: Session, job: Preparation) -> list[Tombstone]:
         .where(Tombstone.tenant_id == job.tenant_id, Tombstone.lifted_at.is_(None), ~undecided.exists())
     )
     return [stone for stone, models in rows if models is None or job.model_name in models]
+
+
+def _before_registration(session: Session, job: Preparation) -> frozenset[str]:
+    """Requests whose tombstones were in force when the model was registered.
+
+    One that has a task here came while the model was prepared, whatever a clock says: it was promised to be forgotten.
+    """
+    registered_at = session.get_one(Model, job.lease.model_id).created_at
+    here = select(Task.id).where(Task.request_id == Tombstone.request_id, Task.model_id == job.lease.model_id)
+    earlier = select(Tombstone.request_id).where(
+        Tombstone.tenant_id == job.tenant_id, Tombstone.created_at < registered_at, ~here.exists()
+    )
+    return frozenset(session.scalars(earlier))
 
 
 def _held(session: Session, job: Preparation) -> frozenset[str]:

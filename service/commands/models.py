@@ -63,6 +63,9 @@ def add(
     complete_when: Annotated[
         str | None, typer.Option(help="published, or served: every consumer has moved on.")
     ] = None,
+    forgotten_in_recipe: Annotated[
+        str | None, typer.Option(help="People who asked before and are still in the recipe: refuse, or leave_out.")
+    ] = None,
     rank: Annotated[
         int | None, typer.Option(help="Recollection by sketch: directions kept, e.g. 64. Left out: exact vectors.")
     ] = None,
@@ -96,6 +99,7 @@ def add(
         "cadence_seconds": cadence,
         "on_exhausted": on_exhausted,
         "complete_when": complete_when,
+        "forgotten_in_recipe": forgotten_in_recipe,
     }
     given: dict[str, Any] = {field: value for field, value in body.items() if value is not None}
     if utility_tolerance is not None:

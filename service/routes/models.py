@@ -61,6 +61,9 @@ class Registration(BaseModel):
     threshold: _Number | None = None
     on_exhausted: Literal["retrain", "rewind", "hold"] | None = None
     complete_when: Literal["published", "served"] | None = None
+    forgotten_in_recipe: Literal["refuse", "leave_out"] | None = Field(
+        default=None, description="samples of people who asked to be forgotten before this registration"
+    )
     cadence_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = None
     utility_tolerance: _Number | None = None
     options: _Options = Field(default_factory=dict)

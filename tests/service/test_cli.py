@@ -96,7 +96,7 @@ def test_every_field_of_a_policy_can_be_said_on_the_command_line(site: Site, tmp
         "alpha": "0.2", "orders": "4", "epsilon": "2", "delta": "1e-6", "sigma": "0.5", "delta-cap": "0.01",
         "granularity": "subject", "reference": "renormalised", "threshold": "0.6", "cadence": "60",
         "on-exhausted": "hold", "utility-tolerance": "none",
-        "complete-when": "served",
+        "complete-when": "served", "forgotten-in-recipe": "leave_out",
     }  # fmt: skip
     site.answers = [(202, {"name": "m"})]
     flags = [word for name, value in options.items() for word in (f"--{name}", value)]

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from service.cli import app
-from service.commands import consumers, holds, models, tombstones, webhooks
+from service.commands import consumers, deletions, holds, models, tombstones, webhooks
 from service.commands.client import Account, Client
 from service.context import Service
 from tests.service.worlds import live_model
@@ -33,7 +33,7 @@ def run(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Run:
         def __exit__(self, *_: Any) -> None:
             pass
 
-    for room in (consumers, holds, models, tombstones, webhooks):
+    for room in (consumers, deletions, holds, models, tombstones, webhooks):
         monkeypatch.setattr(room, "connect", Here)
 
     def command(*arguments: str) -> Any:
@@ -75,6 +75,15 @@ def test_a_tombstone_is_lifted(run: Run, client: TestClient) -> None:
     order = {"json": {"subject_id": "nobody"}, "headers": {"Idempotency-Key": "1"}}
     request = client.post("/v1/deletion-requests", **order).json()["id"]  # type: ignore[arg-type]
     assert run("tombstones", "lift", request, "--reason", "came back", "--json")["lifted"] == 1
+
+
+def test_an_unverified_request_is_verified_or_rejected(run: Run, service: Service) -> None:
+    live_model(service)
+    ask = ("delete", "digits", "--no-verified", "--json", "--subject")
+    one, two = (run(*ask, person)["id"] for person in ("ada", "bob"))
+    assert run("requests", "verify", one, "--json")["status"] == "queued"
+    assert run("requests", "reject", two, "--reason", "not them", "--json")["rejection"] == "not them"
+    assert {each["status"] for each in run("requests", "list", "--json")} == {"queued", "rejected"}
 
 
 def test_a_model_is_registered_with_a_sketch(run: Run) -> None:

@@ -25,7 +25,7 @@ SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 @pytest.fixture
 def busy(client: TestClient, service: Service) -> TestClient:
-    """An API with one of everything: a finished and a held request with deadlines, a failed attempt, a consumer."""
+    """An API with one of everything: a finished, a held and an unverified request, a failed attempt, a consumer."""
     model = live_model(service)
     for subject in ("ada", "bob"):
         body = {"subject_id": subject, "regulation": "ccpa"}
@@ -42,6 +42,8 @@ def busy(client: TestClient, service: Service) -> TestClient:
         session.add(Heartbeat(process=new_id(), kind="worker", software="1", started_at=1, beat_at=now(session)))
         facts = {"model_id": model.id, "version_id": version.id, "method": "recollection", "created_at": 1}
         session.add(PhaseSeconds(phase="forget", seconds=0.03, **facts))
+    stranger = {"subject_id": "ada", "regulation": "gdpr", "verified": False}
+    client.post("/v1/deletion-requests", json=stranger, headers={"Idempotency-Key": "stranger"})
     return client
 
 
@@ -126,8 +128,10 @@ def test_deadlines_holds_failures_and_consumers_are_metrics(busy: TestClient, se
     assert before["expunge_consumers"][*ours, ("standing", "behind")] == 1
     assert before["expunge_consumers"][*ours, ("standing", "current")] == 0
     with service.database.read() as session:
-        due = [row.due_at for row in session.scalars(select(DeletionRequest)) if row.status == "held"]
-    assert before["expunge_deletion_next_due_timestamp_seconds"][ours] == pytest.approx(due[0] / 1e6)
+        held = {row.reason: row.due_at for row in session.scalars(select(DeletionRequest)) if row.status == "held"}
+    assert before["expunge_deletion_next_due_timestamp_seconds"][ours] == pytest.approx(held["worker_lost"] / 1e6)
+    unverified = before["expunge_requests_unverified_next_due_timestamp_seconds"][()]
+    assert (before["expunge_requests_unverified"][()], unverified) == (1, pytest.approx(held["unverified"] / 1e6))
     with service.database.write() as session:
         session.execute(update(Task).values(status="completed"))
         head = session.scalars(select(Version).where(Version.number == 2)).one()

@@ -8,12 +8,14 @@ from dataclasses import replace
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import update
 
-from service import holds, readmission
+from drills.invariants import broken
+from service import holds, intake, readmission
 from service.app import create_app
 from service.auth import Scope, create_key
 from service.holds import AlreadyForgotten, Released
-from service.records import DeletionRequest, Recollection
+from service.records import DeletionRequest, Forgotten, Recollection, Tombstone
 from tests.workers.test_retrain import ONE_RELEASE, exhausted, lineages
 from tests.workers.test_switch import before
 from tests.workers.worlds import TENANT, World
@@ -98,10 +100,81 @@ def test_a_tombstone_that_appears_while_version_one_is_drafted_is_named(
     assert world.request(asked[0]).status == "completed" and world.model(model_id).status == "live"
 
 
+def refusal(world: World, name: str, recipe: str = "convex", **policy: str) -> str:
+    model_id = world.register(recipe=recipe, name=name, **policy)
+    world.work(model_id)
+    assert world.model(model_id).status == "refused" and world.versions(model_id) == []
+    return world.model(model_id).reason or ""
+
+
+def test_registering_a_recipe_that_still_names_them_is_refused_with_their_requests_and_what_to_do(
+    world: World,
+) -> None:
+    first = world.live(require="proved")
+    one = forget(world, first, "p1")
+    with world.database.write() as session:
+        order = intake.Order(sample_ids=("s6", "s7", "nobody's"))
+        other = intake.accept(session, world.workshop.pepper, TENANT, order).request.id
+    elsewhere = world.delete("p3", models=("m",))
+    told = refusal(world, "again")
+    assert "still names 5 samples" in told and f"requests: 2; {', '.join(sorted((one, other)))})" in told
+    assert elsewhere not in told, "that one was limited to another model"
+    for way in ("Take these samples out", "--forgotten-in-recipe leave_out", "expunge tombstones lift REQUEST"):
+        assert way in told
+    for index in (5, 6, 7):
+        forget(world, first, f"p{index}")
+    assert "still names 14 samples" in refusal(world, "once_more") and "requests: 5;" in refusal(world, "more")
+    assert refusal(world, "last").count(", ") >= 3 and " and 2 more)" in refusal(world, "last_of_all")
+    assert world.head(first).number > 1 and broken(world.database) == []
+
+
+def test_who_is_under_a_hold_or_was_lifted_or_never_verified_keeps_no_recipe_out(world: World) -> None:
+    first = world.live(require="proved")
+    back = forget(world, first, "p1")
+    with world.database.write() as session:
+        readmission.lift(session, session.get_one(DeletionRequest, back), "deleted by mistake")
+    place(world, subject="p2")
+    world.delete("p2")
+    world.stranger("p3")
+    again = world.live(require="proved", name="again")
+    assert (world.lineage(again).manifest or {})["samples"] == 36
+
+
+def test_whoever_asks_while_a_model_is_prepared_is_left_out_and_refuses_nothing(world: World) -> None:
+    stranger = world.stranger("p4")
+    model_id = world.register(recipe="convex", require="proved")
+    asked = world.delete("p3")
+    world.verify(stranger)
+    with world.database.write() as session:  # a clock that was put back meanwhile
+        session.execute(update(Tombstone).where(Tombstone.request_id == asked).values(created_at=1))
+    world.work(model_id)
+    assert world.model(model_id).status == "live", world.model(model_id).reason
+    assert (world.lineage(model_id).manifest or {})["samples"] == 30
+    assert {world.request(each).status for each in (asked, stranger)} == {"completed"}
+
+
+def test_a_retrain_of_a_live_model_never_refuses(world: World) -> None:
+    """Though everybody who was forgotten still stands in its recipe."""
+    model_id = exhausted(world)
+    world.work(model_id)
+    assert len(lineages(world, model_id)) == 2 and world.model(model_id).status == "live"
+    assert "refuse" in world.model(model_id).policy["forgotten_in_recipe"]
+
+
+def test_imported_weights_that_were_trained_on_them_are_refused_or_forget_them_first(world: World) -> None:
+    first = world.live(require="proved")
+    request = forget(world, first, "p1")
+    told = refusal(world, "again", "elsewhere", method="newton")
+    assert request in told and "imported weights: train them again without" in told
+    kept = world.live("elsewhere", "newton", name="kept", forgotten_in_recipe="leave_out")
+    assert world.count(Forgotten) > 3 and "p1" not in str(world.lineage(kept).report)
+    assert broken(world.database) == []
+
+
 def test_registering_a_recipe_that_still_names_them_says_which_requests_keep_them_out(world: World) -> None:
     first = world.live(require="proved")
     requests = [forget(world, first, person) for person in ("p1", "p2")]
-    again = world.live(require="proved", name="again")
+    again = world.live(require="proved", name="again", forgotten_in_recipe="leave_out")
     told = (world.lineage(again).report or {})["kept_out"]
     assert told["requests"] == [{"request": request, "samples": 3} for request in sorted(requests)]
     assert "refused" in told["why"] and "tombstones lift" in told["why"]
@@ -112,7 +185,7 @@ def test_registering_a_recipe_that_still_names_them_says_which_requests_keep_the
 def test_a_recipe_of_nobody_but_them_is_refused_with_their_requests(world: World) -> None:
     first = world.live(require="proved")
     requests = [world.delete(f"p{index}") for index in range(12)]
-    again = world.register(recipe="convex", require="proved", name="again")
+    again = world.register(recipe="convex", require="proved", name="again", forgotten_in_recipe="leave_out")
     world.work(again)
     model = world.model(again)
     assert model.status == "refused" and sorted(requests)[0] in (model.reason or "")

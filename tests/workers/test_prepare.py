@@ -55,7 +55,7 @@ def test_a_tombstone_outlives_its_model(world: World) -> None:
     first = world.live(name="first")
     world.delete("p3")
     world.work(first)
-    second = world.live(name="second")
+    second = world.live(name="second", forgotten_in_recipe="leave_out")
     lineage = world.lineage(second)
     assert lineage.manifest is not None
     assert (lineage.manifest["samples"], lineage.manifest["left_out"]) == (33, 3)
