@@ -15,7 +15,7 @@ from service import holds, intake, readmission
 from service.app import create_app
 from service.auth import Scope, create_key
 from service.holds import AlreadyForgotten, Released
-from service.records import DeletionRequest, Forgotten, Recollection, Tombstone
+from service.records import DeletionRequest, Forgotten, Model, Recollection, Tombstone
 from tests.workers.test_retrain import ONE_RELEASE, exhausted, lineages
 from tests.workers.test_switch import before
 from tests.workers.worlds import TENANT, World
@@ -153,12 +153,20 @@ def test_whoever_asks_while_a_model_is_prepared_is_left_out_and_refuses_nothing(
     assert {world.request(each).status for each in (asked, stranger)} == {"completed"}
 
 
-def test_a_retrain_of_a_live_model_never_refuses(world: World) -> None:
-    """Though everybody who was forgotten still stands in its recipe."""
-    model_id = exhausted(world)
-    world.work(model_id)
-    assert len(lineages(world, model_id)) == 2 and world.model(model_id).status == "live"
-    assert "refuse" in world.model(model_id).policy["forgotten_in_recipe"]
+def test_a_retrain_never_refuses_whatever_its_recipe_still_names(world: World) -> None:
+    """A model of before the field existed, which had left somebody out: its policy says nothing, so refuse."""
+    forget(world, world.live(require="proved"), "p1")
+    old = world.live(require="proved", name="old", forgotten_in_recipe="leave_out", **ONE_RELEASE)
+    policy = dict(world.model(old).policy)
+    del policy["forgotten_in_recipe"]
+    world.change(Model, old, policy=policy)
+    index = 2
+    while world.model(old).status == "live":
+        forget(world, old, f"p{index}")
+        index += 1
+    world.work(old)
+    assert len(lineages(world, old)) == 2 and world.model(old).status == "live"
+    assert (world.lineage(old).manifest or {})["left_out"] == 3 * (index - 1)
 
 
 def test_imported_weights_that_were_trained_on_them_are_refused_or_forget_them_first(world: World) -> None:
