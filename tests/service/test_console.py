@@ -224,6 +224,16 @@ def test_a_request_is_cancelled_inside_its_window_by_who_may(login: Login, held:
     assert after.status_code == 200 and "badge cancelled" in after.text
 
 
+def test_an_unverified_request_says_what_it_waits_for_and_a_rejected_one_why(login: Login, client: TestClient) -> None:
+    body, key = {"subject_id": "ada", "verified": False}, {"Idempotency-Key": "k"}
+    request = client.post("/v1/deletion-requests", json=body, headers=key).json()["id"]
+    page = login().get(f"/console/requests/{request}").text
+    assert "Nobody has verified who asks" in page and "Drive on" not in page and "has changed no model" in page
+    client.post(f"/v1/deletion-requests/{request}/reject", json={"reason": "<b>not them</b>"})
+    page = login().get(f"/console/requests/{request}").text
+    assert "badge rejected" in page and "&lt;b&gt;not them" in page and "<strong>Rejected</strong>" in page
+
+
 def test_the_lookup_leads_to_the_request(login: Login, held: str) -> None:
     client = login()
     assert held in client.get("/console/requests", params={"id": f" {held.upper()} "}).text
