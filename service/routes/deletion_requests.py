@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, model_validator
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
@@ -56,7 +56,7 @@ class DeletionOrder(BaseModel):
     models: list[ModelName] | None = Field(default=None, min_length=1, max_length=1000)
     regulation: Literal["gdpr", "ccpa"] | None = None
     received_at: When | None = Field(default=None, description="when the person asked; now, if left out")
-    verified: bool = Field(default=True, description="false: held, and changes nothing, until it is verified")
+    verified: StrictBool = Field(default=True, description="false: held, and changes nothing, until it is verified")
 
     @model_validator(mode="after")
     def _one_kind(self) -> DeletionOrder:

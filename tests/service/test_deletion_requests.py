@@ -225,6 +225,8 @@ def test_a_request_cannot_come_from_the_future(client: TestClient) -> None:
         {"subject_id": "ada", "models": []},
         {"subject_id": "ada", "models": ["../../etc"]},
         {"subject_id": "ada", "regulation": "hipaa"},
+        {"subject_id": "ada", "verified": 0},
+        {"subject_id": "ada", "verified": "no"},
         {"subject_id": "ada", "received_at": "2026-01-31T10:00:00"},
         {"subject_id": "ada", "received_at": "2026-01-31"},
         {"subject_id": "ada", "received_at": 1700000000},
