@@ -141,14 +141,15 @@ def requests_kept(session: Session) -> Iterator[Broken]:
 
 
 def undecided_change_nothing(session: Session) -> Iterator[Broken]:
-    """A request that nobody verified, or that was rejected, has no task and no tombstone in force."""
+    """A request that nobody verified, or that was rejected, has no task; nor, like a cancelled one, a tombstone."""
     undecided = (DeletionRequest.status == "rejected") | (DeletionRequest.reason == "unverified")
     worked = select(Task.request_id).join(DeletionRequest, DeletionRequest.id == Task.request_id).where(undecided)
     for request_id in session.scalars(worked.distinct()):
         yield Broken("doubled", f"request {request_id} was never verified and is carried out")
     stones = select(Tombstone.request_id).join(DeletionRequest, DeletionRequest.id == Tombstone.request_id)
-    for request_id in session.scalars(stones.where(undecided, Tombstone.lifted_at.is_(None)).distinct()):
-        yield Broken("lost", f"request {request_id} was never verified and keeps somebody out")
+    idle = undecided | (DeletionRequest.status == "cancelled")
+    for request_id in session.scalars(stones.where(idle, Tombstone.lifted_at.is_(None)).distinct()):
+        yield Broken("lost", f"request {request_id} was cancelled, or never verified, and keeps somebody out")
 
 
 def versions_chained(session: Session) -> Iterator[Broken]:
