@@ -14,7 +14,7 @@ from celery import Celery
 from sqlalchemy import select
 
 from drills.worlds import World, open_world, settings_of, sqlite_databases
-from service import crash, intake, queue, verification
+from service import crash, intake, queue
 from service.backups import confirm
 from service.identity import subject_digest
 from service.memory import Clock, MemoryBell, MemoryDatabase, MemoryStore, image_of
@@ -90,12 +90,6 @@ class Town:
             )
         queue.ring(self.database, cast(Celery, self.bell), accepted.nudges)
         return accepted.request.id
-
-    def take_in(self, person: str) -> str:
-        """A request that nobody has verified."""
-        order = intake.Order(subject_id=person, verified=False)
-        with self.database.write() as session:
-            return verification.take_in(session, self.world.workshop.pepper, TENANT, order).request.id
 
     def digest_of(self, person: str) -> str:
         return subject_digest(self.world.workshop.pepper, person)
