@@ -17,6 +17,7 @@ from service.identity import Pepper
 from service.limits import Limiter, Quotas
 from service.logs import configure
 from service.openapi import document, operation_id
+from service.peppers import aware
 from service.queue import publisher
 from service.routes import (
     audit,
@@ -43,10 +44,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = settings or Settings()
     configure(settings.log_level)
     ensure_secrets(settings, API_SECRETS)
+    database = Database(settings.database_url)
     service = Service(
         settings=settings,
-        database=Database(settings.database_url),
-        pepper=Pepper.load(settings.pepper_file),
+        database=database,
+        pepper=aware(database, Pepper.configured(settings)),
         bell=publisher(settings.broker_url),
         limiter=Limiter(settings.rate_per_second, settings.rate_burst),
     )

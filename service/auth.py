@@ -5,7 +5,6 @@ A key is 256 random bits, so one fast HMAC is enough; a slow hash on each call w
 
 from __future__ import annotations
 
-import hmac
 import re
 import secrets
 from collections.abc import Iterable, Sequence
@@ -16,7 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.db import now
-from service.identity import Pepper, digest, new_id
+from service.identity import Pepper, agrees, digest, new_id
 from service.ledger import record
 from service.records import ApiKey
 
@@ -78,6 +77,7 @@ def create_key(
         tenant_id=tenant_id,
         prefix=prefix,
         digest=digest(pepper, "api-key", key.secret),
+        pepper_id=pepper.id,
         label=label,
         scopes=list(granted),
         created_at=now(session),
@@ -129,7 +129,7 @@ def authenticate(session: Session, pepper: Pepper, key: str) -> Caller | None:
     shape = _KEY.fullmatch(key)
     row = session.scalar(select(ApiKey).where(ApiKey.prefix == shape[1])) if shape else None
     # compared even where there is no such prefix, so that the time taken tells nothing
-    right = hmac.compare_digest(row.digest if row else "0" * 64, digest(pepper, "api-key", key))
+    right = agrees(pepper, "api-key", key, row.digest if row else "0" * 64)
     return _caller(session, row) if right else None
 
 

@@ -30,7 +30,7 @@ def cancel(session: Session, request: DeletionRequest) -> None:
     models = select(Task.model_id).where(Task.request_id == request.id)
     session.execute(select(Model.id).where(Model.id.in_(models)).order_by(Model.id).with_for_update()).all()
     at = now(session)
-    session.refresh(request)
+    session.refresh(request, with_for_update=True)  # a preparation may be rekeying its tombstones
     if request.status == "cancelled":
         return
     tasks = session.scalars(select(Task).where(Task.request_id == request.id)).all()

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from service import tree
 from service.consumers import standing
 from service.db import Database, now
-from service.identity import Pepper
+from service.identity import Pepper, PepperMissing
 from service.intake import opening
 from service.ledger import canonical, newest_head, nodes
 from service.moments import rfc_3339
@@ -71,7 +71,10 @@ def _issue(session: Session, signer: Signer, pepper: Pepper, head: TreeHead, row
     entries = _entries(session, request, versions)
     if not _ready(session, head, versions, entries):
         return False
-    key = opening(pepper, request.salt)
+    try:
+        key = opening(pepper.named(request.pepper_id), request.salt)
+    except PepperMissing:  # it waits until the pepper is configured; `expunge doctor` tells
+        return False
     parts = [_part(session, key, request, task, version) for task, version in zip(tasks, versions, strict=True)]
     statement = {
         "_type": STATEMENT_TYPE,

@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,10 +18,12 @@ import redis
 from sqlalchemy import make_url, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from service import peppers
 from service.db import Busy, Database, now
+from service.identity import Pepper
 from service.records import Heartbeat
 from service.schema import SchemaState, schema_state
-from service.settings import Settings, SettingsError, read_secret
+from service.settings import SECRETS, Settings, SettingsError, read_secret
 from service.telemetry import ALIVE_SECONDS
 
 SKEW_SECONDS = 5
@@ -66,8 +69,10 @@ def ask_worker() -> Iterator[Finding]:
 
 
 def _secrets(settings: Settings) -> Iterator[Finding]:
-    for name in ("sealing_key_file", "pepper_file", "signing_key_file"):
-        variable, path = f"EXPUNGE_{name.upper()}", getattr(settings, name)
+    files = [(name, getattr(settings, name)) for name in SECRETS]
+    files += [("retired_pepper_files", path) for path in settings.retired_peppers]
+    for name, path in files:
+        variable = f"EXPUNGE_{name.upper()}"
         try:
             read_secret(variable, path)
         except (SettingsError, OSError) as error:
@@ -162,8 +167,32 @@ def _database(settings: Settings, clock: Callable[[], float]) -> Iterator[Findin
             yield _heartbeat(database, "worker", settings)
             yield _heartbeat(database, "keeper", settings)
             yield from _clocks(database, settings)
+            yield from _peppers(database, settings)
     finally:
         database.close()
+
+
+def _peppers(database: Database, settings: Settings) -> Iterator[Finding]:
+    """What still stands under a pepper that was replaced; nothing where there was only one."""
+    try:
+        pepper = Pepper.configured(settings)
+    except (SettingsError, OSError):  # told among the secrets
+        return
+    with database.read() as session:
+        needed = peppers.needed(session, pepper)
+    unknown = needed.pop(peppers.UNKNOWN, {}) if pepper.retired else {}
+    for pepper_id in sorted(set(needed) - {each.id for each in pepper.every} - {peppers.UNKNOWN}):
+        what = f"{_listed(needed[pepper_id])} were made under pepper {pepper_id}, which is not configured: whoever "
+        hint = "Put its file back and name it in EXPUNGE_RETIRED_PEPPER_FILES; then restart every process."
+        yield Finding("pepper", False, what + "they name cannot be found.", hint)
+    for old in pepper.retired:
+        rows = _listed(Counter(unknown) + Counter(needed.get(old.id, {})))
+        told = f"is still needed by {rows}" if rows else "is needed by no row: drop it, and restart every process"
+        yield Finding("pepper", True, f"Retired pepper {old.id} {told}.")
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} rows of {table}" for table, count in sorted(counts.items()))
 
 
 def _schema(state: SchemaState) -> Finding:

@@ -36,7 +36,8 @@ def estimate(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> 
     for model in session.scalars(named_models(session, tenant_id, order)).all():
         if model.lineage_id is None or model.status == "preparing":
             continue
-        samples = _count(session, model.lineage_id, pepper, order)
+        lineage_id = model.lineage_id  # made under one pepper: the others count nothing
+        samples = sum(_count(session, lineage_id, each, order) for each in pepper.every)
         if samples:
             costs.append(_cost(model, session.get_one(Lineage, model.lineage_id), samples))
     return costs

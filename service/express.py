@@ -114,11 +114,11 @@ def accept(
     None, and nothing was written: the order, the key, or what it meets asks for the plain way.
     Raises ReceivedInFuture, Busy.
     """
-    if order.subject_id is None or order.models is not None or not order.verified:
+    if order.subject_id is None or order.models is not None or not order.verified or not pepper.alone:
         return None
     named = digests(pepper, order)
     with database.wire(crash="api-inside-commit") as wire:
-        at, touched = _look(wire, use, named.subject, windows.large_samples or _ANY)
+        at, touched = _look(wire, use, named[0].subject, windows.large_samples or _ANY)
         if not touched:
             return None
         places = [(model_id, name) for model_id, name, *_ in touched]

@@ -8,10 +8,10 @@ publication.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
 from service import tombstones
@@ -56,14 +56,33 @@ def place(
         reason=reason,
         created_at=now(session),
     )
-    releases, kept = _releases(session, rows, hold)
-    if not kept:
-        releases = sorted({*releases, *_earlier(session, rows, hold)}, key=lambda each: (each.model, each.version))
-    if releases and not kept:
-        raise AlreadyForgotten(releases)
-    session.add(hold)
+    twins = [
+        twin(
+            hold,
+            each,
+            subject_digest=None if subject_id is None else subject_digest(each, subject_id),
+            sample_digest=None if sample_id is None else sample_digest(each, sample_id),
+        )
+        for each in pepper.retired
+    ]
+    _require_something_left(session, rows, [hold, *twins])
+    session.add_all([hold, *twins])
     record(session, tenant_id, "hold.placed", hold=hold.id)
     return hold
+
+
+def twin(hold: Hold, pepper: Pepper, *, subject_digest: str | None, sample_digest: str | None) -> Hold:
+    """The row that keeps the same subject or sample in lineages that were prepared under another pepper."""
+    return Hold(
+        id=new_id(),
+        tenant_id=hold.tenant_id,
+        subject_digest=subject_digest,
+        sample_digest=sample_digest,
+        pepper_id=pepper.id,
+        reason=hold.reason,
+        created_at=hold.created_at,
+        twin_of=hold.twin_of or hold.id,
+    )
 
 
 def lift(session: Session, hold: Hold) -> list[str]:
@@ -74,6 +93,7 @@ def lift(session: Session, hold: Hold) -> list[str]:
     if hold.released_at is not None:
         return []
     hold.released_at = now(session)
+    session.execute(update(Hold).where(Hold.twin_of == hold.id).values(released_at=hold.released_at))
     record(session, hold.tenant_id, "hold.released", hold=hold.id)
     waiting = select(Task).where(Task.tenant_id == hold.tenant_id, Task.status == "held", Task.reason == "legal_hold")
     return _drive(session, session.scalars(waiting).all())
@@ -112,6 +132,17 @@ def _drive(session: Session, tasks: Iterable[Task]) -> list[str]:
         task.status, task.reason, task.attempts, task.not_before = "queued", None, 0, at
     settle(session, [task.request_id for task in driven])
     return sorted({task.model_id for task in driven})
+
+
+def _require_something_left(session: Session, models: Sequence[Model], holds: Sequence[Hold]) -> None:
+    """Raises AlreadyForgotten. ``holds``: the hold with its twins."""
+    looked = [_releases(session, models, hold) for hold in holds]
+    if any(kept for _, kept in looked):
+        return
+    releases = {each for found, _ in looked for each in found}
+    releases.update(each for hold in holds for each in _earlier(session, models, hold))
+    if releases:
+        raise AlreadyForgotten(sorted(releases, key=lambda each: (each.model, each.version)))
 
 
 def _releases(session: Session, models: Iterable[Model], hold: Hold) -> tuple[list[Released], bool]:

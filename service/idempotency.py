@@ -45,6 +45,8 @@ class Use:
     caller: Caller
     key: str
     body_digest: str
+    earlier: tuple[str, ...] = ()
+    """the same under retired peppers"""
 
     @property
     def place(self) -> tuple[str, str, str]:
@@ -85,7 +87,7 @@ def begin(session: Session, use: Use) -> Stored | None:
         session.delete(row)
         session.flush()
         return None
-    if row.body_digest != use.body_digest:
+    if row.body_digest not in (use.body_digest, *use.earlier):
         raise KeyRefused(422, "reused", "This Idempotency-Key was used with another body. Take a new one.")
     return Stored(row.status_code, row.headers, row.answer)
 

@@ -18,7 +18,7 @@ from service.identity import Pepper, digest, new_id, sample_digest, subject_dige
 from service.ledger import canonical, entry, recorded_at
 from service.moments import SECOND, instant, moment
 from service.progress import record_status
-from service.records import AuditEntry, DeletionRequest, Model, Task, Tombstone
+from service.records import AuditEntry, DeletionRequest, Lineage, Model, Task, Tombstone
 from service.requests import Regulation, Status, due_at
 from service.trace import carried
 
@@ -108,8 +108,9 @@ def accept(session: Session, pepper: Pepper, tenant_id: str, order: Order, windo
 
 @dataclass(frozen=True)
 class Named:
-    """Whom an order names, by keyed digest: one subject, or samples."""
+    """Whom an order names, by keyed digests of one pepper: one subject, or samples."""
 
+    pepper_id: str
     subject: str | None
     samples: tuple[str, ...] = ()
 
@@ -128,24 +129,35 @@ class Reach:
         return frozenset(name for key, name in self.places if key in self.large)
 
 
-def reach(session: Session, models: Iterable[Model], named: Named, windows: Windows) -> Reach:
-    """Which of the models the order touches. Their rows are locked: no publication passes before our commit."""
-    touched = [model for model in models if _touches(session, model, named)]
+def reach(session: Session, models: Iterable[Model], named: Sequence[Named], windows: Windows) -> Reach:
+    """Which of the models the order touches; ``named`` once for each pepper.
+
+    The models' rows are locked: no publication passes before our commit.
+    """
+    models = list(models)
+    certain = {model.id for model in models if _touches(session, model, named)}
+    certain |= _foreign(session, [model for model in models if model.id not in certain], named)
+    touched = [model for model in models if model.id in certain]
     large = frozenset(model.id for model in touched if _is_large(session, model, named, windows))
     nudges = tuple(model.id for model in touched if model.nudged_at == 0 and model.id not in large)
     return Reach(tuple((model.id, model.name) for model in touched), large, nudges)
 
 
-def why_nothing(session: Session, tenant_id: str, named: Named) -> str:
+def why_nothing(session: Session, tenant_id: str, named: Sequence[Named]) -> str:
     """The reason of a request that touches no model."""
-    known = tombstones.carried_out(session, tenant_id, named.subject, named.samples)
+    known = any(tombstones.carried_out(session, tenant_id, each.subject, each.samples) for each in named)
     return "already_forgotten" if known else "no_match"
 
 
-def digests(pepper: Pepper, order: Order) -> Named:
+def digests(pepper: Pepper, order: Order) -> tuple[Named, ...]:
+    """Whom the order names under each pepper, the current one first."""
+    return tuple(_named(each, order) for each in pepper.every)
+
+
+def _named(pepper: Pepper, order: Order) -> Named:
     if order.subject_id is not None:
-        return Named(subject_digest(pepper, order.subject_id))
-    return Named(None, tuple(sorted({sample_digest(pepper, sample) for sample in order.sample_ids or ()})))
+        return Named(pepper.id, subject_digest(pepper, order.subject_id))
+    return Named(pepper.id, None, tuple(sorted({sample_digest(pepper, sample) for sample in order.sample_ids or ()})))
 
 
 @dataclass(frozen=True)
@@ -169,7 +181,7 @@ def draft(
     pepper: Pepper,
     tenant_id: str,
     order: Order,
-    named: Named,
+    named: Sequence[Named],
     *,
     at: int,
     touched: Sequence[tuple[str, str]],
@@ -180,7 +192,7 @@ def draft(
 
     Raises ReceivedInFuture.
     """
-    row = _request(pepper, tenant_id, order, named, at)
+    row = _request(tenant_id, order, named[0], at)
     if not touched:
         row |= {"status": Status.COMPLETED.value, "reason": "no_match", "completed_at": at}
     if large:
@@ -192,7 +204,7 @@ def draft(
         "request.accepted",
         request_id=row["id"],
         commitment=commitment(opening(pepper, row["salt"]), order),
-        samples_named=len(named.samples) or None,
+        samples_named=len(named[0].samples) or None,
         models=list(names),
         regulation=row["regulation"],
         received_at=row["received_at"],
@@ -200,7 +212,7 @@ def draft(
         verified=order.verified,
     )
     tasks = tasks_of(tenant_id, row["id"], at, models=[key for key, _ in touched], windows=windows, large=large)
-    return Draft(row, _tombstones(row, named), tasks, accepted, names)
+    return Draft(row, [stone for each in named for stone in _tombstones(row, each)], tasks, accepted, names)
 
 
 def opening(pepper: Pepper, salt: bytes) -> bytes:
@@ -237,21 +249,37 @@ def forgetters(tenant_id: str, names: Sequence[str] | None) -> Select[Model]:
     return chosen if names is None else chosen.where(Model.name.in_(names))
 
 
-def _touches(session: Session, model: Model, named: Named) -> bool:
+def _touches(session: Session, model: Model, named: Sequence[Named]) -> bool:
     """Whether the model gets a task. While it is preparing nobody knows yet whom it holds: it always does."""
     if model.status == "preparing" or model.lineage_id is None:
         return model.status == "preparing"
-    return tombstones.matches(session, model.lineage_id, named.subject, named.samples)
+    lineage_id = model.lineage_id
+    return any(tombstones.matches(session, lineage_id, each.subject, each.samples) for each in named)
 
 
-def _is_large(session: Session, model: Model, named: Named, windows: Windows) -> bool:
+def _foreign(session: Session, models: Iterable[Model], named: Sequence[Named]) -> set[str]:
+    """Ids of the models that were prepared under a pepper which is none of ours.
+
+    Whom they hold cannot be told here: they get a task, and their worker will hold it.
+    """
+    lineages = {model.lineage_id: model.id for model in models if model.lineage_id is not None}
+    if not lineages:
+        return set()
+    made_under = Lineage.manifest["pepper_id"].as_string()
+    ours = [each.pepper_id for each in named]
+    query = select(Lineage.id).where(Lineage.id.in_(lineages), made_under.not_in(ours))
+    return {lineages[lineage_id] for lineage_id in session.scalars(query)}
+
+
+def _is_large(session: Session, model: Model, named: Sequence[Named], windows: Windows) -> bool:
     """Whether a subject has unusually many samples in the model. A request that names samples has a limit already."""
-    if not windows.large_samples or named.subject is None or model.status == "preparing":
+    if not windows.large_samples or model.status == "preparing":
         return False
-    return tombstones.exceeds(session, model.lineage_id or 0, named.subject, windows.large_samples)
+    lineage_id, usual = model.lineage_id or 0, windows.large_samples
+    return any(each.subject and tombstones.exceeds(session, lineage_id, each.subject, usual) for each in named)
 
 
-def _request(pepper: Pepper, tenant_id: str, order: Order, named: Named, at: int) -> dict[str, Any]:
+def _request(tenant_id: str, order: Order, named: Named, at: int) -> dict[str, Any]:
     received = instant(at) if order.received_at is None else order.received_at.astimezone(UTC)
     if moment(received) > at:
         raise ReceivedInFuture
@@ -260,7 +288,7 @@ def _request(pepper: Pepper, tenant_id: str, order: Order, named: Named, at: int
         "id": new_id(),
         "tenant_id": tenant_id,
         "subject_digest": named.subject,
-        "pepper_id": pepper.id,
+        "pepper_id": named.pepper_id,
         "status": Status.QUEUED.value,
         "reason": None,
         "models": None if order.models is None else sorted(set(order.models)),
@@ -286,7 +314,7 @@ def _tombstones(request: dict[str, Any], named: Named) -> list[dict[str, Any]]:
             "request_id": request["id"],
             "subject_digest": subject,
             "sample_digest": sample,
-            "pepper_id": request["pepper_id"],
+            "pepper_id": named.pepper_id,
             "created_at": request["created_at"],
         }
         for subject, sample in pairs

@@ -56,6 +56,8 @@ class ApiKey(Record):
     created_at: Mapped[int] = mapped_column(Moment)
     expires_at: Mapped[int | None] = mapped_column(Moment)
     revoked_at: Mapped[int | None] = mapped_column(Moment)
+    pepper_id: Mapped[str | None] = mapped_column(String(16))
+    """None: made before migration 0009"""
 
 
 class Model(Record):
@@ -254,7 +256,7 @@ class Forgotten(Record):
 
 
 class Tombstone(Record):
-    """Who must never come back. One row per subject, or per sample where the request named samples."""
+    """Who must never come back. One row per subject, or per sample where the request named samples, and per pepper."""
 
     __tablename__ = "tombstones"
     __table_args__ = (
@@ -291,6 +293,8 @@ class Hold(Record):
     reason: Mapped[str] = mapped_column(Text)
     created_at: Mapped[int] = mapped_column(Moment)
     released_at: Mapped[int | None] = mapped_column(Moment)
+    twin_of: Mapped[str | None] = mapped_column(Id)
+    """the hold that this row stands for under another pepper; released with it, and never shown"""
 
 
 class IdempotencyKey(Record):

@@ -28,6 +28,7 @@ class Settings(BaseSettings):
     key_store_url: str = Field(repr=False)
     sealing_key_file: Path
     pepper_file: Path
+    retired_pepper_files: str = ""
     signing_key_file: Path
     recipes: Path = Path("examples")
     device: str = "auto"
@@ -69,6 +70,11 @@ class Settings(BaseSettings):
             "signing_key_file": home / "secrets" / "signing.key",
         }
         return from_home | values | {"home": home}
+
+    @property
+    def retired_peppers(self) -> list[Path]:
+        """The files that ``retired_pepper_files`` lists, separated by commas."""
+        return [Path(name.strip()) for name in self.retired_pepper_files.split(",") if name.strip()]
 
     @model_validator(mode="after")
     def _no_loopback_in_production(self) -> Settings:

@@ -6,6 +6,8 @@ anybody out of a model, let alone have them forgotten.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
@@ -95,13 +97,19 @@ def enforce(session: Session, request: DeletionRequest, windows: Windows) -> Rea
     return found
 
 
-def put_in_force(session: Session, request: DeletionRequest, at: int) -> Named:
-    """The request's tombstones count from now on; returns whom they name."""
+def put_in_force(session: Session, request: DeletionRequest, at: int) -> list[Named]:
+    """The request's tombstones count from now on; returns whom they name, under each pepper that they were made."""
     stones = session.scalars(select(Tombstone).where(Tombstone.request_id == request.id)).all()
     for stone in stones:
         stone.created_at, stone.lifted_at, stone.lifted_reason = at, None, None
     session.flush()
-    return Named(request.subject_digest, tuple(sorted(stone.sample_digest for stone in stones if stone.sample_digest)))
+    return [_named(pepper_id, stones) for pepper_id in sorted({stone.pepper_id for stone in stones})]
+
+
+def _named(pepper_id: str, stones: Iterable[Tombstone]) -> Named:
+    made = [stone for stone in stones if stone.pepper_id == pepper_id]
+    subject = next((stone.subject_digest for stone in made if stone.subject_digest), None)
+    return Named(pepper_id, subject, tuple(sorted(stone.sample_digest for stone in made if stone.sample_digest)))
 
 
 def reject(session: Session, request: DeletionRequest, why: str) -> None:

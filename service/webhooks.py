@@ -11,16 +11,18 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any
 
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
-from service.identity import Pepper, digest, new_id
+from service.identity import Pepper, PepperMissing, digest, new_id
 from service.ledger import canonical, record, recorded_at
 from service.moments import rfc_3339
 from service.records import Lineage, Model, WebhookDelivery, WebhookEndpoint
@@ -108,17 +110,21 @@ def disable(session: Session, endpoint: WebhookEndpoint) -> None:
 
 def signature(pepper: Pepper, endpoint: WebhookEndpoint, message_id: str, seconds: int, payload: str) -> str:
     """The ``webhook-signature`` header over id, timestamp (seconds since 1970) and payload: v1 is HMAC-SHA-256 under
-    the endpoint's secret, v1a is Ed25519 under a key that the receiver cannot sign with."""
+    the endpoint's secret, v1a is Ed25519 under a key that the receiver cannot sign with.
+
+    Raises PepperMissing where the secret was sealed under a pepper that is not configured.
+    """
     text = f"{message_id}.{seconds}.{payload}".encode()
-    secret = _unseal(pepper, endpoint.sealed_secret)
+    made = pepper_of(pepper, endpoint)
+    secret = _unseal(made, endpoint.sealed_secret)
     shared = base64.b64encode(hmac.new(secret, text, hashlib.sha256).digest()).decode()
-    ours = base64.b64encode(_private_key(pepper, endpoint).sign(text)).decode()
+    ours = base64.b64encode(_private_key(made, endpoint).sign(text)).decode()
     return f"v1,{shared} v1a,{ours}"
 
 
 def public_key(pepper: Pepper, endpoint: WebhookEndpoint) -> str:
     """What verifies the endpoint's v1a signatures: ``whpk_`` and the base64 of 32 bytes."""
-    raw = _private_key(pepper, endpoint).public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    raw = _private_key(pepper_of(pepper, endpoint), endpoint).public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     return "whpk_" + base64.b64encode(raw).decode()
 
 
@@ -140,6 +146,18 @@ def _endpoints(session: Session, tenant_id: str) -> list[tuple[str, list[str]]]:
     return known[tenant_id]
 
 
+def pepper_of(pepper: Pepper, endpoint: WebhookEndpoint) -> Pepper:
+    """The pepper that sealed the endpoint's secret: its receivers hold a key that follows from it.
+
+    Where no retired one did, it is taken for the current one; then ``signature`` raises if it was not.
+    """
+    for each in pepper.retired:
+        with suppress(PepperMissing):
+            _unseal(each, endpoint.sealed_secret)
+            return each
+    return pepper
+
+
 def _private_key(pepper: Pepper, endpoint: WebhookEndpoint) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(digest(pepper, "webhook", f"ed25519 {endpoint.id}")))
 
@@ -151,7 +169,10 @@ def _seal(pepper: Pepper, secret: bytes) -> bytes:
 
 def _unseal(pepper: Pepper, sealed: bytes) -> bytes:
     nonce, text = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
-    return AESGCM(_sealing_key(pepper)).decrypt(nonce, text, b"expunge/webhook")
+    try:
+        return AESGCM(_sealing_key(pepper)).decrypt(nonce, text, b"expunge/webhook")
+    except InvalidTag:
+        raise PepperMissing("of a webhook's secret") from None
 
 
 def _sealing_key(pepper: Pepper) -> bytes:

@@ -19,6 +19,7 @@ from workers.bench import Bench, build
 from workers.jobs import Preparation
 from workers.keystore import BATCH, batches
 from workers.lease import fence
+from workers.rekey import rekey
 from workers.resumed import Unprepared, note_of
 from workers.roster import admit, require_readable, require_room
 from workers.shards import Course
@@ -54,6 +55,7 @@ def begin(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Callabl
         basis = basis_of(job.policy, bench.problem, bench.method)
         everyone = manifest.entries(workshop.pepper, bench.recipe.samples, job.policy.granularity)
         require_room(workshop, everyone)
+        rekey(workshop, job, bench.recipe.samples)
         kept, left_out = admit(workshop, job, bench, everyone)
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device)
         design = _design(job.policy, basis, examples)

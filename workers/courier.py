@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from service.crash import crash_point
 from service.db import Database, now
-from service.identity import Pepper
+from service.identity import Pepper, PepperMissing
 from service.records import WebhookDelivery, WebhookEndpoint
 from service.webhooks import BACKOFF_SECONDS, MAX_ATTEMPTS, Outcome, disable, signature
 from workers.lease import SECOND
@@ -112,7 +112,8 @@ def claim(database: Database, pepper: Pepper) -> list[Letter]:
             .where(WebhookDelivery.id.in_(due), WebhookDelivery.delivered_at.is_(None), WebhookDelivery.next_at <= at)
             .with_for_update(of=WebhookDelivery, skip_locked=True)
         ).all()
-        return [_letter(pepper, delivery, endpoint, at) for delivery, endpoint in rows]
+        letters = [_letter(pepper, delivery, endpoint, at) for delivery, endpoint in rows]
+        return [letter for letter in letters if letter is not None]
 
 
 def _due(session: Session) -> Sequence[str]:
@@ -129,18 +130,24 @@ def _due(session: Session) -> Sequence[str]:
     return session.scalars(fair.order_by(waiting.c.turn, waiting.c.next_at).limit(ROUND)).all()
 
 
-def _letter(pepper: Pepper, delivery: WebhookDelivery, endpoint: WebhookEndpoint, at: int) -> Letter:
+def _letter(pepper: Pepper, delivery: WebhookDelivery, endpoint: WebhookEndpoint, at: int) -> Letter | None:
+    """None: it cannot be signed, for its pepper is not configured; the attempt counts, and the others go on."""
     wait = BACKOFF_SECONDS[min(delivery.attempts - delivery.attempts_before, len(BACKOFF_SECONDS) - 1)]
     delivery.attempts += 1
     delivery.last_outcome = delivery.last_status = None
     delivery.next_at = at + wait * SECOND
     seconds = at // SECOND
+    try:
+        signed = signature(pepper, endpoint, delivery.id, seconds, delivery.payload)
+    except PepperMissing as error:
+        log.error("webhook %s not sent: %s", delivery.id, error)
+        return None
     headers = {
         "Content-Type": "application/json",
         "User-Agent": "Expunge",
         "webhook-id": delivery.id,
         "webhook-timestamp": str(seconds),
-        "webhook-signature": signature(pepper, endpoint, delivery.id, seconds, delivery.payload),
+        "webhook-signature": signed,
     }
     return Letter(delivery.id, endpoint.id, endpoint.url, delivery.payload.encode(), headers)
 

@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.db import Busy, Database
 from service.doctor import Finding, lacks_file
-from service.identity import Pepper
+from service.identity import Pepper, PepperMissing
 from service.records import Lineage, Model, Version
 from service.schema import SchemaState, schema_state
 from service.settings import Settings, SettingsError
@@ -120,11 +120,14 @@ def _samples_fault(settings: Settings, served: Served, method: Method) -> tuple[
     if not (needs_retained(method, served.basis) or needs_forgotten(method)):
         return None
     try:
-        pepper = Pepper.load(settings.pepper_file)
+        pepper = Pepper.configured(settings)
+        theirs = pepper.named(str(served.frozen["pepper_id"]))
     except (SettingsError, OSError):
         return "Without the pepper no sample is found again.", "Restore the file that EXPUNGE_PEPPER_FILE names."
+    except PepperMissing as error:
+        return f"It was prepared under another pepper. {error}", "Then restart every process."
     samples = recipes.load(settings.recipes, served.recipe).recipe.samples
-    now = manifest.entries(pepper, samples, served.policy.granularity)
+    now = manifest.entries(theirs, samples, served.policy.granularity)
     try:
         manifest.found_again(samples, now, served.places, served.gone, torch.device("cpu"))
     except manifest.Changed as error:

@@ -261,7 +261,7 @@ def open_keeper(settings: Settings) -> Keeper:
         private=Store(settings.private_store),
         keys=KeyStore(settings.key_store_url),
         signer=lambda: Signer.of(settings),
-        pepper=Pepper.load(settings.pepper_file),
+        pepper=Pepper.configured(settings),
         bell=queue.publisher(settings.broker_url),
         sweep_seconds=settings.sweep_seconds,
         grace_seconds=settings.grace_seconds,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Select, select, union
+from sqlalchemy import ColumnElement, Select, func, select, union
 from sqlalchemy.orm import Session
 
 from service import tombstones
-from service.records import DeletionRequest, Forgotten, Hold, Lineage, Membership, Tombstone
+from service.records import Forgotten, Hold, Lineage, Membership, Tombstone
 from unlearning.policy import Granularity
 from workers.jobs import Claimed, Deletions, Job
 from workers.keystore import BATCH, batches
@@ -42,7 +42,10 @@ def plan(session: Session, job: Deletions, atomic: bool) -> Plan:
     named = {task: frozenset(found[task.request_id]) for task in job.tasks if task.request_id in found}
     empty = {task: why_empty(session, job, task) for task in job.tasks if task not in named}
     under_hold = held_positions(session, job.tenant_id, job.lineage_id)
-    held = {task: "legal_hold" for task, positions in named.items() if positions & under_hold}
+    unread = unreadable(session, job, [task for task, why in empty.items() if why == "no_match"])
+    empty = {task: why for task, why in empty.items() if task not in unread}
+    held = dict.fromkeys(unread, "pepper_missing")
+    held |= {task: "legal_hold" for task, positions in named.items() if positions & under_hold}
     forget = {task: positions for task, positions in named.items() if task not in held}
     if atomic and job.policy.granularity is Granularity.SUBJECT:
         torn = partial(session, job.lineage_id, {task.request_id: positions for task, positions in forget.items()})
@@ -109,6 +112,18 @@ def held_positions(session: Session, tenant_id: str, lineage_id: int) -> frozens
     return frozenset(session.scalars(union(by_subject, by_sample)))
 
 
+def held_by(session: Session, tenant_id: str, lineage_id: int) -> dict[str, set[int]]:
+    """The positions that each hold in force protects, by its id; twins count as the hold that they stand for."""
+    found: dict[str, set[int]] = {}
+    same = (Membership.subject_digest == Hold.subject_digest, Membership.sample_digest == Hold.sample_digest)
+    for each in same:
+        query = select(func.coalesce(Hold.twin_of, Hold.id), Membership.position).join(Membership, each)
+        mine = (Membership.lineage_id == lineage_id, Hold.tenant_id == tenant_id, Hold.released_at.is_(None))
+        for hold, position in session.execute(query.where(*mine)):
+            found.setdefault(hold, set()).add(position)
+    return found
+
+
 def forgotten(session: Session, lineage_id: int) -> frozenset[int]:
     """Every position of the lineage that is forgotten."""
     return frozenset(session.scalars(select(Forgotten.position).where(Forgotten.lineage_id == lineage_id)))
@@ -116,18 +131,35 @@ def forgotten(session: Session, lineage_id: int) -> frozenset[int]:
 
 def why_empty(session: Session, job: Job, task: Claimed) -> str:
     """``already_forgotten`` where the model ever knew the request's samples, ``no_match`` where it never did."""
-    request = session.get_one(DeletionRequest, task.request_id)
-    samples = session.scalars(
-        select(Tombstone.sample_digest).where(
-            Tombstone.request_id == task.request_id, Tombstone.sample_digest.is_not(None)
-        )
-    ).all()
-    named = [sample for sample in samples if sample is not None]
-    known = tombstones.matches(session, job.lineage_id, request.subject_digest, named) or any(
-        each.model == job.model_name
-        for each in tombstones.carried_out(session, job.tenant_id, request.subject_digest, named)
+    columns = select(Tombstone.subject_digest, Tombstone.sample_digest)
+    stones = session.execute(columns.where(Tombstone.request_id == task.request_id)).all()
+    samples = [sample for _, sample in stones if sample is not None]
+    named: list[tuple[str | None, list[str]]] = [(subject, []) for subject, _ in stones if subject is not None] or [
+        (None, samples)
+    ]
+    known = any(
+        tombstones.matches(session, job.lineage_id, subject, those)
+        or any(each.model == job.model_name for each in tombstones.carried_out(session, job.tenant_id, subject, those))
+        for subject, those in named
     )
     return "already_forgotten" if known else "no_match"
+
+
+def unreadable(session: Session, job: Job, tasks: Collection[Claimed]) -> frozenset[Claimed]:
+    """Tasks that match nothing because nobody named their people under the lineage's pepper when they were taken in.
+
+    What was asked before the lineage began is not among them: its preparation rekeyed whoever its recipe names.
+    """
+    lineage = session.get_one(Lineage, job.lineage_id)
+    made_under = (lineage.manifest or {}).get("pepper_id")
+    if not tasks or made_under is None:
+        return frozenset()
+    ids = [task.request_id for task in tasks]
+    named: set[str] = set()
+    for batch in batches(ids, BATCH):
+        theirs = (Tombstone.pepper_id == made_under) | (Tombstone.created_at < lineage.created_at)
+        named.update(session.scalars(select(Tombstone.request_id).where(Tombstone.request_id.in_(batch), theirs)))
+    return frozenset(task for task in tasks if task.request_id not in named)
 
 
 def partial(session: Session, lineage_id: int, named: Mapping[str, frozenset[int]]) -> frozenset[str]:

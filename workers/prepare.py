@@ -58,6 +58,7 @@ from workers.publish import (
     Unusable,
     publish_first,
 )
+from workers.rekey import rekey
 from workers.resumed import Unprepared
 from workers.roster import kept_out
 from workers.shown import Shown
@@ -254,6 +255,7 @@ def _prepared(workshop: Workshop, job: Preparation, begun: Begun, progress: Prog
 def bring_into_service(workshop: Workshop, job: Preparation, ready: Ready, watch: Stopwatch, ending: Ending) -> None:
     """Publish; whoever asked meanwhile is forgotten first, and then it is tried again."""
     while True:
+        rekey(workshop, job, ready.bench.recipe.samples)  # who asked meanwhile, where the pepper is being changed
         with workshop.database.read() as session:
             departure = ending.look(session)
         claimed = replace(ready, terms=ending.terms(ready.terms, departure))

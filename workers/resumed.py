@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from service.identity import PepperMissing
 from service.records import Lineage
 from service.storage import Damaged
 from unlearning.policy import Policy
@@ -43,8 +44,8 @@ def resume(workshop: Workshop, lineage: Lineage, recipe: str, note: Mapping[str,
         raise Unprepared("the recipe or its surroundings changed")
     try:
         made = state.load(workshop, note["state"], bench.problem.device)
-        examples = _examples(workshop, lineage.id, bench, recipe, policy)
-    except (Damaged, Unsealable, Malformed, manifest.Changed) as error:
+        examples = _examples(workshop, lineage, bench, recipe, policy)
+    except (Damaged, Unsealable, Malformed, manifest.Changed, PepperMissing) as error:
         raise Unprepared(type(error).__name__) from None
     return Resumed(bench, examples, made)
 
@@ -61,9 +62,10 @@ def drop(workshop: Workshop, lineage_id: int, name: str) -> None:
         workshop.private.delete(note["state"])
 
 
-def _examples(workshop: Workshop, lineage_id: int, bench: Bench, recipe: str, policy: Policy) -> Examples:
+def _examples(workshop: Workshop, lineage: Lineage, bench: Bench, recipe: str, policy: Policy) -> Examples:
     samples = recipes.load(workshop.recipes, recipe).recipe.samples
     with workshop.database.read() as session:
-        places = manifest.places(session, lineage_id)
-    entries = manifest.entries(workshop.pepper, samples, policy.granularity)
+        places = manifest.places(session, lineage.id)
+    pepper = workshop.pepper.named((lineage.manifest or {})["pepper_id"])
+    entries = manifest.entries(pepper, samples, policy.granularity)
     return manifest.found_again(samples, entries, places, frozenset(), bench.problem.device)

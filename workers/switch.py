@@ -25,7 +25,7 @@ from workers.jobs import Claimed, Retraining
 from workers.keystore import BATCH, batches
 from workers.lease import Stale, fence, give_back, give_back_beside
 from workers.outcomes import Outcome, Published, finish, next_due, note_exhaustion, wrap_up
-from workers.plan import Asked, Target, asked, held_positions, target_of, why_empty
+from workers.plan import Asked, Target, asked, held_by, held_positions, target_of, why_empty
 from workers.publish import (
     Departure,
     Draft,
@@ -207,6 +207,9 @@ def _require_held_people(session: Session, job: Retraining, old_id: int) -> None
     """Whoever a legal hold keeps in the old lineage must be in the candidate."""
     protected = held_positions(session, job.tenant_id, old_id)
     gone = frozenset(session.scalars(select(Forgotten.position).where(Forgotten.lineage_id == old_id)))
+    if _pepper_of(session, old_id) != _pepper_of(session, job.lineage_id):
+        _require_as_many_held(session, job, old_id, gone)
+        return
     for batch in batches(sorted(protected - gone), BATCH):
         kept = select(Membership.sample_digest).where(Membership.lineage_id == old_id, Membership.position.in_(batch))
         wanted = set(session.scalars(kept))
@@ -215,6 +218,18 @@ def _require_held_people(session: Session, job: Retraining, old_id: int) -> None
         )
         if wanted - set(session.scalars(there)):
             raise HeldPersonMissing("a legal hold was placed on somebody whom the candidate lacks")
+
+
+def _pepper_of(session: Session, lineage_id: int) -> str | None:
+    return (session.get_one(Lineage, lineage_id).manifest or {}).get("pepper_id")
+
+
+def _require_as_many_held(session: Session, job: Retraining, old_id: int, gone: frozenset[int]) -> None:
+    """Samples cannot be told one by one across two peppers: each hold must keep as many as before."""
+    there = held_by(session, job.tenant_id, job.lineage_id)
+    for hold, positions in held_by(session, job.tenant_id, old_id).items():
+        if len(there.get(hold, ())) < len(positions - gone):
+            raise HeldPersonMissing("a legal hold keeps somebody whom the candidate lacks")
 
 
 def _queue(session: Session, model: Model, request_ids: list[str]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from service import ledger
 from service.crash import crash_point
-from service.identity import new_id
+from service.identity import PepperMissing, new_id
 from service.plans import budget_of
 from service.records import Forgotten as ForgottenPosition
 from service.records import Lineage, Membership, Version
@@ -83,6 +83,7 @@ class Head:
     state: str
     accuracy: float | None
     recipe_digest: str
+    pepper_id: str
     libraries: Mapping[str, str]
     vectors: int
     """the most numbers that a holder's row has; 0: the method keeps no rows"""
@@ -274,6 +275,7 @@ def _head(session: Session, job: Deletions) -> Head:
         state=version.state,
         accuracy=version.holdout_accuracy,
         recipe_digest=frozen["recipe_digest"],
+        pepper_id=frozen["pepper_id"],
         libraries=frozen["libraries"],
         vectors=int(frozen["vectors"]),
     )
@@ -301,7 +303,7 @@ def _load(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Loaded:
     secret = errand.benches.state_of(head.state) or _secret(workshop, head, device)
     crash_point("worker-after-digest")
     vectors = {} if isinstance(bench.method, StandIn) else _vectors(errand, head, planned, bench)
-    forget_examples, retain = _samples(workshop, bench, job, head.terms.basis, planned.target)
+    forget_examples, retain = _samples(workshop, bench, job, head, planned.target)
     forget = ForgetSet(frozenset(planned.target.holders), planned.target.positions, forget_examples)
     return Loaded(bench, replace(secret, vectors=vectors), forget, retain)
 
@@ -342,11 +344,11 @@ def _bench(benches: Benches, job: Deletions, head: Head) -> Bench:
 
 
 def _samples(
-    workshop: Workshop, bench: Bench, job: Deletions, basis: Basis, target: Target
+    workshop: Workshop, bench: Bench, job: Deletions, head: Head, target: Target
 ) -> tuple[Examples | None, Examples | None]:
     """The forgotten and the retained samples, each only where it is needed; the recipe is run anew for them."""
     wants_forgotten = needs_forgotten(bench.method)
-    wants_retained = needs_retained(bench.method, basis)
+    wants_retained = needs_retained(bench.method, head.terms.basis)
     if not (wants_forgotten or wants_retained):
         return None, None
     with workshop.database.read() as session:
@@ -356,7 +358,11 @@ def _samples(
         samples = recipes.load(workshop.recipes, job.recipe).recipe.samples
     except Refused as error:
         raise Held("recipe_refused", what=error.what) from None
-    now = manifest.entries(workshop.pepper, samples, job.policy.granularity)
+    try:
+        pepper = workshop.pepper.named(head.pepper_id)
+    except PepperMissing as error:
+        raise Held("pepper_missing", what=str(error)) from None
+    now = manifest.entries(pepper, samples, job.policy.granularity)
     going = frozenset(target.positions)
     device = bench.problem.device
     everyone = frozenset(place.position for place in places)

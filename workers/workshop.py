@@ -56,7 +56,7 @@ def open_workshop(settings: Settings) -> Workshop:
         private=Store(settings.private_store),
         keys=KeyStore(settings.key_store_url),
         sealer=Sealer(read_secret("EXPUNGE_SEALING_KEY_FILE", settings.sealing_key_file)),
-        pepper=Pepper.load(settings.pepper_file),
+        pepper=Pepper.configured(settings),
         bell=queue.publisher(settings.broker_url),
         recipes=settings.recipes,
         device=settings.device,

@@ -14,7 +14,7 @@ from service import idempotency
 from service.auth import Caller, Scope
 from service.context import Running, Service, holding, problems
 from service.estimate import estimate
-from service.intake import UnknownModels, opening
+from service.intake import UnknownModels
 from service.problems import Problem
 from service.records import DeletionRequest
 from service.routes.deletion_requests import (
@@ -24,6 +24,7 @@ from service.routes.deletion_requests import (
     accepted_view,
     check_length,
     key_use,
+    opened,
     take_in,
 )
 
@@ -131,10 +132,6 @@ def _opened(session: Session, service: Service, outcomes: list[dict[str, Any]]) 
     return [
         outcome
         if outcome["request"] is None
-        else outcome
-        | {
-            "request": outcome["request"]
-            | {"opening": opening(service.pepper, rows[outcome["request"]["id"]].salt).hex()}
-        }
+        else outcome | {"request": outcome["request"] | {"opening": opened(service, rows[outcome["request"]["id"]])}}
         for outcome in outcomes
     ]

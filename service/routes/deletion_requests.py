@@ -20,7 +20,7 @@ from service.conditions import IfMatch, IfNoneMatch, changed, require, shown
 from service.context import Running, Service, holding, key_invalid, problems, reading, remembered, require_writable
 from service.crash import crash_point
 from service.extension import extend
-from service.identity import digest
+from service.identity import PepperMissing, digest
 from service.intake import LARGE, Accepted, Order, ReceivedInFuture, UnknownModels, Windows, accept, opening
 from service.ledger import canonical
 from service.names import ModelName, Moment, PersonalId, RequestId, When, one_of
@@ -131,7 +131,7 @@ def create(
     crash_point("api-after-commit")
     service.nudge(taken.nudges)
     # the opening is never stored, not even in the stored answer: it is derived again on a replay
-    answer = taken.stored.answer | {"opening": opening(service.pepper, taken.salt).hex()}
+    answer = taken.stored.answer | {"opening": taken.opening}
     return JSONResponse(answer, taken.stored.status, taken.stored.headers)
 
 
@@ -287,7 +287,16 @@ def _total(samples: Iterable[int | None]) -> int | None:
 def key_use(service: Service, caller: Caller, header: list[str] | None, path: str, body: BaseModel) -> idempotency.Use:
     """The call's use of its Idempotency-Key. Raises KeyRefused (400)."""
     sent = canonical({"path": path, "body": body.model_dump(mode="json", exclude_unset=True)})
-    return idempotency.Use(caller, idempotency.read_key(header), digest(service.pepper, "idempotency", sent))
+    digests = [digest(each, "idempotency", sent) for each in service.pepper.every]
+    return idempotency.Use(caller, idempotency.read_key(header), digests[0], tuple(digests[1:]))
+
+
+def opened(service: Service, request: DeletionRequest) -> str:
+    """What opens the request's commitment, in hex. Raises Problem (503) where its pepper is not configured."""
+    try:
+        return opening(service.pepper.named(request.pepper_id), request.salt).hex()
+    except PepperMissing as error:
+        raise Problem(503, "pepper_missing", str(error), headers={"Retry-After": "60"}) from None
 
 
 @dataclass(frozen=True)
@@ -295,7 +304,7 @@ class _Taken:
     """An order that was taken in now, or before under the same Idempotency-Key."""
 
     stored: idempotency.Stored
-    salt: bytes
+    opening: str
     nudges: tuple[str, ...] = ()
 
 
@@ -311,7 +320,7 @@ def _express(service: Service, order: DeletionOrder, use: idempotency.Use) -> _T
             windows=windows_of(service),
             lifetime_seconds=settings.idempotency_seconds,
         )
-    return None if taken is None else _Taken(taken[1], taken[0].request.salt, taken[0].nudges)
+    return None if taken is None else _Taken(taken[1], opened(service, taken[0].request), taken[0].nudges)
 
 
 def _plain(service: Service, caller: Caller, order: DeletionOrder, use: idempotency.Use) -> _Taken:
@@ -321,11 +330,11 @@ def _plain(service: Service, caller: Caller, order: DeletionOrder, use: idempote
             raise key_invalid()
         stored = idempotency.begin(session, use)
         if stored is not None:
-            return _Taken(stored, session.get_one(DeletionRequest, stored.answer["id"]).salt)
+            return _Taken(stored, opened(service, session.get_one(DeletionRequest, stored.answer["id"])))
         accepted = take_in(session, service, caller, order)
         stored = _answer(accepted)
         idempotency.finish(session, use, stored, service.settings.idempotency_seconds)
-    return _Taken(stored, accepted.request.salt, accepted.nudges)
+    return _Taken(stored, opened(service, accepted.request), accepted.nudges)
 
 
 def take_in(session: Session, service: Service, caller: Caller, order: DeletionOrder) -> Accepted:
