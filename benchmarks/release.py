@@ -84,11 +84,13 @@ def floor(label: str, people: int, features: int, releases: int, target: float) 
 
 
 BACKLOGS = (1_000, 3_000, 10_000)
+DRAINS = 3
+"""times that each backlog is drained; the run of median CPU time counts"""
 
 
 def backlog_rows() -> Iterator[dict[str, Any]]:
     """Requests that wait for one model on PostgreSQL, drained: first claim to destroyed keys, in wall-clock seconds."""
-    rates = {count: drained(count) for count in BACKLOGS}
+    rates = {count: median_of([drained(count) for _ in range(DRAINS)]) for count in BACKLOGS}
     largest = rates[BACKLOGS[-1]]
     yield {
         "name": f"backlog of {BACKLOGS[-1]:,} drained, PostgreSQL",
@@ -108,6 +110,10 @@ def backlog_rows() -> Iterator[dict[str, Any]]:
         "met": slope <= 0.05,
         "sides": {str(count): rate for count, rate in rates.items()},
     }
+
+
+def median_of(runs: list[dict[str, float]]) -> dict[str, float]:
+    return sorted(runs, key=lambda run: run["cpu_seconds"])[len(runs) // 2]
 
 
 def drained(count: int) -> dict[str, float]:
