@@ -132,7 +132,7 @@ def damped_row(damping: float) -> Row:
         return row(f"newton digits convolutional, damping {damping:g}", None, "reported", refused=str(error))
     report = state.facts["report"]
     assert isinstance(report, dict) and isinstance(report["effectiveness"], float)
-    return row(f"newton digits convolutional, damping {damping:g}", report["effectiveness"], "reported")
+    return row(f"newton digits convolutional, damping {damping:g}", report["effectiveness"], "reported", report=report)
 
 
 def lissa_rows() -> Iterator[Row]:

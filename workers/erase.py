@@ -6,6 +6,7 @@ The worker does this at once; the keeper repairs what a dead worker left.
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 from sqlalchemy import or_, select, update
 
@@ -15,13 +16,16 @@ from service.ledger import record
 from service.lineages import empty_lineage
 from service.records import Certificate, Erasure, Lineage, Task, Version
 from service.storage import Store
+from workers.journal import confirm_committed
 from workers.keystore import BATCH, KeyStore, batches
 
 EMPTIED = "emptied"
 
 
-def destroy_keys(database: Database, keys: KeyStore) -> int:
+def destroy_keys(database: Database, keys: KeyStore, releases: Path) -> int:
     """Carry out every erasure that is due; returns how many keys are now destroyed for good.
+
+    ``releases``: the journal's folder, in which the releases are confirmed first.
 
     An erasure counts as done only when no log of the key store holds the key's bytes any more.
     """
@@ -31,6 +35,7 @@ def destroy_keys(database: Database, keys: KeyStore) -> int:
             .where(Erasure.destroyed_at.is_(None))
             .order_by(Erasure.id)
         ).all()
+        confirm_committed(session, releases, sorted({row.version_id for row in due if row.version_id}))
     if not due or not keys.destroy([row.key_id for row in due]):
         return 0
     crash_point("worker-after-erasure")

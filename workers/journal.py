@@ -2,13 +2,15 @@
 
 A database that was restored from an old backup has forgotten what was released since: which versions there are, whom
 they lack, what was spent. The journal lies with the checkpoints and has not. A file is a draft until its transaction
-is known to be committed; a release afterwards.
+is known to be committed; a release afterwards. What cannot be undone (keys destroyed, files of the version before
+deleted) waits for that: a restore that took a committed draft for one that was not would miss them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,17 +85,19 @@ class Journal:
         return path
 
     def confirm(self, path: Path) -> None:
-        """The transaction is committed. Not synced: a draft may have been committed just as well."""
-        self._files.rename(path, path.with_suffix(RELEASE))
+        """The transaction is committed; durable when this returns. The keeper may have found out before."""
+        with suppress(FileNotFoundError):
+            self._files.rename(path, path.with_suffix(RELEASE))
+        self._files.sync_folder(self.root)
 
     def set_aside(self, path: Path) -> None:
         """Keep the entry, but out of the way: no database will know its version."""
         self._files.rename(path, path.with_suffix(SET_ASIDE))
 
-    def entries(self) -> Iterator[Entry]:
-        """Every entry, in no order. Raises Unsealable."""
+    def entries(self, *kinds: str) -> Iterator[Entry]:
+        """Every draft and release, or those of other ``kinds`` of files, in no order. Raises Unsealable."""
         for path in sorted(self.root.iterdir()) if self.root.is_dir() else ():
-            if path.suffix in (DRAFT, RELEASE):
+            if path.suffix in (kinds or (DRAFT, RELEASE)):
                 record = json.loads(self._sealer.unseal(path.read_bytes()))
                 lists = {name: tuple(record[name]) for name in ("positions", "requests")}
                 yield Entry(path=path, **(record | lists))
@@ -102,6 +106,24 @@ class Journal:
         if not self.root.is_dir():
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._files.sync_folder(self.root.parent)
+
+
+def confirm_committed(session: Session, releases: Path, versions: Iterable[str] | None = None) -> int:
+    """Confirm the drafts of versions that are in the database: their workers died after the commit.
+
+    ``versions`` None: all there are; returns how many. Call it before anything of these releases is made final.
+    """
+    if versions is None:
+        versions = [path.stem for path in releases.glob(f"*{DRAFT}")] if releases.is_dir() else []
+    drafts = {version: releases / f"{version}{DRAFT}" for version in versions}
+    late = [version for version, path in drafts.items() if path.exists() and session.get(Version, version) is not None]
+    files = Files()
+    for version in late:
+        with suppress(FileNotFoundError):  # its worker lives after all
+            files.rename(drafts[version], drafts[version].with_suffix(RELEASE))
+    if late:
+        files.sync_folder(releases)
+    return len(late)
 
 
 def _describe(session: Session, job: Job, charge: int, version_id: str | None) -> dict[str, Any]:

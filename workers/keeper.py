@@ -19,7 +19,7 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from service import consumers, holds, queue
-from service.backups import unconfirmed
+from service.backups import RELEASES, unconfirmed
 from service.certificates import issue_due
 from service.crash import crash_point
 from service.db import Busy, Database, now
@@ -34,6 +34,7 @@ from service.settings import Settings
 from service.storage import Store
 from workers.courier import Courier
 from workers.erase import bury, destroy_keys
+from workers.journal import confirm_committed
 from workers.keystore import KeyStore
 from workers.lease import SECOND, retrain_lease
 from workers.outbound import Outbound
@@ -78,7 +79,7 @@ class Keeper:
         duties: list[Callable[[], object]] = [
             lambda: sweep(self.database, self.bell),
             lambda: extend_log(self.database, self.signer()),
-            lambda: destroy_keys(self.database, self.keys),
+            lambda: destroy_keys(self.database, self.keys, self.store.root / RELEASES),
             lambda: issue_due(self.database, self.signer(), self.pepper),
             lambda: purge(self.database, self.store, self.grace_seconds),
             lambda: bury(self.database),
@@ -158,6 +159,8 @@ def purge(database: Database, store: Store, grace_seconds: float) -> int:
         ).all()
     for version_id, digest in due:
         with database.write() as session:
+            successors = session.scalars(select(Version.id).where(Version.parent_id == version_id)).all()
+            confirm_committed(session, store.root / RELEASES, successors)
             _purge_one(session, store, version_id, digest)
     return len(due)
 
@@ -238,6 +241,7 @@ def forget_processes(database: Database) -> int:
 def sweep_files(database: Database, store: Store, private: Store) -> int:
     """Delete files that no version names: half-written ones, drafts of dead workers, superseded secret state."""
     with database.read() as session:
+        confirm_committed(session, store.root / RELEASES)
         published = set(session.scalars(select(Version.checkpoint).where(Version.status != "purged")))
         secret = set(session.scalars(select(Version.state).where(Version.status == "head")))
         secret |= _prepared(session)

@@ -41,7 +41,7 @@ from service.records import (
     Version,
 )
 from service.requests import Status, awaits_decision, derive
-from workers.journal import Entry, revived
+from workers.journal import SET_ASIDE, Entry, revived
 from workers.keystore import BATCH, batches
 from workers.lease import SECOND, give_back
 from workers.outcomes import note_exhaustion
@@ -105,7 +105,7 @@ def restore(workshop: Workshop, signer: Signer, exports: Sequence[Export] = ()) 
         published = {body["version"] for body in said if body["kind"] == "version.published"}
         new = [entry for entry in entries if not _known(session, entry)]
         settled = {entry.path: _take_up(session, report, entry, new, published) for entry in new}
-        _spend_greatest(session, report, entries)
+        _spend_greatest(session, report, [*entries, *workshop.journal.entries(SET_ASIDE)])
         _follow_log(session, report, said)
         _restart(session)
         _queue_again(session, report)

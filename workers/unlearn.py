@@ -233,7 +233,7 @@ def _publish(errand: Errand, head: Head, planned: Plan, draft: Draft) -> None:
         raise Held("budget_exhausted") from None
     note_commit(workshop.database, errand.job, draft, time.perf_counter() - start)
     drop_superseded_state(workshop.database, workshop.private, head.version_id)
-    destroy_keys(workshop.database, workshop.keys)
+    destroy_keys(workshop.database, workshop.keys, workshop.journal.root)
 
 
 def _withhold(errand: Errand, planned: Plan, certified: Certified) -> None:

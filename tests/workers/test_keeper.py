@@ -128,8 +128,8 @@ def test_an_erasure_that_a_dead_worker_left_is_carried_out_once(world: World) ->
     world.work(model_id)
     erasure = world.rows_of(Erasure)[0]
     world.change(Erasure, erasure.id, destroyed_at=None)
-    assert destroy_keys(world.database, world.workshop.keys) == 1
-    assert destroy_keys(world.database, world.workshop.keys) == 0
+    assert destroy_keys(world.database, world.workshop.keys, world.workshop.journal.root) == 1
+    assert destroy_keys(world.database, world.workshop.keys, world.workshop.journal.root) == 0
     assert world.workshop.keys.fetch([erasure.key_id]) == {}
 
 

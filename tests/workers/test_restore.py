@@ -305,3 +305,42 @@ def test_vectors_of_weights_that_a_repair_has_left_behind_are_never_used(world: 
     assert old.count(Recollection) == 0
     (later,) = released(old, model_id, "p2")
     assert (old.request(later).status, old.request(later).reason) == ("held", "vectors_missing")
+
+
+@pytest.mark.parametrize("method", ["recollection", "newton"])
+def test_a_release_whose_worker_died_at_its_commit_is_known_before_anything_of_it_is_final(
+    world: World, snapshot: Snapshot, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others destroy its keys and delete the state before it: a restore must not take it for never committed."""
+    monkeypatch.setattr(keeper, "ORPHAN_SECONDS", 0.0)
+    model_id = world.live(method=method, require="proved")
+    old = snapshot(world)
+    world.delete("p1")
+    dying(world, "worker-after-commit", model_id)
+    assert keeper.open_keeper(world.settings).tick()
+
+    restore(old.workshop, signer(old))
+
+    assert state(old, model_id) == state(world, model_id)
+    confirmed(old)
+    released(old, model_id, "p2")
+    assert [version.number for version in old.versions(model_id)] == [1, 2, 3]
+
+
+def test_a_draw_that_was_never_committed_counts_in_every_restore(world: World, snapshot: Snapshot) -> None:
+    model_id = world.live(require="proved")
+    backups_of_then = snapshot(world), snapshot(world)
+    world.delete("p1")
+    dying(world, "publish-inside-commit", model_id)
+
+    for old in backups_of_then:
+        restore(old.workshop, signer(old))
+
+        assert old.lineage(model_id).spent == world.lineage(model_id).charge
+
+
+def dying(world: World, point: str, model_id: str) -> None:
+    """A worker takes up what waits, and dies at the point."""
+    world.workshop.database.close()
+    world.workshop.keys.close()
+    die_at(world, point, lambda other: other.work(model_id))
