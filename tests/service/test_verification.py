@@ -156,7 +156,7 @@ def test_verifying_twice_is_once_and_what_was_verified_is_not_rejected(client: T
 
 def test_a_rejected_request_stays_so_and_never_says_whom_it_named(client: TestClient, service: Service) -> None:
     live_model(service)
-    request = unverified(client, subject_id="ada")
+    request = unverified(client, subject_id="lovelace")
     ended = decide(client, request, "reject")
     assert (ended["status"], ended["reason"], ended["rejection"]) == ("rejected", None, WHY["reason"])
     again = client.post(f"{PATH}/{request}/reject", json={"reason": "another"})
@@ -167,7 +167,7 @@ def test_a_rejected_request_stays_so_and_never_says_whom_it_named(client: TestCl
     assert kinds(service, request) == ["request.accepted", "request.held", "request.rejected"]
     with service.database.read() as session:
         bodies = "".join(session.scalars(select(AuditEntry.body)))
-    assert "ada" not in bodies and "could not" not in bodies
+    assert "lovelace" not in bodies and "could not" not in bodies
     assert 'expunge_deletion_requests_total{status="rejected"} 1.0' in client.get("/metrics").text
     assert [each["id"] for each in client.get(PATH, params={"status": "rejected"}).json()["data"]] == [request]
     for body in ({}, {"reason": ""}, {"reason": "x" * 1001}, {"reason": "x\x00"}, WHY | {"subject_id": "canary"}):
