@@ -24,7 +24,7 @@ from workers.notes import open_note
 from workers.prepare import Ending, build_lineage, clean, lineage_of
 from workers.publish import Departure, Draft, Registered, Unusable
 from workers.stopwatch import Stopwatch
-from workers.switch import HeldPersonMissing, Shift, shift, switch
+from workers.switch import ForgottenPersonBack, HeldPersonMissing, Shift, shift, switch
 from workers.workshop import Workshop
 
 
@@ -55,7 +55,7 @@ def _build(workshop: Workshop, job: Retraining, watch: Stopwatch) -> None:
         try:
             build_lineage(workshop, job, watch, ending_of(workshop, job))
             return
-        except HeldPersonMissing:  # nothing of it may be taken up: it would lack them again
+        except (HeldPersonMissing, ForgottenPersonBack):  # nothing of it may be taken up: it would be so again
             clean(workshop, job)
             drop_prepared(workshop, job.lineage_id)
 

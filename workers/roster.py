@@ -9,8 +9,9 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service.identity import PepperMissing, sample_digest
 from service.intake import LARGE
-from service.records import DeletionRequest, Hold, Model, Task, Tombstone
+from service.records import DeletionRequest, Forgotten, Hold, Lineage, Membership, Model, Task, Tombstone
 from unlearning.certificate import Basis
 from unlearning.policy import ForgottenInRecipe
 from unlearning.protocol import Refused
@@ -46,7 +47,7 @@ def admit(
     """
     with workshop.database.read() as session:
         stones = _tombstones(session, job)
-        held = _held(session, job)
+        held = _kept_by_hold(session, workshop, job, bench, everyone)
         before = _before_registration(session, job)
     if not isinstance(job, Retraining) and job.policy.forgotten_in_recipe is ForgottenInRecipe.REFUSE:
         _require_nobody_returns(everyone, [stone for stone in stones if stone.request_id in before], held)
@@ -74,7 +75,7 @@ def kept_out(left_out: Mapping[str, int]) -> dict[str, Any]:
     return {"kept_out": {"requests": requests, "why": why}}
 
 
-def _require_nobody_returns(everyone: Sequence[manifest.Entry], stones: Sequence[Tombstone], held: Set[str]) -> None:
+def _require_nobody_returns(everyone: Sequence[manifest.Entry], stones: Sequence[Tombstone], held: Set[int]) -> None:
     """Raises Refused where these tombstones name samples of the recipe."""
     out = _leaving(everyone, stones, held)
     requests = sorted(_samples_of(stones, out))
@@ -89,10 +90,10 @@ def _require_nobody_returns(everyone: Sequence[manifest.Entry], stones: Sequence
     )
 
 
-def _leaving(everyone: Sequence[manifest.Entry], stones: Sequence[Tombstone], held: Set[str]) -> list[manifest.Entry]:
-    """The samples that the tombstones name and no legal hold keeps."""
+def _leaving(everyone: Sequence[manifest.Entry], stones: Sequence[Tombstone], held: Set[int]) -> list[manifest.Entry]:
+    """The samples that the tombstones name and no legal hold keeps; ``held``: the indexes of those that one keeps."""
     named = {name for stone in stones for name in (stone.subject_digest, stone.sample_digest) if name}
-    return [entry for entry in everyone if _named(entry, named) and not _named(entry, held)]
+    return [entry for entry in everyone if _named(entry, named) and entry.index not in held]
 
 
 def _samples_of(stones: Sequence[Tombstone], out: Sequence[manifest.Entry]) -> dict[str, int]:
@@ -143,6 +144,32 @@ def _held(session: Session, job: Preparation) -> frozenset[str]:
         )
     )
     return frozenset(name for row in rows for name in row if name)
+
+
+def _kept_by_hold(
+    session: Session, workshop: Workshop, job: Preparation, bench: Bench, everyone: Sequence[manifest.Entry]
+) -> frozenset[int]:
+    """The indexes of the samples that a legal hold keeps in.
+
+    In a retrain it keeps what the model still has, and brings nobody back: it may have come, for the sake of another
+    model, after they were forgotten in this one. Raises Refused where the model's pepper is not configured.
+    """
+    held = _held(session, job)
+    kept = [entry.index for entry in everyone if _named(entry, held)]
+    if not isinstance(job, Retraining) or not kept:
+        return frozenset(kept)
+    present = session.get_one(Lineage, session.get_one(Model, job.lease.model_id).lineage_id)
+    try:
+        pepper = workshop.pepper.named((present.manifest or {})["pepper_id"])
+    except PepperMissing as error:
+        raise Refused("Whom a legal hold keeps in the model cannot be told.", str(error)) from None
+    gone = select(Forgotten.position).where(Forgotten.lineage_id == present.id)
+    there = select(Membership.sample_digest).where(
+        Membership.lineage_id == present.id, Membership.position.not_in(gone)
+    )
+    still = set(session.scalars(there))
+    ids = bench.recipe.samples.ids
+    return frozenset(index for index in kept if sample_digest(pepper, ids[index]) in still)
 
 
 def require_readable(

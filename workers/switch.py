@@ -46,6 +46,10 @@ class HeldPersonMissing(Unusable):
     """A legal hold keeps somebody whom the candidate was trained without: train it again."""
 
 
+class ForgottenPersonBack(Unusable):
+    """A legal hold would keep somebody in the candidate whom the model has forgotten: train it again without them."""
+
+
 @dataclass(frozen=True)
 class Present:
     """What the candidate is to replace."""
@@ -87,7 +91,8 @@ def switch(workshop: Workshop, job: Retraining, draft: Draft, registered: Regist
     """Make the candidate the model's lineage.
 
     A release that is being computed on the old lineage meanwhile is stale: its tasks end here.
-    Raises Stale, HoldAppeared, TombstoneAppeared, HeldPersonMissing, Overspent; then nothing was written.
+    Raises Stale, HoldAppeared, TombstoneAppeared, HeldPersonMissing, ForgottenPersonBack, Overspent; then nothing was
+    written.
     """
     crash_point("worker-before-publish")
     with workshop.database.write(crash="publish-inside-commit") as session:
@@ -99,6 +104,7 @@ def switch(workshop: Workshop, job: Retraining, draft: Draft, registered: Regist
             raise TombstoneAppeared("the model moved on while the switch was drafted")
         old_id = current.present.lineage_id
         _require_held_people(session, job, old_id)
+        _require_nobody_back(session, job, current)
         outcomes, newcomers = _outcomes(session, job, current)
         digests = sample_digests(session, old_id, frozenset().union(*current.leaving.values()))
         _exchange(session, model, job, registered)
@@ -218,6 +224,20 @@ def _require_held_people(session: Session, job: Retraining, old_id: int) -> None
         )
         if wanted - set(session.scalars(there)):
             raise HeldPersonMissing("a legal hold was placed on somebody whom the candidate lacks")
+
+
+def _require_nobody_back(session: Session, job: Retraining, current: Shift) -> None:
+    """Whoever was forgotten in the old lineage since the training began is not in the candidate, hold or no hold."""
+    named = frozenset().union(*current.asked.named.values())
+    staying = (named & current.asked.protected).difference(current.target.positions)
+    gone = select(Forgotten.position).where(Forgotten.lineage_id == current.present.lineage_id)
+    old = Membership.lineage_id == current.present.lineage_id
+    for batch in batches(sample_digests(session, job.lineage_id, staying), BATCH):
+        back = select(Membership.position).where(
+            old, Membership.sample_digest.in_(batch), Membership.position.in_(gone)
+        )
+        if session.scalar(back.limit(1)) is not None:
+            raise ForgottenPersonBack("somebody was forgotten while the candidate was trained, and held since")
 
 
 def _pepper_of(session: Session, lineage_id: int) -> str | None:

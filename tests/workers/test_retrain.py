@@ -7,6 +7,7 @@ import json
 import pytest
 from sqlalchemy import select
 
+from service.identity import subject_digest
 from service.records import (
     AuditEntry,
     Certificate,
@@ -265,6 +266,26 @@ def test_a_legal_hold_keeps_its_person_in_the_retrained_model(world: World) -> N
     world.work(model_id)
     assert (world.request(held).status, world.request(held).reason) == ("held", "legal_hold")
     assert world.head(model_id).people == 1
+
+
+def test_a_legal_hold_brings_nobody_back_whom_the_model_has_forgotten(world: World) -> None:
+    """It was placed for the sake of another model, which still has them."""
+    other = world.live(name="other", require="proved")
+    model_id = exhausted(world)
+    world.hold("p0")
+    world.delete("p7", models=("m",))
+    world.work(model_id)
+    assert len(lineages(world, model_id)) == 2
+    assert not knows(world, model_id, "p0") and knows(world, model_id, "p5")
+    assert knows(world, other, "p0")
+
+
+def knows(world: World, model_id: str, person: str) -> bool:
+    """Whether the model's lineage was trained on the person."""
+    with world.database.read() as session:
+        digest = subject_digest(world.workshop.pepper, person)
+        there = select(Membership.position).where(Membership.lineage_id == world.lineage(model_id).id)
+        return session.scalar(there.where(Membership.subject_digest == digest).limit(1)) is not None
 
 
 def test_the_keeper_rings_for_a_retrain_and_not_while_it_runs(world: World) -> None:

@@ -359,3 +359,23 @@ def test_a_calibrated_candidate_that_lacks_a_held_person_is_trained_again_and_no
     retrain(world.workshop, job, Watch(world.pulse()))
     assert (world.request(held).status, world.request(held).reason) == ("held", "legal_hold")
     assert in_lineage(world, world.lineage(model_id).id, "s15")
+
+
+def test_whoever_is_forgotten_while_the_candidate_is_trained_and_held_since_does_not_come_back(world: World) -> None:
+    model_id = world.live("convex", "newton", fallback="retrain", **{**CALIBRATED, "sizes": [1]})
+    together = world.delete("p5"), world.delete("p6")
+    world.work(model_id)
+    job = world.claim(model_id)
+    assert isinstance(job, Retraining)
+
+    def forget_and_hold() -> None:
+        gone = world.delete("p2")
+        world.work(model_id)
+        assert world.request(gone).status == "completed"
+        world.hold("p2")
+
+    retrain(world.workshop, job, before("certify", world, forget_and_hold))
+    assert {world.request(each).status for each in together} == {"completed"}
+    assert world.lineage(model_id).id == job.lineage_id
+    assert not in_lineage(world, job.lineage_id, "s6")
+    assert in_lineage(world, job.lineage_id, "s9")
