@@ -133,7 +133,7 @@ def _drained(count: int) -> float:
 
 
 def draw(found: list[dict[str, Any]], path: Path) -> None:
-    import matplotlib as mpl  # noqa: PLC0415
+    import matplotlib as mpl  # noqa: PLC0415 (measuring needs no plots)
 
     mpl.use("Agg")
     from matplotlib import pyplot, ticker  # noqa: PLC0415

@@ -12,7 +12,7 @@ from sqlalchemy.orm.attributes import set_committed_value
 
 from service.ledger import entry, recorded_at
 from service.moments import rfc_3339
-from service.records import AuditEntry, Certificate, DeletionRequest, Record, Task
+from service.records import AuditEntry, Certificate, DeletionRequest, Task
 from service.requests import Status, derive, stands_alone, step
 from service.webhooks import News, announce
 
@@ -51,9 +51,11 @@ def change_tasks(session: Session, ids: Sequence[str], **values: Any) -> None:
     _change(session, Task, ids, values)
 
 
-def _change(session: Session, kind: type[Record], ids: Sequence[str], values: dict[str, Any]) -> None:
+def _change(
+    session: Session, kind: type[DeletionRequest] | type[Task], ids: Sequence[str], values: dict[str, Any]
+) -> None:
     for start in range(0, len(ids), NAMED_AT_ONCE):
-        these = kind.id.in_(ids[start : start + NAMED_AT_ONCE])  # type: ignore[attr-defined]
+        these = kind.id.in_(ids[start : start + NAMED_AT_ONCE])
         change = update(kind).where(these).values(**values)
         session.execute(change, execution_options={"synchronize_session": False})
 

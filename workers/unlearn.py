@@ -31,6 +31,7 @@ from workers.codec import Malformed
 from workers.erase import destroy_keys, drop_superseded_state
 from workers.files import write_files
 from workers.footing import basis_from_json
+from workers.held import RETRAIN_HELPS, STANDBY_HELPS, Held
 from workers.jobs import AWAITING_RETRAIN, Claimed, Deletions
 from workers.needs import generator, needs_forgotten, needs_retained
 from workers.notes import seal_note
@@ -42,35 +43,10 @@ from workers.sealing import Unsealable
 from workers.stopwatch import Stopwatch
 from workers.workshop import Workshop
 
-RETRAIN_HELPS = frozenset(
-    {
-        "beyond_calibration",
-        "cap_not_reached",
-        "environment_changed",
-        "method_refused",
-        "partial_subject",
-        "state_damaged",
-        "state_format_unknown",
-        "vectors_missing",
-        "weights_not_finite",
-    }
-)
-"""what a cold retrain mends; changed samples or a changed recipe it does not"""
-STANDBY_HELPS = RETRAIN_HELPS - {"beyond_calibration", "state_damaged", "state_format_unknown"}
-"""what a fallback mends that goes on from the head's state"""
 NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 """what a refused release measured (a residual, a bound) is computed from the deleted: the log tells the words alone"""
 PLANS = 5
 """a legal hold that appears while we compute makes us plan again, so often at most in one claim"""
-
-
-class Held(RuntimeError):
-    """The release cannot be made; its tasks are held, visibly. ``facts`` are counts for the audit log."""
-
-    def __init__(self, reason: str, **facts: Json) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.facts = facts
 
 
 @dataclass(frozen=True)

@@ -47,12 +47,17 @@ def name(stack: Stack) -> str:
 
 def enter(browser: Browser, stack: Stack, url: str | None = None) -> None:
     """Log in as a person does, at the stack's own address or another."""
+    log_in(browser, stack, url)
+    browser.eventually(lambda: browser.text("#pulse"), bool)
+
+
+def log_in(browser: Browser, stack: Stack, url: str | None = None) -> None:
+    """Until the page has answered: a page left before that takes its cookie with it."""
     browser.go((url or stack.account.url) + "/")
     if browser.focus()["id"] != "key":
         browser.click("#key")
     browser.type(stack.key(*Scope) + ENTER)
     browser.shows("Models", "#models")
-    browser.eventually(lambda: browser.text("#pulse"), bool)
 
 
 def spent(text: str) -> float:
@@ -124,10 +129,8 @@ def test_the_focus_survives_what_the_page_refreshes(browser: Browser, stack: Sta
 
 def test_the_page_is_read_without_scripts(browser: Browser, stack: Stack, name: str) -> None:
     browser.without_scripts()
-    browser.go(stack.account.url + "/")
-    browser.type(stack.key(*Scope) + ENTER)
-    browser.go(stack.account.url + "/")
-    seen = browser.shows("Models")
+    log_in(browser, stack)
+    seen = browser.text()
     assert name in seen and "spent" in seen and "audit log" in seen
 
 
