@@ -11,8 +11,10 @@ from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, RedirectResponse
+from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
+from service import verification
 from service.auth import Caller, Scope, authenticate
 from service.cancellation import TooLate, cancel
 from service.certificates import NotAuthentic, verify
@@ -29,6 +31,7 @@ from service.problems import Problem, not_found
 from service.requests import Status, awaits_decision
 from service.rotation import verifiers
 from service.routes import deletion_requests, models
+from service.routes.verification import Rejection, refused
 from service.sessions import COOKIE, begin, form_token, renew, set_cookie
 from service.settings import SettingsError
 
@@ -141,6 +144,7 @@ def show(request_id: RequestId, request: Request, visit: Visitor) -> Response:
             "certificate": issued,
             "awaited": expected and not issued,
             "cancellable": views.window_ends(session, row) if visit.may(Scope.DELETIONS_WRITE) else None,
+            "decidable": unverified and visit.may(Scope.DELETIONS_WRITE),
             "releasable": view.status == Status.HELD and not unverified and visit.may(Scope.MODELS_ADMIN),
             "busy": view.status in (Status.QUEUED, Status.RUNNING) or (expected and not issued),
         }
@@ -191,6 +195,26 @@ def release_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Re
             raise Problem(409, "not_held", "Only a held request that is verified can be driven on.")
         nudges = drive_on(session, row)
     visit.service.nudge(nudges)
+    return _back(request_id)
+
+
+@router.post("/console/requests/{request_id}/verify")
+def verify_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Response:
+    _check_form(visit, fields, Scope.DELETIONS_WRITE)
+    with visit.service.database.write() as session, refused():
+        row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
+        nudges = verification.verify(session, row, deletion_requests.windows_of(visit.service))
+    visit.service.nudge(nudges)
+    return _back(request_id)
+
+
+@router.post("/console/requests/{request_id}/reject")
+def reject_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Response:
+    _check_form(visit, fields, Scope.DELETIONS_WRITE)
+    why = _rejection(fields)
+    with visit.service.database.write() as session, refused():
+        row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
+        verification.reject(session, row, why)
     return _back(request_id)
 
 
@@ -255,6 +279,14 @@ def _check_form(visit: Visit, fields: dict[str, str], scope: Scope) -> None:
 def _check_token(visit: Visit, fields: dict[str, str]) -> None:
     if not hmac.compare_digest(fields.get("token", "").encode(), visit.token.encode()):
         raise Problem(403, "form_refused", "This form is from an older session. Go back, reload the page, try again.")
+
+
+def _rejection(fields: dict[str, str]) -> str:
+    try:
+        return Rejection(reason=fields.get("reason", "").strip()).reason
+    except ValidationError:
+        detail = "Say why, in 1 to 1,000 characters without control characters. Nothing was changed."
+        raise Problem(422, "reason_refused", detail) from None
 
 
 def _back(request_id: str) -> Response:

@@ -44,7 +44,7 @@ def verify(
     with service.database.write() as session:
         row = find(session, caller.tenant_id, request_id)
         require(views(session, [row])[0], if_match)
-        with _refused():
+        with refused():
             nudges = verification.verify(session, row, windows_of(service))
         view = views(session, [row])[0]
     service.nudge(nudges)
@@ -69,13 +69,13 @@ def reject(
     with service.database.write() as session:
         row = find(session, caller.tenant_id, request_id)
         require(views(session, [row])[0], if_match)
-        with _refused():
+        with refused():
             verification.reject(session, row, body.reason)
         return changed(views(session, [row])[0], response)
 
 
 @contextmanager
-def _refused() -> Iterator[None]:
+def refused() -> Iterator[None]:
     """A decision that comes too late, as a Problem (409)."""
     try:
         yield

@@ -127,6 +127,23 @@ def test_the_focus_survives_what_the_page_refreshes(browser: Browser, stack: Sta
     assert browser.focus()["href"] == f"/console/models/{name}"
 
 
+def test_an_unverified_request_is_rejected_while_the_page_refreshes(browser: Browser, stack: Stack, name: str) -> None:
+    waiting, verified = (stack.delete(name, subject_id="tiny-person-8", verified=False) for _ in range(2))
+    enter(browser, stack)
+    browser.go(f"{stack.account.url}/console/requests/{waiting['id']}")
+    browser.tab_to(lambda focus: focus["id"] == "why")
+    browser.type("could not show ")
+    browser.script("document.querySelector('#request').innerHTML = ''")
+    stack.delete(name, subject_id="nobody's news")
+    browser.shows("Nobody has verified who asks", "#request")
+    assert browser.focus()["id"] == "why"
+    browser.type("who they are" + ENTER)
+    assert "Decide" not in browser.shows("could not show who they are", "#request")
+    browser.go(f"{stack.account.url}/console/requests/{verified['id']}")
+    browser.click("#verify")
+    browser.shows("Certificate issued", "#request")
+
+
 def test_the_page_is_read_without_scripts(browser: Browser, stack: Stack, name: str) -> None:
     browser.without_scripts()
     log_in(browser, stack)
@@ -195,10 +212,12 @@ def axe() -> str:
 def test_axe_core_finds_nothing_serious(browser: Browser, stack: Stack, name: str) -> None:
     source = axe()
     request = stack.forgotten(name, subject_id="tiny-person-6")
+    unverified = stack.delete(name, subject_id="tiny-person-9", verified=False)
     browser.go(stack.account.url + "/")
     found = faults(browser, source)
     enter(browser, stack)
-    for path in ("/", f"/console/models/{name}", f"/console/requests/{request['id']}"):
+    shown = [f"/console/requests/{each['id']}" for each in (request, unverified)]
+    for path in ("/", f"/console/models/{name}", *shown):
         browser.go(stack.account.url + path)
         for scheme in ("light", "dark"):
             browser.prefers(scheme)
