@@ -104,7 +104,6 @@ def switch(workshop: Workshop, job: Retraining, draft: Draft, registered: Regist
             raise TombstoneAppeared("the model moved on while the switch was drafted")
         old_id = current.present.lineage_id
         _require_held_people(session, job, old_id)
-        _require_nobody_back(session, job, current)
         outcomes, newcomers = _outcomes(session, job, current)
         digests = sample_digests(session, old_id, frozenset().union(*current.leaving.values()))
         _exchange(session, model, job, registered)
@@ -154,7 +153,7 @@ def _erase_all(session: Session, job: Retraining, old_id: int, version_id: str) 
 
 
 def _outcomes(session: Session, job: Retraining, current: Shift) -> tuple[dict[Claimed, Outcome], list[str]]:
-    """What becomes of each open task, and which requests need a task. Raises TombstoneAppeared."""
+    """What becomes of each open task, and which requests need a task. Raises TombstoneAppeared, ForgottenPersonBack."""
     named, target = current.asked.named, frozenset(current.target.positions)
     newcomers = set(named)
     outcomes: dict[Claimed, Outcome] = {}
@@ -163,6 +162,8 @@ def _outcomes(session: Session, job: Retraining, current: Shift) -> tuple[dict[C
         positions = named.get(request_id, frozenset())
         if status == "completed" and not positions <= target | current.asked.protected:
             raise TombstoneAppeared(still_there(named, positions - target))
+        if status == "completed" and positions - target:
+            raise ForgottenPersonBack("somebody was forgotten while the candidate was trained, and held since")
         if status not in OPEN:
             continue
         task = Claimed(task_id, request_id)
@@ -224,20 +225,6 @@ def _require_held_people(session: Session, job: Retraining, old_id: int) -> None
         )
         if wanted - set(session.scalars(there)):
             raise HeldPersonMissing("a legal hold was placed on somebody whom the candidate lacks")
-
-
-def _require_nobody_back(session: Session, job: Retraining, current: Shift) -> None:
-    """Whoever was forgotten in the old lineage since the training began is not in the candidate, hold or no hold."""
-    named = frozenset().union(*current.asked.named.values())
-    staying = (named & current.asked.protected).difference(current.target.positions)
-    gone = select(Forgotten.position).where(Forgotten.lineage_id == current.present.lineage_id)
-    old = Membership.lineage_id == current.present.lineage_id
-    for batch in batches(sample_digests(session, job.lineage_id, staying), BATCH):
-        back = select(Membership.position).where(
-            old, Membership.sample_digest.in_(batch), Membership.position.in_(gone)
-        )
-        if session.scalar(back.limit(1)) is not None:
-            raise ForgottenPersonBack("somebody was forgotten while the candidate was trained, and held since")
 
 
 def _pepper_of(session: Session, lineage_id: int) -> str | None:

@@ -17,9 +17,13 @@ from service.peppers import aware, needed
 from service.records import ApiKey, Hold, Membership, Model, Tombstone, WebhookEndpoint
 from service.settings import adopt_secret
 from service.webhooks import pepper_of, public_key
+from tests.workers.test_calibrate import ASKED as CALIBRATED
+from tests.workers.test_switch import before, in_lineage
 from tests.workers.worlds import TENANT, World, open_world
 from workers import doctor as sickbay
 from workers.courier import claim as letters
+from workers.jobs import Retraining
+from workers.retrain import retrain
 
 READS = {"method": "newton", "require": "proved"}
 """its releases read every retained sample"""
@@ -125,6 +129,31 @@ def test_a_retrain_brings_nobody_back_and_finds_everybody_whom_a_hold_keeps(worl
         assert all(row.released_at for row in session.scalars(select(Hold)))
     after.work(model_id)
     assert done(after, held) == ("completed", 3, None)
+
+
+def test_whoever_is_forgotten_while_a_candidate_under_the_new_pepper_is_trained_and_held_since_does_not_come_back(
+    world: World,
+) -> None:
+    model_id = world.live("convex", "newton", fallback="retrain", **{**CALIBRATED, "sizes": [1]})
+    world.live(name="other")  # where the hold finds something to keep
+    together = world.delete("p5", models=("m",)), world.delete("p6", models=("m",))
+    world.work(model_id)
+    after = changed(world)
+    job = after.claim(model_id)
+    assert isinstance(job, Retraining)
+
+    def forget_and_hold() -> None:
+        gone = after.delete("p2", models=("m",))
+        after.work(model_id)
+        assert after.request(gone).status == "completed"
+        place(after, "p2")
+
+    retrain(after.workshop, job, before("certify", after, forget_and_hold))
+    assert {after.request(each).status for each in together} == {"completed"}
+    lineage = after.lineage(model_id)
+    assert (lineage.id, (lineage.manifest or {})["pepper_id"]) == (job.lineage_id, after.workshop.pepper.id)
+    assert not in_lineage(after, lineage.id, "s6")
+    assert in_lineage(after, lineage.id, "s9")
 
 
 def test_holds_are_placed_and_checked_under_both(world: World) -> None:
