@@ -53,16 +53,14 @@ def follow(
     ] = None,
     seconds: Annotated[float, Query(ge=0, le=3600, description="then the stream ends and the client comes back")] = 300,
 ) -> StreamingResponse:
-    """Without Last-Event-ID the stream begins now. Of what a key may not read nothing is sent."""
+    """Without Last-Event-ID the stream begins with this request. Of what a key may not read nothing is sent."""
     rooms = {room for scope, room in _ROOMS.items() if scope in caller.scopes}
-    last = None if last_event_id is None else int(last_event_id)
+    last = _newest(service) if last_event_id is None else int(last_event_id)
     stream = _stream(service, caller.tenant_id, rooms, last, seconds)
     return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
-async def _stream(
-    service: Service, tenant_id: str, rooms: set[str], last: int | None, seconds: float
-) -> AsyncIterator[str]:
+async def _stream(service: Service, tenant_id: str, rooms: set[str], last: int, seconds: float) -> AsyncIterator[str]:
     """Poll the database until the time is over; no transaction is open while the client reads."""
     ends = time.monotonic() + seconds
     spoken = time.monotonic()
@@ -81,9 +79,12 @@ async def _stream(
         await anyio.sleep(min(_POLL_SECONDS, max(0.0, ends - time.monotonic())))
 
 
-def _poll(service: Service, tenant_id: str, rooms: set[str], last: int | None) -> tuple[int, list[events.Event]]:
+def _newest(service: Service) -> int:
     with service.database.read() as session:
-        if last is None:
-            return events.newest(session), []
+        return events.newest(session)
+
+
+def _poll(service: Service, tenant_id: str, rooms: set[str], last: int) -> tuple[int, list[events.Event]]:
+    with service.database.read() as session:
         found = events.after(session, tenant_id, last, rooms)
     return (found[-1].id if found else last), found

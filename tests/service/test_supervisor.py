@@ -31,7 +31,7 @@ def child(folder: Path, code: str = SLEEP) -> Child:
     return Child("child", [sys.executable, "-c", code], os.environ, folder / "logs" / "child.log")
 
 
-def until(true: Callable[[], bool], seconds: float = 10) -> None:
+def until(true: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline

@@ -337,7 +337,7 @@ def test_the_thread_delivers_and_stops(database: Database, receiver: Receiver) -
     subscribe(database, receiver.url)
     running = courier(database)
     running.start()
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + 60
     while deliveries(database)[0].delivered_at is None and time.monotonic() < limit:
         time.sleep(0.05)
     running.stop()
