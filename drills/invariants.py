@@ -20,6 +20,7 @@ from service.db import Database
 from service.records import (
     AuditEntry,
     BudgetEntry,
+    Certificate,
     DeletionRequest,
     Erasure,
     Forgotten,
@@ -88,6 +89,13 @@ def unfinished(database: Database) -> list[Broken]:
         return [Broken("lost", f"request {row.id} is still {row.status}") for row in rows]
 
 
+def uncertified(database: Database) -> list[Broken]:
+    """Certificates that nobody has issued, once everything has ended and the keeper had its rounds."""
+    with database.read() as session:
+        waiting = session.scalars(select(Certificate.request_id).where(Certificate.issued_at.is_(None))).all()
+    return [Broken("lost", f"the certificate of request {each} was not issued") for each in waiting]
+
+
 def unreadable(database: Database, store: Store, private: Store) -> list[Broken]:
     """Heads whose files are not there, or have other bytes."""
     with database.read() as session:
@@ -138,6 +146,13 @@ def requests_kept(session: Session) -> Iterator[Broken]:
     for request_id, count in Counter(accepted).items():
         if count > 1:
             yield Broken("doubled", f"request {request_id} was accepted {count} times")
+
+
+def tasks_name_versions(session: Session) -> Iterator[Broken]:
+    """A task says in which version it was carried out: one that there is."""
+    known = select(Version.id).where(Version.id == Task.version_id).exists()
+    for task_id in session.scalars(select(Task.id).where(Task.version_id.is_not(None), ~known)):
+        yield Broken("lost", f"task {task_id} was carried out in a version that nobody knows")
 
 
 def undecided_change_nothing(session: Session) -> Iterator[Broken]:
@@ -283,4 +298,12 @@ def counted(found: list[Broken]) -> dict[str, int]:
     return dict(Counter(each.harm for each in found))
 
 
-LASTING = (requests_kept, undecided_change_nothing, versions_chained, budget_kept, effects_once, heads_lack_the_deleted)
+LASTING = (
+    requests_kept,
+    tasks_name_versions,
+    undecided_change_nothing,
+    versions_chained,
+    budget_kept,
+    effects_once,
+    heads_lack_the_deleted,
+)

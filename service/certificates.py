@@ -66,8 +66,9 @@ def _issue(session: Session, signer: Signer, pepper: Pepper, head: TreeHead, row
     if request.completed_at != row.completed_at:  # reopened since: another certificate will come
         session.delete(row)
         return False
-    tasks = session.scalars(select(Task).where(Task.request_id == request.id, Task.version_id.is_not(None))).all()
-    versions = [version for version in (session.get(Version, task.version_id) for task in tasks) if version]
+    carried = select(Task, Version).join(Version, Version.id == Task.version_id).where(Task.request_id == request.id)
+    done = [(task, version) for task, version in session.execute(carried.order_by(Task.id))]
+    versions = [version for _, version in done]
     entries = _entries(session, request, versions)
     if not _ready(session, head, versions, entries):
         return False
@@ -75,7 +76,7 @@ def _issue(session: Session, signer: Signer, pepper: Pepper, head: TreeHead, row
         key = opening(pepper.named(request.pepper_id), request.salt)
     except PepperMissing:  # it waits until the pepper is configured; `expunge doctor` tells
         return False
-    parts = [_part(session, key, request, task, version) for task, version in zip(tasks, versions, strict=True)]
+    parts = [_part(session, key, request, task, version) for task, version in done]
     statement = {
         "_type": STATEMENT_TYPE,
         "subject": [_subject(part) for part in parts],

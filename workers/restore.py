@@ -51,6 +51,7 @@ from workers.workshop import Workshop
 
 BEYOND_ANY_CLAIM = 1 << 20
 """added to every lease's token: a worker from before the restore never passes the fence"""
+MODEL_RETIRED = "model_retired"
 _RETIRED = (
     "The backup is older than what is served of this model, and holds neither its people nor its state. "
     "Register its recipe under another name with --forgotten-in-recipe leave_out; everybody who asked stays out of it."
@@ -220,7 +221,7 @@ def _retire(session: Session, report: Report, model: Model) -> None:
         select(Task).where(Task.model_id == model.id, Task.status.in_(("queued", "running", "held")))
     ).all()
     for task in tasks:
-        task.status, task.samples, task.reason, task.completed_at = "completed", 0, "model_retired", at
+        task.status, task.samples, task.reason, task.completed_at = "completed", 0, MODEL_RETIRED, at
     settle(session, [task.request_id for task in tasks])
     ledger.record(session, model.tenant_id, "model.retired", model_id=model.id, name=model.name, reason="restored")
     report.retired.append(model.name)
@@ -229,6 +230,7 @@ def _retire(session: Session, report: Report, model: Model) -> None:
 def _recover_requests(session: Session, report: Report, entry: Entry, known_model: bool) -> None:
     """The requests that the release carried out, with their tombstones: they count as what they were, completed."""
     for each in entry.requests:
+        task = each["task"] if _known(session, entry) else each["task"] | _lost(each["task"], entry)
         known = session.get(DeletionRequest, each["request"]["id"])
         if known is None:
             session.add(revived(DeletionRequest, each["request"] | {"status": "queued", "completed_at": None}))
@@ -239,9 +241,15 @@ def _recover_requests(session: Session, report: Report, entry: Entry, known_mode
             verification.put_in_force(session, known, entry.at)
             known.reason = None
         if known_model:
-            _finish_task(session, each["task"])
+            _finish_task(session, task)
         session.flush()
         _finish_request(session, session.get_one(DeletionRequest, each["request"]["id"]), entry.at)
+
+
+def _lost(task: dict[str, Any], entry: Entry) -> dict[str, Any]:
+    """What a task is whose version no database will know: carried out, in a model that nobody is served any more."""
+    at = task["completed_at"] or entry.at
+    return {"status": "completed", "reason": MODEL_RETIRED, "version_id": None, "completed_at": at}
 
 
 def _finish_task(session: Session, row: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ REASONS = {
     "awaiting_consumers": "published; somebody still serves a version from before",
     "already_forgotten": "it was forgotten before",
     "legal_hold": "a legal hold stands against it",
+    "model_retired": "nothing of this model is served any more",
     "unverified": "nobody has verified who asks; it changes nothing until it is verified or rejected",
 }
 

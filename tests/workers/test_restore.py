@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,11 +16,14 @@ from drills.invariants import broken_after_restore
 from service import backups, readmission, verification
 from service.auth import authenticate, create_key, revoke_key
 from service.cancellation import cancel
+from service.certificates import issue_due
+from service.certificates import verify as verified
 from service.ledger import newest_head
 from service.notes import Signer
 from service.records import (
     AuditEntry,
     BudgetEntry,
+    Certificate,
     DeletionRequest,
     Forgotten,
     Heartbeat,
@@ -27,6 +31,7 @@ from service.records import (
     Model,
     Recollection,
     Restoration,
+    Task,
     Tombstone,
     Version,
 )
@@ -101,6 +106,14 @@ def released(world: World, model_id: str, *people: str) -> list[str]:
     ids = [world.delete(person) for person in people]
     world.work(model_id)
     return ids
+
+
+def retrained(world: World, model_id: str) -> None:
+    """What waits is carried out by a retrain: the budget is spent."""
+    with world.database.write() as session:
+        session.get_one(Lineage, world.lineage(model_id).id).spent = world.lineage(model_id).budget or 0
+        session.get_one(Model, model_id).status = "exhausted"
+    world.work(model_id)
 
 
 def confirmed(world: World) -> None:
@@ -219,11 +232,8 @@ def test_a_lineage_that_the_backup_does_not_hold_is_not_served_and_says_so(world
     model_id = world.live(require="proved")
     old = snapshot(world)
     later = world.live(name="later")
-    with world.database.write() as session:
-        session.get_one(Lineage, world.lineage(model_id).id).spent = world.lineage(model_id).budget or 0
-        session.get_one(Model, model_id).status = "exhausted"
     world.delete("p1")
-    world.work(model_id)
+    retrained(world, model_id)
     assert [version.lineage_id for version in world.versions(model_id)][-1] != old.lineage(model_id).id
     report = restore(old.workshop, signer(old), [])
     model = old.model(model_id)
@@ -231,6 +241,28 @@ def test_a_lineage_that_the_backup_does_not_hold_is_not_served_and_says_so(world
     assert "another name" in (model.reason or "") and sorted(report.retired) == ["later", "m"]
     assert backups.releases_missing(old.database, old.settings.store) == 0
     assert world.model(later).name == "later"
+
+
+def test_what_a_lost_version_carried_out_is_completed_and_certified_of_the_other_model_alone(
+    world: World, snapshot: Snapshot
+) -> None:
+    lost, kept = world.live(require="proved"), world.live(name="kept")
+    request = world.delete("p1")
+    world.work(kept)
+    old = snapshot(world)
+    retrained(world, lost)
+    assert world.request(request).status == "completed"
+    restore(old.workshop, signer(old), [])
+    confirmed(old)
+    tasks = {task.model_id: task for task in old.rows_of(Task)}
+    assert (tasks[lost].status, tasks[lost].reason, tasks[lost].version_id) == ("completed", "model_retired", None)
+    assert old.request(request).status == "completed"
+    keeper.extend_log(old.database, signer(old))
+    assert issue_due(old.database, signer(old), old.workshop.pepper) == 1
+    with old.database.read() as session:
+        envelope = session.scalar(select(Certificate.envelope).where(Certificate.request_id == request))
+    statement = verified(json.loads(envelope or ""), signer(old).verifier)
+    assert [part["model"] for part in statement["predicate"]["models"]] == ["kept"]
 
 
 def test_a_draw_that_was_withheld_and_a_release_that_never_committed_count_as_spent(
