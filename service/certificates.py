@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from service import tree
 from service.consumers import standing
 from service.db import Database, now
-from service.identity import Pepper, PepperMissing
+from service.identity import Pepper
 from service.intake import opening
 from service.ledger import canonical, newest_head, nodes
 from service.moments import rfc_3339
@@ -56,8 +56,15 @@ def issue_due(database: Database, signer: Signer, pepper: Pepper, limit: int = 1
             return 0
     with database.write() as session:
         head = newest_head(session)
-        pending = select(Certificate).where(Certificate.issued_at.is_(None)).order_by(Certificate.completed_at)
-        rows = session.scalars(pending.limit(limit).with_for_update()).all()
+        # one whose pepper is not configured waits until it is, behind the others; `expunge doctor` tells
+        readable = DeletionRequest.pepper_id.in_([each.id for each in pepper.every])
+        pending = (
+            select(Certificate)
+            .join(DeletionRequest, DeletionRequest.id == Certificate.request_id)
+            .where(Certificate.issued_at.is_(None), readable)
+            .order_by(Certificate.completed_at)
+        )
+        rows = session.scalars(pending.limit(limit).with_for_update(of=Certificate)).all()
         return 0 if head is None else sum(_issue(session, signer, pepper, head, row) for row in rows)
 
 
@@ -72,10 +79,7 @@ def _issue(session: Session, signer: Signer, pepper: Pepper, head: TreeHead, row
     entries = _entries(session, request, versions)
     if not _ready(session, head, versions, entries):
         return False
-    try:
-        key = opening(pepper.named(request.pepper_id), request.salt)
-    except PepperMissing:  # it waits until the pepper is configured; `expunge doctor` tells
-        return False
+    key = opening(pepper.named(request.pepper_id), request.salt)
     parts = [_part(session, key, request, task, version) for task, version in done]
     statement = {
         "_type": STATEMENT_TYPE,

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from celery import Celery
@@ -70,7 +70,10 @@ class Keeper:
     lease_seconds: float
 
     def tick(self, count: int = 0) -> bool:
-        """One round of duties. False where another keeper is active, or a restored backup waits for the operator."""
+        """One round of duties. False where another keeper is active, or a restored backup waits for the operator.
+
+        Raises Busy, ExceptionGroup.
+        """
         with self.database.read() as session:
             if unconfirmed(session) is not None:
                 return False
@@ -92,9 +95,22 @@ class Keeper:
         if count % ORPHANS_EVERY == 0:
             duties.append(lambda: sweep_files(self.database, self.store, self.private))
             duties.append(self.database.truncate_log)
-        for duty in duties:
-            duty()
+        carry_out(duties)
         return True
+
+
+def carry_out(duties: Iterable[Callable[[], object]]) -> None:
+    """Each in turn: one that fails keeps no other from being done. Raises Busy at once, ExceptionGroup at the end."""
+    failed: list[Exception] = []
+    for duty in duties:
+        try:
+            duty()
+        except Busy:  # so would the others be
+            raise
+        except Exception as error:
+            failed.append(error)
+    if failed:
+        raise ExceptionGroup("duties of the keeper failed", failed)
 
 
 def hold_lease(database: Database, owner: str, seconds: float) -> bool:
@@ -291,7 +307,8 @@ def run(settings: Settings) -> None:
         except Busy as error:
             log.warning("tick postponed: %s", error)
         except Exception as error:  # the keeper outlives a bad tick: the next one tries again
-            log.error("tick failed: %s", type(error).__name__)
+            every = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
+            log.error("tick failed: %s", ", ".join(type(each).__name__ for each in every))
         count += 1
         stop.wait(keeper.sweep_seconds)
     courier.stop()

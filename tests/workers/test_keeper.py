@@ -6,10 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from sqlalchemy import select
 
 from service import queue
-from service.db import now
+from service.db import Busy, now
 from service.records import Erasure, IdempotencyKey, Model, TreeHead, Version
 from tests.workers.worlds import World, seconds
 from workers import keeper
@@ -142,6 +143,28 @@ def test_a_tick_gives_every_audit_entry_its_place(world: World) -> None:
     with world.database.read() as session:
         size = session.scalar(select(TreeHead.size).order_by(TreeHead.size.desc()).limit(1))
     assert size == len(world.kinds())
+
+
+def test_a_duty_that_fails_keeps_no_other_from_being_done() -> None:
+    done: list[str] = []
+
+    def fails() -> None:
+        raise ValueError("of no use")
+
+    with pytest.raises(ExceptionGroup) as raised:
+        keeper.carry_out([lambda: done.append("first"), fails, lambda: done.append("second"), fails])
+    assert (done, len(raised.value.exceptions)) == (["first", "second"], 2)
+
+
+def test_a_database_that_is_busy_postpones_the_rest() -> None:
+    done: list[str] = []
+
+    def busy() -> None:
+        raise Busy("locked")
+
+    with pytest.raises(Busy):
+        keeper.carry_out([busy, lambda: done.append("second")])
+    assert not done
 
 
 def test_expired_answers_are_forgotten(world: World) -> None:
