@@ -223,12 +223,14 @@ def migrations(kind: str, rounds: int) -> Told:
                 variables = {"EXPUNGE_HOME": f"{folder}/{number}", "EXPUNGE_DATABASE_URL": chosen}
                 command = [sys.executable, "-m", "service.cli", "migrate"]
                 racers = [
-                    subprocess.Popen(command, env=os.environ | variables, stderr=subprocess.DEVNULL)
+                    subprocess.Popen(command, env=os.environ | variables, stderr=subprocess.PIPE, text=True)
                     for _ in range(RACERS)
                 ]
-                codes = [racer.wait() for racer in racers]
+                said = [racer.communicate()[1] for racer in racers]
+                codes = [racer.returncode for racer in racers]
                 database = Database(chosen)
                 if codes != [0] * RACERS or schema_state(database) is not SchemaState.CURRENT:
-                    found.append(Broken("lost", f"{kind}: raced migrations ended with {codes}"))
+                    why = "; ".join(text.strip() for text, code in zip(said, codes, strict=True) if code)
+                    found.append(Broken("lost", f"{kind}: raced migrations ended with {codes}: {why}"))
                 database.close()
     return found, f"{rounds} times {RACERS} processes"

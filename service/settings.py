@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from service.storage import Files
 
 
 class SettingsError(ValueError):
@@ -118,15 +120,19 @@ def _refuse_default(settings: Settings, name: str, path: Path) -> None:
 
 
 def _create_secret(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:  # another process of the same installation was first
-        return
-    with os.fdopen(handle, "w") as file:
-        file.write(secrets.token_hex(32) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    """The name appears with the whole secret behind it: processes of one installation start at the same time."""
+    files = Files()
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.sync_folder(path.parent.parent)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    with files.create(part) as file:
+        files.write(file, f"{secrets.token_hex(32)}\n".encode())
+        files.sync(file)
+    with suppress(FileExistsError):  # another process was first
+        files.link(part, path)
+    files.unlink(part)
+    files.sync_folder(path.parent)
 
 
 def next_secret(path: Path) -> Path:
@@ -139,12 +145,9 @@ def next_secret(path: Path) -> Path:
 
 def adopt_secret(path: Path) -> None:
     """The successor takes the place of the secret, durably; the old one is gone."""
-    next_secret(path).replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    files = Files()
+    files.rename(next_secret(path), path)
+    files.sync_folder(path.parent)
 
 
 def read_secret(variable: str, path: Path) -> bytes:

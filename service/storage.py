@@ -53,6 +53,10 @@ class Files:
     def rename(self, source: Path, target: Path) -> None:
         source.replace(target)
 
+    def link(self, source: Path, target: Path) -> None:
+        """A second name for the file. Raises FileExistsError."""
+        target.hardlink_to(source)
+
     def sync_folder(self, folder: Path) -> None:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

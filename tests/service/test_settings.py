@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import stat
@@ -10,7 +11,17 @@ from pathlib import Path
 import pytest
 
 from service.identity import Pepper, digest, new_id
-from service.settings import API_SECRETS, LEAST_DIFFERENT_BYTES, Settings, SettingsError, ensure_secrets, read_secret
+from service.settings import (
+    API_SECRETS,
+    LEAST_DIFFERENT_BYTES,
+    Settings,
+    SettingsError,
+    adopt_secret,
+    ensure_secrets,
+    next_secret,
+    read_secret,
+)
+from service.storage import Files
 from workers.main import main as workers_main
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +56,41 @@ def test_development_makes_missing_secrets_once_and_for_the_owner_alone(tmp_path
         assert read_secret(name, path) == secret
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_a_secret_has_its_name_once_it_is_whole_and_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who starts at the same time finds no file or all of it; a power cut leaves no empty one."""
+    path = tmp_path / "secrets" / "pepper"
+    named: list[bool] = []
+    sync = os.fsync
+
+    def watched(handle: int) -> None:
+        named.append(path.exists())
+        sync(handle)
+
+    monkeypatch.setattr("os.fsync", watched)
+    assert next_secret(path) == path.with_name("pepper.next")
+    adopt_secret(path)
+    assert not named[-2] and named[-1]
+    path.unlink()
+    named.clear()
+    ensure_secrets(Settings(home=tmp_path), ["pepper_file"])
+    assert named == [False, True], "its bytes, then its name"
+    assert [each.name for each in path.parent.iterdir()] == ["pepper"]
+
+
+def test_of_processes_that_start_together_one_makes_the_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "secrets" / "pepper"
+    link = Files.link
+
+    def overtaken(files: Files, source: Path, target: Path) -> None:
+        target.write_text("ab" * 32)
+        link(files, source, target)
+
+    monkeypatch.setattr(Files, "link", overtaken)
+    ensure_secrets(Settings(home=tmp_path), ["pepper_file"])
+    assert read_secret("EXPUNGE_PEPPER_FILE", path) == b"\xab" * 32
+    assert [each.name for each in path.parent.iterdir()] == ["pepper"]
 
 
 @pytest.mark.parametrize("name", SECRETS)
