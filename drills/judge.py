@@ -149,5 +149,5 @@ def exported(session: Session) -> Iterator[dict[str, Any]]:
     """The log's entries as ``expunge audit export`` gives them."""
     columns = (AuditEntry.log_index, AuditEntry.leaf_hash, AuditEntry.body)
     rows = select(*columns).where(AuditEntry.log_index.is_not(None)).order_by(AuditEntry.log_index)
-    for index, leaf, body in session.execute(rows).tuples():
+    for index, leaf, body in session.execute(rows):
         yield {"index": index, "leaf_hash": leaf, "body": body}
