@@ -16,6 +16,7 @@ from service.records import DeletionRequest, Lineage, Model, Task, Version
 from unlearning.policy import Clock, Nothing, Policy, Queue, Retrain, Wait, next_action
 from workers.batches import HOLD_AFTER, Choice, Waiting, choose
 from workers.candidate import claim_retrain
+from workers.collector import collector_at_rest
 from workers.jobs import Claimed, Deletions, Preparation, Work
 from workers.lease import SECOND, Lease, give_back, lock, take
 
@@ -24,6 +25,7 @@ LARGEST_BATCH = 10_000
 """tasks that one release takes; their vectors are never held together"""
 
 
+@collector_at_rest()
 def claim(database: Database, model_id: str, owner: str, lease_seconds: float) -> Work | None:
     """Take a lease and its work: preparation, the waiting deletions, or the building of a candidate lineage.
 

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from service import tombstones
 from service.records import Forgotten, Hold, Lineage, Membership, Tombstone
 from unlearning.policy import Granularity
+from workers.collector import collector_at_rest
 from workers.jobs import Claimed, Deletions, Job
 from workers.keystore import BATCH, batches
 
@@ -34,6 +35,7 @@ class Plan:
     target: Target
 
 
+@collector_at_rest()
 def plan(session: Session, job: Deletions, atomic: bool) -> Plan:
     """Read what the tasks name. ``atomic``: a holder has one vector, and goes whole or not at all."""
     found = tombstones.positions(

@@ -28,6 +28,7 @@ from workers import manifest, recipes, state
 from workers.bench import Bench, Benches
 from workers.certify import CapNotReached, Certified, Oversize, Size, Terms, certify
 from workers.codec import Malformed
+from workers.collector import collector_at_rest
 from workers.erase import destroy_keys, drop_superseded_state
 from workers.files import write_files
 from workers.footing import basis_from_json
@@ -198,6 +199,7 @@ def _draft(errand: Errand, planned: Plan, certified: Certified) -> Draft:
     )
 
 
+@collector_at_rest()
 def _publish(errand: Errand, head: Head, planned: Plan, draft: Draft) -> None:
     workshop = errand.workshop
     outcomes = _without_weights(errand, planned)
