@@ -51,20 +51,21 @@ class NotAuthentic(ValueError):
 
 def issue_due(database: Database, signer: Signer, pepper: Pepper, limit: int = 100) -> int:
     """Issue the certificates that can be issued now; returns how many. The keeper calls this."""
+    # one whose pepper is not configured waits until it is, behind the others; `expunge doctor` tells
+    readable = DeletionRequest.pepper_id.in_([each.id for each in pepper.every])
+    pending = (
+        select(Certificate)
+        .join(DeletionRequest, DeletionRequest.id == Certificate.request_id)
+        .where(Certificate.issued_at.is_(None), readable)
+        .order_by(Certificate.completed_at)
+        .limit(limit)
+    )
     with database.read() as session:
-        if session.scalar(select(Certificate.request_id).where(Certificate.issued_at.is_(None)).limit(1)) is None:
+        if session.scalar(pending) is None:
             return 0
     with database.write() as session:
         head = newest_head(session)
-        # one whose pepper is not configured waits until it is, behind the others; `expunge doctor` tells
-        readable = DeletionRequest.pepper_id.in_([each.id for each in pepper.every])
-        pending = (
-            select(Certificate)
-            .join(DeletionRequest, DeletionRequest.id == Certificate.request_id)
-            .where(Certificate.issued_at.is_(None), readable)
-            .order_by(Certificate.completed_at)
-        )
-        rows = session.scalars(pending.limit(limit).with_for_update(of=Certificate)).all()
+        rows = session.scalars(pending.with_for_update(of=Certificate)).all()
         return 0 if head is None else sum(_issue(session, signer, pepper, head, row) for row in rows)
 
 
@@ -74,7 +75,7 @@ def _issue(session: Session, signer: Signer, pepper: Pepper, head: TreeHead, row
         session.delete(row)
         return False
     carried = select(Task, Version).join(Version, Version.id == Task.version_id).where(Task.request_id == request.id)
-    done = [(task, version) for task, version in session.execute(carried.order_by(Task.id))]
+    done = session.execute(carried.order_by(Task.id)).all()
     versions = [version for _, version in done]
     entries = _entries(session, request, versions)
     if not _ready(session, head, versions, entries):

@@ -1,7 +1,7 @@
-"""The collector of reference cycles rests while rows are made by the thousand: they are part of none.
+"""The collector of reference cycles rests while rows are made by the thousand.
 
-Each of its full rounds looks through everything that is alive, and a large release sets off many of them: a fifth of
-its CPU, more a request the larger it is (measured by ``python -m benchmarks release``).
+Each of its full rounds looks through everything that is alive, and a large release sets off many of them
+(``python -m benchmarks collector`` measures what they cost).
 """
 
 from __future__ import annotations

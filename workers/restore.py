@@ -230,7 +230,6 @@ def _retire(session: Session, report: Report, model: Model) -> None:
 def _recover_requests(session: Session, report: Report, entry: Entry, known_model: bool) -> None:
     """The requests that the release carried out, with their tombstones: they count as what they were, completed."""
     for each in entry.requests:
-        task = each["task"] if _known(session, entry) else each["task"] | _lost(each["task"], entry)
         known = session.get(DeletionRequest, each["request"]["id"])
         if known is None:
             session.add(revived(DeletionRequest, each["request"] | {"status": "queued", "completed_at": None}))
@@ -241,7 +240,8 @@ def _recover_requests(session: Session, report: Report, entry: Entry, known_mode
             verification.put_in_force(session, known, entry.at)
             known.reason = None
         if known_model:
-            _finish_task(session, task)
+            row = each["task"]
+            _finish_task(session, row if _known(session, entry) else row | _lost(row, entry))
         session.flush()
         _finish_request(session, session.get_one(DeletionRequest, each["request"]["id"]), entry.at)
 

@@ -18,6 +18,8 @@ from service.db import Database
 from service.schema import migrate
 from service.settings import Settings
 
+Login = Callable[..., TestClient]
+
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -105,3 +107,18 @@ def client(api: TestClient, key_of: Callable[..., dict[str, str]]) -> TestClient
     """The API with a key that holds every scope."""
     api.headers.update(key_of())
     return api
+
+
+@pytest.fixture
+def login(api: TestClient, service: Service) -> Login:
+    """Logs the client in with a new key of these scopes, as the form does."""
+
+    def enter(*scopes: str, tenant_id: str = "default") -> TestClient:
+        with service.database.write() as session:
+            key = create_key(session, service.pepper, label="t", scopes=scopes or list(Scope), tenant_id=tenant_id)
+        answer = api.post("/console/login", data={"key": key.secret}, follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")
+        assert key.secret not in str(answer.headers)
+        return api
+
+    return enter

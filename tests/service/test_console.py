@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import delete, func, select, update
 
-from service.auth import Scope, create_key, revoke_key
+from service.auth import revoke_key
 from service.console import pages, plots, words
 from service.console.watch import AuditWatch
 from service.consumers import report
@@ -22,24 +22,8 @@ from service.notes import Signer
 from service.progress import settle
 from service.records import ApiKey, AuditEntry, Lineage, Model, Task, TreeHead, Version
 from service.sessions import COOKIE, SESSION_SECONDS
+from tests.service.conftest import Login
 from tests.service.worlds import live_model, publish
-
-Login = Callable[..., TestClient]
-
-
-@pytest.fixture
-def login(api: TestClient, service: Service) -> Login:
-    """Logs the client in with a new key of these scopes, as the form does."""
-
-    def enter(*scopes: str, tenant_id: str = "default") -> TestClient:
-        with service.database.write() as session:
-            key = create_key(session, service.pepper, label="t", scopes=scopes or list(Scope), tenant_id=tenant_id)
-        answer = api.post("/console/login", data={"key": key.secret}, follow_redirects=False)
-        assert (answer.status_code, answer.headers["location"]) == (303, "/")
-        assert key.secret not in str(answer.headers)
-        return api
-
-    return enter
 
 
 @pytest.fixture
@@ -58,11 +42,6 @@ def token_in(page: str) -> str:
     found = re.search(r'name="token" value="([0-9a-f]{64})"', page)
     assert found
     return found[1]
-
-
-def ask_unverified(client: TestClient) -> str:
-    body, key = {"subject_id": "ada", "verified": False}, {"Idempotency-Key": "k"}
-    return str(client.post("/v1/deletion-requests", json=body, headers=key).json()["id"])
 
 
 def test_without_a_session_every_page_is_the_login(api: TestClient) -> None:
@@ -227,43 +206,6 @@ def test_a_request_is_cancelled_inside_its_window_by_who_may(login: Login, held:
     token = token_in(client.get("/").text)
     after = client.post(f"/console/requests/{held}/cancel", data={"token": token})
     assert after.status_code == 200 and "badge cancelled" in after.text
-
-
-def test_an_unverified_request_says_what_it_waits_for_and_a_rejected_one_why(login: Login, client: TestClient) -> None:
-    request = ask_unverified(client)
-    page = login().get(f"/console/requests/{request}").text
-    assert "Nobody has verified who asks" in page and "Drive on" not in page and "has changed no model" in page
-    client.post(f"/v1/deletion-requests/{request}/reject", json={"reason": "<b>not them</b>"})
-    page = login().get(f"/console/requests/{request}").text
-    assert "badge rejected" in page and "&lt;b&gt;not them" in page and "<strong>Rejected</strong>" in page
-
-
-def test_an_unverified_request_is_verified_by_who_may(login: Login, client: TestClient, service: Service) -> None:
-    model = live_model(service)
-    request = ask_unverified(client)
-    place = f"/console/requests/{request}"
-    page = login("deletions:read").get(place).text
-    assert "Verify and go on" not in page
-    assert client.post(f"{place}/verify", data={"token": token_in(page)}).status_code == 403
-    page = login("deletions:read", "deletions:write").get(place).text
-    assert client.post(f"{place}/verify", data={"token": "0" * 64}).status_code == 403
-    after = client.post(f"{place}/verify", data={"token": token_in(page)})
-    assert after.status_code == 200 and "badge queued" in after.text and "Verify and go on" not in after.text
-    assert client.post(f"{place}/reject", data={"token": token_in(page), "reason": "late"}).status_code == 409
-    with service.database.read() as session:
-        assert session.scalars(select(Task.model_id)).all() == [model.id]
-
-
-def test_an_unverified_request_is_rejected_with_a_reason(login: Login, client: TestClient, service: Service) -> None:
-    request = ask_unverified(client)
-    place = f"/console/requests/{request}"
-    token = token_in(login().get(place).text)
-    for reason in ("", "  ", "x" * 1001, "a\x00b"):
-        answer = client.post(f"{place}/reject", data={"token": token, "reason": reason})
-        assert answer.status_code == 422 and "Nothing was changed" in answer.text
-    after = client.post(f"{place}/reject", data={"token": token, "reason": "could not show <who> they are"})
-    assert "badge rejected" in after.text and "could not show &lt;who&gt; they are" in after.text
-    assert client.post(f"{place}/verify", data={"token": token}).status_code == 409
 
 
 def test_the_lookup_leads_to_the_request(login: Login, held: str) -> None:

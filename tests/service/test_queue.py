@@ -64,7 +64,7 @@ def test_a_broker_that_refuses_is_given_up_at_once() -> None:
     app = queue.publisher("redis://127.0.0.1:1/0")
     start, failed = time.monotonic(), queue.FAILED_NUDGES._value.get()
     assert not queue.nudge(app, "model")
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 1
     assert queue.FAILED_NUDGES._value.get() == failed + 1
 
 

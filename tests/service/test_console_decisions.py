@@ -1,0 +1,54 @@
+"""Unverified requests on the status page: what their page says, and who may decide there."""
+
+from __future__ import annotations
+
+from fastapi.testclient import TestClient
+from sqlalchemy import select
+
+from service.context import Service
+from service.records import Task
+from tests.service.conftest import Login
+from tests.service.test_console import token_in
+from tests.service.worlds import live_model
+
+
+def ask_unverified(client: TestClient) -> str:
+    body, key = {"subject_id": "ada", "verified": False}, {"Idempotency-Key": "k"}
+    return str(client.post("/v1/deletion-requests", json=body, headers=key).json()["id"])
+
+
+def test_an_unverified_request_says_what_it_waits_for_and_a_rejected_one_why(login: Login, client: TestClient) -> None:
+    request = ask_unverified(client)
+    page = login().get(f"/console/requests/{request}").text
+    assert "Nobody has verified who asks" in page and "Drive on" not in page and "has changed no model" in page
+    client.post(f"/v1/deletion-requests/{request}/reject", json={"reason": "<b>not them</b>"})
+    page = login().get(f"/console/requests/{request}").text
+    assert "badge rejected" in page and "&lt;b&gt;not them" in page and "<strong>Rejected</strong>" in page
+
+
+def test_an_unverified_request_is_verified_by_who_may(login: Login, client: TestClient, service: Service) -> None:
+    model = live_model(service)
+    request = ask_unverified(client)
+    place = f"/console/requests/{request}"
+    page = login("deletions:read").get(place).text
+    assert "Verify and go on" not in page
+    assert client.post(f"{place}/verify", data={"token": token_in(page)}).status_code == 403
+    page = login("deletions:read", "deletions:write").get(place).text
+    assert client.post(f"{place}/verify", data={"token": "0" * 64}).status_code == 403
+    after = client.post(f"{place}/verify", data={"token": token_in(page)})
+    assert after.status_code == 200 and "badge queued" in after.text and "Verify and go on" not in after.text
+    assert client.post(f"{place}/reject", data={"token": token_in(page), "reason": "late"}).status_code == 409
+    with service.database.read() as session:
+        assert session.scalars(select(Task.model_id)).all() == [model.id]
+
+
+def test_an_unverified_request_is_rejected_with_a_reason(login: Login, client: TestClient, service: Service) -> None:
+    request = ask_unverified(client)
+    place = f"/console/requests/{request}"
+    token = token_in(login().get(place).text)
+    for reason in ("", "  ", "x" * 1001, "a\x00b"):
+        answer = client.post(f"{place}/reject", data={"token": token, "reason": reason})
+        assert answer.status_code == 422 and "Nothing was changed" in answer.text
+    after = client.post(f"{place}/reject", data={"token": token, "reason": "could not show <who> they are"})
+    assert "badge rejected" in after.text and "could not show &lt;who&gt; they are" in after.text
+    assert client.post(f"{place}/verify", data={"token": token}).status_code == 409
