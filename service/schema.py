@@ -47,26 +47,6 @@ def migrate(database: Database) -> None:
         command.upgrade(configuration, "head")
 
 
-def step_back(database: Database, revision: str) -> None:
-    """Take the schema back to ``revision``, for an earlier release. No request, version or log entry is lost.
-
-    Raises:
-        RuntimeError: there is no such revision, a migration after it cannot be undone, or a newer release migrated.
-    """
-    from alembic import command  # noqa: PLC0415
-    from alembic.script import ScriptDirectory  # noqa: PLC0415
-
-    scripts = list(ScriptDirectory.from_config(_configuration()).walk_revisions())  # newest first
-    names = [script.revision for script in scripts]
-    if revision not in names:
-        raise RuntimeError(f"There is no such revision. This release knows {', '.join(reversed(names))}.")
-    lasting = [each.revision for each in scripts[: names.index(revision)] if not hasattr(each.module, "downgrade")]
-    if lasting:
-        raise RuntimeError(f"Migration {lasting[0]} cannot be undone: what it added is part of the record.")
-    with _locked(database) as configuration:
-        command.downgrade(configuration, revision)
-
-
 @contextmanager
 def _locked(database: Database) -> Iterator[Config]:
     """Alembic's configuration on a connection that holds the migrators' lock. Raises RuntimeError: schema ahead."""

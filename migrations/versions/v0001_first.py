@@ -1,4 +1,4 @@
-"""The first schema: every table, partitioned by lineage on PostgreSQL where rows are many."""
+"""Create the schema: every table, partitioned by lineage on PostgreSQL where rows are many."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def upgrade() -> None:
         sa.Column("created_at", BIGINT, nullable=False),
         sa.Column("expires_at", BIGINT, nullable=True),
         sa.Column("revoked_at", BIGINT, nullable=True),
+        sa.Column("pepper_id", sa.String(length=16), nullable=True),
         sa.PrimaryKeyConstraint("id", name="pk_api_keys"),
         sa.UniqueConstraint("prefix", name="uq_api_keys_prefix"),
     )
@@ -61,6 +62,10 @@ def upgrade() -> None:
         sa.Column("due_at", BIGINT, nullable=True),
         sa.Column("created_at", BIGINT, nullable=False),
         sa.Column("completed_at", BIGINT, nullable=True),
+        sa.Column("extended_at", BIGINT, nullable=True),
+        sa.Column("first_due_at", BIGINT, nullable=True),
+        sa.Column("traceparent", sa.String(length=55), nullable=True),
+        sa.Column("rejection", sa.Text(), nullable=True),
         sa.CheckConstraint(
             "status IN ('queued','running','completed','cancelled','rejected','held')",
             name="ck_deletion_requests_status",
@@ -98,6 +103,7 @@ def upgrade() -> None:
         sa.Column("device", sa.String(length=32), nullable=True),
         sa.Column("started_at", BIGINT, nullable=False),
         sa.Column("beat_at", BIGINT, nullable=False),
+        sa.Column("skew", BIGINT, nullable=True),
         sa.PrimaryKeyConstraint("process", name="pk_heartbeats"),
     )
     op.create_index("ix_heartbeats_beat_at", "heartbeats", ["beat_at"], unique=False)
@@ -111,6 +117,7 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("created_at", BIGINT, nullable=False),
         sa.Column("released_at", BIGINT, nullable=True),
+        sa.Column("twin_of", sa.String(length=36), nullable=True),
         sa.CheckConstraint("(subject_digest IS NULL) <> (sample_digest IS NULL)", name="ck_holds_subject_or_sample"),
         sa.PrimaryKeyConstraint("id", name="pk_holds"),
     )
@@ -300,6 +307,8 @@ def upgrade() -> None:
         sa.Column("delivered_at", BIGINT, nullable=True),
         sa.Column("last_status", sa.Integer(), nullable=True),
         sa.Column("created_at", BIGINT, nullable=False),
+        sa.Column("last_outcome", sa.String(length=16), nullable=True),
+        sa.Column("attempts_before", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.ForeignKeyConstraint(["endpoint_id"], ["webhook_endpoints.id"], name="fk_webhook_deliveries_endpoint_id"),
         sa.PrimaryKeyConstraint("id", name="pk_webhook_deliveries"),
     )
@@ -346,3 +355,58 @@ def upgrade() -> None:
         sa.UniqueConstraint("model_id", "parent_id", name="uq_versions_model_id_parent_id"),
     )
     op.create_index("ix_versions_published_at", "versions", ["published_at"], unique=False)
+    op.create_table(
+        "tree_nodes",
+        sa.Column("level", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("index", BIGINT, autoincrement=False, nullable=False),
+        sa.Column("hash", sa.String(length=64), nullable=False),
+        sa.PrimaryKeyConstraint("level", "index", name="pk_tree_nodes"),
+    )
+    op.create_table(
+        "certificates",
+        sa.Column("request_id", sa.String(length=36), nullable=False),
+        sa.Column("completed_at", BIGINT, autoincrement=False, nullable=False),
+        sa.Column("tenant_id", sa.String(length=63), nullable=False),
+        sa.Column("envelope", sa.Text(), nullable=True),
+        sa.Column("issued_at", BIGINT, nullable=True),
+        sa.ForeignKeyConstraint(["request_id"], ["deletion_requests.id"], name="fk_certificates_request_id"),
+        sa.PrimaryKeyConstraint("request_id", "completed_at", name="pk_certificates"),
+    )
+    op.create_index("ix_certificates_issued_at", "certificates", ["issued_at"], unique=False)
+    op.create_table(
+        "consumers",
+        sa.Column("model_id", sa.String(length=36), nullable=False),
+        sa.Column("name", sa.String(length=63), nullable=False),
+        sa.Column("tenant_id", sa.String(length=63), nullable=False),
+        sa.Column("version_id", sa.String(length=36), nullable=False),
+        sa.Column("seen_at", BIGINT, nullable=False),
+        sa.ForeignKeyConstraint(["model_id"], ["models.id"], name="fk_consumers_model_id"),
+        sa.PrimaryKeyConstraint("model_id", "name", name="pk_consumers"),
+    )
+    op.create_table(
+        "restorations",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("started_at", BIGINT, nullable=False),
+        sa.Column("confirmed_at", BIGINT, nullable=True),
+        sa.Column("report", sa.JSON(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_restorations"),
+    )
+    op.create_table(
+        "calibration_orders",
+        sa.Column("lineage_id", BIGINT, autoincrement=False, nullable=False),
+        sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("owner", sa.String(length=120), nullable=True),
+        sa.Column("errors", sa.LargeBinary(), nullable=True),
+        sa.Column("measured_at", BIGINT, nullable=True),
+        sa.ForeignKeyConstraint(["lineage_id"], ["lineages.id"], name="fk_calibration_orders_lineage_id"),
+        sa.PrimaryKeyConstraint("lineage_id", "number", name="pk_calibration_orders"),
+    )
+    op.create_table(
+        "shards",
+        sa.Column("lineage_id", BIGINT, autoincrement=False, nullable=False),
+        sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("owner", sa.String(length=120), nullable=True),
+        sa.Column("done_at", BIGINT, nullable=True),
+        sa.ForeignKeyConstraint(["lineage_id"], ["lineages.id"], name="fk_shards_lineage_id"),
+        sa.PrimaryKeyConstraint("lineage_id", "number", name="pk_shards"),
+    )

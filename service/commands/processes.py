@@ -19,34 +19,19 @@ from service.db import Database
 from service.identity import Pepper
 from service.notes import Signer
 from service.schema import migrate as migrate_schema
-from service.schema import step_back
 from service.settings import Settings, ensure_secrets
 from service.supervisor import Child, Supervisor, children
 
 READY_SECONDS = 90.0
 
 
-def migrate(
-    back_to: Annotated[
-        str | None, typer.Option(help="Undo migrations down to this revision, before an earlier release is installed.")
-    ] = None,
-) -> None:
+def migrate() -> None:
     """Bring the database to the schema of this release; in development also create missing secrets."""
     try:
-        if back_to is not None:
-            _step_back(Settings(), back_to)
-            return
         prepare(Settings()).close()
     except RuntimeError as error:
         raise CommandError(str(error), "docs/operations.md, Upgrade and rollback, says in which order.") from error
     errors.print("The database has the current schema.")
-
-
-def _step_back(settings: Settings, revision: str) -> None:
-    database = Database(settings.database_url)
-    step_back(database, revision)
-    database.close()
-    errors.print(f"The database has the schema of revision {revision}. Now install the release that goes with it.")
 
 
 def api() -> None:

@@ -11,15 +11,14 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import insert, inspect, select, text
+from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from service import db
 from service.db import Busy, Database, now
-from service.ledger import integrate, record
-from service.notes import Signer
-from service.records import AuditEntry, Heartbeat, Lease, Record
-from service.schema import SchemaState, migrate, schema_state, step_back
+from service.ledger import record
+from service.records import AuditEntry, Lease, Record
+from service.schema import SchemaState, migrate, schema_state
 
 
 def test_the_tables_are_those_of_the_records(database: Database) -> None:
@@ -69,77 +68,6 @@ def test_the_schema_says_where_it_stands(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="newer release"):
         migrate(database)
     database.close()
-
-
-def test_a_log_from_the_first_schema_gets_its_inner_nodes(tmp_path: Path) -> None:
-    database = Database(f"sqlite:///{tmp_path / 'old.db'}")
-    migrate(database)
-    signer = Signer("log", b"s" * 32)
-    with database.write() as session:
-        for n in range(13):
-            record(session, "t", "x", n=n)
-    with database.write() as session:
-        integrate(session, signer)
-        nodes = 'SELECT level, "index", hash FROM tree_nodes ORDER BY 1, 2'
-        wanted = session.execute(text(nodes)).all()
-    step_back(database, "0002")
-    with database.write() as session:
-        for table in ("tree_nodes", "certificates", "consumers"):
-            session.execute(text(f"DROP TABLE {table}"))
-        session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
-    assert schema_state(database) is SchemaState.BEHIND
-    migrate(database)
-    with database.read() as session:
-        assert session.execute(text(nodes)).all() == wanted
-    database.close()
-
-
-def columns(database: Database) -> dict[str, set[str]]:
-    with database.engine.connect() as connection:
-        looker = inspect(connection)
-        return {name: {row["name"] for row in looker.get_columns(name)} for name in looker.get_table_names()}
-
-
-def test_the_schema_goes_back_for_an_earlier_release_and_forward_again(database: Database) -> None:
-    """Rollback of the software: what it holds stays, and an earlier release finds the tables that it knows."""
-    whole = columns(database)
-    with database.write() as session:
-        beat = {"process": "w", "kind": "worker", "software": "1", "started_at": 1, "beat_at": 2}
-        session.execute(insert(Heartbeat), [beat])
-    step_back(database, "0002")
-    assert schema_state(database) is SchemaState.BEHIND
-    earlier = columns(database)
-    assert "calibration_orders" not in earlier
-    assert earlier["heartbeats"] == whole["heartbeats"] - {"skew"}
-    migrate(database)
-    assert schema_state(database) is SchemaState.CURRENT
-    assert columns(database) == whole
-    with database.read() as session:
-        assert session.scalar(select(Heartbeat.process)) == "w"
-
-
-def test_a_restoration_on_record_keeps_the_schema(database: Database) -> None:
-    with database.write() as session:
-        session.execute(text("INSERT INTO restorations (id, started_at, report) VALUES ('r', 1, '{}')"))
-    with pytest.raises(RuntimeError, match="0005 cannot be undone"):
-        step_back(database, "0004")
-    migrate(database)
-    with database.read() as session:
-        assert session.scalar(text("SELECT id FROM restorations")) == "r"
-
-
-def test_what_is_part_of_the_record_is_not_undone_and_a_newer_schema_is_left_alone(database: Database) -> None:
-    with pytest.raises(RuntimeError, match="0002 cannot be undone"):
-        step_back(database, "0001")
-    with pytest.raises(RuntimeError, match="no such revision"):
-        step_back(database, "9999")
-    assert schema_state(database) is SchemaState.CURRENT
-    with database.write() as session:
-        session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    for change in (migrate, lambda each: step_back(each, "0003")):
-        with pytest.raises(RuntimeError, match="newer release"):
-            change(database)
-    assert schema_state(database) is SchemaState.AHEAD
 
 
 def test_many_processes_may_migrate_at_once(postgres_url: str) -> None:
