@@ -203,6 +203,8 @@ class DeletionRequest(Record):
     reason: Mapped[str | None] = mapped_column(String(64))
     models: Mapped[list[str] | None]
     """the model names the client limited the request to; None: every model"""
+    suppress_after: Mapped[int | None] = mapped_column(Serial)
+    """of a limited request: models whose first lineage has a greater id are suppressed too; None: the named alone"""
     traceparent: Mapped[str | None] = mapped_column(String(55))
     """the W3C trace context of the call that made it; opaque, and only for the logs"""
     regulation: Mapped[str | None] = mapped_column(String(8))

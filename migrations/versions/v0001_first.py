@@ -56,6 +56,7 @@ def upgrade() -> None:
         sa.Column("status", sa.String(length=9), nullable=False),
         sa.Column("reason", sa.String(length=64), nullable=True),
         sa.Column("models", sa.JSON(), nullable=True),
+        sa.Column("suppress_after", BIGINT, nullable=True),
         sa.Column("regulation", sa.String(length=8), nullable=True),
         sa.Column("salt", sa.LargeBinary(), nullable=False),
         sa.Column("received_at", BIGINT, nullable=False),

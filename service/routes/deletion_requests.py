@@ -19,6 +19,7 @@ from service.cancellation import TooLate, cancel
 from service.conditions import IfMatch, IfNoneMatch, changed, require, shown
 from service.context import Running, Service, holding, key_invalid, problems, reading, remembered, require_writable
 from service.crash import crash_point
+from service.disclosure import told
 from service.extension import extend
 from service.identity import PepperMissing, digest
 from service.intake import LARGE, Accepted, Order, ReceivedInFuture, UnknownModels, Windows, accept, opening
@@ -28,7 +29,8 @@ from service.openapi import answer
 from service.pages import Limit, MomentCursor, Page, after, link
 from service.problems import Problem, not_found
 from service.records import DeletionRequest, Model, Task, Version
-from service.requests import NotExtendable, Regulation, Status, awaits_decision
+from service.requests import NotExtendable, Regulation, Status, Suppress, awaits_decision
+from service.suppression import suppressed
 from service.tombstones import related
 
 router = APIRouter(tags=["deletion requests"])
@@ -57,11 +59,14 @@ class DeletionOrder(BaseModel):
     regulation: Literal["gdpr", "ccpa"] | None = None
     received_at: When | None = Field(default=None, description="when the person asked; now, if left out")
     verified: StrictBool = Field(default=True, description="false: held, and changes nothing, until it is verified")
+    suppress: Suppress = Field(default=Suppress.EVERYWHERE, description="where later registrations leave them out")
 
     @model_validator(mode="after")
     def _one_kind(self) -> DeletionOrder:
         if (self.subject_id is None) == (self.sample_ids is None):
             raise ValueError("give either subject_id or sample_ids")
+        if self.suppress is Suppress.NAMED_MODELS and self.models is None:
+            raise ValueError("suppress: named_models needs models")
         return self
 
     def order(self) -> Order:
@@ -72,6 +77,7 @@ class DeletionOrder(BaseModel):
             regulation=None if self.regulation is None else Regulation(self.regulation),
             received_at=self.received_at,
             verified=self.verified,
+            suppress=self.suppress,
         )
 
 
@@ -92,6 +98,7 @@ class DeletionRequestView(BaseModel):
     reason: str | None
     subject_digest: str | None
     samples: int | None = Field(description="forgotten over all models; null while that is not known")
+    suppress: Suppress = Field(description="where later registrations leave the person out")
     regulation: str | None
     received_at: Moment
     due_at: Moment | None
@@ -106,7 +113,11 @@ class RelatedView(BaseModel):
     data: list[str] = Field(description="ids, newest first, at most 50")
 
 
-class AcceptedView(DeletionRequestView):
+class TakenView(DeletionRequestView):
+    remains_in: list[str] | None = Field(description="other models that hold the person, or may; null: not told")
+
+
+class AcceptedView(TakenView):
     opening: str = Field(description="opens the commitment in the audit log and the certificate; kept nowhere here")
 
 
@@ -131,7 +142,7 @@ def create(
     crash_point("api-after-commit")
     service.nudge(taken.nudges)
     # the opening is never stored, not even in the stored answer: it is derived again on a replay
-    answer = taken.stored.answer | {"opening": taken.opening}
+    answer = told(caller, taken.stored.answer) | {"opening": taken.opening}
     return JSONResponse(answer, taken.stored.status, taken.stored.headers)
 
 
@@ -267,6 +278,7 @@ def _view(request: DeletionRequest, parts: list[ModelPart]) -> DeletionRequestVi
         reason=request.reason,
         subject_digest=request.subject_digest,
         samples=None if awaits_decision(status, request.reason) else _total(part.samples for part in parts),
+        suppress=suppressed(request.models, request.suppress_after),
         regulation=request.regulation,
         received_at=request.received_at,
         due_at=request.due_at,
@@ -368,7 +380,7 @@ def _answer(accepted: Accepted) -> idempotency.Stored:
     return idempotency.Stored(202, headers, accepted_view(accepted).model_dump(mode="json"))
 
 
-def accepted_view(accepted: Accepted) -> DeletionRequestView:
+def accepted_view(accepted: Accepted) -> TakenView:
     """The view of a request whose tasks were written a moment ago."""
     waiting = {"status": "queued", "samples": None, "version": None, "method": None, "reason": None}
     large = {"status": "held", "reason": LARGE}
@@ -376,7 +388,8 @@ def accepted_view(accepted: Accepted) -> DeletionRequestView:
         ModelPart.model_validate({"model": name} | waiting | (large if name in accepted.large else {}))
         for name in accepted.models
     ]
-    return _view(accepted.request, parts)
+    left = None if accepted.remains_in is None else list(accepted.remains_in)
+    return TakenView(**vars(_view(accepted.request, parts)), remains_in=left)
 
 
 def check_length(order: DeletionOrder, limit: int) -> None:

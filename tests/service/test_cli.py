@@ -80,7 +80,7 @@ def test_a_refusal_is_one_line_and_a_hint_and_exit_1(site: Site, tmp_path: Path)
     fault = {"pointer": "/models/0", "detail": "There is no such model."}
     site.answers = [(422, {"detail": "The request names models that do not exist.", "errors": [fault]})]
     keys = {"EXPUNGE_URL": site.url, "EXPUNGE_API_KEY": "k"}
-    done = expunge("delete", "nope", "--subject", "someone", home=tmp_path, **keys)
+    done = expunge("delete", "--model", "nope", "--subject", "someone", home=tmp_path, **keys)
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.splitlines()[0] == (
@@ -141,7 +141,7 @@ def test_without_a_service_or_key_the_hint_says_what_to_do(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "arguments", [["delete", "m"], ["delete", "m", "--subject", "a", "--sample", "b"], ["nonsense"], ["models", "show"]]
+    "arguments", [["delete"], ["delete", "--subject", "a", "--sample", "b"], ["nonsense"], ["models", "show"]]
 )
 def test_wrong_usage_is_exit_2(arguments: list[str], tmp_path: Path) -> None:
     assert expunge(*arguments, home=tmp_path).returncode == 2
