@@ -16,7 +16,6 @@ from service.app import create_app
 from service.auth import Scope, create_key
 from service.holds import AlreadyForgotten, Released
 from service.records import DeletionRequest, Forgotten, Model, Recollection, Tombstone
-from service.requests import Suppress
 from tests.workers.test_retrain import ONE_RELEASE, exhausted, lineages
 from tests.workers.test_switch import before
 from tests.workers.worlds import TENANT, World
@@ -116,7 +115,7 @@ def test_registering_a_recipe_that_still_names_them_is_refused_with_their_reques
     with world.database.write() as session:
         order = intake.Order(sample_ids=("s6", "s7", "nobody's"))
         other = intake.accept(session, world.workshop.pepper, TENANT, order).request.id
-    elsewhere = world.delete("p3", models=("m",), suppress=Suppress.NAMED_MODELS)
+    elsewhere = world.delete("p3", models=("m",))
     told = refusal(world, "again")
     assert "still names 5 samples" in told and f"requests: 2; {', '.join(sorted((one, other)))})" in told
     assert elsewhere not in told, "that one asked to be limited to another model"

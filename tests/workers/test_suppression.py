@@ -29,7 +29,7 @@ def accept(world: World, subject: str, *models: str) -> intake.Accepted:
 @pytest.mark.parametrize("models", [("m",), None], ids=["named", "every model"])
 def test_who_was_deleted_is_not_back_with_the_next_registration(world: World, models: tuple[str, ...] | None) -> None:
     first = world.live(require="proved")
-    request = world.delete("p1", models=models)
+    request = world.delete("p1", models=models, suppress=Suppress.EVERYWHERE)
     world.work(first)
     assert world.request(request).status == "completed"
     again = world.live(name="again", **LEAVE_OUT)
@@ -41,7 +41,7 @@ def test_a_registration_that_brings_somebody_back_is_refused_though_the_request_
     world: World,
 ) -> None:
     first = world.live(require="proved")
-    request = world.delete("p1", models=("m",))
+    request = world.delete("p1", models=("m",), suppress=Suppress.EVERYWHERE)
     world.work(first)
     again = world.register(name="again", require="proved")
     world.work(again)

@@ -67,8 +67,9 @@ class World:
         subject: str | None = None,
         samples: list[str] | None = None,
         models: tuple[str, ...] | None = None,
-        suppress: Suppress = Suppress.EVERYWHERE,
+        suppress: Suppress = Suppress.NAMED_MODELS,
     ) -> str:
+        """Ask for a deletion; one that names models leaves later registrations alone, unless told otherwise."""
         named = None if samples is None else tuple(samples)
         order = intake.Order(subject_id=subject, sample_ids=named, models=models, suppress=suppress)
         with self.database.write() as session:
