@@ -32,6 +32,14 @@ def defines_recipe(path: Path) -> bool:
     return any("recipe" in _bound(statement) for statement in ast.parse(path.read_bytes()).body)
 
 
+def is_other_module(path: Path) -> bool:
+    """Whether the file is sound Python that defines no recipe, as a module that recipes share. Raises OSError."""
+    try:
+        return not defines_recipe(path)
+    except (SyntaxError, ValueError):
+        return False
+
+
 def require_recipe(root: Path, name: str) -> None:
     """Raises NoRecipe where a worker would find no recipe of this name."""
     path = locate(root, name)

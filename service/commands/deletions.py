@@ -39,7 +39,9 @@ def delete(
             "out of the named models alone."
         ),
     ] = None,
-    regulation: Annotated[str | None, typer.Option(help="gdpr or ccpa: sets the deadline.")] = None,
+    regulation: Annotated[
+        str | None, typer.Option(help="gdpr or ccpa: sets the deadline. Left out: the installation's default.")
+    ] = None,
     received_at: Annotated[str | None, typer.Option(help="When the person asked, ISO 8601.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="Repeat a request safely; random otherwise.")] = None,
     verified: Annotated[

@@ -69,12 +69,14 @@ class DeletionOrder(BaseModel):
             raise ValueError("suppress: named_models needs models")
         return self
 
-    def order(self) -> Order:
+    def order(self, default: str | None = None) -> Order:
+        """The order; one that does not mention a regulation is under ``default``."""
+        law = self.regulation if "regulation" in self.model_fields_set else default
         return Order(
             subject_id=self.subject_id,
             sample_ids=None if self.sample_ids is None else tuple(self.sample_ids),
             models=None if self.models is None else tuple(self.models),
-            regulation=None if self.regulation is None else Regulation(self.regulation),
+            regulation=None if law is None else Regulation(law),
             received_at=self.received_at,
             verified=self.verified,
             suppress=self.suppress,
@@ -326,7 +328,7 @@ def _express(service: Service, order: DeletionOrder, use: idempotency.Use) -> _T
         taken = express.accept(
             service.database,
             service.pepper,
-            order.order(),
+            order.order(settings.default_regulation),
             use,
             _answer,
             windows=windows_of(service),
@@ -351,10 +353,11 @@ def _plain(service: Service, caller: Caller, order: DeletionOrder, use: idempote
 
 def take_in(session: Session, service: Service, caller: Caller, order: DeletionOrder) -> Accepted:
     """Accept an order. Raises Problem (422) for one that cannot be."""
+    asked = order.order(service.settings.default_regulation)
     with _refusals():
         if not order.verified:
-            return verification.take_in(session, service.pepper, caller.tenant_id, order.order())
-        return accept(session, service.pepper, caller.tenant_id, order.order(), windows_of(service))
+            return verification.take_in(session, service.pepper, caller.tenant_id, asked)
+        return accept(session, service.pepper, caller.tenant_id, asked, windows_of(service))
 
 
 @contextmanager
@@ -371,8 +374,8 @@ def _refusals() -> Iterator[None]:
 
 
 def windows_of(service: Service) -> Windows:
-    settings = service.settings
-    return Windows(settings.cancel_window_seconds, settings.large_request_samples, settings.large_request_seconds)
+    said = service.settings
+    return Windows(said.cancel_window_seconds, said.large_request_samples, said.large_request_seconds)
 
 
 def _answer(accepted: Accepted) -> idempotency.Stored:
@@ -388,8 +391,7 @@ def accepted_view(accepted: Accepted) -> TakenView:
         ModelPart.model_validate({"model": name} | waiting | (large if name in accepted.large else {}))
         for name in accepted.models
     ]
-    left = None if accepted.remains_in is None else list(accepted.remains_in)
-    return TakenView(**vars(_view(accepted.request, parts)), remains_in=left)
+    return TakenView.model_validate(vars(_view(accepted.request, parts)) | {"remains_in": accepted.remains_in})
 
 
 def check_length(order: DeletionOrder, limit: int) -> None:

@@ -194,6 +194,15 @@ def test_a_list_is_followed_to_its_end(site: Site) -> None:
     assert site.calls[1][1] == "/v1/models?cursor=c"
 
 
+@pytest.mark.parametrize("command", [["migrate"], ["up"]], ids=" ".join)
+def test_a_home_that_cannot_be_written_is_one_line_and_a_hint(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "file").write_text("")
+    done = expunge(*command, home=tmp_path / "file" / "home")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert f"error: {tmp_path / 'file' / 'home'} cannot be used: Not a directory." in done.stderr
+    assert "hint: " in done.stderr and "EXPUNGE_HOME" in done.stderr
+
+
 def test_a_busy_service_is_asked_again_with_the_same_idempotency_key(site: Site) -> None:
     site.answers = [(503, {}), (503, {}), (202, {"id": "x"})]
     with Client(Account(site.url, "k")) as client:
@@ -214,6 +223,12 @@ def test_a_stored_key_goes_to_its_own_service_only(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("EXPUNGE_HOME", str(tmp_path))
     monkeypatch.setenv("EXPUNGE_URL", "http://elsewhere.example")
     monkeypatch.delenv("EXPUNGE_API_KEY", raising=False)
-    assert Account.find(Settings()) == Account("http://127.0.0.1:1", "stored")
+    with pytest.raises(CommandError, match=r"elsewhere\.example, but the key in .* is for http:") as refused:
+        Account.find(Settings())
+    assert "EXPUNGE_API_KEY" in refused.value.hint
+    for same in ("http://127.0.0.1:1", "http://127.0.0.1:1/"):
+        monkeypatch.setenv("EXPUNGE_URL", same)
+        assert Account.find(Settings()) == Account("http://127.0.0.1:1", "stored")
+    monkeypatch.setenv("EXPUNGE_URL", "http://elsewhere.example")
     monkeypatch.setenv("EXPUNGE_API_KEY", "given")
     assert Account.find(Settings()) == Account("http://elsewhere.example", "given")
