@@ -24,6 +24,8 @@ from service.suppression import latest_registration, others
 from service.trace import carried
 
 FORGETTING = ("preparing", "live", "exhausted")
+IN_HOLDOUT = "in_holdout"
+"""the reason of a completed task or request: the person has samples in the holdout alone, which nobody trains on"""
 LARGE = "large"
 """the reason of a held task: unusually many samples, nobody has approved it, and its window is open"""
 
@@ -168,7 +170,10 @@ def remains_in(session: Session, tenant_id: str, order: Order, named: Sequence[N
 def why_nothing(session: Session, tenant_id: str, named: Sequence[Named]) -> str:
     """The reason of a request that touches no model."""
     known = any(tombstones.carried_out(session, tenant_id, each.subject, each.samples) for each in named)
-    return "already_forgotten" if known else "no_match"
+    if known:
+        return "already_forgotten"
+    subjects = [each.subject for each in named if each.subject is not None]
+    return IN_HOLDOUT if tombstones.in_holdout(session, tenant_id, subjects) else "no_match"
 
 
 def digests(pepper: Pepper, order: Order) -> tuple[Named, ...]:

@@ -428,6 +428,14 @@ class Shard(Record):
     done_at: Mapped[int | None] = mapped_column(Moment)
 
 
+class HoldoutPerson(Record):
+    """Somebody with a sample in a lineage's holdout, which nobody trains on: there is nothing of them to forget."""
+
+    __tablename__ = "holdout_people"
+    lineage_id: Mapped[int] = mapped_column(Serial, ForeignKey("lineages.id"), primary_key=True, autoincrement=False)
+    subject_digest: Mapped[str] = mapped_column(Digest, primary_key=True)
+
+
 class Heartbeat(Record):
     __tablename__ = "heartbeats"
     process: Mapped[str] = mapped_column(String(120), primary_key=True)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, and_, exists, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
-from service.records import DeletionRequest, Forgotten, Membership, Model, Task, Tombstone, Version
+from service.records import DeletionRequest, Forgotten, HoldoutPerson, Membership, Model, Task, Tombstone, Version
 from service.suppression import concerns, registration_of
 
 _CHUNK = 500  # SQLite allows 32,766 variables in a statement; PostgreSQL plans short lists better
@@ -25,6 +25,15 @@ def matches(session: Session, lineage_id: int, subject_digest: str | None, sampl
     if subject_digest is not None:
         return _any(session, and_(here, Membership.subject_digest == subject_digest))
     return any(_any(session, and_(here, Membership.sample_digest.in_(part))) for part in _chunks(sample_digests))
+
+
+def in_holdout(session: Session, tenant_id: str, subjects: Sequence[str], lineage_id: int | None = None) -> bool:
+    """Whether one of these digests has a sample in the holdout of the lineage, or of any that serves the tenant."""
+    rows = select(HoldoutPerson.lineage_id).where(HoldoutPerson.subject_digest.in_(subjects))
+    if lineage_id is not None:
+        return session.scalar(rows.where(HoldoutPerson.lineage_id == lineage_id).limit(1)) is not None
+    serving = select(Model.lineage_id).where(Model.tenant_id == tenant_id, Model.lineage_id.is_not(None))
+    return session.scalar(rows.where(HoldoutPerson.lineage_id.in_(serving)).limit(1)) is not None
 
 
 class CarriedOut(NamedTuple):

@@ -403,6 +403,13 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("lineage_id", "number", name="pk_calibration_orders"),
     )
     op.create_table(
+        "holdout_people",
+        sa.Column("lineage_id", BIGINT, autoincrement=False, nullable=False),
+        sa.Column("subject_digest", sa.String(length=64), nullable=False),
+        sa.ForeignKeyConstraint(["lineage_id"], ["lineages.id"], name="fk_holdout_people_lineage_id"),
+        sa.PrimaryKeyConstraint("lineage_id", "subject_digest", name="pk_holdout_people"),
+    )
+    op.create_table(
         "shards",
         sa.Column("lineage_id", BIGINT, autoincrement=False, nullable=False),
         sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
