@@ -15,13 +15,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import redis
-from sqlalchemy import make_url, select
+from sqlalchemy import func, make_url, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from service import peppers
 from service.db import Busy, Database, now
 from service.identity import Pepper
-from service.records import Heartbeat
+from service.plans import AWAITING_RETRAIN, candidate_of
+from service.recipe_files import is_other_module
+from service.records import Heartbeat, Model, Task
 from service.schema import SchemaState, schema_state
 from service.settings import SECRETS, Settings, SettingsError, read_secret
 from service.telemetry import ALIVE_SECONDS
@@ -87,12 +89,15 @@ def _secrets(settings: Settings) -> Iterator[Finding]:
 def _recipes(folder: Path) -> Finding:
     if not folder.is_dir():
         return Finding("recipes", False, f"There is no folder {folder.absolute()}.", "Set EXPUNGE_RECIPES.")
-    found = [path.stem for path in folder.glob("*.py")] + [path.parent.name for path in folder.glob("*/recipe.py")]
+    files = {path: path.stem for path in folder.glob("*.py")}
+    files |= {path: path.parent.name for path in folder.glob("*/recipe.py")}
+    found = sorted(name for path, name in files.items() if not is_other_module(path))
+    skipped = sorted(path.name for path in files if is_other_module(path))
+    told = f" Skipped, for they define no recipe(): {', '.join(skipped)}." if skipped else ""
     if not found:
-        return Finding(
-            "recipes", False, f"{folder.absolute()} holds no recipe.", "Put NAME.py or NAME/recipe.py there."
-        )
-    return Finding("recipes", True, f"{folder.absolute()}: {', '.join(sorted(found))}")
+        what = f"{folder.absolute()} holds no recipe.{told}"
+        return Finding("recipes", False, what, "Put NAME.py or NAME/recipe.py there.")
+    return Finding("recipes", True, f"{folder.absolute()}: {', '.join(found)}.{told}")
 
 
 def _folder(name: str, path: Path) -> Finding:
@@ -168,6 +173,7 @@ def _database(settings: Settings, clock: Callable[[], float]) -> Iterator[Findin
             yield _heartbeat(database, "keeper", settings)
             yield from _clocks(database, settings)
             yield from _peppers(database, settings)
+            yield from _exhausted(database)
     finally:
         database.close()
 
@@ -189,6 +195,26 @@ def _peppers(database: Database, settings: Settings) -> Iterator[Finding]:
         rows = _listed(Counter(unknown) + Counter(needed.get(old.id, {})))
         told = f"is still needed by {rows}" if rows else "is needed by no row: drop it, and restart every process"
         yield Finding("pepper", True, f"Retired pepper {old.id} {told}.")
+
+
+def _exhausted(database: Database) -> Iterator[Finding]:
+    """Models whose budget is exhausted while requests wait: well only where a retrain is planned or runs."""
+    with database.read() as session:
+        waiting = (
+            select(Model.id, Model.name, func.count(Task.id))
+            .join(Task, Task.model_id == Model.id)
+            .where(Model.status == "exhausted", Task.status.in_(("queued", "running", "held")))
+            .where(func.coalesce(Task.reason, "").in_(("", "budget_exhausted", AWAITING_RETRAIN, "retrain_refused")))
+            .group_by(Model.id, Model.name)
+            .order_by(Model.name)
+        )
+        for model_id, name, count in session.execute(waiting).all():
+            what = f"Its budget is exhausted, and {count} requests wait."
+            if candidate_of(session, model_id) is not None:
+                yield Finding(f"budget of {name}", True, f"{what} A retrain is planned or runs.")
+                continue
+            hint = "Release the requests to retrain (on_exhausted retrain), or register the model again."
+            yield Finding(f"budget of {name}", False, what, hint)
 
 
 def _listed(counts: Mapping[str, int]) -> str:

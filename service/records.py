@@ -203,6 +203,8 @@ class DeletionRequest(Record):
     reason: Mapped[str | None] = mapped_column(String(64))
     models: Mapped[list[str] | None]
     """the model names the client limited the request to; None: every model"""
+    suppress_after: Mapped[int | None] = mapped_column(Serial)
+    """of a limited request: models whose first lineage has a greater id are suppressed too; None: the named alone"""
     traceparent: Mapped[str | None] = mapped_column(String(55))
     """the W3C trace context of the call that made it; opaque, and only for the logs"""
     regulation: Mapped[str | None] = mapped_column(String(8))
@@ -424,6 +426,14 @@ class Shard(Record):
     owner: Mapped[str | None] = mapped_column(String(120))
     """the process that computes it, or did"""
     done_at: Mapped[int | None] = mapped_column(Moment)
+
+
+class HoldoutPerson(Record):
+    """Somebody with a sample in a lineage's holdout, which nobody trains on: there is nothing of them to forget."""
+
+    __tablename__ = "holdout_people"
+    lineage_id: Mapped[int] = mapped_column(Serial, ForeignKey("lineages.id"), primary_key=True, autoincrement=False)
+    subject_digest: Mapped[str] = mapped_column(Digest, primary_key=True)
 
 
 class Heartbeat(Record):

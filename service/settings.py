@@ -32,12 +32,13 @@ class Settings(BaseSettings):
     pepper_file: Path
     retired_pepper_files: str = ""
     signing_key_file: Path
-    recipes: Path = Path("examples")
+    recipes: Path = Path("recipes")
     device: str = "auto"
     host: str = "127.0.0.1"
     port: int = Field(default=8750, ge=0, le=65535)
     url: str = "http://127.0.0.1:8750"
     api_key: str | None = Field(default=None, repr=False)
+    default_regulation: Literal["gdpr", "ccpa"] | None = None
     cancel_window_seconds: float = Field(default=0, ge=0)
     large_request_samples: int = Field(default=1000, ge=0)
     large_request_seconds: float = Field(default=86_400, gt=0)

@@ -172,6 +172,8 @@ class Recipe:
         training: the settings.
         weights: parameters by name, for a model trained elsewhere.
         trajectory: what ``Recorder`` wrote during that training.
+        holdout_subjects: whose each holdout sample is, as ``Samples.subjects``; None: not said. Nobody in the holdout
+            is trained on, so a deletion of somebody who is only there has nothing to forget, and says so.
 
     Raises:
         RecipeError: an unknown loss, an unusable holdout, a trajectory without weights.
@@ -184,6 +186,7 @@ class Recipe:
     training: Training
     weights: Mapping[str, Tensor] | None = None
     trajectory: Trajectory | None = field(default=None, repr=False)
+    holdout_subjects: Sequence[str | Sequence[str]] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.loss, str) and self.loss not in LOSSES:
@@ -198,8 +201,18 @@ class Recipe:
                 f"The holdout has {len(inputs)} inputs and {len(targets)} targets.", "Give the same number of both."
             )
         _check_finite("holdout inputs", inputs)
+        if self.holdout_subjects is not None:
+            object.__setattr__(self, "holdout_subjects", tuple(_subjects_of(each) for each in self.holdout_subjects))
+            if len(self.holdout_subjects) != len(inputs):
+                what = f"There are {len(self.holdout_subjects)} holdout_subjects for {len(inputs)} holdout samples."
+                raise RecipeError(what, "Give one entry for each.")
         if self.trajectory is not None and self.weights is None:
             raise RecipeError("A trajectory is given without weights.", "Give the weights that it ended in.")
+
+
+def holdout_people(recipe: Recipe) -> frozenset[str]:
+    """Everyone whom the recipe names for a holdout sample."""
+    return frozenset(name for names in recipe.holdout_subjects or () for name in names)
 
 
 def _subjects_of(entry: str | Sequence[str]) -> tuple[str, ...]:

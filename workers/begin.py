@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from sqlalchemy import insert
+
 from service.crash import crash_point
-from service.records import Lineage
+from service.records import HoldoutPerson, Lineage
 from unlearning.calibration import Design
 from unlearning.certificate import Basis
 from unlearning.policy import Policy
@@ -146,3 +148,8 @@ def _freeze(
         with workshop.database.write() as session:
             fence(session, job.lease)
             manifest.write(session, batch)
+    everyone_held_out = manifest.holdout_rows(workshop.pepper, job.lineage_id, bench.recipe)
+    for batch in batches(everyone_held_out, BATCH * 4):
+        with workshop.database.write() as session:
+            fence(session, job.lease)
+            session.execute(insert(HoldoutPerson), batch)

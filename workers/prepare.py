@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from service.crash import crash_point
 from service.identity import new_id
 from service.ledger import record
-from service.records import Lineage, Membership, Model, Recollection, Version
+from service.records import HoldoutPerson, Lineage, Membership, Model, Recollection, Version
 from unlearning.certificate import Basis, Reference
 from unlearning.protocol import (
     Examples,
@@ -347,7 +347,7 @@ def clean(workshop: Workshop, job: Preparation) -> None:
         fence(session, job.lease)
         if session.scalar(select(Version.id).where(Version.lineage_id == job.lineage_id).limit(1)):
             raise RuntimeError(f"lineage {job.lineage_id} has a version: it is not being prepared")
-        for rows in (Membership, Recollection):
+        for rows in (Membership, Recollection, HoldoutPerson):
             session.execute(delete(rows).where(rows.lineage_id == job.lineage_id))
     shards.forget(workshop, job.lineage_id)
     calibrate.forget_orders(workshop, job.lineage_id)

@@ -34,7 +34,7 @@ from workers.jobs import Claimed, Deletions, Job, Preparation
 from workers.keystore import BATCH, batches
 from workers.lease import SECOND, Stale, fence
 from workers.outcomes import Outcome, Published, finish, next_due, note_exhaustion, queue_newcomers, wrap_up
-from workers.plan import Asked, Target, asked, held_positions
+from workers.plan import Asked, Target, asked, held_positions, why_empty
 from workers.state import Row, drop_vectors, rewrite_vectors
 from workers.workshop import Workshop
 
@@ -308,5 +308,5 @@ def _first_outcomes(session: Session, job: Preparation, found: Asked, registered
         elif positions:
             outcomes[task] = Outcome("completed", len(positions) + left_out)
         else:
-            outcomes[task] = Outcome("completed", left_out, "left_out" if left_out else "no_match")
+            outcomes[task] = Outcome("completed", left_out, "left_out" if left_out else why_empty(session, job, task))
     return outcomes

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from service.recipe_files import locate
 from unlearning.protocol import Refused
 from unlearning.recipe import Recipe, RecipeError
 
@@ -35,10 +36,10 @@ def find(root: Path, name: str) -> Path:
     """The recipe's file. Raises Refused for a name that is not one, or where there is no such file."""
     if not NAME.fullmatch(name):
         raise Refused("The recipe's name is not allowed.", "Use lower-case letters, digits, - and _, with / between.")
-    for path in (root / f"{name}.py", root / name / "recipe.py"):
-        if path.is_file():
-            return path.resolve()
-    raise Refused(f"There is no recipe {name!r}.", f"Put {name}.py or {name}/recipe.py into EXPUNGE_RECIPES.")
+    path = locate(root, name)
+    if path is None:
+        raise Refused(f"There is no recipe {name!r}.", f"Put {name}.py or {name}/recipe.py into EXPUNGE_RECIPES.")
+    return path.resolve()
 
 
 def digest_of(path: Path) -> str:

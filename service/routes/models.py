@@ -18,6 +18,7 @@ from service.openapi import answer
 from service.pages import Limit, NameCursor, Page, link
 from service.plans import plan_of, shards_of
 from service.problems import Problem, not_found
+from service.recipe_files import NoRecipe, require_recipe
 from service.records import BudgetEntry, Lineage, Model, Version
 from service.registration import NameTaken, register
 from unlearning.budget import epsilon_of, releases_left
@@ -158,6 +159,10 @@ class BudgetView(BaseModel):
 )
 def create(body: Registration, service: Running, caller: Admin, response: Response) -> ModelView:
     policy = body.policy()
+    try:
+        require_recipe(service.settings.recipes, body.recipe)
+    except NoRecipe as error:
+        raise Problem(422, "no_recipe", str(error), [{"pointer": "/recipe", "detail": error.hint}]) from None
     with service.database.write() as session:
         try:
             model = register(session, caller.tenant_id, body.name, body.recipe, policy)

@@ -118,7 +118,7 @@ def test_registering_a_recipe_that_still_names_them_is_refused_with_their_reques
     elsewhere = world.delete("p3", models=("m",))
     told = refusal(world, "again")
     assert "still names 5 samples" in told and f"requests: 2; {', '.join(sorted((one, other)))})" in told
-    assert elsewhere not in told, "that one was limited to another model"
+    assert elsewhere not in told, "that one asked to be limited to another model"
     for way in ("Take these samples out", "--forgotten-in-recipe leave_out", "expunge tombstones lift REQUEST"):
         assert way in told
     for index in (5, 6, 7):

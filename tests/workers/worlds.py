@@ -23,6 +23,7 @@ from service.records import (
     Task,
     Version,
 )
+from service.requests import Suppress
 from service.settings import Settings
 from unlearning.policy import Policy
 from workers.app import Worker
@@ -62,10 +63,15 @@ class World:
         return model_id
 
     def delete(
-        self, subject: str | None = None, samples: list[str] | None = None, models: tuple[str, ...] | None = None
+        self,
+        subject: str | None = None,
+        samples: list[str] | None = None,
+        models: tuple[str, ...] | None = None,
+        suppress: Suppress = Suppress.NAMED_MODELS,
     ) -> str:
+        """Ask for a deletion; one that names models leaves later registrations alone, unless told otherwise."""
         named = None if samples is None else tuple(samples)
-        order = intake.Order(subject_id=subject, sample_ids=named, models=models)
+        order = intake.Order(subject_id=subject, sample_ids=named, models=models, suppress=suppress)
         with self.database.write() as session:
             return intake.accept(session, self.workshop.pepper, TENANT, order).request.id
 
