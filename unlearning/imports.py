@@ -57,7 +57,7 @@ def require_same_accuracy(problem: Problem, module: nn.Module, weights: Mapping[
     found = problem.accuracy(problem.flatten(weights), inputs, targets)
     if not abs(given - found) <= max(1 / len(targets), 0.001):
         raise RecipeError(
-            f"On the holdout the given module has the accuracy {given:.4f}; with its weights imported here, {found:.4f}.",
+            f"The given module's accuracy on the holdout is {given:.4f}; with its weights imported, it is {found:.4f}.",
             "Call .eval() on the module in model(), and see that its outputs follow from its state_dict alone.",
         )
 

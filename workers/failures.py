@@ -68,7 +68,7 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _in_recipe(error: Exception, recipes: Path) -> bool:
-    """Whether the innermost frame that is the recipe's or ours is the recipe's, or one of the maths, which do no I/O."""
+    """Whether the innermost frame of the recipe or of ours is the recipe's, or one of the maths, which does no I/O."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename).resolve()
         if path.is_relative_to(MATHS):

@@ -62,7 +62,7 @@ def check(root: Path, name: str) -> None:
 def load(root: Path, name: str) -> Loaded:
     """Run the recipe. Raises Refused with a plain reason, whatever the recipe's code does.
 
-    A foreign exception's message may carry a person's data: it is in the refusal's hint, which is not recorded for ever.
+    A foreign exception's message may carry a person's data: it is in the hint alone, which no audit entry holds.
     """
     path = find(root, name)
     digest = digest_of(path)
