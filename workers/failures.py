@@ -12,6 +12,7 @@ from sqlalchemy.exc import OperationalError
 import unlearning
 from service.db import Busy
 from unlearning.protocol import Refused
+from workers.messages import hint_of
 
 MACHINE = {
     errno.EDQUOT,
@@ -24,8 +25,6 @@ MACHINE = {
     errno.ESTALE,
     errno.ETIMEDOUT,
 }
-MESSAGE = 300
-"""characters of a foreign message that are kept"""
 OUR_CODE = Path(__file__).resolve().parent.parent
 MATHS = Path(unlearning.__file__).resolve().parent
 
@@ -48,17 +47,7 @@ def refusal_of(error: Exception, recipes: Path) -> Refused | None:
 
 def refusal(error: Exception, recipes: Path) -> Refused:
     """The refusal of a recipe whose code raised ``error``: type, file and line; the message is in the hint."""
-    says = f"It says: {message_of(error)} " if str(error).strip() else ""
-    return Refused(
-        f"The recipe raised {type(error).__name__}{_place(error, recipes.resolve())}.",
-        f"{says}Run the recipe by itself, correct it, and register it again.",
-    )
-
-
-def message_of(error: Exception) -> str:
-    """The error's message on one line, quoted, cut to 300 characters."""
-    text = " ".join(str(error).split())
-    return f'"{text[: MESSAGE - 3]}..."' if len(text) > MESSAGE else f'"{text}"'
+    return Refused(f"The recipe raised {type(error).__name__}{_place(error, recipes.resolve())}.", hint_of(error))
 
 
 def _may_pass(error: Exception) -> bool:
@@ -86,5 +75,5 @@ def _place(error: Exception, recipes: Path) -> str:
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f" at line {error.lineno} of {Path(error.filename).name}"
     own = [frame for frame in frames if Path(frame.filename).resolve().is_relative_to(recipes)]
-    last = (own or list(frames) or [None])[-1]
-    return f" at line {last.lineno} of {Path(last.filename).name}" if last is not None else ""
+    told = own or list(frames)
+    return f" at line {told[-1].lineno} of {Path(told[-1].filename).name}" if told else ""
