@@ -80,14 +80,31 @@ class Constant:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A tensor that the model brings along and that no retraining changes.
+
+    ``kind`` is ``frozen``, ``buffer``, ``attribute`` (a tensor outside the state_dict) or ``start`` (of a trained
+    parameter); ``size`` counts its numbers; ``digest`` is what ``parts.digest_of`` gives. ``public``: the recipe
+    declares that nobody who may be deleted is in it.
+    """
+
+    name: str
+    kind: str
+    size: int
+    digest: str
+    public: bool
+
+
+@dataclass(frozen=True)
 class Claim:
     """What one version of a lineage claims. Constructing one that says more than its basis allows raises ValueError.
 
     ``delta_cap`` and ``sigma`` are in units of the weights (Euclidean norm; standard deviation of one
     coordinate). ``releases`` counts releases that were charged, ``spent`` and ``limit`` are whole units of
     1e-12 mu^2, and ``spent`` includes draws that were charged and held. ``epsilon`` is at ``delta``.
-    ``releases_left`` is None where nothing limits them. Nothing here may be computed from the data of the
-    deleted: two forget sets of one size give the same claim.
+    ``releases_left`` is None where nothing limits them. ``checked`` says what the service has verified, ``declared``
+    what the operator says and nobody verifies, ``parts`` what the model brings along. Nothing here may be computed from
+    the data of the deleted: two forget sets of one size give the same claim.
     """
 
     method: str
@@ -105,6 +122,9 @@ class Claim:
     samples: int
     people: int
     assumptions: tuple[str, ...] = ()
+    checked: tuple[str, ...] = ()
+    declared: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
     constants: tuple[Constant, ...] = ()
     secret_state: tuple[str, ...] = ()
     not_claimed: tuple[str, ...] = NOT_CLAIMED
@@ -135,6 +155,9 @@ class Claim:
         samples: int,
         people: int,
         assumptions: Iterable[str] = (),
+        checked: Iterable[str] = (),
+        declared: Iterable[str] = (),
+        parts: Iterable[Part] = (),
         constants: Iterable[Constant] = (),
         secret_state: Iterable[str] = (),
     ) -> Claim:
@@ -158,6 +181,9 @@ class Claim:
             samples=samples,
             people=people,
             assumptions=tuple(assumptions),
+            checked=tuple(checked),
+            declared=tuple(declared),
+            parts=tuple(parts),
             constants=tuple(constants),
             secret_state=tuple(secret_state),
         )
@@ -172,7 +198,7 @@ class Claim:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; ``statement`` is added for readers and not read back."""
         record = asdict(self)
-        for name in ("assumptions", "constants", "secret_state", "not_claimed"):
+        for name in (*_WORDS, "constants", "parts"):
             record[name] = list(record[name])
         return {
             **record,
@@ -192,7 +218,8 @@ class Claim:
                 "It was written by another version or edited."
             )
         values = {name: record[name] for name in names}
-        values |= {name: tuple(values[name]) for name in ("assumptions", "secret_state", "not_claimed")}
+        values |= {name: tuple(values[name]) for name in _WORDS}
+        values["parts"] = tuple(Part(**part) for part in values["parts"])
         values["constants"] = tuple(Constant(**constant) for constant in values["constants"])
         values |= {"basis": Basis(values["basis"]), "reference": Reference(values["reference"])}
         return cls(**values)
@@ -209,6 +236,9 @@ def together(claims: Iterable[Claim], delta: float) -> tuple[float, float] | Non
     mu = math.sqrt(math.fsum(mu * mu for mu in mus if mu is not None))
     return mu, epsilon_at(mu, delta)
 
+
+_WORDS = ("assumptions", "checked", "declared", "secret_state", "not_claimed")
+"""the fields of a claim that are lists of sentences"""
 
 _STATEMENTS = {
     Basis.EXACT: "Retrained from scratch without the deleted people; reference: {reference} retraining.",
@@ -242,6 +272,11 @@ def _check_words(claim: Claim) -> None:
     missing = [sentence for sentence in NOT_CLAIMED if sentence not in claim.not_claimed]
     if missing:
         raise ValueError(f"The claim leaves out what it does not claim: {missing[0]!r}. Keep every sentence.")
+    hidden = [part.name for part in claim.parts if not part.public]
+    if hidden and claim.basis in (Basis.EXACT, Basis.PROVED):
+        raise ValueError(
+            f"The basis is {claim.basis.value} and {hidden[0]!r} is not declared public. Declare it, or claim less."
+        )
 
 
 def _check_claims_nothing(claim: Claim) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import re
 import time
@@ -10,7 +9,6 @@ import traceback
 
 from celery import Celery
 from sqlalchemy import select
-from sqlalchemy.exc import OperationalError
 
 from service import queue
 from service.crash import crash_point
@@ -20,6 +18,7 @@ from workers import calibrate, shards
 from workers.batches import HALVE_AFTER, HOLD_AFTER
 from workers.bench import Benches
 from workers.claim import claim
+from workers.failures import of_the_machine
 from workers.jobs import Deletions, Preparation, Retraining, Work
 from workers.lease import Stale
 from workers.outcomes import give_up
@@ -35,17 +34,6 @@ from workers.workshop import Workshop
 PAUSE_SECONDS = 2.0
 MACHINE_PAUSE_SECONDS = 5.0
 """after a failure that no other request is spared either"""
-MACHINE = {
-    errno.EDQUOT,
-    errno.EIO,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENODEV,
-    errno.ENOSPC,
-    errno.EROFS,
-    errno.ESTALE,
-    errno.ETIMEDOUT,
-}
 ID = re.compile(r"[0-9a-f]{32}")
 """of a model; a message comes from outside, and may hold anything that JSON can"""
 
@@ -162,11 +150,6 @@ def _tell(job: Deletions, what: str) -> None:
         if task.traceparent is not None:
             facts = {"request_id": task.request_id, "model": job.model_name, "traceparent": task.traceparent}
             log.info("request %s", what, extra=facts)
-
-
-def of_the_machine(error: Exception) -> bool:
-    """Whether a database or a disk failed, for whatever would have been done: no request is to blame for that."""
-    return isinstance(error, Busy | OperationalError) or (isinstance(error, OSError) and error.errno in MACHINE)
 
 
 def _where(error: Exception) -> str:

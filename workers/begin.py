@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from sqlalchemy import insert
 
@@ -12,13 +12,14 @@ from service.crash import crash_point
 from service.records import HoldoutPerson, Lineage
 from unlearning.calibration import Design
 from unlearning.certificate import Basis
+from unlearning.parts import require_declared
 from unlearning.policy import Policy
 from unlearning.protocol import Divisible, Examples, Learned, Refused
 from unlearning.standby import Accompanied
 from workers import manifest, shards
-from workers.bases import basis_of, design_of, require_needs
+from workers.bases import basis_of, design_of, may_claim_without_her, require_needs
 from workers.bench import Bench, build
-from workers.jobs import Preparation
+from workers.jobs import Preparation, Retraining
 from workers.keystore import BATCH, batches
 from workers.lease import fence
 from workers.rekey import rekey
@@ -55,6 +56,8 @@ def begin(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Callabl
         bench = build(workshop, job.recipe, job.policy)
         require_needs(job.policy, bench.method, bench.recipe)
         basis = basis_of(job.policy, bench.problem, bench.method)
+        if isinstance(job, Retraining) or may_claim_without_her(job.policy, basis, bench.recipe):
+            require_declared(bench.recipe, bench.parts)
         everyone = manifest.entries(workshop.pepper, bench.recipe.samples, job.policy.granularity)
         require_room(workshop, everyone)
         rekey(workshop, job, bench.recipe.samples)
@@ -139,6 +142,7 @@ def _freeze(
         "dimension": bench.problem.dimension,
         "pepper_id": workshop.pepper.id,
         "libraries": manifest.surroundings(bench.problem.device),
+        "parts": [asdict(part) for part in bench.parts],
     }
     with workshop.database.write() as session:
         fence(session, job.lease)

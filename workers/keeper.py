@@ -37,6 +37,7 @@ from workers.erase import bury, destroy_keys
 from workers.journal import confirm_committed
 from workers.keystore import KeyStore
 from workers.lease import SECOND, retrain_lease
+from workers.messages import drop_messages
 from workers.outbound import Outbound
 from workers.patience import once_there
 from workers.pulse import Pulse
@@ -91,6 +92,7 @@ class Keeper:
             lambda: drive_large(self.database),
             lambda: expire_idempotency(self.database),
             lambda: forget_processes(self.database),
+            lambda: drop_messages(self.database),
         ]
         if count % ORPHANS_EVERY == 0:
             duties.append(lambda: sweep_files(self.database, self.store, self.private))

@@ -42,6 +42,7 @@ from workers.begin import Begun, again, begin
 from workers.bench import Bench
 from workers.certify import CapNotReached, Size, Terms, certify
 from workers.erase import destroy_keys
+from workers.failures import refusal_of
 from workers.files import write_files
 from workers.footing import dry_run, establish
 from workers.jobs import Preparation
@@ -123,7 +124,7 @@ def build_lineage(workshop: Workshop, job: Preparation, watch: Stopwatch, ending
     """Make the lineage ready, bring it into service; or refuse, and leave nothing half done.
 
     It starts clean, unless an earlier attempt had trained and was computing shards, or calibrating: that is taken up
-    where it stood.
+    where it stood. What the recipe's code raises is refused at once, as it would be raised at every attempt.
     """
     try:
         ready = taken_up(workshop, job, watch)
@@ -131,14 +132,23 @@ def build_lineage(workshop: Workshop, job: Preparation, watch: Stopwatch, ending
             ready = _made_ready(workshop, job, watch, ending)
         bring_into_service(workshop, job, ready, watch, ending)
     except (Refused, RecipeError, CapNotReached, codec.Malformed) as error:
-        clean(workshop, job)
-        with workshop.database.write() as session:
-            fence(session, job.lease)
-            ending.refuse(session, *reason_of(error))
+        _give_up(workshop, job, ending, error)
+    except Exception as error:
+        refused = refusal_of(error, workshop.recipes)
+        if refused is None:
+            raise
+        _give_up(workshop, job, ending, refused)
     else:
         shards.forget(workshop, job.lineage_id)
         calibrate.drop_prepared(workshop, job.lineage_id)
         destroy_keys(workshop.database, workshop.keys, workshop.journal.root)
+
+
+def _give_up(workshop: Workshop, job: Preparation, ending: Ending, error: Exception) -> None:
+    clean(workshop, job)
+    with workshop.database.write() as session:
+        fence(session, job.lease)
+        ending.refuse(session, *reason_of(error))
 
 
 def _made_ready(workshop: Workshop, job: Preparation, watch: Stopwatch, ending: Ending) -> Ready:

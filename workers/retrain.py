@@ -98,6 +98,7 @@ def terms_of(terms: Terms, departure: Departure) -> Terms:
         method="retrain",
         basis=Basis.EXACT,
         reference=Reference.RENORMALISED,
+        sigma=0.0,
         delta_cap=0.0,
         charge=0,
         constants=(),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 from sqlalchemy import func, select
@@ -62,6 +63,8 @@ class Head:
     recipe_digest: str
     pepper_id: str
     libraries: Mapping[str, str]
+    parts: Sequence[Mapping[str, Any]]
+    """what the model brought along at registration"""
     vectors: int
     """the most numbers that a holder's row has; 0: the method keeps no rows"""
 
@@ -255,6 +258,7 @@ def _head(session: Session, job: Deletions) -> Head:
         recipe_digest=frozen["recipe_digest"],
         pepper_id=frozen["pepper_id"],
         libraries=frozen["libraries"],
+        parts=frozen["parts"],
         vectors=int(frozen["vectors"]),
     )
 
@@ -316,7 +320,7 @@ def _bench(benches: Benches, job: Deletions, head: Head) -> Bench:
         bench = benches.of(job.lineage_id, job.recipe, job.policy)
     except Refused as error:
         raise Held("recipe_refused", what=error.what) from None
-    if bench.digest != head.recipe_digest:
+    if bench.digest != head.recipe_digest or [asdict(part) for part in bench.parts] != list(head.parts):
         raise Held("recipe_changed")
     return bench
 
