@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import hmac
 import json
+import logging
 from base64 import b64decode, b64encode
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import Row, func, or_, select
 from sqlalchemy.orm import Session
 
 from service import tree
@@ -21,9 +23,10 @@ from service.consumers import standing
 from service.db import Database, now
 from service.identity import Pepper
 from service.intake import opening
-from service.ledger import canonical, newest_head, nodes
+from service.ledger import canonical, newest_head, nodes, record
 from service.moments import rfc_3339
 from service.notes import NoteError, Signer, Verifier
+from service.publications import PUBLISHING, Contradicted, require_published
 from service.records import (
     AuditEntry,
     BudgetEntry,
@@ -41,6 +44,7 @@ from service.records import (
 from unlearning.certificate import Claim, together
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
+log = logging.getLogger(__name__)
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "urn:expunge:predicate:erasure:v1"
 
@@ -57,7 +61,7 @@ def issue_due(database: Database, signer: Signer, pepper: Pepper, limit: int = 1
         select(Certificate)
         .join(DeletionRequest, DeletionRequest.id == Certificate.request_id)
         .where(Certificate.issued_at.is_(None), readable)
-        .order_by(Certificate.completed_at)
+        .order_by(Certificate.refused.is_not(None), Certificate.completed_at)
         .limit(limit)
     )
     with database.read() as session:
@@ -80,6 +84,26 @@ def _issue(session: Session, signer: Signer, pepper: Pepper, head: TreeHead, row
     entries = _entries(session, request, versions)
     if not _ready(session, head, versions, entries):
         return False
+    try:
+        row.envelope = json.dumps(_signed(session, signer, pepper, head, (request, done, entries)))
+    except (Contradicted, NotAuthentic) as error:
+        _refuse(session, row, error)
+        return False
+    row.issued_at, row.refused = now(session), None
+    return True
+
+
+def _signed(
+    session: Session,
+    signer: Signer,
+    pepper: Pepper,
+    head: TreeHead,
+    carried: tuple[DeletionRequest, Sequence[Row[tuple[Task, Version]]], list[AuditEntry]],
+) -> dict[str, Any]:
+    """The envelope, of what the audit log says. Raises Contradicted, NotAuthentic; then nothing is signed or kept."""
+    request, done, entries = carried
+    for _, version in done:
+        require_published(session, version, entries)
     key = opening(pepper.named(request.pepper_id), request.salt)
     parts = [_part(session, key, request, task, version) for task, version in done]
     statement = {
@@ -88,16 +112,25 @@ def _issue(session: Session, signer: Signer, pepper: Pepper, head: TreeHead, row
         "predicateType": PREDICATE_TYPE,
         "predicate": _predicate(request, parts) | {"audit": _audit(session, signer, head, entries)},
     }
-    row.envelope = json.dumps(sign(signer, canonical(statement).encode()))
-    row.issued_at = now(session)
-    return True
+    envelope = sign(signer, canonical(statement).encode())
+    verify(envelope, signer.verifier)
+    return envelope
+
+
+def _refuse(session: Session, row: Certificate, error: ValueError) -> None:
+    """Sign nothing, say why, and say so once: the keeper tries again each time, behind the others."""
+    why = str(error)
+    if row.refused != why:
+        log.error("certificate refused: %s", why)
+        record(session, row.tenant_id, "certificate.refused", request_id=row.request_id, what=why)
+    row.refused = why
 
 
 def _entries(session: Session, request: DeletionRequest, versions: list[Version]) -> list[AuditEntry]:
     """The request's own entries, and the publications that carried it out."""
     published = [
         (AuditEntry.model_id == version.model_id)
-        & (AuditEntry.kind == "version.published")
+        & AuditEntry.kind.in_(PUBLISHING)
         & AuditEntry.body.contains(f'"version":"{version.id}"', autoescape=True)
         for version in versions
     ]

@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from service import peppers
 from service.db import Busy, Database, now
 from service.identity import Pepper
-from service.records import Heartbeat
+from service.records import Certificate, Heartbeat
 from service.schema import SchemaState, schema_state
 from service.settings import SECRETS, Settings, SettingsError, read_secret
 from service.telemetry import ALIVE_SECONDS
@@ -29,6 +29,8 @@ from service.telemetry import ALIVE_SECONDS
 SKEW_SECONDS = 5
 """leases and deadlines go by the database's clock alone; receipts, log lines and webhooks by each machine's own"""
 SECOND = 1_000_000
+_NAMED = 5
+"""certificates that are named one by one"""
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,7 @@ def _database(settings: Settings, clock: Callable[[], float]) -> Iterator[Findin
             yield _heartbeat(database, "keeper", settings)
             yield from _clocks(database, settings)
             yield from _peppers(database, settings)
+            yield from _certificates(database)
     finally:
         database.close()
 
@@ -189,6 +192,16 @@ def _peppers(database: Database, settings: Settings) -> Iterator[Finding]:
         rows = _listed(Counter(unknown) + Counter(needed.get(old.id, {})))
         told = f"is still needed by {rows}" if rows else "is needed by no row: drop it, and restart every process"
         yield Finding("pepper", True, f"Retired pepper {old.id} {told}.")
+
+
+def _certificates(database: Database) -> Iterator[Finding]:
+    """Certificates that the keeper refuses to sign; nothing where there is none."""
+    with database.read() as session:
+        rows = select(Certificate).where(Certificate.refused.is_not(None), Certificate.issued_at.is_(None))
+        for row in session.scalars(rows.order_by(Certificate.completed_at).limit(_NAMED)):
+            what = f"The certificate of request {row.request_id} is not signed. {row.refused}"
+            hint = "Somebody edited the database: run `expunge audit verify`, and restore what was published."
+            yield Finding("certificate", False, what, hint)
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -388,6 +388,8 @@ class Certificate(Record):
     envelope: Mapped[str | None] = mapped_column(Text)
     """DSSE, as JSON; None: what it attests has not all happened yet"""
     issued_at: Mapped[int | None] = mapped_column(Moment, index=True)
+    refused: Mapped[str | None] = mapped_column(Text)
+    """why nothing was signed: the database and the audit log say different things. The keeper tries again"""
 
 
 class Consumer(Record):

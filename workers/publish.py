@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from service import ledger, tombstones
 from service.crash import crash_point
 from service.db import Database, now
+from service.publications import PUBLISHED, facts_of
 from service.records import (
     Erasure,
     Forgotten,
@@ -188,7 +189,8 @@ def make_version(session: Session, job: Job, draft: Draft, parent: Version | Non
     session.flush()
     crash_point("publish-after-charge")
     number = 1 + (session.scalar(select(func.max(Version.number)).where(Version.model_id == model.id)) or 0)
-    session.add(_version(job, draft, number, parent, at))
+    version = _version(job, draft, number, parent, at)
+    session.add(version)
     if parent is not None:
         parent.status, parent.retired_at = "retired", at
     model.head_id = draft.version_id
@@ -200,17 +202,10 @@ def make_version(session: Session, job: Job, draft: Draft, parent: Version | Non
     ledger.record(
         session,
         job.tenant_id,
-        "version.published",
+        PUBLISHED,
         model_id=model.id,
-        version=draft.version_id,
-        number=number,
-        parent=None if parent is None else parent.id,
-        parent_checkpoint=None if parent is None else parent.checkpoint,
-        checkpoint=draft.checkpoint.digest,
-        lineage=job.lineage_id,
-        charge=draft.charge,
-        method=draft.method,
         samples=gone,
+        **facts_of(version, parent, draft.charge),
     )
     facts = {"model": model.name, "version": number, "checkpoint_sha256": draft.checkpoint.digest}
     announce(session, job.tenant_id, News.VERSION_PUBLISHED, facts)

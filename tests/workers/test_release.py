@@ -402,6 +402,13 @@ def test_the_audit_log_tells_of_claim_release_and_destroyed_keys(world: World) -
     assert len(published["samples"]) == 3
 
 
+def test_every_publication_names_its_claim_in_the_log(world: World) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    world.work(model_id)
+    assert world.claims_logged(model_id) == 2
+
+
 def test_equal_sized_forget_sets_publish_identical_facts(world: World) -> None:
     """Certificate, ledger and audit facts of two models that forgot different people agree, but for names."""
     models = {name: world.live(name=name) for name in ("one", "two")}

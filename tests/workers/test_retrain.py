@@ -96,6 +96,7 @@ def test_a_cold_retrain_is_exact_and_leaves_the_fresh_budget_whole(world: World)
     after = Claim.from_json(world.head(model_id).claim)
     assert (after.basis, after.method, after.releases) == (Basis.PROVED, "recollection", 1)
     assert world.lineage(model_id).spent == lineage.charge
+    assert world.claims_logged(model_id) == world.head(model_id).number
 
 
 def test_the_retrain_starts_when_the_forecast_is_zero_without_waiting_for_a_request(world: World) -> None:
