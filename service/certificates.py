@@ -13,7 +13,7 @@ import json
 import logging
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import Row, func, or_, select
 from sqlalchemy.orm import Session
@@ -34,6 +34,7 @@ from service.records import (
     DeletionRequest,
     Erasure,
     Forgotten,
+    Lineage,
     Membership,
     Model,
     Task,
@@ -41,10 +42,13 @@ from service.records import (
     TreeHead,
     Version,
 )
-from unlearning.certificate import Claim, together
+from unlearning.certificate import Basis, Claim, together
+from unlearning.composition import Composition, Generation, at_limit, over_models
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 log = logging.getLogger(__name__)
+_Part: TypeAlias = tuple[dict[str, Any], Composition | None]
+"""a model's part of the certificate, and the bound over its later versions"""
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "urn:expunge:predicate:erasure:v1"
 
@@ -108,7 +112,7 @@ def _signed(
     parts = [_part(session, key, request, task, version) for task, version in done]
     statement = {
         "_type": STATEMENT_TYPE,
-        "subject": [_subject(part) for part in parts],
+        "subject": [_subject(part) for part, _ in parts],
         "predicateType": PREDICATE_TYPE,
         "predicate": _predicate(request, parts) | {"audit": _audit(session, signer, head, entries)},
     }
@@ -150,7 +154,7 @@ def _subject(part: dict[str, Any]) -> dict[str, Any]:
     return {"name": f"{part['model']}/versions/{part['version']}", "digest": {"sha256": part["checkpoint_sha256"]}}
 
 
-def _predicate(request: DeletionRequest, parts: list[dict[str, Any]]) -> dict[str, Any]:
+def _predicate(request: DeletionRequest, parts: Sequence[_Part]) -> dict[str, Any]:
     return {
         "request": request.id,
         "regulation": request.regulation,
@@ -159,8 +163,8 @@ def _predicate(request: DeletionRequest, parts: list[dict[str, Any]]) -> dict[st
         "first_due_at": _time(request.first_due_at),
         "extended_at": _time(request.extended_at),
         "completed_at": _time(request.completed_at),
-        "models": parts,
-        "together": summed([Claim.from_json(part["claim"]) for part in parts]),
+        "models": [part for part, _ in parts],
+        "together": _together(parts),
         "commitments": "HMAC-SHA-256, keyed by the opening, over canonical JSON; see service/intake.py",
     }
 
@@ -179,7 +183,46 @@ def summed(claims: list[Claim]) -> dict[str, Any] | None:
     return {"basis": weakest.value, "mu": total[0], "epsilon": total[1], "delta": delta}
 
 
-def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, version: Version) -> dict[str, Any]:
+def _together(parts: Sequence[_Part]) -> dict[str, Any] | None:
+    """What all models together claim for this person, as of these versions and at the limit of what may come."""
+    total = summed([Claim.from_json(part["claim"]) for part, _ in parts])
+    return (
+        None if total is None else total | {"from_these_versions_on": _shown(over_models(limit for _, limit in parts))}
+    )
+
+
+def _shown(limit: Composition | None) -> dict[str, Any] | None:
+    """The bound over all versions that may still come; None: there is none."""
+    if limit is None:
+        return None
+    words = {"statement": limit.statement, "in_plain_words": limit.in_plain_words}
+    return {"basis": limit.basis.value, "mu": limit.mu, "epsilon": limit.epsilon, "delta": limit.delta} | words
+
+
+def _generations(session: Session, request: DeletionRequest, version: Version) -> list[Generation]:
+    """The lineages with versions from this one on that may have held the person.
+
+    A retrain that was begun before the person asked may hold them; it then forgets them before it is published, at a
+    price. One whose terms are not fixed yet has no limit.
+    """
+    claim = Claim.from_json(version.claim)
+    own = Generation(version.lineage_id, claim.basis, 0 if claim.basis is Basis.EXACT else claim.limit)
+    asked = select(func.max(Tombstone.created_at)).where(Tombstone.request_id == request.id)
+    later = select(Lineage).where(
+        Lineage.model_id == version.model_id,
+        Lineage.id > version.lineage_id,
+        Lineage.status != "refused",
+        Lineage.created_at <= asked.scalar_subquery(),
+    )
+    return [own, *(_generation(each) for each in session.scalars(later.order_by(Lineage.id)))]
+
+
+def _generation(lineage: Lineage) -> Generation:
+    basis = Basis(lineage.basis)
+    return Generation(lineage.id, basis, 0 if basis is Basis.EXACT else lineage.budget)
+
+
+def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, version: Version) -> _Part:
     """What happened in one model. Nothing in it but the commitment depends on who was forgotten."""
     model = session.get_one(Model, version.model_id)
     parent = session.get(Version, version.parent_id) if version.parent_id else None
@@ -188,7 +231,9 @@ def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, ve
     keys, destroyed_at = session.execute(
         select(func.count(), func.max(Erasure.destroyed_at)).where(Erasure.version_id == version.id)
     ).one()
-    return {
+    generations = _generations(session, request, version)
+    limit = at_limit(generations, version.claim.get("delta"))
+    part = {
         "model": model.name,
         "lineage": version.lineage_id,
         "version": version.number,
@@ -200,10 +245,14 @@ def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, ve
         "reason": task.reason,
         "samples_commitment": _samples_commitment(session, key, request, version),
         "claim": version.claim,
+        "as_of_version": {name: version.claim.get(name) for name in ("mu", "epsilon", "delta")},
+        "generations": [each.lineage for each in generations],
+        "from_this_version_on": _shown(limit),
         "budget": {"unit": "1e-12 mu^2", "before": spent - charge, "after": spent, "limit": version.claim.get("limit")},
         "keys_destroyed_with_release": {"count": keys, "last_at": _time(destroyed_at)},
         "consumers": standing(session, model, version),
     }
+    return part, limit
 
 
 def _samples_commitment(session: Session, key: bytes, request: DeletionRequest, version: Version) -> str | None:

@@ -22,13 +22,16 @@ from service.ledger import charge, integrate, record
 from service.notes import Signer
 from service.progress import settle
 from service.publications import claim_digest, facts_of
-from service.records import AuditEntry, Certificate, DeletionRequest, Erasure, Forgotten, Model, Task, Version
+from service.records import AuditEntry, Certificate, DeletionRequest, Erasure, Forgotten, Lineage, Model, Task, Version
 from service.telemetry import render
 from service.tree import leaf_hash
 from tests.service.worlds import live_model, publish
-from unlearning.certificate import Basis, Claim, Reference, epsilon_at
+from unlearning.budget import mu_of
+from unlearning.certificate import Basis, Claim, Reference, advantage, epsilon_at
 
 PATH = "/v1/deletion-requests"
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+KEPT = "Whoever keeps two versions can probably tell who left. Nothing here prevents it."
 CLAIM = Claim.of(
     method="recollection",
     basis=Basis.PROVED,
@@ -105,9 +108,16 @@ def test_a_certificate_attests_the_release_by_its_digest(service: Service, issue
     assert (part["version"], part["parent"], part["samples"], part["method"]) == (2, 1, 2, "recollection")
     assert part["budget"] == {"unit": "1e-12 mu^2", "before": 0, "after": 1_000_001, "limit": 10**11}
     assert part["claim"]["basis"] == "proved"
-    assert predicate["together"] == pytest.approx(
+    total = predicate["together"]
+    limit = total.pop("from_these_versions_on")
+    assert total == pytest.approx(
         {"basis": "proved", "mu": CLAIM.mu, "epsilon": part["claim"]["epsilon"], "delta": 1e-5}
     )
+    assert part["as_of_version"] == {"mu": CLAIM.mu, "epsilon": CLAIM.epsilon, "delta": 1e-5}
+    assert limit["mu"] == pytest.approx(mu_of(10**11)) and limit["epsilon"] == pytest.approx(CLAIM.epsilon_limit)
+    assert part["from_this_version_on"] | {"statement": ""} == pytest.approx(limit | {"statement": ""})
+    assert f"at most {advantage(limit['mu'])} times in 100" in part["from_this_version_on"]["in_plain_words"]
+    assert KEPT in part["claim"]["not_claimed"]
     assert part["keys_destroyed_with_release"]["count"] == 1
     assert [entry["kind"] for entry in predicate["audit"]["entries"]] == [
         "request.accepted",
@@ -178,6 +188,41 @@ def test_a_changed_certificate_is_not_authentic(service: Service, issued: Any) -
     for broken in ({}, {"payload": "!"}, envelope | {"signatures": []}, envelope | {"payloadType": "text/plain"}):
         with pytest.raises(NotAuthentic):
             verify(broken, signer.verifier)
+
+
+@pytest.mark.parametrize(
+    ("begun", "budget", "basis", "generations", "units"),
+    [
+        (-1, 3 * 10**11, "proved", 2, 4 * 10**11),  # planned before she asked: it may hold her
+        (+1, 3 * 10**11, "proved", 1, 10**11),  # planned after: she was left out
+        (-1, None, "none", 2, None),  # its terms are not fixed: nobody knows its limit
+        (-1, 10**11, "exact", 2, 10**11),
+    ],
+)
+@ON_SQLITE
+def test_a_certificate_bounds_all_generations_that_may_hold_the_person(
+    client: TestClient,
+    service: Service,
+    begun: int,
+    budget: int | None,
+    basis: str,
+    generations: int,
+    units: int | None,
+) -> None:
+    model = live_model(service)
+    made = client.post(PATH, json={"subject_id": "ada"}, headers={"Idempotency-Key": "k"}).json()
+    with service.database.write() as session:
+        asked = session.get_one(DeletionRequest, made["id"]).created_at
+        facts = {"tenant_id": "default", "model_id": model.id, "method": "recollection", "created_at": asked + begun}
+        session.add(Lineage(status="candidate", basis=basis, budget=budget, **facts))
+        session.add(Lineage(status="refused", basis="none", budget=None, **facts))
+    carry_out(service, model, made["id"])
+    assert tick(service) == 1
+    statement = verify(client.get(f"{PATH}/{made['id']}/certificate").json(), Signer.of(service.settings).verifier)
+    (part,) = statement["predicate"]["models"]
+    assert len(part["generations"]) == generations
+    limit = part["from_this_version_on"]
+    assert limit is None if units is None else limit["mu"] == mu_of(units)
 
 
 EDITS = {
