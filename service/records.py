@@ -462,7 +462,8 @@ class Restoration(Record):
 
 
 class PhaseSeconds(Record):
-    """How long each phase of a release took: what /metrics reads, so that no worker's numbers are lost."""
+    """How long each phase of a release took, rounded up to a power of two: what /metrics reads, so that no worker's
+    numbers are lost."""
 
     __tablename__ = "phase_seconds"
     id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)

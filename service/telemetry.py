@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from service.auth import DEFAULT_TENANT
 from service.consumers import standing
 from service.db import Database, now
+from service.durations import BUCKETS
 from service.records import (
     AuditEntry,
     BudgetEntry,
@@ -36,7 +37,6 @@ ALIVE_SECONDS = 60
 """a process beats every five seconds at most"""
 KINDS = ("worker", "keeper")
 _LATENCY = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 86_400, 604_800, 2_592_000)
-_PHASES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300, 1800, 7200)
 _OPEN = ("queued", "running", "held")
 # a tenant's name belongs to the label, or two tenants' models of one name would be one series
 _LABEL = case((Model.tenant_id == DEFAULT_TENANT, Model.name), else_=Model.tenant_id + "/" + Model.name)
@@ -173,14 +173,16 @@ def _releases(session: Session) -> Iterator[Metric]:
     )
     yield _fill(latency, session.execute(done), _LATENCY)
     phases = (
-        select(_LABEL, PhaseSeconds.method, PhaseSeconds.phase, *_buckets(PhaseSeconds.seconds, _PHASES))
+        select(_LABEL, PhaseSeconds.method, PhaseSeconds.phase, *_buckets(PhaseSeconds.seconds, BUCKETS))
         .join(Model, Model.id == PhaseSeconds.model_id)
         .group_by(_LABEL, PhaseSeconds.method, PhaseSeconds.phase)
     )
     seconds = HistogramMetricFamily(
-        "expunge_unlearning_seconds", "Phases of a release", labels=["model", "method", "phase"]
+        "expunge_unlearning_seconds",
+        "Phases of a release, each rounded up to a power of two; unlearn: forgetting and certifying together",
+        labels=["model", "method", "phase"],
     )
-    yield _fill(seconds, session.execute(phases), _PHASES)
+    yield _fill(seconds, session.execute(phases), BUCKETS)
     forgotten = CounterMetricFamily("expunge_samples_forgotten", "Samples forgotten", labels=["model", "method"])
     published = CounterMetricFamily("expunge_publications", "Releases by result", labels=["model", "result"])
     head = _per_model("expunge_model_version", "Number of the version that is served")

@@ -18,6 +18,7 @@ from service.auth import DEFAULT_TENANT, revoke_key
 from service.backups import unconfirmed
 from service.continuation import continue_log
 from service.db import now
+from service.figures import withdraw
 from service.identity import new_id
 from service.intake import AT_ONCE
 from service.notes import Signer
@@ -164,6 +165,7 @@ def _adopt(session: Session, report: Report, entry: Entry, model: Model, in_log:
     model.head_id = version.id
     session.flush()
     _forget_again(session, entry, version)
+    withdraw(session, Lineage.model_id == model.id)
     _spend(session, report, entry.lineage_id, entry.charge, version.id)
     report.versions.append(f"{entry.model_name}/{version.number}")
     if not in_log:

@@ -52,7 +52,7 @@ def test_a_release_beyond_the_tolerance_is_made_by_the_fallback(world: World, fa
         told = evidence(world, world.head(model_id)).get("fallback")
         assert told == (None if number == 2 else {"method": fallback, "why": "method_refused"})
     assert world.count(Recollection) == 9
-    assert (world.lineage(model_id).report or {})["fallback"]["method"] == fallback
+    assert world.report(model_id)["fallback"]["method"] == fallback
 
 
 @SQLITE

@@ -136,6 +136,10 @@ class World:
         with self.database.read() as session:
             return session.get_one(Lineage, session.get_one(Model, model_id).lineage_id)
 
+    def report(self, model_id: str) -> dict[str, Any]:
+        """The preparation report that the API shows."""
+        return self.workshop.figures.shown(self.lineage(model_id)) or {}
+
     def head(self, model_id: str) -> Version:
         with self.database.read() as session:
             return session.get_one(Version, session.get_one(Model, model_id).head_id)
