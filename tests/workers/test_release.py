@@ -12,6 +12,7 @@ from sqlalchemy import select
 
 from drills.invariants import broken
 from service.cancellation import cancel
+from service.durations import BUCKETS
 from service.records import (
     AuditEntry,
     BudgetEntry,
@@ -428,6 +429,7 @@ def test_every_phase_of_a_release_is_timed(world: World) -> None:
     rows = world.rows_of(PhaseSeconds)
     assert {row.phase for row in rows} == {"claim", "load", "unlearn", "store", "commit"}
     assert {row.version_id for row in rows} == {world.head(model_id).id}
+    assert {row.seconds for row in rows} <= set(BUCKETS)
 
 
 def test_keys_are_destroyed_after_the_commit_and_only_theirs(world: World) -> None:
