@@ -108,6 +108,13 @@ def test_whatever_is_tampered_with_is_not_verified(papers: Papers, tmp_path: Pat
     assert done.returncode != 0, done.stdout
 
 
+def test_the_page_names_every_field_of_the_predicate(papers: Papers) -> None:
+    page = (ROOT / "docs" / "verify-a-certificate.md").read_text()
+    predicate = json.loads(b64decode(json.loads(papers["certificate"])["payload"]))["predicate"]
+    fields = {*predicate, *predicate["models"][0], *predicate["audit"]}
+    assert not [field for field in sorted(fields) if f"`{field}`" not in page]
+
+
 def test_the_verifier_is_short_and_knows_nothing_of_this_project(stack: Stack) -> None:
     text = SCRIPT.read_text()
     assert len(text.splitlines()) <= 60
