@@ -83,7 +83,9 @@ class Figures:
         if not kept:
             return 0
         with database.read() as session:
-            rows = session.execute(select(Lineage.id, Lineage.status, Lineage.report).where(Lineage.id.in_(kept)))
+            rows = session.execute(
+                select(Lineage.id, Lineage.status, Lineage.report).where(Lineage.id.in_(sorted(kept)))
+            )
             needed = {key for key, status, report in rows if _needed(status, report)}
         gone = sorted(set(kept) - needed)
         for lineage_id in gone:
