@@ -15,7 +15,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from sqlalchemy import Row, func, or_, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from service import tree
@@ -83,7 +83,7 @@ def _issue(session: Session, signer: Signer, pepper: Pepper, head: TreeHead, row
         session.delete(row)
         return False
     carried = select(Task, Version).join(Version, Version.id == Task.version_id).where(Task.request_id == request.id)
-    done = session.execute(carried.order_by(Task.id)).all()
+    done = [(task, version) for task, version in session.execute(carried.order_by(Task.id))]
     versions = [version for _, version in done]
     entries = _entries(session, request, versions)
     if not _ready(session, head, versions, entries):
@@ -102,7 +102,7 @@ def _signed(
     signer: Signer,
     pepper: Pepper,
     head: TreeHead,
-    carried: tuple[DeletionRequest, Sequence[Row[tuple[Task, Version]]], list[AuditEntry]],
+    carried: tuple[DeletionRequest, Sequence[tuple[Task, Version]], list[AuditEntry]],
 ) -> dict[str, Any]:
     """The envelope, of what the audit log says. Raises Contradicted, NotAuthentic; then nothing is signed or kept."""
     request, done, entries = carried
