@@ -23,7 +23,7 @@ from service.db import Busy, Database, now
 from service.identity import Pepper
 from service.plans import AWAITING_RETRAIN, candidate_of
 from service.recipe_files import is_other_module
-from service.records import Heartbeat, Model, Task
+from service.records import Certificate, Heartbeat, Model, Task
 from service.schema import SchemaState, schema_state
 from service.settings import SECRETS, Settings, SettingsError, read_secret
 from service.telemetry import ALIVE_SECONDS
@@ -31,6 +31,8 @@ from service.telemetry import ALIVE_SECONDS
 SKEW_SECONDS = 5
 """leases and deadlines go by the database's clock alone; receipts, log lines and webhooks by each machine's own"""
 SECOND = 1_000_000
+_NAMED = 5
+"""certificates that are named one by one"""
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,7 @@ def _database(settings: Settings, clock: Callable[[], float]) -> Iterator[Findin
             yield from _clocks(database, settings)
             yield from _peppers(database, settings)
             yield from _exhausted(database)
+            yield from _certificates(database)
     finally:
         database.close()
 
@@ -215,6 +218,16 @@ def _exhausted(database: Database) -> Iterator[Finding]:
                 continue
             hint = "Release the requests to retrain (on_exhausted retrain), or register the model again."
             yield Finding(f"budget of {name}", False, what, hint)
+
+
+def _certificates(database: Database) -> Iterator[Finding]:
+    """Certificates that the keeper refuses to sign; nothing where there is none."""
+    with database.read() as session:
+        rows = select(Certificate).where(Certificate.refused.is_not(None), Certificate.issued_at.is_(None))
+        for row in session.scalars(rows.order_by(Certificate.completed_at).limit(_NAMED)):
+            what = f"The certificate of request {row.request_id} is not signed. {row.refused}"
+            hint = "Somebody edited the database: run `expunge audit verify`, and restore what was published."
+            yield Finding("certificate", False, what, hint)
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -390,6 +390,8 @@ class Certificate(Record):
     envelope: Mapped[str | None] = mapped_column(Text)
     """DSSE, as JSON; None: what it attests has not all happened yet"""
     issued_at: Mapped[int | None] = mapped_column(Moment, index=True)
+    refused: Mapped[str | None] = mapped_column(Text)
+    """why nothing was signed: the database and the audit log say different things. The keeper tries again"""
 
 
 class Consumer(Record):
@@ -470,7 +472,8 @@ class Restoration(Record):
 
 
 class PhaseSeconds(Record):
-    """How long each phase of a release took: what /metrics reads, so that no worker's numbers are lost."""
+    """How long each phase of a release took, rounded up to a power of two: what /metrics reads, so that no worker's
+    numbers are lost."""
 
     __tablename__ = "phase_seconds"
     id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from unlearning.budget import charge_of, mu_of, releases_left
-from unlearning.gaussian import check_delta, check_number, delta_at, epsilon_at, log_delta_at, mu_at
+from unlearning.gaussian import ROUNDING, check_delta, check_number, delta_at, epsilon_at, log_delta_at, mu_at
 
 __all__ = [
     "NOT_CLAIMED",
@@ -22,19 +22,25 @@ __all__ = [
     "Reference",
     "delta_at",
     "epsilon_at",
+    "in_plain_words",
     "log_delta_at",
     "mu_at",
     "together",
 ]
 
 NOT_CLAIMED: tuple[str, ...] = (
-    "Difference exposure: whoever holds two versions can learn about the people deleted between them. "
+    "Whoever keeps two versions can probably tell who left. Nothing here prevents it.",
+    "Difference exposure: what two versions tell about the people deleted between them is not bounded. "
     "Old versions must be retired and their consumers moved.",
     "People who were not deleted: nothing is claimed about what the model reveals of them.",
     "Earlier releases: versions published before a deletion still contain that person.",
     "The request pattern: when deletions happened, and how many, is not hidden.",
 )
 """what no certificate of ours claims; every claim carries at least these"""
+
+
+DERIVED = frozenset({"statement", "mu_limit", "epsilon_limit", "in_plain_words"})
+"""what ``Claim.to_json`` adds for readers: it follows from the fields"""
 
 
 class Basis(StrEnum):
@@ -192,26 +198,44 @@ class Claim:
     def statement(self) -> str:
         """The claim in one sentence."""
         return _STATEMENTS[self.basis].format(
-            reference=self.reference.value, epsilon=self.epsilon, delta=self.delta, cap=self.delta_cap, sigma=self.sigma
+            reference=self.reference.value,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            cap=self.delta_cap,
+            sigma=self.sigma,
+            limit=self.epsilon_limit,
         )
 
+    @property
+    def mu_limit(self) -> float | None:
+        """mu of all releases that the lineage can ever make; 0 under exact; None without a limit."""
+        if self.basis is Basis.EXACT:
+            return 0.0
+        return None if self.limit is None else mu_of(self.limit)
+
+    @property
+    def epsilon_limit(self) -> float | None:
+        """epsilon at ``delta`` of all releases that the lineage can ever make; None without a limit."""
+        return None if self.mu_limit is None or self.delta is None else epsilon_at(self.mu_limit, self.delta)
+
+    @property
+    def in_plain_words(self) -> str | None:
+        """What the claim means at the lineage's limit, for readers who are no statisticians; None without a proof."""
+        return None if self.mu_limit is None else in_plain_words(self.basis, self.mu_limit)
+
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; ``statement`` is added for readers and not read back."""
+        """Plain JSON values; what is DERIVED is added for readers and not read back."""
         record = asdict(self)
         for name in (*_WORDS, "constants", "parts"):
             record[name] = list(record[name])
-        return {
-            **record,
-            "basis": self.basis.value,
-            "reference": self.reference.value,
-            "statement": self.statement,
-        }
+        derived = {name: getattr(self, name) for name in DERIVED}
+        return {**record, "basis": self.basis.value, "reference": self.reference.value, **derived}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Claim:
         """The claim of ``to_json``, checked again. Raises ValueError on a missing or unknown field."""
         names = {field.name for field in fields(cls)}
-        given = set(record) - {"statement"}
+        given = set(record) - DERIVED
         if given != names:
             raise ValueError(
                 f"A claim has the wrong fields: missing {sorted(names - given)}, unknown {sorted(given - names)}. "
@@ -223,6 +247,22 @@ class Claim:
         values["constants"] = tuple(Constant(**constant) for constant in values["constants"])
         values |= {"basis": Basis(values["basis"]), "reference": Reference(values["reference"])}
         return cls(**values)
+
+
+def advantage(mu: float) -> int:
+    """How many times in 100 more often the best guesser between N(0, 1) and N(mu, 1) is right than a blind one.
+
+    The total variation distance ``2 Phi(mu/2) - 1`` in hundredths, rounded up; mu >= 0.
+    """
+    check_number("mu", mu, least=0.0)
+    return min(100, math.ceil(100 * math.erf(mu / math.sqrt(8)) * (1 + ROUNDING)))
+
+
+def in_plain_words(basis: Basis, mu: float) -> str | None:
+    """The layman's sentence at this mu; None under a basis that only measures or estimates."""
+    if basis is Basis.EXACT:
+        return _PLAIN_EXACT
+    return _PLAIN.format(times=advantage(mu)) if basis is Basis.PROVED else None
 
 
 def together(claims: Iterable[Claim], delta: float) -> tuple[float, float] | None:
@@ -240,15 +280,27 @@ def together(claims: Iterable[Claim], delta: float) -> tuple[float, float] | Non
 _WORDS = ("assumptions", "checked", "declared", "secret_state", "not_claimed")
 """the fields of a claim that are lists of sentences"""
 
+_PLAIN = (
+    "On any question about her, whoever sees this version, but none from before her deletion, is right at most "
+    "{times} times in 100 more often than with a model retrained without her. This holds for all later versions too."
+)
+_PLAIN_EXACT = (
+    "On any question about her, whoever sees this version, but none from before her deletion, is right 0 times in 100 "
+    "more often than with a model retrained without her: this is such a model. No claim against whoever kept an "
+    "earlier version."
+)
 _STATEMENTS = {
     Basis.EXACT: "Retrained from scratch without the deleted people; reference: {reference} retraining.",
     Basis.PROVED: "The weights before noise are proved to lie within {cap:g} of {reference} retraining; with noise of "
-    "standard deviation {sigma:g} all releases together are ({epsilon:.4g}, {delta:g})-indistinguishable from it.",
+    "standard deviation {sigma:g} the lineage's releases up to this version are ({epsilon:.4g}, {delta:g})-"
+    "indistinguishable from it, and all that it can ever make ({limit:.4g}, {delta:g}).",
     Basis.CALIBRATED: "With the stated confidence over calibration and request order, the weights before noise lie "
-    "within {cap:g} of {reference} retraining; with noise of standard deviation {sigma:g} all releases together are "
-    "then ({epsilon:.4g}, {delta:g})-indistinguishable from it.",
-    Basis.ESTIMATED: "If the listed estimates were true, all releases together would be ({epsilon:.4g}, {delta:g})-"
-    "indistinguishable from {reference} retraining (cap {cap:g}, noise {sigma:g}). They are not proved.",
+    "within {cap:g} of {reference} retraining; with noise of standard deviation {sigma:g} the lineage's releases up to "
+    "this version are then ({epsilon:.4g}, {delta:g})-indistinguishable from it, and all that it can ever make "
+    "({limit:.4g}, {delta:g}).",
+    Basis.ESTIMATED: "If the listed estimates were true, the lineage's releases up to this version would be "
+    "({epsilon:.4g}, {delta:g})-indistinguishable from {reference} retraining (cap {cap:g}, noise {sigma:g}), and all "
+    "that it can ever make ({limit:.4g}, {delta:g}). They are not proved.",
     Basis.NONE: "No claim: the distance to {reference} retraining is not bounded.",
 }
 

@@ -23,6 +23,7 @@ from service.backups import RELEASES, unconfirmed
 from service.certificates import issue_due
 from service.crash import crash_point
 from service.db import Busy, Database, now
+from service.figures import Figures
 from service.identity import Pepper
 from service.ledger import integrate, record
 from service.notes import Signer
@@ -87,6 +88,7 @@ class Keeper:
             lambda: issue_due(self.database, self.signer(), self.pepper),
             lambda: purge(self.database, self.store, self.grace_seconds),
             lambda: bury(self.database),
+            lambda: Figures(self.store.root).sweep(self.database),
             lambda: settle_unmatched(self.database),
             lambda: complete_served(self.database),
             lambda: drive_large(self.database),

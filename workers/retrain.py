@@ -46,6 +46,7 @@ def retrain(workshop: Workshop, job: Retraining, watch: Stopwatch) -> None:
         _withhold(workshop, job, fell)
         return
     drop_superseded_state(workshop.database, workshop.private, parent)
+    workshop.figures.sweep(workshop.database)
     bury(workshop.database)
     destroy_keys(workshop.database, workshop.keys, workshop.journal.root)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -33,7 +32,7 @@ from workers.collector import collector_at_rest
 from workers.erase import destroy_keys, drop_superseded_state
 from workers.files import write_files
 from workers.footing import basis_from_json
-from workers.held import RETRAIN_HELPS, STANDBY_HELPS, Held
+from workers.held import NUMBERS, RETRAIN_HELPS, STANDBY_HELPS, Held
 from workers.jobs import AWAITING_RETRAIN, Claimed, Deletions
 from workers.needs import generator, needs_forgotten, needs_retained
 from workers.notes import seal_note
@@ -45,8 +44,6 @@ from workers.sealing import Unsealable
 from workers.stopwatch import Stopwatch
 from workers.workshop import Workshop
 
-NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
-"""what a refused release measured (a residual, a bound) is computed from the deleted: the log tells the words alone"""
 PLANS = 5
 """a legal hold that appears while we compute makes us plan again, so often at most in one claim"""
 
@@ -159,11 +156,10 @@ def _attempt(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Certifi
         with watch.phase("load"):
             loaded = _load(errand, head, planned, bench)
         crash_point("worker-after-load")
-        with watch.phase("forget"):
+        with watch.unlearning():
             result = _forget(loaded)
-        retain = loaded.retain
-        del loaded  # the vectors, which a release of a large model cannot hold beside its noise
-        with watch.phase("certify"):
+            retain = loaded.retain
+            del loaded  # the vectors, which a release of a large model cannot hold beside its noise
             target = planned.target
             size = Size(len(target.positions), target.people, len(target.holders))
             return certify(bench, head.terms, result, retain, size)
@@ -214,6 +210,7 @@ def _publish(errand: Errand, head: Head, planned: Plan, draft: Draft) -> None:
         raise Held("budget_exhausted") from None
     note_commit(workshop.database, errand.job, draft, time.perf_counter() - start)
     drop_superseded_state(workshop.database, workshop.private, head.version_id)
+    workshop.figures.sweep(workshop.database)
     destroy_keys(workshop.database, workshop.keys, workshop.journal.root)
 
 

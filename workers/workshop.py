@@ -11,6 +11,7 @@ from celery import Celery
 
 from service import queue
 from service.db import Database
+from service.figures import Figures
 from service.identity import Pepper
 from service.settings import Settings, read_secret
 from service.storage import Store
@@ -41,6 +42,11 @@ class Workshop:
     def journal(self) -> Journal:
         """What was released, for the day on which a backup must be restored."""
         return Journal(self.store.root, self.sealer, self.store.disk)
+
+    @property
+    def figures(self) -> Figures:
+        """What registration measured on everyone, as long as nobody was deleted."""
+        return Figures(self.store.root, self.store.disk)
 
     def close(self) -> None:
         self.database.close()

@@ -370,6 +370,7 @@ def upgrade() -> None:
         sa.Column("tenant_id", sa.String(length=63), nullable=False),
         sa.Column("envelope", sa.Text(), nullable=True),
         sa.Column("issued_at", BIGINT, nullable=True),
+        sa.Column("refused", sa.Text(), nullable=True),
         sa.ForeignKeyConstraint(["request_id"], ["deletion_requests.id"], name="fk_certificates_request_id"),
         sa.PrimaryKeyConstraint("request_id", "completed_at", name="pk_certificates"),
     )

@@ -34,7 +34,7 @@ def test_a_model_goes_live_with_its_manifest_and_one_sealed_vector_a_person(worl
         "people": 12,
         "dimension": 8,
     }
-    assert lineage.report["effectiveness"] < 0.7
+    assert world.report(model_id)["effectiveness"] < 0.7
     assert (world.count(Membership), world.count(Recollection), keys_in(world)) == (36, 12, 12)
 
 
@@ -194,7 +194,7 @@ def test_an_attempt_that_died_is_started_clean(world: World) -> None:
     world.work(model_id)
     assert world.model(model_id).status == "live"
     assert (world.count(Membership), world.count(Recollection), keys_in(world)) == (36, 12, 12)
-    assert (world.lineage(model_id).report or {})["attempts"] == 2
+    assert world.report(model_id)["attempts"] == 2
 
 
 def test_a_late_preparation_writes_nothing_over_its_successor(world: World) -> None:
@@ -267,8 +267,7 @@ def test_recollection_is_refused_where_it_does_harm_with_the_measurement_and_wha
 
 
 def test_recollection_is_accepted_at_a_stable_learning_rate_on_the_same_network(world: World) -> None:
-    report = world.lineage(world.live("stable", "recollection")).report
-    assert report is not None and report["effectiveness"] < 0.7
+    assert world.report(world.live("stable", "recollection"))["effectiveness"] < 0.7
 
 
 def test_a_refusal_names_the_methods_that_were_measured_to_work_on_this_very_model(world: World) -> None:

@@ -38,7 +38,7 @@ def test_shards_give_the_vectors_that_one_piece_gives(world: World) -> None:
     for holder, vector in whole.vectors.items():
         assert torch.allclose(stored[holder], vector, rtol=1e-4, atol=1e-7)
     report: Any = whole.facts["report"]
-    assert (world.lineage(model_id).report or {})["effectiveness"] == pytest.approx(report["effectiveness"], rel=1e-3)
+    assert world.report(model_id)["effectiveness"] == pytest.approx(report["effectiveness"], rel=1e-3)
 
 
 @pytest.mark.parametrize("point", ["shard-inside", "shard-inside-rows", "shard-after"])
