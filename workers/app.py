@@ -21,6 +21,7 @@ from workers.batches import HALVE_AFTER, HOLD_AFTER
 from workers.bench import Benches
 from workers.claim import claim
 from workers.jobs import Deletions, Preparation, Retraining, Work
+from workers.keyfiles import KeyFileMissing
 from workers.lease import Stale
 from workers.outcomes import give_up
 from workers.patience import patiently
@@ -137,8 +138,9 @@ def _tell(job: Deletions, what: str) -> None:
 
 
 def of_the_machine(error: Exception) -> bool:
-    """Whether a database or a disk failed, for whatever would have been done: no request is to blame for that."""
-    return isinstance(error, Busy | OperationalError) or (isinstance(error, OSError) and error.errno in MACHINE)
+    """Whether a database, a disk or the key folder failed, whatever was being done: no request is to blame for that."""
+    away = isinstance(error, Busy | OperationalError | KeyFileMissing)
+    return away or (isinstance(error, OSError) and error.errno in MACHINE)
 
 
 def _where(error: Exception) -> str:
