@@ -54,7 +54,7 @@ class MemoryKeyFiles(KeyFiles):
         self.held: dict[str, bytes] = {}
 
     def write(self, shares: Sequence[bytes]) -> str:
-        name = secrets.token_hex(16)
+        name = secrets.token_hex(8)
         self.held[name] = b"".join(shares)
         return name
 
@@ -64,7 +64,10 @@ class MemoryKeyFiles(KeyFiles):
             content[slot * SHARE_BYTES : (slot + 1) * SHARE_BYTES] = ERASED
         self.held[name] = bytes(content)
 
-    def remove(self, names: Iterable[str]) -> None:
+    def erase_all(self, name: str) -> None:
+        self.held[name] = bytes(len(self._content(name)))
+
+    def unlink(self, names: Iterable[str]) -> None:
         for name in names:
             self.held.pop(name, None)
 

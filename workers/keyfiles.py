@@ -7,6 +7,7 @@ is destroyed when its share is overwritten. One share alone tells nothing about 
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,7 +41,7 @@ class KeyFiles:
     def write(self, shares: Sequence[bytes]) -> str:
         """Write a new file with these shares, 32 bytes each. Return its name; it is durable then. Raises OSError."""
         self._make_folder()
-        name = secrets.token_hex(16)
+        name = secrets.token_hex(8)
         with self._files.create(self.folder / name) as file:
             self._files.write(file, b"".join(shares))
             self._files.sync(file)
@@ -63,17 +64,18 @@ class KeyFiles:
                 self._files.overwrite(file, slot * SHARE_BYTES, ERASED)
             self._files.sync(file)
 
-    def remove(self, names: Iterable[str]) -> None:
-        """Overwrite whole files, then delete them. Files that are gone already are passed over. Raises OSError."""
-        removed = False
-        for name in names:
-            with suppress(KeyFileMissing):
-                with self._open(name) as file:
-                    self._files.overwrite(file, 0, bytes((self.folder / name).stat().st_size))
-                    self._files.sync(file)
-                self._files.unlink(self.folder / name)
-                removed = True
-        if removed:
+    def erase_all(self, name: str) -> None:
+        """Overwrite every share of a file. Raises KeyFileMissing, OSError."""
+        with self._open(name) as file:
+            self._files.overwrite(file, 0, bytes(file.seek(0, os.SEEK_END)))
+            self._files.sync(file)
+
+    def unlink(self, names: Iterable[str]) -> None:
+        """Delete files whose shares were all erased; files that are gone already are passed over. Raises OSError."""
+        paths = [self.folder / name for name in names]
+        for path in paths:
+            self._files.unlink(path)
+        if paths:
             self._files.sync_folder(self.folder)
 
     def older_than(self, seconds: float) -> Iterator[str]:

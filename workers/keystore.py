@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -37,7 +38,7 @@ class HolderKey(KeyRecord):
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
     lineage_id: Mapped[int] = mapped_column(Serial, index=True)
     share: Mapped[bytes] = mapped_column(LargeBinary)
-    file: Mapped[str] = mapped_column(String(32), index=True)
+    file: Mapped[str] = mapped_column(String(16), index=True)
     slot: Mapped[int]
 
 
@@ -94,9 +95,13 @@ class KeyStore:
     def destroy_lineage(self, lineage_id: int) -> None:
         """Destroy every key of a lineage, as ``destroy`` does."""
         with self._database.read() as session:
-            theirs = select(HolderKey.id).where(HolderKey.lineage_id == lineage_id).order_by(HolderKey.file)
-            ids = session.scalars(theirs).all()
-        self.destroy(ids)
+            files = session.scalars(select(HolderKey.file).where(HolderKey.lineage_id == lineage_id).distinct()).all()
+        for batch in batches(files, BATCH):
+            for file in batch:
+                self._files.erase_all(file)
+            with self._database.write() as session:
+                session.execute(delete(HolderKey).where(HolderKey.file.in_(batch)))
+            self._files.unlink(batch)
 
     def sweep(self, older_than: float) -> int:
         """Remove key files, last written so many seconds ago or earlier, that no row names; return how many.
@@ -106,7 +111,10 @@ class KeyStore:
         swept = 0
         for names in batches(self._files.older_than(older_than), BATCH):
             unused = self._unused(names)
-            self._files.remove(unused)
+            for name in unused:
+                with suppress(KeyFileMissing):  # another keeper was first
+                    self._files.erase_all(name)
+            self._files.unlink(unused)
             swept += len(unused)
         return swept
 
@@ -130,7 +138,7 @@ class KeyStore:
         crash_point("keys-erased")
         with self._database.write() as session:
             session.execute(delete(HolderKey).where(HolderKey.id.in_(ids)))
-        self._files.remove(self._unused(places))
+        self._files.unlink(self._unused(places))
 
     def _unused(self, names: Iterable[str] | Mapping[str, Any]) -> list[str]:
         """Return those of the files that no row names."""
