@@ -205,7 +205,7 @@ def _nodes_at(session: Session, places: list[tuple[int, int]]) -> dict[tuple[int
         )
         leaf = select(literal(0), AuditEntry.log_index, AuditEntry.leaf_hash).where(AuditEntry.log_index.in_(leaves))
         for query in (inner, leaf):
-            known |= {(level, index): bytes.fromhex(found) for level, index, found in session.execute(query)}
+            known |= {(level, index or 0): bytes.fromhex(found or "") for level, index, found in session.execute(query)}
     return known
 
 

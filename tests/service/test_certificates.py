@@ -204,17 +204,15 @@ def test_a_certificate_whose_pepper_is_lost_keeps_no_other_waiting(client: TestC
     assert [client.get(f"{PATH}/{each}/certificate").status_code for each in ids] == [409, 200]
 
 
-def test_a_certificate_of_many_costs_a_few_statements_whatever_the_logs_length(
-    client: TestClient, service: Service
-) -> None:
+def test_a_certificate_among_many_costs_a_few_statements(client: TestClient, service: Service) -> None:
     live_model(service)
     for number in range(30):
         made = client.post(PATH, json={"subject_id": f"p{number}"}, headers={"Idempotency-Key": f"{number}"}).json()
         with service.database.write() as session:
-            settle(session, [made["id"]])
+            completed = session.get_one(DeletionRequest, made["id"]).completed_at
+            session.add(Certificate(request_id=made["id"], completed_at=completed or 0, tenant_id="default"))
     with service.database.write() as session:
         integrate(session, Signer.of(service.settings))
-
     statements: list[str] = []
     event.listen(service.database.engine, "before_cursor_execute", lambda *seen: statements.append(seen[2]))
     issued = issue_due(service.database, Signer.of(service.settings), service.pepper)
