@@ -12,7 +12,8 @@ import hmac
 import json
 import logging
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from sqlalchemy import func, or_, select
@@ -23,7 +24,7 @@ from service.consumers import standing
 from service.db import Database, now
 from service.identity import Pepper
 from service.intake import opening
-from service.ledger import canonical, newest_head, nodes, record
+from service.ledger import canonical, newest_head, proofs, record
 from service.moments import rfc_3339
 from service.notes import NoteError, Signer, Verifier
 from service.publications import PUBLISHING, Contradicted, require_published
@@ -74,49 +75,59 @@ def issue_due(database: Database, signer: Signer, pepper: Pepper, limit: int = 1
     with database.write() as session:
         head = newest_head(session)
         rows = session.scalars(pending.with_for_update(of=Certificate)).all()
-        return 0 if head is None else sum(_issue(session, signer, pepper, head, row) for row in rows)
+        return 0 if head is None else _issue_all(session, signer, pepper, head, rows)
 
 
-def _issue(session: Session, signer: Signer, pepper: Pepper, head: TreeHead, row: Certificate) -> bool:
+@dataclass(frozen=True)
+class _Finished:
+    """A request that a certificate can be issued for, what carried it out, and its audit entries."""
+
+    row: Certificate
+    request: DeletionRequest
+    done: list[tuple[Task, Version]]
+    entries: list[AuditEntry]
+
+
+def _issue_all(session: Session, signer: Signer, pepper: Pepper, head: TreeHead, rows: Sequence[Certificate]) -> int:
+    """Issue those that can be; what many of them have in common is asked for once."""
+    published: dict[str, list[AuditEntry]] = {}
+    found = [each for row in rows if (each := _finished(session, head, row, published)) is not None]
+    paths = proofs(session, head.size, [entry.log_index or 0 for each in found for entry in each.entries])
+    issued = 0
+    for each in found:
+        try:
+            envelope = _signed(session, signer, pepper, each, _audit(signer, head, each.entries, paths))
+        except (Contradicted, NotAuthentic) as error:
+            _refuse(session, each.row, error)
+            continue
+        each.row.envelope = json.dumps(envelope)
+        each.row.issued_at, each.row.refused = now(session), None
+        issued += 1
+    return issued
+
+
+def _finished(
+    session: Session, head: TreeHead, row: Certificate, published: dict[str, list[AuditEntry]]
+) -> _Finished | None:
+    """Return None where something that the certificate attests has not happened yet."""
     request = session.get_one(DeletionRequest, row.request_id)
     if request.completed_at != row.completed_at:  # reopened since: another certificate will come
         session.delete(row)
-        return False
+        return None
     carried = select(Task, Version).join(Version, Version.id == Task.version_id).where(Task.request_id == request.id)
     done = [(task, version) for task, version in session.execute(carried.order_by(Task.id))]
     versions = [version for _, version in done]
-    entries = _entries(session, request, versions)
-    if not _ready(session, head, versions, entries):
-        return False
-    try:
-        row.envelope = json.dumps(_signed(session, signer, pepper, head, (request, done, entries)))
-    except (Contradicted, NotAuthentic) as error:
-        _refuse(session, row, error)
-        return False
-    row.issued_at, row.refused = now(session), None
-    return True
+    entries = _entries(session, request, versions, published)
+    return _Finished(row, request, done, entries) if _ready(session, head, versions, entries) else None
 
 
 def _signed(
-    session: Session,
-    signer: Signer,
-    pepper: Pepper,
-    head: TreeHead,
-    carried: tuple[DeletionRequest, Sequence[tuple[Task, Version]], list[AuditEntry]],
+    session: Session, signer: Signer, pepper: Pepper, finished: _Finished, audit: dict[str, Any]
 ) -> dict[str, Any]:
-    """The envelope, of what the audit log says. Raises Contradicted, NotAuthentic; then nothing is signed or kept."""
-    request, done, entries = carried
-    for _, version in done:
-        require_published(session, version, entries)
-    key = opening(pepper.named(request.pepper_id), request.salt)
-    parts = [_part(session, key, request, task, version) for task, version in done]
-    statement = {
-        "_type": STATEMENT_TYPE,
-        "subject": [_subject(part) for part, _ in parts],
-        "predicateType": PREDICATE_TYPE,
-        "predicate": _predicate(request, parts) | {"audit": _audit(session, signer, head, entries)},
-    }
-    envelope = sign(signer, canonical(statement).encode())
+    """Return the envelope, of what the audit log says. Raises Contradicted, NotAuthentic; then nothing is signed."""
+    for _, version in finished.done:
+        require_published(session, version, finished.entries)
+    envelope = sign(signer, canonical(_statement(session, pepper, finished, audit)).encode())
     verify(envelope, signer.verifier)
     return envelope
 
@@ -130,16 +141,37 @@ def _refuse(session: Session, row: Certificate, error: ValueError) -> None:
     row.refused = why
 
 
-def _entries(session: Session, request: DeletionRequest, versions: list[Version]) -> list[AuditEntry]:
-    """The request's own entries, and the publications that carried it out."""
-    published = [
-        (AuditEntry.model_id == version.model_id)
-        & AuditEntry.kind.in_(PUBLISHING)
-        & AuditEntry.body.contains(f'"version":"{version.id}"', autoescape=True)
-        for version in versions
-    ]
-    wanted = select(AuditEntry).where(or_(AuditEntry.request_id == request.id, *published))
-    return list(session.scalars(wanted.order_by(AuditEntry.id)))
+def _statement(session: Session, pepper: Pepper, finished: _Finished, audit: dict[str, Any]) -> dict[str, Any]:
+    request = finished.request
+    key = opening(pepper.named(request.pepper_id), request.salt)
+    parts = [_part(session, key, request, task, version) for task, version in finished.done]
+    return {
+        "_type": STATEMENT_TYPE,
+        "subject": [_subject(part) for part, _ in parts],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": _predicate(request, parts) | {"audit": audit},
+    }
+
+
+def _entries(
+    session: Session, request: DeletionRequest, versions: list[Version], published: dict[str, list[AuditEntry]]
+) -> list[AuditEntry]:
+    """The request's own entries, and the publications that carried it out, which ``published`` keeps by version."""
+    entries = {entry.id: entry for entry in session.scalars(select(AuditEntry).filter_by(request_id=request.id))}
+    for version in versions:
+        if version.id not in published:
+            published[version.id] = _publications(session, version)
+        entries |= {entry.id: entry for entry in published[version.id]}
+    return [entries[entry_id] for entry_id in sorted(entries)]
+
+
+def _publications(session: Session, version: Version) -> list[AuditEntry]:
+    wanted = select(AuditEntry).where(
+        AuditEntry.model_id == version.model_id,
+        AuditEntry.kind.in_(PUBLISHING),
+        AuditEntry.body.contains(f'"version":"{version.id}"', autoescape=True),
+    )
+    return list(session.scalars(wanted))
 
 
 def _ready(session: Session, head: TreeHead, versions: list[Version], entries: list[AuditEntry]) -> bool:
@@ -274,15 +306,15 @@ def _samples_commitment(session: Session, key: bytes, request: DeletionRequest, 
     return hmac.new(key, canonical({"samples": sorted(samples)}).encode(), "sha256").hexdigest() if samples else None
 
 
-def _audit(session: Session, signer: Signer, head: TreeHead, entries: list[AuditEntry]) -> dict[str, Any]:
+def _audit(
+    signer: Signer, head: TreeHead, entries: list[AuditEntry], paths: Mapping[int, list[bytes]]
+) -> dict[str, Any]:
     """The entries under the signed head. Of a publication only the hash is told: its text concerns others too."""
-    node = nodes(session)
     shown = []
     for entry in entries:
         index = entry.log_index or 0
-        proof = tree.inclusion_proof(node, head.size, index)
         body = entry.body if entry.kind.startswith("request.") else None
-        hashes = [b64encode(each).decode() for each in proof]
+        hashes = [b64encode(each).decode() for each in paths[index]]
         shown.append({"kind": entry.kind, "index": index, "leaf_hash": entry.leaf_hash, "body": body, "hashes": hashes})
     return {"key": str(signer.verifier), "checkpoint": head.note, "entries": shown}
 

@@ -26,6 +26,7 @@ from service.recipe_files import is_other_module
 from service.records import Certificate, Heartbeat, Model, Task
 from service.schema import SchemaState, schema_state
 from service.settings import SECRETS, Settings, SettingsError, read_secret
+from service.storage import filesystem_of
 from service.telemetry import ALIVE_SECONDS
 
 SKEW_SECONDS = 5
@@ -33,6 +34,8 @@ SKEW_SECONDS = 5
 SECOND = 1_000_000
 _NAMED = 5
 """certificates that are named one by one"""
+KEEPS_OLD_BLOCKS = {"bcachefs", "btrfs", "f2fs", "nilfs2", "zfs"}
+"""filesystems that write what is overwritten to a new place"""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ def examine(settings: Settings, clock: Callable[[], float] = time.time) -> Itera
     yield _recipes(settings.recipes)
     for name in ("store", "private_store"):
         yield _folder(name, getattr(settings, name))
+    yield _folder("key_folder", settings.key_folder)
+    yield _overwritable(settings.key_folder)
     yield from _disks(settings)
     yield _broker(settings.broker_url)
     yield from _database(settings, clock)
@@ -111,10 +116,19 @@ def _folder(name: str, path: Path) -> Finding:
     return Finding(name, True, f"{path} can be written.")
 
 
+def _overwritable(folder: Path) -> Finding:
+    """A key is destroyed by overwriting it, which some filesystems do elsewhere on the disk."""
+    point, kind = filesystem_of(folder.absolute())
+    if kind not in KEEPS_OLD_BLOCKS:
+        return Finding("key_folder", True, f"What is overwritten in {folder} is not kept by its filesystem.")
+    what = f"{folder} is on {point} ({kind}), which keeps old blocks when a file is overwritten: keys stay readable."
+    return Finding("key_folder", False, what, "Set EXPUNGE_KEY_FOLDER to a folder on ext4 or xfs, without snapshots.")
+
+
 def _disks(settings: Settings) -> Iterator[Finding]:
     """One finding for each disk that the service writes to."""
     seen: set[int] = set()
-    for folder in (settings.home, settings.store, settings.private_store):
+    for folder in (settings.home, settings.store, settings.private_store, settings.key_folder):
         nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         disk = nearest.stat().st_dev
         if disk not in seen:

@@ -28,6 +28,7 @@ class Settings(BaseSettings):
     store: Path
     private_store: Path
     key_store_url: str = Field(repr=False)
+    key_folder: Path
     sealing_key_file: Path
     pepper_file: Path
     retired_pepper_files: str = ""
@@ -68,6 +69,7 @@ class Settings(BaseSettings):
             "store": home / "store",
             "private_store": home / "private",
             "key_store_url": f"sqlite:///{home / 'keys.db'}",
+            "key_folder": home / "keys",
             "sealing_key_file": home / "secrets" / "sealing.key",
             "pepper_file": home / "secrets" / "pepper",
             "signing_key_file": home / "secrets" / "signing.key",

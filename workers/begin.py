@@ -12,10 +12,13 @@ from service.crash import crash_point
 from service.records import HoldoutPerson, Lineage
 from unlearning.calibration import Design
 from unlearning.certificate import Basis
+from unlearning.methods.recollection import Recollection
 from unlearning.parts import require_declared
 from unlearning.policy import Policy
 from unlearning.protocol import Divisible, Examples, Learned, Refused
+from unlearning.sketch import require_steps_fit
 from unlearning.standby import Accompanied
+from unlearning.training import steps_per_epoch
 from workers import manifest, shards
 from workers.bases import basis_of, design_of, may_claim_without_her, require_needs
 from workers.bench import Bench, build
@@ -99,8 +102,10 @@ def again(workshop: Workshop, job: Preparation, watch: Stopwatch) -> Begun | Non
 
 
 def require_vectors_fit(workshop: Workshop, bench: Bench, examples: Examples) -> None:
-    """Raises Refused where the holders' vectors would take more room than the service keeps for them."""
+    """Raises Refused where the holders' vectors, or a sketch's steps, would take more room than there is for them."""
     method = bench.method.first if isinstance(bench.method, Accompanied) else bench.method
+    if isinstance(method, Recollection) and method.rank is not None and bench.recipe.weights is None:
+        require_steps_fit(bench.problem, _steps(bench, examples))
     if not isinstance(method, Divisible):
         return
     holders = len(set(examples.holders))
@@ -109,8 +114,23 @@ def require_vectors_fit(workshop: Workshop, bench: Bench, examples: Examples) ->
         raise Refused(
             f"The vectors of {holders} holders of {bench.problem.dimension} weights take {size:,} bytes; at most "
             f"{workshop.vector_bytes:,} are kept (EXPUNGE_VECTOR_BYTES).",
-            "Register with --rank 64, which keeps a few numbers for each, or use rewind or retrain.",
+            _smaller(bench, examples),
         )
+
+
+def _smaller(bench: Bench, examples: Examples) -> str:
+    """Say what works in place of exact vectors: a sketch only where it can be had."""
+    if bench.problem.training.converge is not None:
+        return "Use newton or retrain."
+    try:
+        require_steps_fit(bench.problem, _steps(bench, examples))
+    except Refused as error:
+        return f"Use rewind or retrain. A sketch (--rank) would not fit either: {error.what}"
+    return "Register with --rank 64, which keeps a few numbers for each, or use rewind or retrain."
+
+
+def _steps(bench: Bench, examples: Examples) -> int:
+    return steps_per_epoch(bench.problem, len(examples)) * bench.problem.training.epochs
 
 
 def _course(workshop: Workshop, job: Preparation, bench: Bench, examples: Examples, learned: Learned) -> Course | None:

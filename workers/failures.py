@@ -12,6 +12,7 @@ from sqlalchemy.exc import OperationalError
 import unlearning
 from service.db import Busy
 from unlearning.protocol import Refused
+from workers.keyfiles import KeyFileMissing
 from workers.messages import hint_of
 
 MACHINE = {
@@ -30,8 +31,9 @@ MATHS = Path(unlearning.__file__).resolve().parent
 
 
 def of_the_machine(error: Exception) -> bool:
-    """Whether a database or a disk failed, for whatever would have been done: no request is to blame for that."""
-    return isinstance(error, Busy | OperationalError) or (isinstance(error, OSError) and error.errno in MACHINE)
+    """Whether a database, a disk or the key folder failed, whatever was being done: no request is to blame for that."""
+    away = isinstance(error, Busy | OperationalError | KeyFileMissing)
+    return away or (isinstance(error, OSError) and error.errno in MACHINE)
 
 
 def refusal_of(error: Exception, recipes: Path) -> Refused | None:

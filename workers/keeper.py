@@ -98,6 +98,7 @@ class Keeper:
         ]
         if count % ORPHANS_EVERY == 0:
             duties.append(lambda: sweep_files(self.database, self.store, self.private))
+            duties.append(lambda: self.keys.sweep(ORPHAN_SECONDS))
             duties.append(self.database.truncate_log)
         carry_out(duties)
         return True
@@ -283,7 +284,7 @@ def open_keeper(settings: Settings) -> Keeper:
         database=Database(settings.database_url),
         store=Store(settings.store),
         private=Store(settings.private_store),
-        keys=KeyStore(settings.key_store_url),
+        keys=KeyStore.of(settings),
         signer=lambda: Signer.of(settings),
         pepper=Pepper.configured(settings),
         bell=queue.publisher(settings.broker_url),

@@ -60,7 +60,7 @@ def open_workshop(settings: Settings) -> Workshop:
         database=Database(settings.database_url),
         store=Store(settings.store),
         private=Store(settings.private_store),
-        keys=KeyStore(settings.key_store_url),
+        keys=KeyStore.of(settings),
         sealer=Sealer(read_secret("EXPUNGE_SEALING_KEY_FILE", settings.sealing_key_file)),
         pepper=Pepper.configured(settings),
         bell=queue.publisher(settings.broker_url),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fastapi.testclient import TestClient
-from sqlalchemy import select, update
+from sqlalchemy import event, select, update
 from sqlalchemy.orm import Session
 
 from service.certificates import NotAuthentic, accepted_commitment, issue_due, sign, summed, verify
@@ -341,6 +341,22 @@ def test_a_certificate_whose_pepper_is_lost_keeps_no_other_waiting(client: TestC
         integrate(session, Signer.of(service.settings))
     assert issue_due(service.database, Signer.of(service.settings), service.pepper, limit=1) == 1
     assert [client.get(f"{PATH}/{each}/certificate").status_code for each in ids] == [409, 200]
+
+
+def test_a_certificate_among_many_costs_a_few_statements(client: TestClient, service: Service) -> None:
+    live_model(service)
+    for number in range(30):
+        made = client.post(PATH, json={"subject_id": f"p{number}"}, headers={"Idempotency-Key": f"{number}"}).json()
+        with service.database.write() as session:
+            completed = session.get_one(DeletionRequest, made["id"]).completed_at
+            session.add(Certificate(request_id=made["id"], completed_at=completed or 0, tenant_id="default"))
+    with service.database.write() as session:
+        integrate(session, Signer.of(service.settings))
+    statements: list[str] = []
+    event.listen(service.database.engine, "before_cursor_execute", lambda *seen: statements.append(seen[2]))
+    issued = issue_due(service.database, Signer.of(service.settings), service.pepper)
+    assert issued == 30
+    assert len(statements) < 12 * issued, len(statements) / issued
 
 
 def test_a_reopened_request_gets_another_certificate(client: TestClient, service: Service) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, select, text, update
 
-from service import doctor
+from service import doctor, storage
 from service.db import now
 from service.doctor import Finding
 from service.lineages import open_lineage
@@ -278,3 +278,15 @@ def test_a_process_that_died_is_forgotten_once_it_was_silent_for_an_hour(world: 
     assert forget_processes(world.database) == 1
     with world.database.read() as session:
         assert list(session.scalars(select(Heartbeat.process))) == ["alive"]
+
+
+@pytest.mark.parametrize(("kind", "well"), [("zfs", False), ("btrfs", False), ("ext4", True)])
+def test_a_key_folder_where_nothing_is_overwritten_in_place_is_a_fault(
+    sound: World, monkeypatch: pytest.MonkeyPatch, kind: str, well: bool
+) -> None:
+    mounts = sound.settings.home / "mounts"
+    mounts.write_text(f"disk / ext4 rw 0 0\npool {sound.settings.key_folder} {kind} rw 0 0\n")
+    monkeypatch.setattr(storage, "_MOUNTS", mounts)
+    found = [each for each in doctor.examine(sound.settings) if each.name == "key_folder"]
+    assert [each.well for each in found] == [True, well]
+    assert well or f"({kind})" in found[-1].what
