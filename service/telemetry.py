@@ -259,9 +259,15 @@ def _processes(session: Session) -> Iterator[Metric]:
     beats = GaugeMetricFamily(
         "expunge_worker_heartbeat_timestamp_seconds", "Last heartbeat of a worker or keeper", labels=["worker"]
     )
-    for process, beat_at in session.execute(select(Heartbeat.process, Heartbeat.beat_at)):
+    dropped = CounterMetricFamily(
+        "expunge_messages_dropped", "Messages in the broker that were none of ours, and were dropped", labels=["worker"]
+    )
+    columns = (Heartbeat.process, Heartbeat.beat_at, Heartbeat.kind, Heartbeat.dropped)
+    for process, beat_at, kind, count in session.execute(select(*columns)):
         beats.add_metric([process], beat_at / SECOND)
-    yield beats
+        if kind == "worker":
+            dropped.add_metric([process], count)
+    yield from (beats, dropped)
     living = select(Heartbeat.kind, func.count()).where(Heartbeat.beat_at > now(session) - ALIVE_SECONDS * SECOND)
     counts = {kind: count for kind, count in session.execute(living.group_by(Heartbeat.kind))}
     processes = GaugeMetricFamily("expunge_processes", "Processes that beat within the last minute", labels=["kind"])
