@@ -28,6 +28,7 @@ class Restores(RuleBasedStateMachine):
     accepted: list[str]
     cancelled: set[str]
     protected: set[tuple[str, str]]
+    gone: set[tuple[str, str]]
     backup: bytes | None
     restored: bool
 
@@ -53,6 +54,8 @@ class Restores(RuleBasedStateMachine):
         before = self.town.standing()
         report = self.town.play_back(self.backup, with_log)
         self.jobs.clear()
+        known = self.town.models
+        self.gone = {each for each in self.gone if each[0] in known}  # one that is registered again is another
         if not with_log:
             self.protected.clear()
         self.restored = True

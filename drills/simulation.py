@@ -107,7 +107,7 @@ class Simulation(Restores):
         self.backup, self.restored = None, False
         self.seen = -1
         self.spent: dict[int, int] = {}
-        self.gone: set[tuple[str, str]] = set()
+        self.gone = set()
         self.protected = set()
         self.who: dict[str, str] = {}
         for person in people:
@@ -331,7 +331,8 @@ class Simulation(Restores):
             found = [Broken("doubled", f"request {each} was cancelled and goes on") for each in session.scalars(done)]
         asked = {self.who[request] for request in self.who.keys() - self.cancelled}
         kept = {self.who[request] for request in self.cancelled} - asked
-        gone = {each for each in self.town.absent(PEOPLE) if each[1] in kept and not self.restored}
+        gone = {each for each in self.town.absent(PEOPLE) if each[1] in kept and each[0] in MODELS}
+        gone = set() if self.restored else gone  # and whoever asked while another was prepared is left out of it
         return found + [
             Broken("doubled", f"{person} cancelled and is gone from {name}") for name, person in sorted(gone)
         ]

@@ -67,7 +67,7 @@ class RedisChannel(kombu_redis.Channel):
     """Whatever is taken from a list is read before kombu decodes it; what is dropped looks like an empty list."""
 
     def _create_client(self, asynchronous: bool = False) -> Any:
-        client = super()._create_client(asynchronous)
+        client = super()._create_client(asynchronous)  # type: ignore[no-untyped-call]
         client.set_response_callback("BRPOP", _of_pair)
         client.set_response_callback("RPOP", _of_item)
         return client
