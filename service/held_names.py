@@ -2,7 +2,7 @@
 
 A restored backup may be older than a hold, and a hold that is lost lets somebody be forgotten whom a court wants
 kept. So the entry carries the digests. They are sealed, because an export goes to auditors, who must not see that
-two holds name the same person; whoever has the pepper can tell that from the table as well.
+two holds name the same person; with the pepper the table shows that as well.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from service.identity import Pepper, digest, new_id
 from service.records import Hold
 
 _NONCE_BYTES = 12
-REASON = "told by the audit log"
+REASON = "placed again from the audit log"
 """of a hold that was placed again: the reason was never in the log"""
 
 
