@@ -52,8 +52,8 @@ def admit(
         held = _kept_by_hold(session, workshop, job, bench, everyone)
         if held and begins_model(job):
             done = tombstones.effective(session, job.tenant_id)
-            gone = _leaving(everyone, [stone for stone in stones if stone.request_id in done], frozenset())
-            held -= {entry.index for entry in gone}
+            overruled = _leaving(everyone, [stone for stone in stones if stone.request_id in done], frozenset())
+            held -= {entry.index for entry in overruled}
         before = _before_registration(session, job)
     if not isinstance(job, Retraining) and job.policy.forgotten_in_recipe is ForgottenInRecipe.REFUSE:
         _require_nobody_returns(everyone, [stone for stone in stones if stone.request_id in before], held)
