@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from celery import Celery, group
-from kombu import Connection
+from kombu.connection import Connection
 from prometheus_client import Counter
 from sqlalchemy import select, update
 
@@ -124,7 +124,8 @@ def _transport(broker_url: str) -> dict[str, Any]:
             "broker_url": broker_url,
             "broker_transport": "service.transport:RedisTransport",
             "broker_transport_options": {},
-            "broker_use_ssl": Connection(broker_url).ssl,  # kombu reads it from the address for its own transport only
+            # kombu reads it from the address for its own transports alone
+            "broker_use_ssl": Connection(broker_url).ssl,  # type: ignore[no-untyped-call]
         }
     if parts.scheme != "filesystem":
         raise ValueError(f"broker scheme {parts.scheme!r} is not supported: use filesystem:///folder or redis://host")
