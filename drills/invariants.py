@@ -29,6 +29,7 @@ from service.records import (
     Membership,
     Model,
     Recollection,
+    Restoration,
     Task,
     Tombstone,
     Version,
@@ -139,7 +140,10 @@ def requests_kept(session: Session) -> Iterator[Broken]:
     tasks: dict[str, list[str]] = {}
     for row in session.execute(select(Task.request_id, Task.status)):
         tasks.setdefault(row.request_id, []).append(row.status)
+    told = {each for report in session.scalars(select(Restoration.report)) for each in report["requests_lost"]}
     for request_id in accepted:
+        if request_id in told and request_id not in status:
+            continue  # lost with a backup, and named to the operator
         if request_id not in status or request_id not in marked:
             yield Broken("lost", f"request {request_id} was accepted and is gone")
         elif tasks.get(str(request_id)) and status[request_id] != derive(tasks[str(request_id)]):

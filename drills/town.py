@@ -6,7 +6,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -14,21 +14,27 @@ from typing import Any, cast
 from celery import Celery
 from sqlalchemy import select
 
+from drills.judge import exported
 from drills.worlds import World, open_world, settings_of, sqlite_databases
 from service import crash, intake, queue
+from service.auth import NewKey, Scope, authenticate, create_key
 from service.backups import confirm
 from service.identity import subject_digest
+from service.ledger import newest_head
 from service.memory import Clock, MemoryBell, MemoryDatabase, MemoryStore, image_of
 from service.notes import Signer
-from service.records import Forgotten, Membership, Model
+from service.records import Forgotten, Hold, Membership, Model, WebhookEndpoint
+from service.registration import NameTaken
 from service.settings import Settings
+from service.webhooks import add_endpoint
 from tests.workers.worlds import TENANT
 from workers.bench import Benches
 from workers.jobs import Preparation, Retraining, Work
-from workers.keeper import Keeper, open_keeper
+from workers.keeper import Keeper, extend_log, open_keeper
 from workers.keyfiles import ERASED, SHARE_BYTES, KeyFileMissing, KeyFiles
 from workers.keystore import KeyRecord, KeyStore
 from workers.prepare import prepare
+from workers.replay import Report
 from workers.restore import restore
 from workers.retrain import retrain
 from workers.stopwatch import Stopwatch
@@ -40,6 +46,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "beta": {"require": "proved"},
 }
 """alpha's budget allows two releases: then it is retrained"""
+ANOTHER = "gamma"
+"""a model that is registered within a history"""
 
 
 class Died(BaseException):
@@ -100,6 +108,23 @@ class Photograph:
     at: int
 
 
+@dataclass(frozen=True)
+class Doors:
+    """API keys and a webhook that everybody begins with; the webhook wants no news, so nothing is ever sent."""
+
+    keys: tuple[NewKey, ...]
+    webhook: str
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a restore must not turn back: ids of holds in force, of keys that open, of webhooks that are live."""
+
+    holds: frozenset[str]
+    keys: frozenset[str]
+    webhooks: frozenset[str]
+
+
 @dataclass
 class Town:
     """Built once in a process: SQLAlchemy compiles a statement once for each engine."""
@@ -112,6 +137,7 @@ class Town:
     keeper: Keeper
     benches: Benches
     signer: Signer
+    doors: Doors
 
     @property
     def key_files(self) -> MemoryKeyFiles:
@@ -196,13 +222,44 @@ class Town:
         self.bell.messages.clear()
         self.benches = Benches(shop)
 
-    def play_back(self, image: bytes) -> None:
-        """Every process stops; the database becomes the backup's; the operator restores and confirms."""
+    def play_back(self, image: bytes, with_log: bool) -> Report:
+        """Every process stops; the database becomes the backup's; the operator restores and confirms.
+
+        ``with_log``: the log was exported at the last moment.
+        """
+        log = [self.export()] if with_log else []
         self.database.restore(image)
         self.bell.messages.clear()
-        restore(self.world.workshop, self.signer)
+        report = restore(self.world.workshop, self.signer, log)
         with self.database.write() as session:
             confirm(session, TENANT)
+        return report
+
+    def export(self) -> tuple[str, list[dict[str, Any]]]:
+        """The newest signed head, and every entry."""
+        while extend_log(self.database, self.signer):
+            pass
+        with self.database.read() as session:
+            head = newest_head(session)
+            return head.note if head else "", list(exported(session))
+
+    def standing(self) -> Standing:
+        """As everything is now; a key opens when it authenticates."""
+        with self.database.read() as session:
+            pepper = self.world.workshop.pepper
+            kept = select(Hold.id).where(Hold.released_at.is_(None), Hold.twin_of.is_(None))
+            live = select(WebhookEndpoint.id).where(WebhookEndpoint.disabled_at.is_(None))
+            return Standing(
+                holds=frozenset(session.scalars(kept)),
+                keys=frozenset(key.id for key in self.doors.keys if authenticate(session, pepper, key.secret)),
+                webhooks=frozenset(session.scalars(live)),
+            )
+
+    def register(self) -> str | None:
+        """One more model, with the recipe of the others; None where it is there already."""
+        with suppress(NameTaken):
+            return self.world.register(name=ANOTHER, forgotten_in_recipe="leave_out", require="proved")
+        return None
 
 
 def found(folder: Path) -> Town:
@@ -219,7 +276,16 @@ def found(folder: Path) -> Town:
     shop = world.workshop
     keeper = replace(_keeper(settings), database=database, keys=shop.keys, store=shop.store)
     keeper = replace(keeper, private=shop.private, bell=shop.bell)
-    return Town(clock, database, keys, cast(MemoryBell, shop.bell), world, keeper, Benches(shop), keeper.signer())
+    bell, signer = cast(MemoryBell, shop.bell), keeper.signer()
+    return Town(clock, database, keys, bell, world, keeper, Benches(shop), signer, _doors(world))
+
+
+def _doors(world: World) -> Doors:
+    with world.database.write() as session:
+        pepper = world.workshop.pepper
+        keys = tuple(create_key(session, pepper, label="drill", scopes=[Scope.AUDIT_READ]) for _ in range(3))
+        endpoint, _ = add_endpoint(session, pepper, TENANT, "https://example.com/drill", [])
+        return Doors(keys, endpoint.id)
 
 
 def _world(settings: Settings, database: MemoryDatabase, keys: MemoryDatabase, folder: Path) -> World:

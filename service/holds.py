@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from service import tombstones
 from service.db import now
+from service.held_names import seal
 from service.identity import Pepper, new_id, sample_digest, subject_digest
 from service.intake import LARGE
 from service.ledger import record
@@ -67,7 +68,7 @@ def place(
     ]
     _require_something_left(session, rows, [hold, *twins])
     session.add_all([hold, *twins])
-    record(session, tenant_id, "hold.placed", hold=hold.id)
+    record(session, tenant_id, "hold.placed", hold=hold.id, sealed=seal(pepper, hold, twins))
     return hold
 
 
@@ -92,9 +93,14 @@ def lift(session: Session, hold: Hold) -> list[str]:
     """
     if hold.released_at is not None:
         return []
-    hold.released_at = now(session)
-    session.execute(update(Hold).where(Hold.twin_of == hold.id).values(released_at=hold.released_at))
     record(session, hold.tenant_id, "hold.released", hold=hold.id)
+    return end(session, hold, now(session))
+
+
+def end(session: Session, hold: Hold, at: int) -> list[str]:
+    """End a hold and its twins at this moment (microseconds since 1970), without an audit entry. Else as ``lift``."""
+    hold.released_at = at
+    session.execute(update(Hold).where(Hold.twin_of == hold.id).values(released_at=at))
     waiting = select(Task).where(Task.tenant_id == hold.tenant_id, Task.status == "held", Task.reason == "legal_hold")
     return _drive(session, session.scalars(waiting).all())
 

@@ -449,6 +449,8 @@ class Heartbeat(Record):
     beat_at: Mapped[int] = mapped_column(Moment, index=True)
     skew: Mapped[int | None] = mapped_column(Moment)
     """microseconds by which the process's own clock was ahead of the database's at its last beat"""
+    dropped: Mapped[int] = mapped_column(Count, default=0, server_default=text("0"))
+    """messages of the broker that were none of ours, since the process started"""
 
 
 class Lease(Record):

@@ -81,19 +81,16 @@ def _requests(session: Session) -> Iterator[Metric]:
     oldest = _per_model(
         "expunge_deletion_oldest_pending_seconds", "Age of the oldest unfinished task, from its receipt"
     )
-    overdue = _per_model("expunge_requests_overdue", "Unfinished tasks whose statutory deadline is over")
     held = _per_model("expunge_requests_held", "Tasks of a model that wait for an operator")
     due = _per_model(
         "expunge_deletion_next_due_timestamp_seconds", "The nearest statutory deadline of unfinished tasks"
     )
     stopped = func.sum(case((Task.status == "held", 1), else_=0))
-    late = func.sum(case((DeletionRequest.due_at < at, 1), else_=0))
     waiting = (
         select(
             _LABEL,
             func.count(Task.id),
             func.min(DeletionRequest.received_at),
-            late,
             stopped,
             func.min(DeletionRequest.due_at),
         )
@@ -102,14 +99,32 @@ def _requests(session: Session) -> Iterator[Metric]:
         .outerjoin(DeletionRequest, DeletionRequest.id == Task.request_id)
         .group_by(_LABEL)
     )
-    for model, count, received_at, too_late, stands, due_at in session.execute(waiting):
+    for model, count, received_at, stands, due_at in session.execute(waiting):
         pending.add_metric([model], count)
         oldest.add_metric([model], (at - received_at) / SECOND if received_at is not None else 0)
-        overdue.add_metric([model], int(too_late or 0))
         held.add_metric([model], int(stands or 0))
         if due_at is not None:
             due.add_metric([model], due_at / SECOND)
-    yield from (pending, oldest, overdue, held, due, *_unverified(session))
+    yield from (pending, oldest, held, due, *_deadlines(session, at), *_unverified(session))
+
+
+def _deadlines(session: Session, at: int) -> Iterator[Metric]:
+    """Of requests, not of tasks: one in two models counts once, and one that nobody has verified counts too."""
+    late = func.sum(case((DeletionRequest.due_at < at, 1), else_=0))
+    unfinished = select(late, func.min(DeletionRequest.due_at)).where(DeletionRequest.status.in_(_OPEN))
+    count, due_at = session.execute(unfinished).one()
+    yield GaugeMetricFamily(
+        "expunge_requests_overdue",
+        "Unfinished requests whose statutory deadline is over, verified or not; each counts once",
+        value=int(count or 0),
+    )
+    due = GaugeMetricFamily(
+        "expunge_requests_next_due_timestamp_seconds",
+        "The nearest statutory deadline of unfinished requests, verified or not",
+    )
+    if due_at is not None:
+        due.add_metric([], due_at / SECOND)
+    yield due
 
 
 def _unverified(session: Session) -> Iterator[Metric]:
@@ -257,9 +272,15 @@ def _processes(session: Session) -> Iterator[Metric]:
     beats = GaugeMetricFamily(
         "expunge_worker_heartbeat_timestamp_seconds", "Last heartbeat of a worker or keeper", labels=["worker"]
     )
-    for process, beat_at in session.execute(select(Heartbeat.process, Heartbeat.beat_at)):
+    dropped = CounterMetricFamily(
+        "expunge_messages_dropped", "Messages in the broker that were none of ours, and were dropped", labels=["worker"]
+    )
+    columns = (Heartbeat.process, Heartbeat.beat_at, Heartbeat.kind, Heartbeat.dropped)
+    for process, beat_at, kind, count in session.execute(select(*columns)):
         beats.add_metric([process], beat_at / SECOND)
-    yield beats
+        if kind == "worker":
+            dropped.add_metric([process], count)
+    yield from (beats, dropped)
     living = select(Heartbeat.kind, func.count()).where(Heartbeat.beat_at > now(session) - ALIVE_SECONDS * SECOND)
     counts = {kind: count for kind, count in session.execute(living.group_by(Heartbeat.kind))}
     processes = GaugeMetricFamily("expunge_processes", "Processes that beat within the last minute", labels=["kind"])

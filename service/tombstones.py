@@ -13,6 +13,7 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, and_, exists, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
+from service.plans import AWAITING_CONSUMERS
 from service.records import DeletionRequest, Forgotten, HoldoutPerson, Membership, Model, Task, Tombstone, Version
 from service.suppression import concerns, registration_of
 
@@ -65,6 +66,16 @@ def carried_out(
         conditions = [Tombstone.sample_digest.in_(part) for part in _chunks(sample_digests)]
     found = {CarriedOut(*row) for condition in conditions for row in session.execute(query.where(condition))}
     return sorted(found, key=lambda each: (each.model, each.version, each.request))
+
+
+def effective(session: Session, tenant_id: str) -> frozenset[str]:
+    """The requests, in force or not, that had somebody forgotten, or kept somebody out, in any model of the tenant.
+
+    Versions are not asked for: a restored backup may lack the one that a request was carried out in.
+    """
+    done = or_(Task.status == "completed", Task.reason == AWAITING_CONSUMERS)
+    query = select(Task.request_id).where(Task.tenant_id == tenant_id, Task.samples > 0, done).distinct()
+    return frozenset(session.scalars(query))
 
 
 def exceeds(session: Session, lineage_id: int, subject_digest: str, count: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 import traceback
 
@@ -13,6 +12,7 @@ from sqlalchemy import select
 from service import queue
 from service.crash import crash_point
 from service.db import Busy, now
+from service.doorbell import MODEL_ID
 from service.records import Model
 from workers import calibrate, shards
 from workers.batches import HALVE_AFTER, HOLD_AFTER
@@ -34,8 +34,6 @@ from workers.workshop import Workshop
 PAUSE_SECONDS = 2.0
 MACHINE_PAUSE_SECONDS = 5.0
 """after a failure that no other request is spared either"""
-ID = re.compile(r"[0-9a-f]{32}")
-"""of a model; a message comes from outside, and may hold anything that JSON can"""
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +48,7 @@ class Worker:
 
     def work(self, model_id: str) -> None:
         """Claim and do what waits for this model. Never raises: the row is the queue, and the sweep repairs."""
-        if not isinstance(model_id, str) or not ID.fullmatch(model_id):
+        if not isinstance(model_id, str) or not MODEL_ID.fullmatch(model_id):
             log.warning("a message that names no model was dropped: who writes to the broker?")
             return
         try:

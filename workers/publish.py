@@ -36,8 +36,17 @@ from workers.certify import Size
 from workers.jobs import Claimed, Deletions, Job, Preparation
 from workers.keystore import BATCH, batches
 from workers.lease import SECOND, Stale, fence
-from workers.outcomes import Outcome, Published, finish, next_due, note_exhaustion, queue_newcomers, wrap_up
-from workers.plan import Asked, Target, asked, held_positions, why_empty
+from workers.outcomes import (
+    Outcome,
+    Published,
+    finish,
+    next_due,
+    note_exhaustion,
+    queue_newcomers,
+    queue_tasks,
+    wrap_up,
+)
+from workers.plan import Asked, Target, asked, protected_positions, why_empty
 from workers.state import Row, drop_vectors, rewrite_vectors
 from workers.workshop import Workshop
 
@@ -145,11 +154,24 @@ def publish_first(workshop: Workshop, job: Preparation, draft: Draft, registered
         make_version(session, job, draft, None, sample_digests(session, job.lineage_id, draft.target.positions))
         outcomes = _first_outcomes(session, job, found, registered)
         finish(session, job, Published(draft.version_id, draft.method), outcomes)
+        queue_tasks(session, model, _kept_for_now(session, model, found, draft.target))
         note_exhaustion(session, model)
         wrap_up(session, model, next_due(session, model))
         entry = workshop.journal.write(session, job, draft.charge, draft.version_id)
     crash_point("worker-after-commit")
     workshop.journal.confirm(entry)
+
+
+def _kept_for_now(session: Session, model: Model, found: Asked, target: Target) -> list[str]:
+    """The requests that name somebody whom a hold keeps in version 1, and that have no task in the model yet."""
+    gone = frozenset(target.positions)
+    named = {request for request, positions in found.named.items() if positions - gone}
+    known: set[str] = set()
+    for batch in batches(sorted(named), BATCH):
+        known.update(
+            session.scalars(select(Task.request_id).where(Task.model_id == model.id, Task.request_id.in_(batch)))
+        )
+    return sorted(named - known)
 
 
 def still_there(named: Mapping[str, frozenset[int]], missing: frozenset[int]) -> str:
@@ -175,7 +197,7 @@ def _require_head(model: Model, head_id: str | None) -> None:
 
 
 def require_no_hold(session: Session, job: Job, target: Target) -> None:
-    if not held_positions(session, job.tenant_id, job.lineage_id).isdisjoint(target.positions):
+    if not protected_positions(session, job).isdisjoint(target.positions):
         raise HoldAppeared("a legal hold covers part of this release")
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import delete, update
 from sqlalchemy.orm import Session
 
 from service.db import Database, now
+from service.doorbell import Dropped
 from service.records import Heartbeat, Lineage
 from workers.lease import SECOND, Lease, renew
 from workers.patience import once_there
@@ -98,6 +99,7 @@ class Pulse:
             row.started_at = at
             session.add(row)
         row.beat_at, row.skew = at, round(self._clock() * SECOND) - at
+        row.dropped = Dropped.count
 
     def _run(self) -> None:
         while not self._stop.wait(self._every):

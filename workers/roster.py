@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service import tombstones
 from service.identity import PepperMissing, sample_digest
 from service.intake import LARGE
 from service.records import DeletionRequest, Forgotten, Hold, Lineage, Membership, Model, Task, Tombstone
@@ -21,6 +22,7 @@ from workers import manifest, recipes
 from workers.bench import Bench
 from workers.jobs import Preparation, Retraining
 from workers.needs import needs_forgotten, needs_retained
+from workers.plan import begins_model
 from workers.workshop import Workshop
 
 SQLITE_PEOPLE = 100_000
@@ -49,6 +51,10 @@ def admit(
     with workshop.database.read() as session:
         stones = _tombstones(session, job)
         held = _kept_by_hold(session, workshop, job, bench, everyone)
+        if held and begins_model(job):
+            done = tombstones.effective(session, job.tenant_id)
+            overruled = _leaving(everyone, [stone for stone in stones if stone.request_id in done], frozenset())
+            held -= {entry.index for entry in overruled}
         before = _before_registration(session, job)
     if not isinstance(job, Retraining) and job.policy.forgotten_in_recipe is ForgottenInRecipe.REFUSE:
         _require_nobody_returns(everyone, [stone for stone in stones if stone.request_id in before], held)

@@ -105,6 +105,7 @@ def upgrade() -> None:
         sa.Column("started_at", BIGINT, nullable=False),
         sa.Column("beat_at", BIGINT, nullable=False),
         sa.Column("skew", BIGINT, nullable=True),
+        sa.Column("dropped", BIGINT, server_default=sa.text("0"), nullable=False),
         sa.PrimaryKeyConstraint("process", name="pk_heartbeats"),
     )
     op.create_index("ix_heartbeats_beat_at", "heartbeats", ["beat_at"], unique=False)
