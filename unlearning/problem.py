@@ -40,7 +40,7 @@ class Problem:
         self.training = recipe.training
         self.device = torch.device(device)
         self.dtype = dtype
-        module = _build(recipe)
+        module = build(recipe)
         _refuse_randomness(module)
         self.module = module.eval().to(device=self.device, dtype=dtype)
         self.layout = _layout(self.module)
@@ -159,7 +159,8 @@ class Problem:
         return decay
 
 
-def _build(recipe: Recipe) -> nn.Module:
+def build(recipe: Recipe) -> nn.Module:
+    """The recipe's module, as its constructor gives it under the training's seed."""
     # A module's constructor draws from torch's global generator and from nothing else that we could hand it:
     # the state is set for this call and put back afterwards.
     with torch.random.fork_rng(devices=[]):

@@ -14,7 +14,7 @@ from unlearning.policy import Policy
 from unlearning.protocol import Divisible, Examples, Learned, Refused
 from unlearning.standby import Accompanied
 from workers import manifest, shards
-from workers.bases import basis_of, design_of, require_needs
+from workers.bases import basis_of, design_of, require_closed_form, require_needs
 from workers.bench import Bench, build
 from workers.jobs import Preparation
 from workers.keystore import BATCH, batches
@@ -58,6 +58,7 @@ def begin(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Callabl
         rekey(workshop, job, bench.recipe.samples)
         kept, left_out = admit(workshop, job, bench, everyone)
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device)
+        require_closed_form(job.policy, bench.problem, examples)
         design = _design(job.policy, basis, examples)
         require_vectors_fit(workshop, bench, examples)
         require_readable(workshop, job, bench, basis, everyone)

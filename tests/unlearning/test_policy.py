@@ -95,7 +95,7 @@ WRONG = [
     ({"epsilon": True}, "epsilon", "epsilon is True"),
     ({"epsilon": 1e9}, "epsilon", "at most 10000"),
     ({"epsilon": float("nan")}, "epsilon", "epsilon is nan"),
-    ({"delta": 1}, "delta", "delta is 1. It must be a number above 0 and below 1."),
+    ({"delta": 1}, "delta", "delta is 1. It must be a number at least 1e-12 and below 1."),
     ({"sigma": -1}, "sigma", "sigma is -1"),
     ({"sigma": [1]}, "sigma", "sigma is [1]"),
     ({"delta_cap": 0}, "delta_cap", "delta_cap is 0"),
