@@ -56,7 +56,7 @@ def require_agreement(problem: Problem, examples: Examples, generator: torch.Gen
         return
     require_convex_targets(head, examples.targets)
     with _refusing_what_does_not_run():
-        module = build(problem.recipe).eval().to(device=problem.device, dtype=problem.dtype)
+        module = build(problem.recipe, problem.training.seed).eval().to(device=problem.device, dtype=problem.dtype)
         own = _Own(module, _trained(problem, module))
         some = _sample(problem, examples, ROWS, generator)
         size = _feature_size(head, some[0])
@@ -65,6 +65,29 @@ def require_agreement(problem: Problem, examples: Examples, generator: torch.Gen
             _set(own.leaves, w)
             _compare(head, own, w, some, _drawn(problem, generator))
         _compare_losses(head, w, examples, module)
+
+
+def require_own_weights(problem: Problem, examples: Examples, generator: torch.Generator) -> None:
+    """Check that a module with its parameters set to w is the model that is trained, in ``problem``'s precision.
+
+    Training hands w to the module's parts. A part that keeps a parameter of its own accord still reads the old one, so
+    that other weights would be published than those that the outputs came from.
+
+    Raises:
+        Refused: the outputs differ, at random weights on up to ``FEW`` samples.
+    """
+    module = build(problem.recipe, problem.training.seed).eval().to(device=problem.device, dtype=problem.dtype)
+    w = 0.1 * _drawn(problem, generator)
+    _set(_trained(problem, module), w)
+    x, _ = _sample(problem, examples, FEW, generator)
+    with torch.no_grad(), _refusing_what_does_not_run():
+        handed, own = problem.outputs(w, x), module(x)
+    close = torch.finfo(problem.dtype).eps ** 0.5
+    if not torch.allclose(handed, own, rtol=close, atol=close * float(own.abs().max()), equal_nan=True):
+        raise Refused(
+            "The model's outputs do not follow from its parameters: with the same weights they differ.",
+            "Remove random numbers from forward, and references to parameters that a part keeps in a list or tuple.",
+        )
 
 
 def require_agreement_at(head: Head, w: Tensor, examples: Examples) -> None:
@@ -203,6 +226,6 @@ def _refusing_what_does_not_run() -> Iterator[None]:
         raise
     except (RuntimeError, TypeError, ValueError, IndexError, KeyError) as error:
         raise Refused(
-            f"The model or its loss cannot be run in float64 on its own samples: {type(error).__name__}.",
-            "Call recipe().model() on a few samples in float64 to see why.",
+            f"The model or its loss cannot be run on its own samples: {type(error).__name__}.",
+            "Call recipe().model() on a few samples, in float64 where it is a linear head, to see why.",
         ) from error

@@ -40,7 +40,7 @@ class Problem:
         self.training = recipe.training
         self.device = torch.device(device)
         self.dtype = dtype
-        module = build(recipe)
+        module = build(recipe, recipe.training.seed)
         _refuse_randomness(module)
         self.module = module.eval().to(device=self.device, dtype=dtype)
         self.layout = _layout(self.module)
@@ -159,12 +159,12 @@ class Problem:
         return decay
 
 
-def build(recipe: Recipe) -> nn.Module:
+def build(recipe: Recipe, seed: int) -> nn.Module:
     """The recipe's module, as its constructor gives it under the training's seed."""
     # A module's constructor draws from torch's global generator and from nothing else that we could hand it:
     # the state is set for this call and put back afterwards.
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.training.seed)
+        torch.manual_seed(seed)
         module = recipe.model()
     if not isinstance(module, nn.Module):
         raise RecipeError(f"model() returned a {type(module).__name__}.", "Return a torch.nn.Module.")

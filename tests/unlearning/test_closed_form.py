@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from tests.unlearning.recipes import draw, recipe
 from unlearning import convex
-from unlearning.closed_form import require_agreement
+from unlearning.closed_form import require_agreement, require_own_weights
 from unlearning.heads import CURVES, head_of
 from unlearning.problem import Problem
 from unlearning.protocol import Examples, Refused
@@ -270,3 +270,22 @@ def test_inputs_that_are_no_matrix_are_refused_with_the_layer_that_is_missing() 
 def test_a_network_passes_it_has_no_closed_form() -> None:
     problem, examples = problem_of(lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)))
     require_agreement(problem, examples, generator())
+
+
+def deep(through: str) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(tied(through)(), nn.Tanh(), nn.Linear(3, 3))
+
+
+@pytest.mark.parametrize("model", [deep("the parameter"), before(lambda x: x + torch.randn_like(x))])
+def test_a_part_that_keeps_a_parameter_of_its_own_accord_is_refused_in_any_model(
+    model: Callable[[], nn.Module],
+) -> None:
+    problem = Problem(recipe(model, X.float(), LABELS))
+    with pytest.raises(Refused, match="do not follow from its parameters"):
+        require_own_weights(problem, problem.recipe.samples.examples(), generator())
+
+
+@pytest.mark.parametrize("through", ["the layer", "a closure"])
+def test_a_part_that_reads_the_layer_itself_is_another_network_and_trains_as_written(through: str) -> None:
+    problem = Problem(recipe(deep(through), X.float(), LABELS))
+    require_own_weights(problem, problem.recipe.samples.examples(), generator())
