@@ -80,6 +80,22 @@ class Constant:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A tensor that the model brings along and that no retraining changes.
+
+    ``kind`` is ``frozen``, ``buffer``, ``attribute`` (a tensor outside the state_dict) or ``start`` (of a trained
+    parameter); ``size`` counts its numbers; ``digest`` is what ``parts.digest_of`` gives. ``public``: the recipe
+    declares that nobody who may be deleted is in it.
+    """
+
+    name: str
+    kind: str
+    size: int
+    digest: str
+    public: bool
+
+
+@dataclass(frozen=True)
 class Claim:
     """What one version of a lineage claims. Constructing one that says more than its basis allows raises ValueError.
 

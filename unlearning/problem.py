@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
+from unlearning.imports import load_constants
 from unlearning.recipe import Recipe, RecipeError, SampleLoss
 
 
@@ -160,7 +161,11 @@ class Problem:
 
 
 def build(recipe: Recipe, seed: int) -> nn.Module:
-    """The recipe's module, as its constructor gives it under the training's seed."""
+    """The module as ``recipe.model()`` builds it under ``seed``; trained elsewhere, with its constants and buffers.
+
+    Raises:
+        RecipeError: it is no module, or the recipe's weights are not those of its state_dict.
+    """
     # A module's constructor draws from torch's global generator and from nothing else that we could hand it:
     # the state is set for this call and put back afterwards.
     with torch.random.fork_rng(devices=[]):
@@ -168,6 +173,8 @@ def build(recipe: Recipe, seed: int) -> nn.Module:
         module = recipe.model()
     if not isinstance(module, nn.Module):
         raise RecipeError(f"model() returned a {type(module).__name__}.", "Return a torch.nn.Module.")
+    if recipe.weights is not None:
+        load_constants(module, recipe.weights)
     return module
 
 
