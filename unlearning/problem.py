@@ -106,7 +106,7 @@ class Problem:
             outputs = self.outputs(w, x)
         if self.recipe.loss in ("binary_logistic", "squared_hinge") and _columns(outputs) == 1:
             return float(((outputs.reshape(-1) > 0) == (y.reshape(-1) > 0)).double().mean())
-        if not y.dtype.is_floating_point:
+        if not y.dtype.is_floating_point and self.recipe.loss != "squared_error":
             return float((outputs.argmax(dim=1) == y).double().mean())
         if y.dim() == 2 and y.shape[1] > 1:
             return float((outputs.argmax(dim=1) == y.argmax(dim=1)).double().mean())

@@ -238,7 +238,7 @@ def test_what_looks_like_a_head_and_computes_something_else_is_refused(case: str
 @pytest.mark.parametrize("case", ["tied through the layer", "mixes the batch", "draws random numbers"])
 def test_the_bound_itself_compares_at_its_own_weights(case: str) -> None:
     problem, examples = problem_of(DISGUISED[case])
-    with pytest.raises(Refused, match="looks like a linear head|cannot be run"):
+    with pytest.raises(Refused, match=r"looks like a linear head|cannot be run"):
         convex.distance_bound(problem, draw(problem.dimension), examples)
 
 
