@@ -95,6 +95,7 @@ WRONG = [
     ({"epsilon": True}, "epsilon", "epsilon is True"),
     ({"epsilon": 1e9}, "epsilon", "at most 10000"),
     ({"epsilon": float("nan")}, "epsilon", "epsilon is nan"),
+    ({"delta": 1e-13}, "delta", "delta is 1e-13. It must be a number at least 1e-12 and below 1."),
     ({"delta": 1}, "delta", "delta is 1. It must be a number at least 1e-12 and below 1."),
     ({"sigma": -1}, "sigma", "sigma is -1"),
     ({"sigma": [1]}, "sigma", "sigma is [1]"),
