@@ -230,7 +230,8 @@ def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 def _binary_logistic(outputs: Tensor, targets: Tensor) -> Tensor:
     """Targets are 0 or 1; one output for each sample."""
     scores = outputs.reshape(-1)
-    return F.softplus(scores) - scores * targets.reshape(-1).to(scores.dtype)
+    # Not F.softplus: above 20 torch takes it for the identity, and its gradient is 2e-9 off.
+    return -F.logsigmoid(-scores) - scores * targets.reshape(-1).to(scores.dtype)
 
 
 def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -259,6 +259,16 @@ def test_agreement_does_not_depend_on_the_scale_of_the_features(size: float) -> 
         require_agreement(problem, examples, generator())
 
 
+@pytest.mark.parametrize("size", [20.5, 30.0, 1000.0])
+def test_a_logistic_score_far_from_0_keeps_its_gradient(size: float) -> None:
+    """torch's softplus is the identity above 20: an update of a confident model would have been refused."""
+    x = torch.cat([torch.full((20, 1), size), torch.full((20, 1), -size)]).double()
+    problem, examples = problem_of(lambda: nn.Linear(1, 1, bias=False), (x[:, 0] > 0).long(), "binary_logistic", x)
+    w = torch.ones(1, dtype=torch.float64)
+    assert convex.distance_bound(problem, w, examples) > 0
+    assert not bool(problem.sample_losses(w, x, (x[:, 0] > 0).long()).isnan().any())
+
+
 def test_inputs_that_are_no_matrix_are_refused_with_the_layer_that_is_missing() -> None:
     problem, examples = problem_of(lambda: nn.Linear(5, 2), draw(40, 2), "squared_error", X.unsqueeze(1))
     with pytest.raises(Refused, match=r"nn\.Flatten"):
