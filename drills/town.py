@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from tests.workers.worlds import TENANT
 from workers.bench import Benches
 from workers.jobs import Preparation, Retraining, Work
 from workers.keeper import Keeper, open_keeper
+from workers.keyfiles import ERASED, SHARE_BYTES, KeyFileMissing, KeyFiles
 from workers.keystore import KeyRecord, KeyStore
 from workers.prepare import prepare
 from workers.restore import restore
@@ -44,11 +46,45 @@ class Died(BaseException):
     """The process was killed at a crash point."""
 
 
-class MemoryKeys(KeyStore):
-    """The key store on a database in memory; its tables must be there."""
+class MemoryKeyFiles(KeyFiles):
+    """Key files in a dictionary, as old as the day."""
 
-    def __init__(self, database: MemoryDatabase) -> None:
-        self._database = database
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.held: dict[str, bytes] = {}
+
+    def write(self, shares: Sequence[bytes]) -> str:
+        name = secrets.token_hex(8)
+        self.held[name] = b"".join(shares)
+        return name
+
+    def erase(self, name: str, slots: Iterable[int]) -> None:
+        content = bytearray(self._content(name))
+        for slot in slots:
+            content[slot * SHARE_BYTES : (slot + 1) * SHARE_BYTES] = ERASED
+        self.held[name] = bytes(content)
+
+    def erase_all(self, name: str) -> None:
+        self.held[name] = bytes(len(self._content(name)))
+
+    def unlink(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.held.pop(name, None)
+
+    def older_than(self, seconds: float) -> Iterator[str]:  # noqa: ARG002
+        return iter(())
+
+    def _content(self, name: str) -> bytes:
+        if name not in self.held:
+            raise KeyFileMissing(self.folder, name)
+        return self.held[name]
+
+
+class MemoryKeys(KeyStore):
+    """The key store in memory; its tables must be there."""
+
+    def __init__(self, database: MemoryDatabase, files: MemoryKeyFiles) -> None:
+        self._database, self._files = database, files
 
 
 @dataclass(frozen=True)
@@ -57,6 +93,7 @@ class Photograph:
 
     database: bytes
     keys: bytes
+    key_files: dict[str, bytes]
     store: dict[str, bytes]
     private: dict[str, bytes]
     journal: Path
@@ -75,6 +112,10 @@ class Town:
     keeper: Keeper
     benches: Benches
     signer: Signer
+
+    @property
+    def key_files(self) -> MemoryKeyFiles:
+        return cast(MemoryKeyFiles, self.world.workshop.keys._files)
 
     @property
     def models(self) -> dict[str, str]:
@@ -131,7 +172,15 @@ class Town:
         store, private = (cast(MemoryStore, each).files for each in (shop.store, shop.private))
         journal = shop.store.root.with_name("photograph")
         shutil.copytree(shop.store.root, journal)
-        return Photograph(self.database.image(), self.keys.image(), dict(store), dict(private), journal, self.clock.at)
+        return Photograph(
+            self.database.image(),
+            self.keys.image(),
+            dict(self.key_files.held),
+            dict(store),
+            dict(private),
+            journal,
+            self.clock.at,
+        )
 
     def go_back(self, photo: Photograph) -> None:
         """Everything becomes as it was photographed."""
@@ -139,6 +188,7 @@ class Town:
         self.clock.at = photo.at
         self.database.restore(photo.database)
         self.keys.restore(photo.keys)
+        self.key_files.held = dict(photo.key_files)
         for store, files in ((shop.store, photo.store), (shop.private, photo.private)):
             cast(MemoryStore, store).hold(files)
         shutil.rmtree(shop.store.root)
@@ -178,7 +228,7 @@ def _world(settings: Settings, database: MemoryDatabase, keys: MemoryDatabase, f
     shop = replace(
         world.workshop,
         database=database,
-        keys=MemoryKeys(keys),
+        keys=MemoryKeys(keys, MemoryKeyFiles(settings.key_folder)),
         store=MemoryStore(folder, database.clock),
         private=MemoryStore(folder, database.clock),
         bell=cast(Celery, MemoryBell()),

@@ -27,6 +27,8 @@ _TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 class Scope(StrEnum):
     DELETIONS_WRITE = "deletions:write"
     DELETIONS_READ = "deletions:read"
+    PEOPLE_SEARCH = "people:search"
+    """learn whether a person is in the data, or was forgotten"""
     MODELS_ADMIN = "models:admin"
     MODELS_READ = "models:read"
     CHECKPOINTS_READ = "checkpoints:read"

@@ -145,6 +145,22 @@ def _require_something_left(session: Session, models: Sequence[Model], holds: Se
         raise AlreadyForgotten(sorted(releases, key=lambda each: (each.model, each.version)))
 
 
+def protects_nothing(session: Session, hold: Hold) -> bool:
+    """Whether no model was trained on the held subject, while the holdout of one names them.
+
+    A hold on somebody unknown is another matter: it may precede the data.
+    """
+    same = (Hold.id == hold.id) | (Hold.twin_of == hold.id)
+    subjects = [name for name in session.scalars(select(Hold.subject_digest).where(same)) if name is not None]
+    serving = select(Model.lineage_id).where(Model.tenant_id == hold.tenant_id, Model.status.in_(_SERVED))
+    trained_on = select(Membership.position).where(
+        Membership.lineage_id.in_(serving), Membership.subject_digest.in_(subjects)
+    )
+    if session.scalar(trained_on.limit(1)) is not None:
+        return False
+    return tombstones.in_holdout(session, hold.tenant_id, subjects)
+
+
 def _releases(session: Session, models: Iterable[Model], hold: Hold) -> tuple[list[Released], bool]:
     """Where the held samples were forgotten, and whether any of them is still there."""
     releases: set[tuple[str, int]] = set()

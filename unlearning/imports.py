@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from unlearning.recipe import RecipeError
+
+if TYPE_CHECKING:
+    from unlearning.problem import Problem
 
 SHOWN = 8
 """names that a message lists"""
@@ -35,6 +39,27 @@ def load_constants(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
             if not (isinstance(value, nn.Parameter) and value.requires_grad):
                 _require_numbers(name, given)
                 value.copy_(given)
+
+
+def require_same_accuracy(problem: Problem, module: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Compare the problem at ``weights`` with a run of ``module``, as the recipe builds it, on the holdout.
+
+    Raises:
+        RecipeError: the accuracies differ by more than one sample, and by more than 0.001.
+    """
+    module.load_state_dict(dict(weights))
+    module.to(problem.device)
+    dtype = next(value.dtype for value in module.parameters())
+    inputs, targets = (part.to(problem.device) for part in problem.recipe.holdout)
+    with torch.no_grad():
+        outputs = module(inputs.to(dtype) if inputs.dtype.is_floating_point else inputs)
+    given = problem.score(outputs.to(problem.dtype), targets)
+    found = problem.accuracy(problem.flatten(weights), inputs, targets)
+    if not abs(given - found) <= max(1 / len(targets), 0.001):
+        raise RecipeError(
+            f"The given module's accuracy on the holdout is {given:.4f}; with its weights imported, it is {found:.4f}.",
+            "Call .eval() on the module in model(), and see that its outputs follow from its state_dict alone.",
+        )
 
 
 def _require_names(wanted: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:

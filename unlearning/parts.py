@@ -78,20 +78,6 @@ def require_declared(recipe: Recipe, parts: Sequence[Part]) -> None:
         ) from None
 
 
-def changed(recipe: Recipe, parts: Sequence[Part]) -> tuple[str, ...]:
-    """The names of parts that the recipe's model no longer brings along as ``parts`` says, or brings in addition."""
-    module = build(recipe, recipe.training.seed)
-    now = {name: value for name, (_, value) in _fixed(module) if not _trivial(value)}
-    trained = dict(_trained(module))
-    now |= {part.name: trained[part.name] for part in parts if part.kind == "start" and part.name in trained}
-    before = {part.name: part.digest for part in parts}
-    return tuple(
-        name
-        for name in sorted(before.keys() | now.keys())
-        if name not in now or before.get(name) != digest_of(now[name])
-    )
-
-
 def digest_of(tensor: Tensor) -> str:
     """sha256, in hex, of the tensor's dtype, its shape, a line feed, and its numbers in C order, little-endian."""
     plain = tensor.detach().cpu().contiguous()
@@ -156,14 +142,14 @@ def _fixed(module: nn.Module) -> Iterator[tuple[str, tuple[str, Tensor]]]:
     for name, value in module.named_parameters():
         if not value.requires_grad:
             yield name, ("frozen", value.detach())
-    for name, value in module.named_buffers():
-        yield name, ("buffer", value.detach())
+    for name, buffer in module.named_buffers():
+        yield name, ("buffer", buffer.detach())
     known = {id(value) for value in (*module.parameters(), *module.buffers())}
     for path, child in module.named_modules():
-        for name, value in vars(child).items():
+        for name, attribute in vars(child).items():
             if name in ("_parameters", "_buffers", "_modules"):
                 continue
-            for key, tensor in _tensors(name, value):
+            for key, tensor in _tensors(name, attribute):
                 if id(tensor) not in known:
                     yield f"{path}.{key}".lstrip("."), ("attribute", tensor.detach())
 

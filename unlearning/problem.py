@@ -103,7 +103,10 @@ class Problem:
     def accuracy(self, w: Tensor, x: Tensor, y: Tensor) -> float:
         """The share of correct classes; for real-valued targets the coefficient of determination R^2."""
         with torch.no_grad():
-            outputs = self.outputs(w, x)
+            return self.score(self.outputs(w, x), y)
+
+    def score(self, outputs: Tensor, y: Tensor) -> float:
+        """The accuracy of the model's outputs (n, ...) for targets (n, ...)."""
         if self.recipe.loss in ("binary_logistic", "squared_hinge") and _columns(outputs) == 1:
             return float(((outputs.reshape(-1) > 0) == (y.reshape(-1) > 0)).double().mean())
         if not y.dtype.is_floating_point and self.recipe.loss != "squared_error":

@@ -174,6 +174,8 @@ class Recipe:
         training: the settings.
         weights: for a model trained elsewhere: its whole state_dict, parameters and buffers by name.
         trajectory: what ``Recorder`` wrote during that training.
+        holdout_subjects: whose each holdout sample is, as ``Samples.subjects``; None: not said. Nobody in the holdout
+            is trained on, so a deletion of somebody who is only there has nothing to forget, and says so.
         public: what the model brings along and nobody who may be deleted is in, by the name of a tensor (or of the
             part that holds it), each with its sha256 digest. A refusal prints the line to paste.
 
@@ -188,6 +190,7 @@ class Recipe:
     training: Training
     weights: Mapping[str, Tensor] | None = None
     trajectory: Trajectory | None = field(default=None, repr=False)
+    holdout_subjects: Sequence[str | Sequence[str]] | None = field(default=None, repr=False)
     public: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -203,6 +206,11 @@ class Recipe:
                 f"The holdout has {len(inputs)} inputs and {len(targets)} targets.", "Give the same number of both."
             )
         _check_finite("holdout inputs", inputs)
+        if self.holdout_subjects is not None:
+            object.__setattr__(self, "holdout_subjects", tuple(_subjects_of(each) for each in self.holdout_subjects))
+            if len(self.holdout_subjects) != len(inputs):
+                what = f"There are {len(self.holdout_subjects)} holdout_subjects for {len(inputs)} holdout samples."
+                raise RecipeError(what, "Give one entry for each.")
         if self.trajectory is not None and self.weights is None:
             raise RecipeError("A trajectory is given without weights.", "Give the weights that it ended in.")
         for name, digest in self.public.items():
@@ -211,6 +219,11 @@ class Recipe:
                     f"public gives {name!r} the digest {digest!r}.",
                     "A digest is 64 hexadecimal digits: register without it, and the refusal prints it.",
                 )
+
+
+def holdout_people(recipe: Recipe) -> frozenset[str]:
+    """Everyone whom the recipe names for a holdout sample."""
+    return frozenset(name for names in recipe.holdout_subjects or () for name in names)
 
 
 def _subjects_of(entry: str | Sequence[str]) -> tuple[str, ...]:

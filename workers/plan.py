@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Select, func, select, union
 from sqlalchemy.orm import Session
 
 from service import tombstones
+from service.intake import IN_HOLDOUT
 from service.records import Forgotten, Hold, Lineage, Membership, Tombstone
 from unlearning.policy import Granularity
 from workers.collector import collector_at_rest
@@ -144,7 +145,11 @@ def why_empty(session: Session, job: Job, task: Claimed) -> str:
         or any(each.model == job.model_name for each in tombstones.carried_out(session, job.tenant_id, subject, those))
         for subject, those in named
     )
-    return "already_forgotten" if known else "no_match"
+    if known:
+        return "already_forgotten"
+    subjects = [subject for subject, _ in stones if subject is not None]
+    held_out = tombstones.in_holdout(session, job.tenant_id, subjects, job.lineage_id)
+    return IN_HOLDOUT if held_out else "no_match"
 
 
 def unreadable(session: Session, job: Job, tasks: Collection[Claimed]) -> frozenset[Claimed]:

@@ -18,11 +18,13 @@ from service.auth import DEFAULT_TENANT, revoke_key
 from service.backups import unconfirmed
 from service.continuation import continue_log
 from service.db import now
+from service.figures import withdraw
 from service.identity import new_id
 from service.intake import AT_ONCE
 from service.notes import Signer
 from service.plans import AWAITING_CONSUMERS
 from service.progress import settle
+from service.publications import PUBLISHED, RESTORED, facts_of
 from service.records import (
     ApiKey,
     AuditEntry,
@@ -103,7 +105,7 @@ def restore(workshop: Workshop, signer: Signer, exports: Sequence[Export] = ()) 
         )
         said = continue_log(session, exports, signer.verifier) if exports else []
         report.log_entries = len(said) if exports else None
-        published = {body["version"] for body in said if body["kind"] == "version.published"}
+        published = {body["version"] for body in said if body["kind"] == PUBLISHED}
         new = [entry for entry in entries if not _known(session, entry)]
         settled = {entry.path: _take_up(session, report, entry, new, published) for entry in new}
         _spend_greatest(session, report, [*entries, *workshop.journal.entries(SET_ASIDE)])
@@ -163,21 +165,16 @@ def _adopt(session: Session, report: Report, entry: Entry, model: Model, in_log:
     model.head_id = version.id
     session.flush()
     _forget_again(session, entry, version)
+    withdraw(session, Lineage.model_id == model.id)
     _spend(session, report, entry.lineage_id, entry.charge, version.id)
     report.versions.append(f"{entry.model_name}/{version.number}")
     if not in_log:
         ledger.record(
             session,
             entry.tenant_id,
-            "version.restored",
+            RESTORED,
             model_id=model.id,
-            version=version.id,
-            number=version.number,
-            parent=parent.id,
-            checkpoint=version.checkpoint,
-            lineage=entry.lineage_id,
-            charge=entry.charge,
-            method=version.method,
+            **facts_of(version, parent, entry.charge),
         )
 
 

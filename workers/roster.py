@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from service.identity import PepperMissing, sample_digest
 from service.intake import LARGE
 from service.records import DeletionRequest, Forgotten, Hold, Lineage, Membership, Model, Task, Tombstone
+from service.suppression import concerns, registration_of
 from unlearning.certificate import Basis
 from unlearning.policy import ForgottenInRecipe
 from unlearning.protocol import Refused
@@ -116,11 +117,12 @@ def _tombstones(session: Session, job: Preparation) -> list[Tombstone]:
         Task.request_id == Tombstone.request_id, Task.model_id == job.lease.model_id, Task.reason == LARGE
     )
     rows = session.execute(
-        select(Tombstone, DeletionRequest.models)
+        select(Tombstone, DeletionRequest.models, DeletionRequest.suppress_after)
         .join(DeletionRequest, DeletionRequest.id == Tombstone.request_id)
         .where(Tombstone.tenant_id == job.tenant_id, Tombstone.lifted_at.is_(None), ~undecided.exists())
     )
-    return [stone for stone, models in rows if models is None or job.model_name in models]
+    registration = registration_of(session, job.lineage_id)
+    return [stone for stone, models, after in rows if concerns(models, after, job.model_name, registration)]
 
 
 def _before_registration(session: Session, job: Preparation) -> frozenset[str]:

@@ -11,6 +11,7 @@ from celery import Celery
 
 from service import queue
 from service.db import Database
+from service.figures import Figures
 from service.identity import Pepper
 from service.settings import Settings, read_secret
 from service.storage import Store
@@ -42,6 +43,11 @@ class Workshop:
         """What was released, for the day on which a backup must be restored."""
         return Journal(self.store.root, self.sealer, self.store.disk)
 
+    @property
+    def figures(self) -> Figures:
+        """What registration measured on everyone, as long as nobody was deleted."""
+        return Figures(self.store.root, self.store.disk)
+
     def close(self) -> None:
         self.database.close()
         self.keys.close()
@@ -54,7 +60,7 @@ def open_workshop(settings: Settings) -> Workshop:
         database=Database(settings.database_url),
         store=Store(settings.store),
         private=Store(settings.private_store),
-        keys=KeyStore(settings.key_store_url),
+        keys=KeyStore.of(settings),
         sealer=Sealer(read_secret("EXPUNGE_SEALING_KEY_FILE", settings.sealing_key_file)),
         pepper=Pepper.configured(settings),
         bell=queue.publisher(settings.broker_url),

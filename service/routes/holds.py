@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
-from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
 from service.auth import Caller, Scope
 from service.conditions import IfMatch, IfNoneMatch, changed, require, shown
 from service.context import Running, holding, problems, reading
-from service.holds import AlreadyForgotten, drive_on, lift, place
+from service.holds import AlreadyForgotten, drive_on, lift, place, protects_nothing
 from service.names import Moment, PersonalId, RequestId, one_of
 from service.openapi import answer
 from service.pages import Limit, MomentCursor, Page, after, link
@@ -25,6 +25,7 @@ router = APIRouter(tags=["holds"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
 Reason = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\x00-\x08\x0b-\x1f]+$")]
 _PATH = "/v1/holds"
+ONLY_HELD_OUT = "This hold protects nothing now: the person is only in a holdout, which deletions leave as it is."
 
 
 class HoldOrder(BaseModel):
@@ -50,6 +51,9 @@ class HoldView(BaseModel):
     reason: str
     created_at: Moment
     released_at: Moment | None
+    note: str | None = Field(
+        default=None, description="told once, when it is placed, and only to a key with the scope people:search"
+    )
 
 
 @router.post(
@@ -73,9 +77,11 @@ def create(body: HoldOrder, service: Running, caller: Admin, response: Response)
         except AlreadyForgotten as error:
             where = ", ".join(f"version {each.version} of {each.model}" for each in error.releases)
             raise Problem(409, "already_forgotten", f"Forgotten already, in {where}; nothing can be held.") from None
+        session.flush()
+        idle = Scope.PEOPLE_SEARCH in caller.scopes and protects_nothing(session, hold)
         view = _view(hold)
     response.headers["Location"] = f"{_PATH}/{view.id}"
-    return changed(view, response)
+    return changed(view, response).model_copy(update={"note": ONLY_HELD_OUT if idle else None})
 
 
 @router.get(_PATH, response_model=Page[HoldView], responses=problems(), summary="List holds, newest first")

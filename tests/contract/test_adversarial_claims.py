@@ -70,11 +70,12 @@ class Tally:
 def serve(drawn: Drawn) -> list[Served]:
     """Register and forget as the workers do. Raises Refused, RecipeError or CapNotReached."""
     problem, method = Problem(drawn.recipe), method_of(drawn.policy)
-    bench = Bench(drawn.recipe, problem, method, "drawn")
+    parts = parts_of(drawn.recipe)
+    bench = Bench(drawn.recipe, problem, method, "drawn", parts)
     require_needs(drawn.policy, method, drawn.recipe)
     basis = basis_of(drawn.policy, problem, method)
     if basis in (Basis.PROVED, Basis.EXACT):
-        require_declared(drawn.recipe, parts_of(drawn.recipe))
+        require_declared(drawn.recipe, parts)
     examples = drawn.recipe.samples.examples()
     require_closed_form(drawn.policy, problem, examples)
     learned = (cold if basis is Basis.EXACT else learn)(drawn.recipe, problem, examples, lambda _: None)

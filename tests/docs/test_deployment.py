@@ -45,7 +45,9 @@ def test_no_password_has_a_default() -> None:
 def test_the_api_can_open_neither_states_nor_vectors(services: dict[str, Any]) -> None:
     api = services["api"]
     assert "sealing" not in api["secrets"]
-    assert not {"EXPUNGE_SEALING_KEY_FILE", "EXPUNGE_KEY_STORE_URL", "EXPUNGE_PRIVATE_STORE"} & set(api["environment"])
+    private = {"EXPUNGE_SEALING_KEY_FILE", "EXPUNGE_KEY_STORE_URL", "EXPUNGE_KEY_FOLDER", "EXPUNGE_PRIVATE_STORE"}
+    assert private <= set(services["worker"]["environment"])
+    assert not private & set(api["environment"])
     assert api["volumes"] == ["store:/var/lib/expunge/store:ro"]
 
 

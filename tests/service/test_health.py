@@ -92,8 +92,8 @@ def test_metrics_are_what_the_database_says(client: TestClient, service: Service
                 model_id=model.id,
                 version_id=version.id,
                 method="recollection",
-                phase="forget",
-                seconds=0.03,
+                phase="unlearn",
+                seconds=2.0**-5,
                 created_at=1,
             )
         )
@@ -104,8 +104,9 @@ def test_metrics_are_what_the_database_says(client: TestClient, service: Service
     assert after["expunge_deletion_latency_seconds_count", labels] == 1
     assert after["expunge_deletion_latency_seconds_bucket", (("le", "60.0"), *labels)] == 0
     assert after["expunge_samples_forgotten_total", labels] == 2
-    assert after["expunge_unlearning_seconds_bucket", (("le", "0.05"), *labels, ("phase", "forget"))] == 1
-    assert after["expunge_unlearning_seconds_bucket", (("le", "0.01"), *labels, ("phase", "forget"))] == 0
+    assert after["expunge_unlearning_seconds_bucket", (("le", "0.03125"), *labels, ("phase", "unlearn"))] == 1
+    assert after["expunge_unlearning_seconds_bucket", (("le", "0.015625"), *labels, ("phase", "unlearn"))] == 0
+    assert after["expunge_unlearning_seconds_sum", (*labels, ("phase", "unlearn"))] == 2.0**-5
     assert after["expunge_publications_total", (("model", "digits"), ("result", "published"))] == 2
     assert after["expunge_model_version", ours] == 2
     assert after["expunge_budget_spent_ratio", ours] == pytest.approx(1 / 10.5)

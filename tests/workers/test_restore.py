@@ -143,6 +143,7 @@ def test_what_was_released_since_the_backup_is_taken_up(world: World, snapshot: 
     assert requests(old) == known
     assert backups.releases_missing(old.database, old.settings.store) == 0
     assert (report.versions, sorted(report.requests)) == (["m/3", "m/4"], sorted(since))
+    assert old.claims_logged(model_id) == 4
     assert open_then not in report.requests and report.retired == report.forgotten_again == []
     assert report.requests_lost == ([lost] if with_log else [])
     assert report.unknown_from is not None and report.unknown_from < report.unknown_until
