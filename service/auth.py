@@ -140,6 +140,16 @@ def holder(session: Session, key_id: str) -> Caller | None:
     return _caller(session, session.get(ApiKey, key_id))
 
 
+def searched(session: Session, caller: Caller) -> str:
+    """Record that the caller learns whether a person is in the data; returns the search's id.
+
+    The entry names the key and the search. Who was looked for is written nowhere.
+    """
+    search = new_id()
+    record(session, caller.tenant_id, "people.searched", actor=caller.key_id, search=search)
+    return search
+
+
 def _caller(session: Session, row: ApiKey | None) -> Caller | None:
     if row is None or row.revoked_at is not None:
         return None

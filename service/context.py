@@ -75,6 +75,23 @@ def holding(*scopes: Scope) -> Callable[..., Caller]:
     return caller
 
 
+def holding_all(first: Scope, *others: Scope) -> Callable[..., Caller]:
+    """Make a dependency as ``holding`` does, for a caller who must hold every one of the scopes."""
+    by_key = holding(first)
+
+    def caller(
+        service: Running,
+        request: Request,
+        credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
+    ) -> Caller:
+        found = by_key(service, request, credentials)
+        for scope in others:
+            _permitted(found, (scope,))
+        return found
+
+    return caller
+
+
 def remembered(*scopes: Scope) -> Callable[..., Awaitable[Caller]]:
     """As ``holding``, without a look into the database at every call. The route's own transaction must ask whether
     the key still stands (``service.auth.holder``) and whether the service may write (``require_writable``)."""

@@ -175,7 +175,7 @@ def certificate_file(request_id: RequestId, visit: Visitor) -> Response:
 
 @router.post("/console/requests/{request_id}/cancel")
 def cancel_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Response:
-    _check_form(visit, fields, Scope.DELETIONS_WRITE)
+    _check_form(visit, fields, Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
     with visit.service.database.write() as session:
         row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
         try:
@@ -200,7 +200,7 @@ def release_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Re
 
 @router.post("/console/requests/{request_id}/verify")
 def verify_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Response:
-    _check_form(visit, fields, Scope.DELETIONS_WRITE)
+    _check_form(visit, fields, Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
     with visit.service.database.write() as session, refused():
         row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
         nudges = verification.verify(session, row, deletion_requests.windows_of(visit.service))
@@ -210,7 +210,7 @@ def verify_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Res
 
 @router.post("/console/requests/{request_id}/reject")
 def reject_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Response:
-    _check_form(visit, fields, Scope.DELETIONS_WRITE)
+    _check_form(visit, fields, Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
     why = _rejection(fields)
     with visit.service.database.write() as session, refused():
         row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
@@ -270,8 +270,9 @@ def _envelope(visit: Visit, request_id: str) -> str:
     return envelope
 
 
-def _check_form(visit: Visit, fields: dict[str, str], scope: Scope) -> None:
-    visit.need(scope)
+def _check_form(visit: Visit, fields: dict[str, str], *scopes: Scope) -> None:
+    for scope in scopes:
+        visit.need(scope)
     _check_token(visit, fields)
     require_writable(visit.service)
 

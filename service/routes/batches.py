@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service import idempotency
-from service.auth import Caller, Scope
+from service.auth import Caller, Scope, searched
 from service.context import Running, Service, holding, problems
 from service.estimate import estimate
 from service.intake import UnknownModels
@@ -21,16 +21,17 @@ from service.routes.deletion_requests import (
     AcceptedView,
     DeletionOrder,
     KeyHeader,
-    accepted_view,
+    ReceiptView,
     check_length,
     key_use,
     opened,
     take_in,
+    told,
 )
 
 router = APIRouter(tags=["deletion requests"])
 Writer = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]
-Reader = Annotated[Caller, Depends(holding(Scope.DELETIONS_READ))]
+Searcher = Annotated[Caller, Depends(holding(Scope.PEOPLE_SEARCH))]
 _BATCH = "/v1/deletion-requests/batch"
 
 
@@ -45,7 +46,7 @@ class Outcome(BaseModel):
 
     index: int
     status: int
-    request: AcceptedView | None = None
+    request: AcceptedView | ReceiptView | None = None
     problem: dict[str, Any] | None = None
 
 
@@ -64,6 +65,7 @@ class CostView(BaseModel):
 
 
 class EstimateView(BaseModel):
+    search: str = Field(description="id of this search: the audit log's entry names it and the key, not the person")
     samples: int
     models: list[CostView]
 
@@ -102,16 +104,17 @@ def create_batch(batch: Batch, service: Running, caller: Writer, idempotency_key
     responses=problems(),
     summary="What a request would cost",
 )
-def estimate_cost(order: DeletionOrder, service: Running, caller: Reader) -> EstimateView:
+def estimate_cost(order: DeletionOrder, service: Running, caller: Searcher) -> EstimateView:
     check_length(order, service.settings.max_sample_ids)
-    with service.database.read() as session:
+    with service.database.write() as session:
         try:
             costs = estimate(session, service.pepper, caller.tenant_id, order.order())
         except UnknownModels as error:
             errors = [{"pointer": f"/models/{place}", "detail": "There is no such model."} for place in error.places]
             raise Problem(422, "unknown_model", "The request names models that do not exist.", errors) from None
+        search = searched(session, caller)
     models = [CostView(**vars(cost)) for cost in costs]
-    return EstimateView(samples=sum(cost.samples for cost in costs), models=models)
+    return EstimateView(search=search, samples=sum(cost.samples for cost in costs), models=models)
 
 
 def _outcome(
@@ -121,7 +124,7 @@ def _outcome(
         accepted = take_in(session, service, caller, order)
     except Problem as problem:
         return {"status": problem.status, "request": None, "problem": problem.body()}, ()
-    view = accepted_view(accepted).model_dump(mode="json")
+    view = told(accepted, caller).model_dump(mode="json")
     return {"status": 202, "request": view, "problem": None}, accepted.nudges
 
 

@@ -17,7 +17,17 @@ from service import express, idempotency, verification
 from service.auth import Caller, Scope, holder
 from service.cancellation import TooLate, cancel
 from service.conditions import IfMatch, IfNoneMatch, changed, require, shown
-from service.context import Running, Service, holding, key_invalid, problems, reading, remembered, require_writable
+from service.context import (
+    Running,
+    Service,
+    holding,
+    holding_all,
+    key_invalid,
+    problems,
+    reading,
+    remembered,
+    require_writable,
+)
 from service.crash import crash_point
 from service.extension import extend
 from service.identity import PepperMissing, digest
@@ -32,7 +42,8 @@ from service.requests import NotExtendable, Regulation, Status, awaits_decision
 from service.tombstones import related
 
 router = APIRouter(tags=["deletion requests"])
-Writer = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]
+Decider = Annotated[Caller, Depends(holding_all(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ))]
+"""who changes a request sees its state in the answer, a refusal included"""
 Applicant = Annotated[Caller, Depends(remembered(Scope.DELETIONS_WRITE))]
 Reader = Annotated[Caller, Depends(holding(Scope.DELETIONS_READ))]
 KeyHeader = Annotated[
@@ -106,14 +117,30 @@ class RelatedView(BaseModel):
     data: list[str] = Field(description="ids, newest first, at most 50")
 
 
+_OPENING = Field(description="opens the commitment in the audit log and the certificate; kept nowhere here")
+
+
 class AcceptedView(DeletionRequestView):
-    opening: str = Field(description="opens the commitment in the audit log and the certificate; kept nowhere here")
+    opening: str = _OPENING
+
+
+class Receipt(BaseModel):
+    """What a key without ``deletions:read`` is told: it follows from what was sent, whoever is in the data."""
+
+    id: str
+    status: Literal["queued", "held"] = Field(description="held where the request was sent unverified, else queued")
+    received_at: Moment
+    due_at: Moment | None
+
+
+class ReceiptView(Receipt):
+    opening: str = _OPENING
 
 
 @router.post(
     _PATH,
     status_code=202,
-    response_model=AcceptedView,
+    response_model=AcceptedView | ReceiptView,
     responses=problems(400, 409) | answer(202, "Location", "Retry-After"),
     summary="Forget a person",
 )
@@ -190,7 +217,7 @@ def show(
     summary="Cancel a request inside its cancel window",
 )
 def withdraw(
-    request_id: RequestId, service: Running, caller: Writer, response: Response, if_match: IfMatch = None
+    request_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
 ) -> DeletionRequestView:
     with service.database.write() as session:
         row = find(session, caller.tenant_id, request_id)
@@ -221,7 +248,7 @@ def others(request_id: RequestId, service: Running, caller: Reader) -> RelatedVi
     summary="Extend the deadline, once",
 )
 def prolong(
-    request_id: RequestId, service: Running, caller: Writer, response: Response, if_match: IfMatch = None
+    request_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
 ) -> DeletionRequestView:
     with service.database.write() as session:
         row = find(session, caller.tenant_id, request_id)
@@ -316,7 +343,7 @@ def _express(service: Service, order: DeletionOrder, use: idempotency.Use) -> _T
             service.pepper,
             order.order(),
             use,
-            _answer,
+            lambda accepted: _answer(accepted, use.caller),
             windows=windows_of(service),
             lifetime_seconds=settings.idempotency_seconds,
         )
@@ -332,7 +359,7 @@ def _plain(service: Service, caller: Caller, order: DeletionOrder, use: idempote
         if stored is not None:
             return _Taken(stored, opened(service, session.get_one(DeletionRequest, stored.answer["id"])))
         accepted = take_in(session, service, caller, order)
-        stored = _answer(accepted)
+        stored = _answer(accepted, caller)
         idempotency.finish(session, use, stored, service.settings.idempotency_seconds)
     return _Taken(stored, opened(service, accepted.request), accepted.nudges)
 
@@ -363,12 +390,27 @@ def windows_of(service: Service) -> Windows:
     return Windows(settings.cancel_window_seconds, settings.large_request_samples, settings.large_request_seconds)
 
 
-def _answer(accepted: Accepted) -> idempotency.Stored:
+def _answer(accepted: Accepted, caller: Caller) -> idempotency.Stored:
     headers = {"Location": f"{_PATH}/{accepted.request.id}", "Retry-After": str(_POLL_SECONDS)}
-    return idempotency.Stored(202, headers, accepted_view(accepted).model_dump(mode="json"))
+    return idempotency.Stored(202, headers, told(accepted, caller).model_dump(mode="json"))
 
 
-def accepted_view(accepted: Accepted) -> DeletionRequestView:
+def told(accepted: Accepted, caller: Caller) -> DeletionRequestView | Receipt:
+    """What the caller is told of a request that was taken in a moment ago, all but its opening."""
+    return _accepted(accepted) if Scope.DELETIONS_READ in caller.scopes else _receipt(accepted.request)
+
+
+def _receipt(request: DeletionRequest) -> Receipt:
+    unverified = awaits_decision(Status(request.status), request.reason)
+    return Receipt(
+        id=request.id,
+        status="held" if unverified else "queued",
+        received_at=request.received_at,
+        due_at=request.due_at,
+    )
+
+
+def _accepted(accepted: Accepted) -> DeletionRequestView:
     """The view of a request whose tasks were written a moment ago."""
     waiting = {"status": "queued", "samples": None, "version": None, "method": None, "reason": None}
     large = {"status": "held", "reason": LARGE}

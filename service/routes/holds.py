@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
-from service.auth import Caller, Scope
+from service.auth import Caller, Scope, searched
 from service.conditions import IfMatch, IfNoneMatch, changed, require, shown
-from service.context import Running, holding, problems, reading
-from service.holds import AlreadyForgotten, drive_on, lift, place
+from service.context import Running, Service, holding, problems, reading
+from service.holds import AlreadyForgotten, drive_on, lift, place, require_something_left
 from service.names import Moment, PersonalId, RequestId, one_of
 from service.openapi import answer
 from service.pages import Limit, MomentCursor, Page, after, link
@@ -60,22 +60,32 @@ class HoldView(BaseModel):
     summary="Place a legal hold",
 )
 def create(body: HoldOrder, service: Running, caller: Admin, response: Response) -> HoldView:
-    with service.database.write() as session:
-        try:
-            hold = place(
-                session,
-                service.pepper,
-                caller.tenant_id,
-                subject_id=body.subject_id,
-                sample_id=body.sample_id,
-                reason=body.reason,
-            )
-        except AlreadyForgotten as error:
-            where = ", ".join(f"version {each.version} of {each.model}" for each in error.releases)
-            raise Problem(409, "already_forgotten", f"Forgotten already, in {where}; nothing can be held.") from None
-        view = _view(hold)
+    """Without `people:search` a hold on somebody who was forgotten is taken, and keeps nothing."""
+    try:
+        view = _placed(body, service, caller)
+    except AlreadyForgotten as error:
+        with service.database.write() as session:
+            searched(session, caller)
+        where = ", ".join(f"version {each.version} of {each.model}" for each in error.releases)
+        raise Problem(409, "already_forgotten", f"Forgotten already, in {where}; nothing can be held.") from None
     response.headers["Location"] = f"{_PATH}/{view.id}"
     return changed(view, response)
+
+
+def _placed(body: HoldOrder, service: Service, caller: Caller) -> HoldView:
+    """Place the hold. Raises AlreadyForgotten, and only to a caller who may search for people."""
+    with service.database.write() as session:
+        hold = place(
+            session,
+            service.pepper,
+            caller.tenant_id,
+            subject_id=body.subject_id,
+            sample_id=body.sample_id,
+            reason=body.reason,
+        )
+        if Scope.PEOPLE_SEARCH in caller.scopes:
+            require_something_left(session, hold)
+        return _view(hold)
 
 
 @router.get(_PATH, response_model=Page[HoldView], responses=problems(), summary="List holds, newest first")
