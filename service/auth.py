@@ -18,10 +18,9 @@ from service.db import now
 from service.identity import Pepper, agrees, digest, new_id
 from service.ledger import record
 from service.records import ApiKey
+from service.tenants import DEFAULT_TENANT, require_name
 
-DEFAULT_TENANT = "default"
 _KEY = re.compile(r"exp_([0-9a-f]{12})_[0-9a-f]{64}")
-_TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 
 class Scope(StrEnum):
@@ -70,8 +69,7 @@ def create_key(
     granted = sorted(Scope(scope) for scope in set(scopes))
     if not granted:
         raise ValueError(f"A key needs at least one scope of: {', '.join(Scope)}.")
-    if not _TENANT.fullmatch(tenant_id):
-        raise ValueError("A tenant is 1 to 63 of a-z, 0-9, _ and -, and starts with a letter or digit.")
+    require_name(tenant_id)
     prefix = secrets.token_hex(6)
     key = NewKey(new_id(), prefix, f"exp_{prefix}_{secrets.token_hex(32)}")
     row = ApiKey(

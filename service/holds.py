@@ -52,8 +52,8 @@ def place(
     hold = Hold(
         id=new_id(),
         tenant_id=tenant_id,
-        subject_digest=None if subject_id is None else subject_digest(pepper, subject_id),
-        sample_digest=None if sample_id is None else sample_digest(pepper, sample_id),
+        subject_digest=None if subject_id is None else subject_digest(pepper, tenant_id, subject_id),
+        sample_digest=None if sample_id is None else sample_digest(pepper, tenant_id, sample_id),
         pepper_id=pepper.id,
         reason=reason,
         created_at=now(session),
@@ -62,8 +62,8 @@ def place(
         twin(
             hold,
             each,
-            subject_digest=None if subject_id is None else subject_digest(each, subject_id),
-            sample_digest=None if sample_id is None else sample_digest(each, sample_id),
+            subject_digest=None if subject_id is None else subject_digest(each, tenant_id, subject_id),
+            sample_digest=None if sample_id is None else sample_digest(each, tenant_id, sample_id),
         )
         for each in pepper.retired
     ]

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.storage import Files
+from service.tenants import listed
 
 
 class SettingsError(ValueError):
@@ -32,6 +33,7 @@ class Settings(BaseSettings):
     pepper_file: Path
     retired_pepper_files: str = ""
     signing_key_file: Path
+    tenants: str = ""
     recipes: Path = Path("examples")
     device: str = "auto"
     host: str = "127.0.0.1"
@@ -77,6 +79,19 @@ class Settings(BaseSettings):
     def retired_peppers(self) -> list[Path]:
         """The files that ``retired_pepper_files`` lists, separated by commas."""
         return [Path(name.strip()) for name in self.retired_pepper_files.split(",") if name.strip()]
+
+    @property
+    def served_tenants(self) -> frozenset[str] | None:
+        """The tenants that ``tenants`` lists, separated by commas; None: every one."""
+        return listed(self.tenants)
+
+    @model_validator(mode="after")
+    def _tenants_are_named(self) -> Settings:
+        try:
+            listed(self.tenants)
+        except ValueError as error:
+            raise SettingsError(f"EXPUNGE_TENANTS: {error}") from None
+        return self
 
     @model_validator(mode="after")
     def _no_loopback_in_production(self) -> Settings:

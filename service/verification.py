@@ -39,7 +39,7 @@ def take_in(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> A
     """Write the request down; it is held, and its clock runs. Raises UnknownModels, ReceivedInFuture."""
     named_models(session, tenant_id, order)
     at = recorded_at(session)
-    drawn = draft(pepper, tenant_id, order, digests(pepper, order), at=at, touched=(), windows=AT_ONCE)
+    drawn = draft(pepper, tenant_id, order, digests(pepper, tenant_id, order), at=at, touched=(), windows=AT_ONCE)
     drawn.row.update(status=Status.HELD.value, reason=UNVERIFIED, completed_at=None)
     session.execute(insert(DeletionRequest), drawn.row)
     crash_point("api-after-request")

@@ -22,6 +22,7 @@ from sqlalchemy import select
 
 from service.identity import Pepper, subject_digest
 from service.records import Model, Recollection, Version
+from service.tenants import DEFAULT_TENANT
 from tests.stack import Stack
 from workers.keystore import KeyStore
 from workers.sealing import SealedRow, open_row
@@ -86,7 +87,7 @@ def complain(stack: Stack, person: str) -> None:
 
 def secret_of(stack: Stack, name: str, person: str) -> tuple[bytes, bytes]:
     """The person's key and vector as the workers hold them; empty where there is none any more."""
-    holder = subject_digest(Pepper.load(stack.settings.pepper_file), person)
+    holder = subject_digest(Pepper.load(stack.settings.pepper_file), DEFAULT_TENANT, person)
     database, keys = stack.database(), KeyStore(stack.settings.key_store_url)
     try:
         with database.read() as session:

@@ -50,10 +50,10 @@ def begin(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Callabl
     """Manifest and training. Raises Refused and its like."""
     started = time.monotonic()
     with watch.phase("load"):
-        bench = build(workshop, job.recipe, job.policy)
+        bench = build(workshop, job.tenant_id, job.recipe, job.policy)
         require_needs(job.policy, bench.method, bench.recipe)
         basis = basis_of(job.policy, bench.problem, bench.method)
-        everyone = manifest.entries(workshop.pepper, bench.recipe.samples, job.policy.granularity)
+        everyone = manifest.entries(workshop.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
         require_room(workshop, everyone)
         rekey(workshop, job, bench.recipe.samples)
         kept, left_out = admit(workshop, job, bench, everyone)

@@ -138,7 +138,7 @@ def build_lineage(workshop: Workshop, job: Preparation, watch: Stopwatch, ending
     else:
         shards.forget(workshop, job.lineage_id)
         calibrate.drop_prepared(workshop, job.lineage_id)
-        destroy_keys(workshop.database, workshop.keys, workshop.journal.root)
+        destroy_keys(workshop.database, workshop.keys, workshop.journal.root, workshop.tenants)
 
 
 def _made_ready(workshop: Workshop, job: Preparation, watch: Stopwatch, ending: Ending) -> Ready:

@@ -14,7 +14,7 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.orm import Session
 
 from service import ledger, tombstones, verification
-from service.auth import DEFAULT_TENANT, revoke_key
+from service.auth import revoke_key
 from service.backups import unconfirmed
 from service.continuation import continue_log
 from service.db import now
@@ -41,6 +41,7 @@ from service.records import (
     Version,
 )
 from service.requests import Status, awaits_decision, derive
+from service.tenants import DEFAULT_TENANT
 from workers.journal import SET_ASIDE, Entry, revived
 from workers.keystore import BATCH, batches
 from workers.lease import SECOND, give_back

@@ -47,7 +47,7 @@ def retrain(workshop: Workshop, job: Retraining, watch: Stopwatch) -> None:
         return
     drop_superseded_state(workshop.database, workshop.private, parent)
     bury(workshop.database)
-    destroy_keys(workshop.database, workshop.keys, workshop.journal.root)
+    destroy_keys(workshop.database, workshop.keys, workshop.journal.root, workshop.tenants)
 
 
 def _build(workshop: Workshop, job: Retraining, watch: Stopwatch) -> None:
