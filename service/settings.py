@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.storage import Files
@@ -85,13 +85,11 @@ class Settings(BaseSettings):
         """The tenants that ``tenants`` lists, separated by commas; None: every one."""
         return listed(self.tenants)
 
-    @model_validator(mode="after")
-    def _tenants_are_named(self) -> Settings:
-        try:
-            listed(self.tenants)
-        except ValueError as error:
-            raise SettingsError(f"EXPUNGE_TENANTS: {error}") from None
-        return self
+    @field_validator("tenants")
+    @classmethod
+    def _names_tenants(cls, value: str) -> str:
+        listed(value)
+        return value
 
     @model_validator(mode="after")
     def _no_loopback_in_production(self) -> Settings:

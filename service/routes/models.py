@@ -86,6 +86,7 @@ class Registration(BaseModel):
 
 class ModelView(BaseModel):
     name: str
+    tenant: str
     status: str
     reason: str | None
     recipe: str
@@ -275,6 +276,7 @@ def _rows() -> Any:
 def _view(model: Model, head: int | None, method: str | None, basis: str | None) -> ModelView:
     return ModelView(
         name=model.name,
+        tenant=model.tenant_id,
         status=model.status,
         reason=model.reason,
         recipe=model.recipe,
