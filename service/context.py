@@ -10,7 +10,7 @@ from fastapi import Depends, Request, Security
 from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from service.auth import Caller, Scope, authenticate
+from service.auth import Caller, Scope, authenticate, holder
 from service.backups import unconfirmed
 from service.db import Database
 from service.identity import Pepper, digest
@@ -23,6 +23,7 @@ from service.settings import Settings
 
 if TYPE_CHECKING:
     from celery import Celery
+    from sqlalchemy.orm import Session
 
 _BEARER = HTTPBearer(auto_error=False, description="An API key: exp_..., made by `expunge keys create`.")
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -139,9 +140,22 @@ def watching(*scopes: Scope) -> Callable[..., Caller]:
         credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
     ) -> Caller:
         found = session_of(service, request) if credentials is None else None
+        request.state.by_session = found is not None
         return by_key(service, request, credentials) if found is None else _permitted(found, scopes)
 
     return caller
+
+
+def in_force(service: Service, request: Request, caller: Caller) -> Callable[[Session], bool]:
+    """Whether what let the caller in by ``watching`` still does, to be asked again while an answer goes on."""
+    cookie = request.cookies.get(COOKIE, "") if request.state.by_session else None
+
+    def asked(session: Session) -> bool:
+        if cookie is None:
+            return holder(session, caller.key_id) is not None
+        return open_session(session, service.pepper, cookie) is not None
+
+    return asked
 
 
 def session_of(service: Service, request: Request) -> Caller | None:

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, RedirectResponse
@@ -32,7 +32,7 @@ from service.requests import Status, awaits_decision
 from service.rotation import verifiers
 from service.routes import deletion_requests, models
 from service.routes.verification import Rejection, refused
-from service.sessions import COOKIE, begin, form_token, renew, set_cookie
+from service.sessions import COOKIE, begin, end, form_token, renew, set_cookie
 from service.settings import SettingsError
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -220,7 +220,7 @@ def reject_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Res
 
 @router.post("/console/login")
 def login(request: Request, service: Running, fields: Fields) -> Response:
-    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+    if not _from_here(request, service.settings.url):
         return login_page(403, "Log in from this page itself.")
     with service.database.read() as session:
         caller = authenticate(session, service.pepper, fields.get("key", "").strip())
@@ -232,9 +232,26 @@ def login(request: Request, service: Running, fields: Fields) -> Response:
     return response
 
 
+def _from_here(request: Request, url: str) -> bool:
+    """Whether the form was sent from a page of this service: the browser says so in either of two headers.
+
+    ``url``: EXPUNGE_URL, for a proxy that does not pass the Host header on.
+    """
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is not None and site not in ("same-origin", "none"):
+        return False
+    if origin is None:
+        return True
+    if origin == "null":
+        return site is not None
+    return urlsplit(origin).netloc in (request.headers.get("host"), urlsplit(url).netloc)
+
+
 @router.post("/console/logout")
-def logout(visit: Visitor, fields: Fields) -> Response:
+def logout(request: Request, visit: Visitor, fields: Fields) -> Response:
     _check_token(visit, fields)
+    with visit.service.database.write() as session:
+        end(session, request.cookies[COOKIE])
     response = RedirectResponse("/", 303, HEADERS)
     response.delete_cookie(COOKIE, httponly=True, samesite="strict")
     return response
