@@ -117,11 +117,16 @@ def rotate_key(
     row = session.scalar(select(ApiKey).where(ApiKey.tenant_id == tenant_id, named).with_for_update())
     if row is None or _caller(session, row) is None:
         return None
-    ends = None if row.expires_at is None else at + row.expires_at - row.created_at
+    ends = successor_ends(row, at)
     made = create_key(session, pepper, label=row.label, scopes=row.scopes, tenant_id=tenant_id, expires_at=ends)
     row.expires_at = at + overlap if row.expires_at is None else min(row.expires_at, at + overlap)
     record(session, tenant_id, "key.rotated", key=row.id, successor=made.id, expires_at=row.expires_at)
     return made
+
+
+def successor_ends(key: ApiKey, at: int) -> int | None:
+    """When the successor ends of a key that is rotated ``at``, in microseconds since 1970; None: never."""
+    return None if key.expires_at is None else at + key.expires_at - key.created_at
 
 
 def authenticate(session: Session, pepper: Pepper, key: str) -> Caller | None:

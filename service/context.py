@@ -15,7 +15,7 @@ from service.backups import unconfirmed
 from service.db import Database
 from service.identity import Pepper, digest
 from service.keyring import Keyring
-from service.limits import Limiter
+from service.limits import Limiter, client_of, wrong_keys
 from service.openapi import answer, problem
 from service.problems import Problem
 from service.sessions import COOKIE, open_session
@@ -40,6 +40,8 @@ class Service:
     bell: Celery
     limiter: Limiter
     keyring: Keyring = field(default_factory=Keyring)
+    wrong_keys: Limiter = field(default_factory=wrong_keys)
+    """by client address"""
 
     def nudge(self, model_ids: Collection[str]) -> None:
         """Ring the workers for these models; never raises."""
@@ -66,7 +68,7 @@ def holding(*scopes: Scope) -> Callable[..., Caller]:
         request: Request,
         credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
     ) -> Caller:
-        found = _identified(service, credentials)
+        found = _identified(service, request, credentials)
         _within_limits(service, request, found)
         permitted = _permitted(found, scopes)
         if request.method not in _READING:
@@ -102,27 +104,48 @@ def remembered(*scopes: Scope) -> Callable[..., Awaitable[Caller]]:
         request: Request,
         credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
     ) -> Caller:
-        mark = "" if credentials is None else digest(service.pepper, "api-key", credentials.credentials)
-        found = service.keyring.holder(mark)
+        found = None if credentials is None else service.keyring.holder(_mark(service, credentials.credentials))
         if found is None:
-            found = await run_in_threadpool(_identified, service, credentials)
-            service.keyring.remember(mark, found)
+            found = await run_in_threadpool(_identified, service, request, credentials)
         _within_limits(service, request, found)
         return _permitted(found, scopes)
 
     return caller
 
 
-def _identified(service: Service, credentials: HTTPAuthorizationCredentials | None) -> Caller:
-    """Who holds the key that was sent. Raises Problem (401)."""
+def _identified(service: Service, request: Request, credentials: HTTPAuthorizationCredentials | None) -> Caller:
+    """Who holds the key that was sent. Raises Problem (401, 429)."""
     if credentials is None:
         detail = "Send an API key: Authorization: Bearer exp_..."
         raise Problem(401, "key_missing", detail, headers=_CHALLENGE)
-    with service.database.read() as session:
-        found = authenticate(session, service.pepper, credentials.credentials)
+    found = known(service, request, credentials.credentials)
     if found is None:
         raise key_invalid()
     return found
+
+
+def known(service: Service, request: Request, key: str) -> Caller | None:
+    """Who holds the key; None for an unknown, expired or revoked one, which is counted for the client's address.
+
+    Raises Problem (429) where that address has tried too many. A key that was right lately is looked up all the same,
+    so that nobody shuts out others who call from one address.
+    """
+    client, mark = client_of(request.client.host if request.client else None), _mark(service, key)
+    wait = service.wrong_keys.shut_for(client) if service.keyring.holder(mark) is None else 0
+    if wait:
+        detail = f"Too many wrong keys came from this address. Wait {wait} s, then send the right one."
+        raise Problem(429, "too_many_wrong_keys", detail, headers={"Retry-After": str(wait)})
+    with service.database.read() as session:
+        found = authenticate(session, service.pepper, key)
+    if found is None:
+        service.wrong_keys.wait_of(client)
+    else:
+        service.keyring.remember(mark, found)
+    return found
+
+
+def _mark(service: Service, key: str) -> str:
+    return digest(service.pepper, "api-key", key)
 
 
 def key_invalid() -> Problem:

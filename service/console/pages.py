@@ -15,14 +15,14 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from service import verification
-from service.auth import Caller, Scope, authenticate
+from service.auth import Caller, Scope
 from service.cancellation import TooLate, cancel
 from service.certificates import NotAuthentic, verify
 from service.console import reference, views
 from service.console.render import HEADERS, LoginNeeded, PageRoute, login_page, page
 from service.console.watch import AuditWatch
 from service.consumers import standing
-from service.context import Running, Service, require_writable, session_of
+from service.context import Running, Service, known, require_writable, session_of
 from service.db import now
 from service.holds import drive_on
 from service.names import ModelName, RequestId
@@ -222,8 +222,8 @@ def reject_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Res
 def login(request: Request, service: Running, fields: Fields) -> Response:
     if not _from_here(request, service.settings.url):
         return login_page(403, "Log in from this page itself.")
+    caller = known(service, request, fields.get("key", "").strip())
     with service.database.read() as session:
-        caller = authenticate(session, service.pepper, fields.get("key", "").strip())
         value = begin(session, service.pepper, caller.key_id) if caller else ""
     if not value:
         return login_page(401, "This key is unknown, expired or revoked.")
