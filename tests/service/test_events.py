@@ -21,6 +21,8 @@ from service.db import now
 from service.ledger import integrate, record
 from service.notes import Signer
 from service.records import ApiKey
+from service.sessions import COOKIE, end
+from tests.service.conftest import Login
 
 Keys = Callable[..., dict[str, str]]
 
@@ -74,20 +76,37 @@ def test_a_stream_ends_soon_after_its_key(api: TestClient, service: Service, key
     key = key_of("deletions:read")
     prefix = key["Authorization"].split("_")[1]
 
-    def end() -> None:
+    def over() -> None:
         with service.database.write() as session:
             if how == "revoked":
                 assert revoke_key(session, prefix)
             else:
                 session.execute(update(ApiKey).where(ApiKey.prefix == prefix).values(expires_at=now(session)))
 
-    timer = threading.Timer(0.5, end)
+    timer = threading.Timer(0.5, over)
     timer.start()
     began = time.monotonic()
     assert api.get("/v1/events", params={"seconds": 60}, headers=key).status_code == 200
     assert 0.4 < time.monotonic() - began < 10
     timer.join()
     assert api.get("/v1/events", headers=key).status_code == 401
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_stream_of_a_session_ends_soon_after_its_log_out(login: Login, service: Service) -> None:
+    client = login("deletions:read")
+    cookie = client.cookies[COOKIE]
+
+    def log_out() -> None:
+        with service.database.write() as session:
+            end(session, cookie)
+
+    timer = threading.Timer(0.5, log_out)
+    timer.start()
+    began = time.monotonic()
+    assert client.get("/v1/events", params={"seconds": 60}).status_code == 200
+    assert 0.4 < time.monotonic() - began < 10
+    timer.join()
 
 
 @pytest.mark.parametrize("last", ["x", "-2", "9" * 30])
