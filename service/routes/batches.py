@@ -21,13 +21,13 @@ from service.routes.deletion_requests import (
     AcceptedView,
     DeletionOrder,
     KeyHeader,
-    ReceiptView,
     check_length,
     key_use,
     opened,
     take_in,
     told,
 )
+from service.routes.receipts import ReceiptView
 
 router = APIRouter(tags=["deletion requests"])
 Writer = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]

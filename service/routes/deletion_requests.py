@@ -39,6 +39,7 @@ from service.pages import Limit, MomentCursor, Page, after, link
 from service.problems import Problem, not_found
 from service.records import DeletionRequest, Model, Task, Version
 from service.requests import NotExtendable, Regulation, Status, awaits_decision
+from service.routes.receipts import OPENING, Receipt, ReceiptView, receipt_of
 from service.tombstones import related
 
 router = APIRouter(tags=["deletion requests"])
@@ -117,24 +118,8 @@ class RelatedView(BaseModel):
     data: list[str] = Field(description="ids, newest first, at most 50")
 
 
-_OPENING = Field(description="opens the commitment in the audit log and the certificate; kept nowhere here")
-
-
 class AcceptedView(DeletionRequestView):
-    opening: str = _OPENING
-
-
-class Receipt(BaseModel):
-    """What a key without ``deletions:read`` is told: it follows from what was sent, whoever is in the data."""
-
-    id: str
-    status: Literal["queued", "held"] = Field(description="held where the request was sent unverified, else queued")
-    received_at: Moment
-    due_at: Moment | None
-
-
-class ReceiptView(Receipt):
-    opening: str = _OPENING
+    opening: str = OPENING
 
 
 @router.post(
@@ -397,17 +382,7 @@ def _answer(accepted: Accepted, caller: Caller) -> idempotency.Stored:
 
 def told(accepted: Accepted, caller: Caller) -> DeletionRequestView | Receipt:
     """What the caller is told of a request that was taken in a moment ago, all but its opening."""
-    return _accepted(accepted) if Scope.DELETIONS_READ in caller.scopes else _receipt(accepted.request)
-
-
-def _receipt(request: DeletionRequest) -> Receipt:
-    unverified = awaits_decision(Status(request.status), request.reason)
-    return Receipt(
-        id=request.id,
-        status="held" if unverified else "queued",
-        received_at=request.received_at,
-        due_at=request.due_at,
-    )
+    return _accepted(accepted) if Scope.DELETIONS_READ in caller.scopes else receipt_of(accepted.request)
 
 
 def _accepted(accepted: Accepted) -> DeletionRequestView:
