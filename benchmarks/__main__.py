@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.targets import explained, unanswered
+from benchmarks.targets import explained, unanswered, was_not_run
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "build" / "bench.json"
@@ -97,7 +97,7 @@ def page(rows: list[dict[str, Any]]) -> str:
     ]
     for row in rows:
         verdict = {True: "yes", False: "**no**", None: ""}[row.get("met")]
-        shown = (row["name"], number(row["value"]), number(row["target"]), row["unit"], verdict)
+        shown = (row["name"], value_of(row), number(row["target"]), row["unit"], verdict)
         lines.append("| " + " | ".join((*shown, number(row.get("load")), row["at"], row["benchmark"])) + " |")
     missed = [row for row in rows if row.get("met") is False]
     lines += ["", "## What is missed, and what it would need", ""]
@@ -113,8 +113,13 @@ def table(rows: list[dict[str, Any]]) -> Table:
     shown = Table("measured", "value", "target", "unit", "met")
     for row in rows:
         verdict = {True: "yes", False: "NO", None: ""}[row.get("met")]
-        shown.add_row(row["name"], number(row["value"]), number(row["target"]), row["unit"], verdict)
+        shown.add_row(row["name"], value_of(row), number(row["target"]), row["unit"], verdict)
     return shown
+
+
+def value_of(row: dict[str, Any]) -> str:
+    """The row's figure as the tables show it."""
+    return "not run" if was_not_run(row) else number(row["value"])
 
 
 def number(value: object) -> str:

@@ -1,10 +1,11 @@
-"""ResNet-18 on the device at hand: products, and a release split into its parts. Needs torch alone.
+"""ResNet-18 on a GPU: products, and a release split into its parts. Needs torch alone.
 
 ``python -m benchmarks.gpu [--json] [--tiny]``; copy ``unlearning/`` and this file to a bare GPU machine. Reported are
 the time of a batch of Hessian-vector products over as many gradients, the share of the card's matrix rate that the
 products reach (the rate is measured here, by one large matrix product in the same dtype), and what a release of this
-size takes: the maths on the device, the copy to the host, and the bytes written and synced. Without a GPU every row
-says ``unverified here``: what a CPU gives is shown, and says nothing about a card.
+size takes: the maths on the device, the copy to the host, and the bytes written and synced. Every row names the network
+that was built and counts its weights. Without a GPU the rows of ResNet-18 say ``not run``, and a small network of the
+same form shows that the script works; its figures say nothing about ResNet-18 or a card.
 """
 
 from __future__ import annotations
@@ -29,7 +30,16 @@ from unlearning import Problem, Recipe, Samples, Training
 from unlearning.curvature import hessian_products
 
 REPEATS = 5
-UNVERIFIED = "unverified here: no GPU"
+CPU = "a CPU"
+NOT_RUN = "no GPU"
+RESNET_18 = "ResNet-18"
+RESNET_18_WEIGHTS = 11_172_042
+"""of ``residual_network()`` with ten classes; ``tests/benchmarks`` counts them"""
+GRADIENT_UNITS = {
+    "a batched Hessian-vector product / a gradient": "time ratio",
+    "share of the measured matrix rate in the products": "share",
+}
+PARTS = ("maths", "device to host", "storage")
 Row = dict[str, Any]
 
 
@@ -63,8 +73,11 @@ class Block(nn.Module):
         return F.relu(self.norms[1](self.second(inner)) + self.around(x))
 
 
-def resnet18(width: int = 64, classes: int = 10) -> nn.Module:
-    """ResNet-18 (arXiv 1512.03385) for small images, as usual a 3x3 first convolution without pooling."""
+def residual_network(width: int = 64, classes: int = 10) -> nn.Module:
+    """Build ResNet-18 (arXiv 1512.03385) for small images: the first convolution is 3x3, without pooling.
+
+    ``width`` channels in the first stage: 64 is ResNet-18, any other is a network of the same form.
+    """
     widths = [width, 2 * width, 4 * width, 8 * width]
     blocks: list[nn.Module] = [nn.Conv2d(3, width, 3, 1, 1, bias=False)]
     inside = width
@@ -75,13 +88,29 @@ def resnet18(width: int = 64, classes: int = 10) -> nn.Module:
 
 
 def rows(size: Size | None = None) -> Iterator[Row]:
-    """Every measurement. Without a GPU the tiny size, to show that the script runs."""
+    """Measure ``size``; by default ResNet-18, or without a GPU the small network beside rows that were not run."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     chosen = size or (Size() if device.type == "cuda" else TINY)
     problem, x, y = scene(chosen, device)
     w = flat(problem)
-    yield from product_rows(problem, w, (x, y), chosen)
-    yield from release_rows(w, device)
+    network = named(chosen.width, len(w))
+    for measured in (*product_rows(problem, w, (x, y), chosen), *release_rows(w, device)):
+        yield measured | {"name": f"{network}: {measured['name']}"}
+    if size is None and chosen is TINY:
+        yield from not_run_rows(device)
+
+
+def named(width: int, weights: int) -> str:
+    """Name the network by what it is: only the published width is called ResNet-18."""
+    return f"{RESNET_18}, {weights:,} weights" if width == Size.width else f"residual network of {weights:,} weights"
+
+
+def not_run_rows(device: torch.device) -> Iterator[Row]:
+    """The rows of ResNet-18 without figures."""
+    units = GRADIENT_UNITS | {f"a release's {part}": "share of its time" for part in PARTS}
+    for name, unit in units.items():
+        whole = f"{named(Size.width, RESNET_18_WEIGHTS)}: {name}"
+        yield row(whole, None, unit, device, parameters=RESNET_18_WEIGHTS, not_run=NOT_RUN)
 
 
 def scene(size: Size, device: torch.device) -> tuple[Problem, Tensor, Tensor]:
@@ -90,7 +119,7 @@ def scene(size: Size, device: torch.device) -> tuple[Problem, Tensor, Tensor]:
     targets = torch.arange(size.batch) % 10
     names = [f"p{index}" for index in range(size.batch)]
     recipe = Recipe(
-        model=lambda: resnet18(size.width),
+        model=lambda: residual_network(size.width),
         samples=Samples(names, names, inputs, targets),
         holdout=(inputs[:2], targets[:2]),
         loss="cross_entropy",
@@ -109,14 +138,15 @@ def product_rows(problem: Problem, w: Tensor, batch: tuple[Tensor, Tensor], size
     vectors = torch.randn(size.vectors, problem.dimension, device=device)
     gradient = seconds(lambda: problem.gradient(w, x, y), device)
     products = seconds(lambda: hessian_products(problem, w, x, y, vectors), device)
-    sides = {"products": products, "gradient": gradient, "vectors": size.vectors, "dimension": problem.dimension}
+    sides = {"products": products, "gradient": gradient, "vectors": size.vectors, "parameters": problem.dimension}
     ratio = statistics.median(products) / (size.vectors * statistics.median(gradient))
-    yield row("ResNet-18: a batched Hessian-vector product / a gradient", ratio, "time ratio", device, **sides)
+    of_time, of_rate = GRADIENT_UNITS
+    yield row(of_time, ratio, GRADIENT_UNITS[of_time], device, **sides)
     rate = flops(lambda: problem.gradient(w, x, y)) / statistics.median(gradient)
     work = flops(lambda: hessian_products(problem, w, x, y, vectors)) / statistics.median(products)
     card = matrix_rate(size.matrix, device)
     sides = {"products_flops": work, "gradient_flops": rate, "card_flops": card, "matrix": size.matrix}
-    yield row("ResNet-18: share of the measured matrix rate in the products", work / card, "share", device, **sides)
+    yield row(of_rate, work / card, GRADIENT_UNITS[of_rate], device, parameters=problem.dimension, **sides)
 
 
 def release_rows(w: Tensor, device: torch.device) -> Iterator[Row]:
@@ -128,11 +158,12 @@ def release_rows(w: Tensor, device: torch.device) -> Iterator[Row]:
     copy = seconds(published.cpu, device)
     host = published.cpu().numpy().data
     storage = seconds(lambda: store(host), device)
-    parts = {"maths": maths, "device_to_host": copy, "storage": storage}
+    parts = dict(zip(PARTS, (maths, copy, storage), strict=True))
     total = sum(statistics.median(each) for each in parts.values())
     for name, each in parts.items():
         share = statistics.median(each) / total
-        yield row(f"ResNet-18: a release's {name.replace('_', ' ')}", share, "share of its time", device, seconds=each)
+        sides = {"seconds": each, "parameters": len(w)}
+        yield row(f"a release's {name}", share, "share of its time", device, **sides)
 
 
 def store(data: memoryview) -> str:
@@ -176,8 +207,8 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def row(name: str, value: float, unit: str, device: torch.device, **sides: object) -> Row:
-    card = torch.cuda.get_device_name(device) if device.type == "cuda" else UNVERIFIED
+def row(name: str, value: float | None, unit: str, device: torch.device, **sides: object) -> Row:
+    card = torch.cuda.get_device_name(device) if device.type == "cuda" else CPU
     where = {"device": card, "torch": torch.__version__}
     return {"name": name, "value": value, "target": "reported", "unit": unit, "met": None, "sides": where | sides}
 
@@ -185,10 +216,11 @@ def row(name: str, value: float, unit: str, device: torch.device, **sides: objec
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--tiny", action="store_true", help="a few thousand weights: does the script run?")
+    parser.add_argument("--tiny", action="store_true", help="a network of 44,502 weights: does the script run?")
     arguments = parser.parse_args()
     for measured in rows(TINY if arguments.tiny else None):
-        line = f"{measured['value']:12.4g} {measured['unit']:18} {measured['name']} ({measured['sides']['device']})"
+        value = "not run" if measured["value"] is None else f"{measured['value']:.4g}"
+        line = f"{value:>12} {measured['unit']:18} {measured['name']} ({measured['sides']['device']})"
         print(json.dumps(measured) if arguments.json else line, flush=True)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from workers.stopwatch import Stopwatch
 from workers.workshop import Workshop, open_workshop
 
 TENANT = "default"
+RECOLLECTION = {"method": "recollection", "threshold": 1e9, "utility_tolerance": None}
 RECIPE = """
 import torch
 import unlearning as ul
@@ -139,16 +140,21 @@ def drained(count: int) -> dict[str, float]:
     }
 
 
-def live(home: Path, database_url: str | None = None, recipe: str = RECIPE, **sizes: int) -> tuple[Workshop, str]:
+def live(
+    home: Path,
+    database_url: str | None = None,
+    recipe: str = RECIPE,
+    policy: Mapping[str, Any] = RECOLLECTION,
+    **sizes: int,
+) -> tuple[Workshop, str]:
     (home / "recipe.py").write_text(recipe.format(**sizes))
     chosen = {} if database_url is None else {"database_url": database_url}
     settings = Settings(home=home / "home", recipes=home, device="cpu", **chosen)
     ensure_secrets(settings)
     migrate(Database(settings.database_url))
     workshop = open_workshop(settings)
-    policy = Policy.from_json({"method": "recollection", "threshold": 1e9, "utility_tolerance": None})
     with workshop.database.write() as session:
-        model_id = registration.register(session, TENANT, "m", "recipe", policy).id
+        model_id = registration.register(session, TENANT, "m", "recipe", Policy.from_json(policy)).id
     worker(workshop).work(model_id)
     with workshop.database.read() as session:
         model = session.get_one(Model, model_id)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.release import RECIPE, TENANT, delete, live, worker
+from benchmarks.release import RECIPE, RECOLLECTION, TENANT, delete, live, worker
 from service import intake
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -30,6 +30,8 @@ BATCHED = RECIPE.replace("epochs=1,", f"epochs={{epochs}}, batch_size={BATCH},")
 SAMPLES = (256, 512, 1024, 2048, 4096)
 DIMENSIONS = (2_000, 20_000, 200_000, 2_000_000)
 PEOPLE = (500, 2_000, 8_000)
+RETAINED = (2_000, 4_000, 8_000, 16_000)
+CONVERGED = RECIPE.replace("weight_decay=0.01", "weight_decay=0.01, converge=1e-8")
 BACKLOGS = (30, 100, 300, 1_000, 3_000)
 RELEASES = 5
 QUESTIONS = {
@@ -37,6 +39,7 @@ QUESTIONS = {
     "release against d": ("numbers in the model", "CPU seconds a release"),
     "release against people": ("people in the model", "CPU seconds a release of one"),
     "backlog": ("requests that wait", "CPU seconds a request"),
+    "newton against n": ("people, each with one sample", "CPU seconds a release of one"),
 }
 Points = dict[str, float]
 
@@ -100,10 +103,10 @@ def against_people() -> Points:
     return {str(people): _released(people=people, features=4, classes=2) for people in PEOPLE}
 
 
-def _released(**sizes: int) -> float:
+def _released(recipe: str = RECIPE, policy: Mapping[str, Any] = RECOLLECTION, **sizes: int) -> float:
     """The median over a few releases of one person each."""
     with tempfile.TemporaryDirectory() as folder:
-        workshop, model_id = live(Path(folder), **sizes)
+        workshop, model_id = live(Path(folder), None, recipe, policy, **sizes)
         busy = worker(workshop)
         spent = []
         for index in range(RELEASES):
@@ -132,14 +135,21 @@ def _drained(count: int) -> float:
     return spent / count
 
 
+def against_retained() -> Points:
+    """A release of newton that is proved: the recipe is run, all samples are compared with the manifest, and solved."""
+    policy = {"method": "newton", "require": "proved", "utility_tolerance": None}
+    return {str(n): _released(CONVERGED, policy, people=n, features=64, classes=10) for n in RETAINED}
+
+
 def draw(found: list[dict[str, Any]], path: Path) -> None:
     import matplotlib as mpl  # noqa: PLC0415 (measuring needs no plots)
 
     mpl.use("Agg")
     from matplotlib import pyplot, ticker  # noqa: PLC0415
 
-    figure, panels = pyplot.subplots(2, 2, figsize=(9, 7), layout="constrained")
-    for panel, (question, (across, up)), row in zip(panels.flat, QUESTIONS.items(), found, strict=True):
+    figure, panels = pyplot.subplots(3, 2, figsize=(9, 10), layout="constrained")
+    panels.flat[-1].axis("off")
+    for panel, (question, (across, up)), row in zip(panels.flat[:-1], QUESTIONS.items(), found, strict=True):
         sides = row["sides"]
         x, y = _axes(sides["points"])
         panel.loglog(x, y, "o", color="#1f4e79", label="measured")
@@ -159,7 +169,7 @@ def _axes(points: Mapping[str, float]) -> tuple[Any, Any]:
 
 
 MEASURES: dict[str, Callable[[], Points]] = dict(
-    zip(QUESTIONS, (against_n, against_d, against_people, against_backlog), strict=True)
+    zip(QUESTIONS, (against_n, against_d, against_people, against_backlog, against_retained), strict=True)
 )
 
 

@@ -88,6 +88,11 @@ class Browser:
     def resize(self, width: int, height: int) -> None:
         self._call("POST", "window/rect", {"width": width, "height": height})
 
+    def frame(self, width: int, height: int) -> None:
+        """Give the page exactly this room, in CSS pixels: a window cannot be as narrow as a phone."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self._devtools("Emulation.setDeviceMetricsOverride", size)
+
     def cookies(self) -> list[dict[str, Any]]:
         """The page's cookies, those that scripts cannot read among them."""
         kept: list[dict[str, Any]] = self._call("GET", "cookie")

@@ -1,9 +1,8 @@
 """How far a rewound gradient descent can end from a retrained one: theorem 3.1 of R2D, and a tighter recursion.
 
-Source: Mu and Klabjan, "Rewind-to-Delete" (arXiv 2409.09778); the paper's full text could not be read while this
-was written, theorem 3.1 is as the project's design pages give it. T steps, the last K of them repeated without m of
-the n samples; both runs start at the same w_0 with full batches, every sample's gradient is at most G long and
-L-Lipschitz, and eta is constant:
+Source: Mu and Klabjan, "Rewind-to-Delete" (arXiv 2409.09778), theorem 3.1. T steps, the last K of them repeated
+without m of the n samples; both runs start at the same w_0 with full batches, every sample's gradient is at most G
+long and L-Lipschitz, and eta is constant:
 
     published   ||rewound - retrained|| <= 2 m G / (L n) h(K),  h(K) = ((1 + eta L n/(n-m))^(T-K) - 1) (1 + eta L)^K
     here        the same with                                   h(K) = ((1 + eta L)^(T-K) - 1) (1 + eta L)^K

@@ -49,6 +49,7 @@ def _templates() -> Environment:
         "number": words.number,
         "happening": words.happening,
         "reason": words.reason,
+        "sentence": words.sentence,
     }
     return environment
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ _SOON_SECONDS = 7 * 86_400
 _LOW = 0.8
 ROWS = 50
 _RECENT = 10
+_ENDINGS = ("request.completed", "request.cancelled", "request.rejected")
 _ORDER = {"request.accepted": 0, "version.published": 1, "request.completed": 2, "certificate.issued": 3}
 """of what is written in one transaction, and so at one moment"""
 
@@ -79,6 +80,14 @@ class Happening:
     kind: str
     detail: str
     log_index: int | None
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A request that ended, and when: microseconds since 1970."""
+
+    request: DeletionRequestView
+    ended_at: int
 
 
 def figures(session: Session, tenant_id: str) -> Figures:
@@ -151,15 +160,26 @@ def queue(session: Session, tenant_id: str) -> list[DeletionRequestView]:
     return views(session, session.scalars(rows).all())
 
 
-def recent(session: Session, tenant_id: str) -> list[DeletionRequestView]:
-    """The requests that came last and are finished."""
-    rows = (
-        select(DeletionRequest)
-        .where(DeletionRequest.tenant_id == tenant_id, DeletionRequest.status.not_in(_OPEN))
-        .order_by(DeletionRequest.created_at.desc(), DeletionRequest.id.desc())
-        .limit(_RECENT)
-    )
-    return views(session, session.scalars(rows).all())
+def recent(session: Session, tenant_id: str) -> list[Finished]:
+    """The requests that ended last, the latest first: completed, cancelled or rejected, and not opened again since."""
+    ended: dict[str, AuditEntry] = {}
+    for entry in sorted(_endings(session, tenant_id), key=lambda each: each.id, reverse=True):
+        ended.setdefault(entry.request_id or "", entry)
+    rows = select(DeletionRequest).where(DeletionRequest.id.in_(ended), DeletionRequest.status.not_in(_OPEN))
+    found = sorted(session.scalars(rows).all(), key=lambda each: ended[each.id].id, reverse=True)[:_RECENT]
+    return [Finished(each, ended[each.id].created_at) for each in views(session, found)]
+
+
+def _endings(session: Session, tenant_id: str) -> Iterator[AuditEntry]:
+    """The newest entries of each kind that ends a request: one question a kind reads its index backwards."""
+    for kind in _ENDINGS:
+        newest = (
+            select(AuditEntry)
+            .where(AuditEntry.kind == kind, AuditEntry.tenant_id == tenant_id)
+            .order_by(AuditEntry.id.desc())
+            .limit(2 * _RECENT)
+        )
+        yield from session.scalars(newest)
 
 
 def timeline(session: Session, request: DeletionRequest) -> list[Happening]:

@@ -194,6 +194,35 @@ def test_text_is_readable_in_both_schemes_and_nothing_overflows(
         assert browser.script(OVERFLOWING) == [], width
 
 
+DEADLINES = """
+const place = [...document.querySelectorAll("#queue thead th")].findIndex((each) => each.innerText === "Deadline");
+const box = (each) => each.getBoundingClientRect();
+document.querySelectorAll("#queue td .badge + span").forEach((why) => why.textContent += `, ${why.textContent}`);
+return [...document.querySelectorAll("#queue tbody tr")].map((row) => row.cells[place]).map((cell) => ({
+  text: cell.innerText, left: box(cell).left, right: box(cell).right,
+  room: Math.min(document.documentElement.clientWidth, box(cell.closest(".scroll")).right),
+}));
+"""
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)], ids=["laptop", "phone"])
+def test_the_queues_deadlines_are_seen_without_scrolling_sideways(
+    browser: Browser, stack: Stack, name: str, width: int, height: int
+) -> None:
+    """Beside a reason twice as long as any, late and in time."""
+    waiting = stack.delete(name, subject_id="tiny-person-10", verified=False, regulation="gdpr")
+    stack.delete(name, subject_id="nobody-late", verified=False, regulation="gdpr", received_at="2026-01-01T00:00:00Z")
+    browser.frame(width, height)
+    enter(browser, stack)
+    browser.shows(waiting["id"][:8], "#queue")
+    deadlines = browser.script(DEADLINES)
+    assert len(deadlines) >= 2
+    for each in deadlines:
+        assert each["text"].startswith(("in ", "overdue by ")), each
+        assert 0 <= each["left"] < each["right"] <= each["room"], each
+    assert browser.script(OVERFLOWING) == []
+
+
 def axe() -> str:
     """axe-core's source, fetched once through npm."""
     npm, file = shutil.which("npm"), WHEELS / AXE

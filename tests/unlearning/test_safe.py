@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.effectiveness import calibration_sets
-from unlearning.methods.safe import MODES, Safe, class_probabilities, forgetting_gradient
+from unlearning.methods.safe import MODES, STEPS, Safe, class_probabilities, forgetting_gradient
 from unlearning.moments import Moments
 from unlearning.protocol import Examples, ForgetSet, Learned, Refused, State
 from unlearning.training import train
@@ -246,6 +246,26 @@ def test_the_step_has_length_gamma(problem: Problem, everyone: Examples, learned
     assert float((done.state.weights - learned.weights).norm()) == pytest.approx(gamma, rel=1e-9)
 
 
+def test_the_published_step_is_as_long_in_every_round(problem: Problem, everyone: Examples, learned: Learned) -> None:
+    """Theorem 2: gamma = sqrt(W) / (K sqrt(T)), whatever was forgotten."""
+    method = Safe(step="published", divisor=8.0, rounds=9, reach=123.0)
+    state = method.prepare(problem, everyone, learned)
+    gamma = math.sqrt(float(learned.weights.norm())) / (8.0 * 3.0)
+    for gone in ([3, 4, 5], [6]):
+        done = method.forget(problem, state, ask(everyone, gone), None, GENERATOR)
+        assert done.evidence["gamma"] == pytest.approx(gamma, rel=1e-12)
+        assert float((done.state.weights - learned.weights).norm()) == pytest.approx(gamma, rel=1e-9)
+        state = done.state
+
+
+def test_both_steps_go_the_same_way(problem: Problem, everyone: Examples, learned: Learned) -> None:
+    ways = []
+    for step in STEPS:
+        moved = stream(Safe(step=step), problem, everyone, learned, [[3, 4, 5]]).weights - learned.weights
+        ways.append(moved / moved.norm())
+    torch.testing.assert_close(ways[0], ways[1], rtol=0, atol=1e-12)
+
+
 def test_forgetting_raises_the_loss_of_the_forgotten(problem: Problem, everyone: Examples, learned: Learned) -> None:
     state = stream(Safe(), problem, everyone, learned, [[3, 4, 5]])
     gone = everyone.only(torch.tensor([3, 4, 5]))
@@ -424,7 +444,17 @@ def test_binary_logistic_models_are_served() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"mode": "both"}, {"reach": 0.0}, {"strength": -1.0}, {"cut": float("inf")}, {"calibration_count": -1}]
+    "wrong",
+    [
+        {"mode": "both"},
+        {"step": "long"},
+        {"reach": 0.0},
+        {"divisor": 0.0},
+        {"rounds": 0},
+        {"strength": -1.0},
+        {"cut": float("inf")},
+        {"calibration_count": -1},
+    ],
 )
 def test_hyperparameters_are_checked(wrong: dict[str, object]) -> None:
     with pytest.raises(Refused, match=next(iter(wrong))):

