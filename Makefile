@@ -13,7 +13,12 @@ export PIP_NO_INPUT := 1
 demo: $(VENV)/.runtime
 	@$(BIN)/python -u examples/digits/demo.py
 
-up: $(VENV)/.runtime
+# a folder of your own, which git ignores; it starts with the examples
+recipes:
+	@mkdir $@
+	@cp -R examples/digits examples/mnist $@/
+
+up: $(VENV)/.runtime | recipes
 	@$(BIN)/expunge up
 
 test: $(VENV)/.dev

@@ -25,12 +25,14 @@ from drills.worlds import World, end_keepers_lease, open_world, settings_of, sql
 from service import verify
 from service.app import create_app
 from service.auth import Scope, create_key
+from service.db import Database
 from service.notes import Signer
 from service.records import Recollection, Task, TreeHead
 from service.storage import Damaged
 from workers import state
 from workers.codec import Malformed
 from workers.keeper import open_keeper
+from workers.keyfiles import SHARE_BYTES
 from workers.keystore import HolderKey
 from workers.sealing import Unsealable
 
@@ -125,13 +127,16 @@ def vectors(scene: Scene) -> Seen:
 
 
 def keys(scene: Scene) -> Seen:
-    """A key with a flipped bit opens nothing; one that is gone is missed, never replaced."""
+    """A key that is damaged in either of its shares opens nothing."""
     row = scene.chance.choice(scene.world.rows_of(Recollection))
-    store = scene.world.workshop.keys
-    right = store.fetch([row.key_id])[row.key_id]
-    _set_key(scene.world, row.key_id, spoiled(right, scene.chance))
+    database = scene.world.workshop.keys._database
+    with database.read() as session:
+        kept = session.get_one(HolderKey, row.key_id)
+    if scene.chance.random() < 0.5:
+        return _key_file_refused(scene, scene.world.settings.key_folder / kept.file, kept.slot * SHARE_BYTES)
+    _set_share(database, row.key_id, spoiled(kept.share, scene.chance))
     seen = _vectors_refused(scene)
-    _set_key(scene.world, row.key_id, right)
+    _set_share(database, row.key_id, kept.share)
     return seen
 
 
@@ -268,6 +273,18 @@ def _newest_note(world: World) -> str:
         return str(session.scalar(select(TreeHead.note).order_by(TreeHead.size.desc()).limit(1)))
 
 
-def _set_key(world: World, key_id: str, key: bytes) -> None:
-    with world.workshop.keys._database.write() as session:
-        session.execute(update(HolderKey).where(HolderKey.id == key_id).values(key=key))
+def _key_file_refused(scene: Scene, path: Path, start: int) -> Seen:
+    """One bit is flipped of the share that begins there: the file holds those of others too."""
+    right = path.read_bytes()
+    wrong, place = bytearray(right), start + scene.chance.randrange(SHARE_BYTES)
+    wrong[place] ^= 1 << scene.chance.randrange(8)
+    path.write_bytes(wrong)
+    try:
+        return _vectors_refused(scene)
+    finally:
+        path.write_bytes(right)
+
+
+def _set_share(database: Database, key_id: str, share: bytes) -> None:
+    with database.write() as session:
+        session.execute(update(HolderKey).where(HolderKey.id == key_id).values(share=share))

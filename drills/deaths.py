@@ -42,7 +42,7 @@ SAMPLES_EACH = 3
 def of_the_api(place: Place, point: str, dice: Random) -> list[Broken]:
     """The client never learns the answer, and asks again with the same key: one request, carried out once."""
     model_id = place.model()
-    order = {"subject_id": leaving(place, dice, 1)[0], "models": [place.name]}
+    order = {"subject_id": leaving(place, dice, 1)[0], "models": [place.name], "suppress": "named_models"}
     headers = {"Authorization": place.api.headers["Authorization"], "Idempotency-Key": f"{dice.random()}"}
 
     def post() -> None:
@@ -201,14 +201,15 @@ RELEASE = (
     *("worker-after-claim", "worker-after-load", "worker-after-digest", "worker-after-compute", "worker-after-noise"),
     *("store-half-file", "store-written", "store-synced", "store-renamed", "store-folder-synced"),
     *("worker-before-publish", "publish-after-charge", "publish-after-version", "publish-after-audit"),
-    *("publish-inside-commit", "worker-after-commit", "worker-after-erasure", "worker-before-ack"),
+    *("publish-inside-commit", "worker-after-commit", "keys-erased", "worker-after-erasure", "worker-before-ack"),
 )
 API = ("api-before-transaction", "api-after-request", "api-after-audit", "api-inside-commit", "api-after-commit")
+PREPARATION = ("prepare-after-manifest", "prepare-after-train", "keys-before-rows", "prepare-after-rows")
 SHARDS = ("prepare-after-shards", "shard-inside", "shard-inside-rows", "shard-after")
 DEATHS: list[tuple[str, Death]] = [
     *((point, of_the_api) for point in API),
     *((point, of_a_release) for point in RELEASE),
-    *((point, of_a_preparation) for point in ("prepare-after-manifest", "prepare-after-train", "prepare-after-rows")),
+    *((point, of_a_preparation) for point in PREPARATION),
     *((point, of_shards) for point in SHARDS),
     *((point, of_a_retrain) for point in ("switch-after-version", "switch-after-tasks")),
     *((point, of_a_calibration) for point in ("calibration-inside-order", "calibration-after-order")),

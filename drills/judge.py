@@ -41,7 +41,7 @@ FEW = 500
 
 def judge(settings: Settings, journal: Journal) -> list[Broken]:
     """Wait until nothing is under way any more, then look at everything. The installation is running and mended."""
-    database, keys = Database(settings.database_url), KeyStore(settings.key_store_url)
+    database, keys = Database(settings.database_url), KeyStore.of(settings)
     found = [Broken("doubled", words) for words in journal.contradictions]
     found += [Broken("served_with_deletion_missing", words) for words in journal.stale]
     try:

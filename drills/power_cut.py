@@ -11,7 +11,7 @@ import hashlib
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,9 +25,11 @@ from service.records import Version
 from service.storage import DIGEST, Store
 from tests.powercut import Recorded, State, states_after_power_cut
 from workers.keeper import open_keeper
+from workers.keyfiles import KeyFiles
+from workers.keystore import KeyStore
 from workers.sealing import Unsealable
 
-FOLDERS = ("store", "private", f"store/{RELEASES}")
+FOLDERS = ("store", "private", "keys", f"store/{RELEASES}")
 """the journal of releases lies with the published checkpoints"""
 
 
@@ -85,6 +87,7 @@ def rehearse(home: Path, url: str) -> Rehearsal:
         settings_of(home, url, grace_seconds=0.0),
         store=RecordedStore(home / "store", rehearsal.files),
         private=RecordedStore(home / "private", rehearsal.files),
+        keys=KeyStore(f"sqlite:///{home / 'keys.db'}", RecordedKeyFiles(home / "keys", rehearsal)),
     )
     keeper = replace(open_keeper(world.settings), database=world.database, keys=world.workshop.keys)
     keeper = replace(keeper, store=world.workshop.store, private=world.workshop.private)
@@ -107,6 +110,19 @@ class RecordedStore(Store):
     def __init__(self, root: Path, files: Recorded) -> None:
         (root / RELEASES).mkdir(parents=True, exist_ok=True)
         super().__init__(root, files)
+
+
+class RecordedKeyFiles(KeyFiles):
+    """Key files in a folder that is there from the beginning. What was committed before a key goes is remembered."""
+
+    def __init__(self, folder: Path, rehearsal: Rehearsal) -> None:
+        folder.mkdir()
+        super().__init__(folder, rehearsal.files)
+        self._rehearsal = rehearsal
+
+    def erase(self, name: str, slots: Iterable[int]) -> None:
+        self._rehearsal.mark()
+        super().erase(name, slots)
 
 
 def disks(rehearsal: Rehearsal) -> Iterator[tuple[Cut, State]]:

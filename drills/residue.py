@@ -3,10 +3,11 @@
 Searched: database files and write-ahead logs, SQLite's and PostgreSQL's, Redis by dump and by SCAN, both stores, the
 key store, logs, temporary folders, metrics, the webhooks that were received, and each process's environment and
 command line. Searched for: the person's id and sample ids in clear, in other encodings and under plain digests, the
-numbers of their samples, every 16 bytes of their vector and of the model that knew them, and their key.
+numbers of their samples, every 16 bytes of their vector and of the model that knew them, their key, and the share of it
+that its key file holds. The key store is on PostgreSQL where the database is.
 
-Ids, numbers and the vector must never appear at all. The key, and the model that knew the person, must be gone
-``BOUND_SECONDS`` after the completion.
+Ids, numbers, the vector and the whole key must never appear at all. The share, and the model that knew the person, must
+be gone ``BOUND_SECONDS`` after the completion.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ BOUND_SECONDS = float(SETTINGS["GRACE_SECONDS"]) + 2 * LEASE_SECONDS + 10
 """the grace of a retired checkpoint; a lease, should its keeper have died, and one for its successor; and ticks, which
 on a busy machine take seconds"""
 METHODS = ("recollection", "newton")
-DEATHS = (None, "worker-after-commit", "worker-after-erasure")
-"""a worker that dies there leaves the destruction of the key to the keeper"""
+DEATHS = (None, "worker-after-commit", "keys-erased", "worker-after-erasure")
+"""a worker that dies there leaves the destruction of the key, or the rest of it, to the keeper"""
 
 
 def run(_: int, scale: float) -> Result:
@@ -52,11 +53,14 @@ def _forget(where: Site, method: str, death: str | None, heard: list[bytes]) -> 
     stack, canary = where.stack, residue.load_recipe("canary")
     name = stack.live("canary", method, require="proved")
     residue.complain(stack, canary.PERSON)
-    key, vector = residue.secret_of(stack, name, canary.PERSON) if method == "recollection" else (b"", b"")
-    transient = [*residue.windows(residue.head_weights(stack, name)), *([key] if key else [])]
-    never = residue.personal(canary, vector)
-    if not residue.found(stack, transient):
+    secret = residue.secret_of(stack, name, canary.PERSON)
+    weights = residue.windows(residue.head_weights(stack, name))
+    shares = [] if secret is None else [secret.share]
+    never = residue.personal(canary, b"" if secret is None else secret.vector)
+    never += [] if secret is None else [secret.key]
+    if not all(residue.found(stack, each) for each in (weights, shares) if each):
         return ["the search does not even find what is there"], 0.0
+    transient = [*weights, *shares]
     left = residue.found(stack, never, heard)
     if death is not None:
         stack.restart("worker", EXPUNGE_TEST_BUILD="1", EXPUNGE_CRASH_AT=death)

@@ -18,7 +18,7 @@ from tests.servers import Postgres, Redis, postgres, redis_server
 
 HERE = Path(__file__).parent
 KINDS = ("sqlite", "postgres")
-"""SQLite with Celery over files, PostgreSQL with Redis"""
+"""SQLite with Celery over files; PostgreSQL, for the keys as well, with Redis"""
 LEASE_SECONDS = 4.0
 SETTINGS = {
     "SWEEP_SECONDS": "0.3",
@@ -78,7 +78,8 @@ def site(kind: str, database: Callable[[str], str] = str, people: int = 1000, **
         if kind == "postgres":
             server, broker = held.enter_context(postgres()), held.enter_context(redis_server())
             url = database(held.enter_context(server.database()))
-            chosen |= {"DATABASE_URL": url, "BROKER_URL": broker.url}
+            keys = held.enter_context(server.database())
+            chosen |= {"DATABASE_URL": url, "KEY_STORE_URL": keys, "BROKER_URL": broker.url}
         stack = held.enter_context(stacks.running(home / "home", recipes, **chosen))
         worker = stack.processes["worker"]
         log = worker.log.with_name("second.log")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,20 +14,27 @@ from typing import Any, cast
 from celery import Celery
 from sqlalchemy import select
 
+from drills.judge import exported
 from drills.worlds import World, open_world, settings_of, sqlite_databases
 from service import crash, intake, queue
+from service.auth import NewKey, Scope, authenticate, create_key
 from service.backups import confirm
 from service.identity import subject_digest
+from service.ledger import newest_head
 from service.memory import Clock, MemoryBell, MemoryDatabase, MemoryStore, image_of
 from service.notes import Signer
-from service.records import Forgotten, Membership, Model
+from service.records import Forgotten, Hold, Membership, Model, WebhookEndpoint
+from service.registration import NameTaken
 from service.settings import Settings
+from service.webhooks import add_endpoint
 from tests.workers.worlds import TENANT
 from workers.bench import Benches
 from workers.jobs import Preparation, Retraining, Work
-from workers.keeper import Keeper, open_keeper
+from workers.keeper import Keeper, extend_log, open_keeper
+from workers.keyfiles import ERASED, SHARE_BYTES, KeyFileMissing, KeyFiles
 from workers.keystore import KeyRecord, KeyStore
 from workers.prepare import prepare
+from workers.replay import Report
 from workers.restore import restore
 from workers.retrain import retrain
 from workers.stopwatch import Stopwatch
@@ -38,17 +46,53 @@ MODELS: dict[str, dict[str, Any]] = {
     "beta": {"require": "proved"},
 }
 """alpha's budget allows two releases: then it is retrained"""
+ANOTHER = "gamma"
+"""a model that is registered within a history"""
 
 
 class Died(BaseException):
     """The process was killed at a crash point."""
 
 
-class MemoryKeys(KeyStore):
-    """The key store on a database in memory; its tables must be there."""
+class MemoryKeyFiles(KeyFiles):
+    """Key files in a dictionary, as old as the day."""
 
-    def __init__(self, database: MemoryDatabase) -> None:
-        self._database = database
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.held: dict[str, bytes] = {}
+
+    def write(self, shares: Sequence[bytes]) -> str:
+        name = secrets.token_hex(8)
+        self.held[name] = b"".join(shares)
+        return name
+
+    def erase(self, name: str, slots: Iterable[int]) -> None:
+        content = bytearray(self._content(name))
+        for slot in slots:
+            content[slot * SHARE_BYTES : (slot + 1) * SHARE_BYTES] = ERASED
+        self.held[name] = bytes(content)
+
+    def erase_all(self, name: str) -> None:
+        self.held[name] = bytes(len(self._content(name)))
+
+    def unlink(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.held.pop(name, None)
+
+    def older_than(self, seconds: float) -> Iterator[str]:  # noqa: ARG002
+        return iter(())
+
+    def _content(self, name: str) -> bytes:
+        if name not in self.held:
+            raise KeyFileMissing(self.folder, name)
+        return self.held[name]
+
+
+class MemoryKeys(KeyStore):
+    """The key store in memory; its tables must be there."""
+
+    def __init__(self, database: MemoryDatabase, files: MemoryKeyFiles) -> None:
+        self._database, self._files = database, files
 
 
 @dataclass(frozen=True)
@@ -57,10 +101,28 @@ class Photograph:
 
     database: bytes
     keys: bytes
+    key_files: dict[str, bytes]
     store: dict[str, bytes]
     private: dict[str, bytes]
     journal: Path
     at: int
+
+
+@dataclass(frozen=True)
+class Doors:
+    """API keys and a webhook that everybody begins with; the webhook wants no news, so nothing is ever sent."""
+
+    keys: tuple[NewKey, ...]
+    webhook: str
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a restore must not turn back: ids of holds in force, of keys that open, of webhooks that are live."""
+
+    holds: frozenset[str]
+    keys: frozenset[str]
+    webhooks: frozenset[str]
 
 
 @dataclass
@@ -75,6 +137,11 @@ class Town:
     keeper: Keeper
     benches: Benches
     signer: Signer
+    doors: Doors
+
+    @property
+    def key_files(self) -> MemoryKeyFiles:
+        return cast(MemoryKeyFiles, self.world.workshop.keys._files)
 
     @property
     def models(self) -> dict[str, str]:
@@ -131,7 +198,15 @@ class Town:
         store, private = (cast(MemoryStore, each).files for each in (shop.store, shop.private))
         journal = shop.store.root.with_name("photograph")
         shutil.copytree(shop.store.root, journal)
-        return Photograph(self.database.image(), self.keys.image(), dict(store), dict(private), journal, self.clock.at)
+        return Photograph(
+            self.database.image(),
+            self.keys.image(),
+            dict(self.key_files.held),
+            dict(store),
+            dict(private),
+            journal,
+            self.clock.at,
+        )
 
     def go_back(self, photo: Photograph) -> None:
         """Everything becomes as it was photographed."""
@@ -139,6 +214,7 @@ class Town:
         self.clock.at = photo.at
         self.database.restore(photo.database)
         self.keys.restore(photo.keys)
+        self.key_files.held = dict(photo.key_files)
         for store, files in ((shop.store, photo.store), (shop.private, photo.private)):
             cast(MemoryStore, store).hold(files)
         shutil.rmtree(shop.store.root)
@@ -146,13 +222,44 @@ class Town:
         self.bell.messages.clear()
         self.benches = Benches(shop)
 
-    def play_back(self, image: bytes) -> None:
-        """Every process stops; the database becomes the backup's; the operator restores and confirms."""
+    def play_back(self, image: bytes, with_log: bool) -> Report:
+        """Every process stops; the database becomes the backup's; the operator restores and confirms.
+
+        ``with_log``: the log was exported at the last moment.
+        """
+        log = [self.export()] if with_log else []
         self.database.restore(image)
         self.bell.messages.clear()
-        restore(self.world.workshop, self.signer)
+        report = restore(self.world.workshop, self.signer, log)
         with self.database.write() as session:
             confirm(session, TENANT)
+        return report
+
+    def export(self) -> tuple[str, list[dict[str, Any]]]:
+        """The newest signed head, and every entry."""
+        while extend_log(self.database, self.signer):
+            pass
+        with self.database.read() as session:
+            head = newest_head(session)
+            return head.note if head else "", list(exported(session))
+
+    def standing(self) -> Standing:
+        """As everything is now; a key opens when it authenticates."""
+        with self.database.read() as session:
+            pepper = self.world.workshop.pepper
+            kept = select(Hold.id).where(Hold.released_at.is_(None), Hold.twin_of.is_(None))
+            live = select(WebhookEndpoint.id).where(WebhookEndpoint.disabled_at.is_(None))
+            return Standing(
+                holds=frozenset(session.scalars(kept)),
+                keys=frozenset(key.id for key in self.doors.keys if authenticate(session, pepper, key.secret)),
+                webhooks=frozenset(session.scalars(live)),
+            )
+
+    def register(self) -> str | None:
+        """One more model, with the recipe of the others; None where it is there already."""
+        with suppress(NameTaken):
+            return self.world.register(name=ANOTHER, forgotten_in_recipe="leave_out", require="proved")
+        return None
 
 
 def found(folder: Path) -> Town:
@@ -169,7 +276,16 @@ def found(folder: Path) -> Town:
     shop = world.workshop
     keeper = replace(_keeper(settings), database=database, keys=shop.keys, store=shop.store)
     keeper = replace(keeper, private=shop.private, bell=shop.bell)
-    return Town(clock, database, keys, cast(MemoryBell, shop.bell), world, keeper, Benches(shop), keeper.signer())
+    bell, signer = cast(MemoryBell, shop.bell), keeper.signer()
+    return Town(clock, database, keys, bell, world, keeper, Benches(shop), signer, _doors(world))
+
+
+def _doors(world: World) -> Doors:
+    with world.database.write() as session:
+        pepper = world.workshop.pepper
+        keys = tuple(create_key(session, pepper, label="drill", scopes=[Scope.AUDIT_READ]) for _ in range(3))
+        endpoint, _ = add_endpoint(session, pepper, TENANT, "https://example.com/drill", [])
+        return Doors(keys, endpoint.id)
 
 
 def _world(settings: Settings, database: MemoryDatabase, keys: MemoryDatabase, folder: Path) -> World:
@@ -178,7 +294,7 @@ def _world(settings: Settings, database: MemoryDatabase, keys: MemoryDatabase, f
     shop = replace(
         world.workshop,
         database=database,
-        keys=MemoryKeys(keys),
+        keys=MemoryKeys(keys, MemoryKeyFiles(settings.key_folder)),
         store=MemoryStore(folder, database.clock),
         private=MemoryStore(folder, database.clock),
         bell=cast(Celery, MemoryBell()),

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import hmac
 import json
+import logging
 from base64 import b64decode, b64encode
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
@@ -21,9 +24,10 @@ from service.consumers import standing
 from service.db import Database, now
 from service.identity import Pepper
 from service.intake import opening
-from service.ledger import canonical, newest_head, nodes
+from service.ledger import canonical, newest_head, proofs, record
 from service.moments import rfc_3339
 from service.notes import NoteError, Signer, Verifier
+from service.publications import PUBLISHING, Contradicted, require_published
 from service.records import (
     AuditEntry,
     BudgetEntry,
@@ -31,6 +35,7 @@ from service.records import (
     DeletionRequest,
     Erasure,
     Forgotten,
+    Lineage,
     Membership,
     Model,
     Task,
@@ -38,9 +43,13 @@ from service.records import (
     TreeHead,
     Version,
 )
-from unlearning.certificate import Claim, together
+from unlearning.certificate import Basis, Claim, together
+from unlearning.composition import Composition, Generation, at_limit, over_models
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
+log = logging.getLogger(__name__)
+_Part: TypeAlias = tuple[dict[str, Any], Composition | None]
+"""a model's part of the certificate, and the bound over its later versions"""
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "urn:expunge:predicate:erasure:v1"
 
@@ -57,7 +66,7 @@ def issue_due(database: Database, signer: Signer, pepper: Pepper, limit: int = 1
         select(Certificate)
         .join(DeletionRequest, DeletionRequest.id == Certificate.request_id)
         .where(Certificate.issued_at.is_(None), readable)
-        .order_by(Certificate.completed_at)
+        .order_by(Certificate.refused.is_not(None), Certificate.completed_at)
         .limit(limit)
     )
     with database.read() as session:
@@ -66,43 +75,103 @@ def issue_due(database: Database, signer: Signer, pepper: Pepper, limit: int = 1
     with database.write() as session:
         head = newest_head(session)
         rows = session.scalars(pending.with_for_update(of=Certificate)).all()
-        return 0 if head is None else sum(_issue(session, signer, pepper, head, row) for row in rows)
+        return 0 if head is None else _issue_all(session, signer, pepper, head, rows)
 
 
-def _issue(session: Session, signer: Signer, pepper: Pepper, head: TreeHead, row: Certificate) -> bool:
+@dataclass(frozen=True)
+class _Finished:
+    """A request that a certificate can be issued for, what carried it out, and its audit entries."""
+
+    row: Certificate
+    request: DeletionRequest
+    done: list[tuple[Task, Version]]
+    entries: list[AuditEntry]
+
+
+def _issue_all(session: Session, signer: Signer, pepper: Pepper, head: TreeHead, rows: Sequence[Certificate]) -> int:
+    """Issue those that can be; what many of them have in common is asked for once."""
+    published: dict[str, list[AuditEntry]] = {}
+    found = [each for row in rows if (each := _finished(session, head, row, published)) is not None]
+    paths = proofs(session, head.size, [entry.log_index or 0 for each in found for entry in each.entries])
+    issued = 0
+    for each in found:
+        try:
+            envelope = _signed(session, signer, pepper, each, _audit(signer, head, each.entries, paths))
+        except (Contradicted, NotAuthentic) as error:
+            _refuse(session, each.row, error)
+            continue
+        each.row.envelope = json.dumps(envelope)
+        each.row.issued_at, each.row.refused = now(session), None
+        issued += 1
+    return issued
+
+
+def _finished(
+    session: Session, head: TreeHead, row: Certificate, published: dict[str, list[AuditEntry]]
+) -> _Finished | None:
+    """Return None where something that the certificate attests has not happened yet."""
     request = session.get_one(DeletionRequest, row.request_id)
     if request.completed_at != row.completed_at:  # reopened since: another certificate will come
         session.delete(row)
-        return False
+        return None
     carried = select(Task, Version).join(Version, Version.id == Task.version_id).where(Task.request_id == request.id)
-    done = session.execute(carried.order_by(Task.id)).all()
+    done = [(task, version) for task, version in session.execute(carried.order_by(Task.id))]
     versions = [version for _, version in done]
-    entries = _entries(session, request, versions)
-    if not _ready(session, head, versions, entries):
-        return False
+    entries = _entries(session, request, versions, published)
+    return _Finished(row, request, done, entries) if _ready(session, head, versions, entries) else None
+
+
+def _signed(
+    session: Session, signer: Signer, pepper: Pepper, finished: _Finished, audit: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the envelope, of what the audit log says. Raises Contradicted, NotAuthentic; then nothing is signed."""
+    for _, version in finished.done:
+        require_published(session, version, finished.entries)
+    envelope = sign(signer, canonical(_statement(session, pepper, finished, audit)).encode())
+    verify(envelope, signer.verifier)
+    return envelope
+
+
+def _refuse(session: Session, row: Certificate, error: ValueError) -> None:
+    """Sign nothing, say why, and say so once: the keeper tries again each time, behind the others."""
+    why = str(error)
+    if row.refused != why:
+        log.error("certificate refused: %s", why)
+        record(session, row.tenant_id, "certificate.refused", request_id=row.request_id, what=why)
+    row.refused = why
+
+
+def _statement(session: Session, pepper: Pepper, finished: _Finished, audit: dict[str, Any]) -> dict[str, Any]:
+    request = finished.request
     key = opening(pepper.named(request.pepper_id), request.salt)
-    parts = [_part(session, key, request, task, version) for task, version in done]
-    statement = {
+    parts = [_part(session, key, request, task, version) for task, version in finished.done]
+    return {
         "_type": STATEMENT_TYPE,
-        "subject": [_subject(part) for part in parts],
+        "subject": [_subject(part) for part, _ in parts],
         "predicateType": PREDICATE_TYPE,
-        "predicate": _predicate(request, parts) | {"audit": _audit(session, signer, head, entries)},
+        "predicate": _predicate(request, parts) | {"audit": audit},
     }
-    row.envelope = json.dumps(sign(signer, canonical(statement).encode()))
-    row.issued_at = now(session)
-    return True
 
 
-def _entries(session: Session, request: DeletionRequest, versions: list[Version]) -> list[AuditEntry]:
-    """The request's own entries, and the publications that carried it out."""
-    published = [
-        (AuditEntry.model_id == version.model_id)
-        & (AuditEntry.kind == "version.published")
-        & AuditEntry.body.contains(f'"version":"{version.id}"', autoescape=True)
-        for version in versions
-    ]
-    wanted = select(AuditEntry).where(or_(AuditEntry.request_id == request.id, *published))
-    return list(session.scalars(wanted.order_by(AuditEntry.id)))
+def _entries(
+    session: Session, request: DeletionRequest, versions: list[Version], published: dict[str, list[AuditEntry]]
+) -> list[AuditEntry]:
+    """The request's own entries, and the publications that carried it out, which ``published`` keeps by version."""
+    entries = {entry.id: entry for entry in session.scalars(select(AuditEntry).filter_by(request_id=request.id))}
+    for version in versions:
+        if version.id not in published:
+            published[version.id] = _publications(session, version)
+        entries |= {entry.id: entry for entry in published[version.id]}
+    return [entries[entry_id] for entry_id in sorted(entries)]
+
+
+def _publications(session: Session, version: Version) -> list[AuditEntry]:
+    wanted = select(AuditEntry).where(
+        AuditEntry.model_id == version.model_id,
+        AuditEntry.kind.in_(PUBLISHING),
+        AuditEntry.body.contains(f'"version":"{version.id}"', autoescape=True),
+    )
+    return list(session.scalars(wanted))
 
 
 def _ready(session: Session, head: TreeHead, versions: list[Version], entries: list[AuditEntry]) -> bool:
@@ -117,7 +186,7 @@ def _subject(part: dict[str, Any]) -> dict[str, Any]:
     return {"name": f"{part['model']}/versions/{part['version']}", "digest": {"sha256": part["checkpoint_sha256"]}}
 
 
-def _predicate(request: DeletionRequest, parts: list[dict[str, Any]]) -> dict[str, Any]:
+def _predicate(request: DeletionRequest, parts: Sequence[_Part]) -> dict[str, Any]:
     return {
         "request": request.id,
         "regulation": request.regulation,
@@ -126,8 +195,8 @@ def _predicate(request: DeletionRequest, parts: list[dict[str, Any]]) -> dict[st
         "first_due_at": _time(request.first_due_at),
         "extended_at": _time(request.extended_at),
         "completed_at": _time(request.completed_at),
-        "models": parts,
-        "together": summed([Claim.from_json(part["claim"]) for part in parts]),
+        "models": [part for part, _ in parts],
+        "together": _together(parts),
         "commitments": "HMAC-SHA-256, keyed by the opening, over canonical JSON; see service/intake.py",
     }
 
@@ -146,7 +215,46 @@ def summed(claims: list[Claim]) -> dict[str, Any] | None:
     return {"basis": weakest.value, "mu": total[0], "epsilon": total[1], "delta": delta}
 
 
-def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, version: Version) -> dict[str, Any]:
+def _together(parts: Sequence[_Part]) -> dict[str, Any] | None:
+    """What all models together claim for this person, as of these versions and at the limit of what may come."""
+    total = summed([Claim.from_json(part["claim"]) for part, _ in parts])
+    return (
+        None if total is None else total | {"from_these_versions_on": _shown(over_models(limit for _, limit in parts))}
+    )
+
+
+def _shown(limit: Composition | None) -> dict[str, Any] | None:
+    """The bound over all versions that may still come; None: there is none."""
+    if limit is None:
+        return None
+    words = {"statement": limit.statement, "in_plain_words": limit.in_plain_words}
+    return {"basis": limit.basis.value, "mu": limit.mu, "epsilon": limit.epsilon, "delta": limit.delta} | words
+
+
+def _generations(session: Session, request: DeletionRequest, version: Version) -> list[Generation]:
+    """The lineages with versions from this one on that may have held the person.
+
+    A retrain that was begun before the person asked may hold them; it then forgets them before it is published, at a
+    price. One whose terms are not fixed yet has no limit.
+    """
+    claim = Claim.from_json(version.claim)
+    own = Generation(version.lineage_id, claim.basis, 0 if claim.basis is Basis.EXACT else claim.limit)
+    asked = select(func.max(Tombstone.created_at)).where(Tombstone.request_id == request.id)
+    later = select(Lineage).where(
+        Lineage.model_id == version.model_id,
+        Lineage.id > version.lineage_id,
+        Lineage.status != "refused",
+        Lineage.created_at <= asked.scalar_subquery(),
+    )
+    return [own, *(_generation(each) for each in session.scalars(later.order_by(Lineage.id)))]
+
+
+def _generation(lineage: Lineage) -> Generation:
+    basis = Basis(lineage.basis)
+    return Generation(lineage.id, basis, 0 if basis is Basis.EXACT else lineage.budget)
+
+
+def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, version: Version) -> _Part:
     """What happened in one model. Nothing in it but the commitment depends on who was forgotten."""
     model = session.get_one(Model, version.model_id)
     parent = session.get(Version, version.parent_id) if version.parent_id else None
@@ -155,7 +263,9 @@ def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, ve
     keys, destroyed_at = session.execute(
         select(func.count(), func.max(Erasure.destroyed_at)).where(Erasure.version_id == version.id)
     ).one()
-    return {
+    generations = _generations(session, request, version)
+    limit = at_limit(generations, version.claim.get("delta"))
+    part = {
         "model": model.name,
         "lineage": version.lineage_id,
         "version": version.number,
@@ -167,10 +277,14 @@ def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, ve
         "reason": task.reason,
         "samples_commitment": _samples_commitment(session, key, request, version),
         "claim": version.claim,
+        "as_of_version": {name: version.claim.get(name) for name in ("mu", "epsilon", "delta")},
+        "generations": [each.lineage for each in generations],
+        "from_this_version_on": _shown(limit),
         "budget": {"unit": "1e-12 mu^2", "before": spent - charge, "after": spent, "limit": version.claim.get("limit")},
         "keys_destroyed_with_release": {"count": keys, "last_at": _time(destroyed_at)},
         "consumers": standing(session, model, version),
     }
+    return part, limit
 
 
 def _samples_commitment(session: Session, key: bytes, request: DeletionRequest, version: Version) -> str | None:
@@ -192,15 +306,15 @@ def _samples_commitment(session: Session, key: bytes, request: DeletionRequest, 
     return hmac.new(key, canonical({"samples": sorted(samples)}).encode(), "sha256").hexdigest() if samples else None
 
 
-def _audit(session: Session, signer: Signer, head: TreeHead, entries: list[AuditEntry]) -> dict[str, Any]:
+def _audit(
+    signer: Signer, head: TreeHead, entries: list[AuditEntry], paths: Mapping[int, list[bytes]]
+) -> dict[str, Any]:
     """The entries under the signed head. Of a publication only the hash is told: its text concerns others too."""
-    node = nodes(session)
     shown = []
     for entry in entries:
         index = entry.log_index or 0
-        proof = tree.inclusion_proof(node, head.size, index)
         body = entry.body if entry.kind.startswith("request.") else None
-        hashes = [b64encode(each).decode() for each in proof]
+        hashes = [b64encode(each).decode() for each in paths[index]]
         shown.append({"kind": entry.kind, "index": index, "leaf_hash": entry.leaf_hash, "body": body, "hashes": hashes})
     return {"key": str(signer.verifier), "checkpoint": head.note, "entries": shown}
 

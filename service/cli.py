@@ -70,6 +70,12 @@ def main() -> None:
     except ValidationError as error:
         show_error(CommandError(_settings(error), "Every setting is explained in docs/operations.md."))
         sys.exit(USAGE)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        what = f"{error.filename} cannot be used: {error.strerror}."
+        show_error(CommandError(what, "Let this user read and write there, or set EXPUNGE_HOME to another folder."))
+        sys.exit(FAILED)
     except Busy as error:
         show_error(CommandError(str(error), "Is EXPUNGE_DATABASE_URL right, and the database running?"))
         sys.exit(FAILED)

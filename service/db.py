@@ -16,6 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from service.crash import armed, crash_point
+from service.storage import filesystem_of
 from service.wire import Wire
 
 BUSY_SECONDS = 5.0
@@ -27,7 +28,6 @@ CLOCKS = {
     "postgresql": "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)",
 }
 _PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
-_MOUNTS = Path("/proc/self/mounts")
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"}
 
 
@@ -194,12 +194,6 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _refuse_network_filesystem(path: Path) -> None:
-    if not _MOUNTS.exists():
-        return
-    points = (line.split()[1:3] for line in _MOUNTS.read_text().splitlines())
-    holding = [(point, kind) for point, kind in points if path.is_relative_to(point)]
-    if not holding:
-        return
-    point, kind = max(holding, key=lambda mount: len(mount[0]))
+    point, kind = filesystem_of(path)
     if kind in _NETWORK_FILESYSTEMS:
         raise ValueError(f"{path} lies on {point} ({kind}): SQLite's locks do not hold there. Use a local disk.")

@@ -15,20 +15,27 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import redis
-from sqlalchemy import make_url, select
+from sqlalchemy import func, make_url, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from service import peppers
 from service.db import Busy, Database, now
 from service.identity import Pepper
-from service.records import Heartbeat
+from service.plans import AWAITING_RETRAIN, candidate_of
+from service.recipe_files import is_other_module
+from service.records import Certificate, Heartbeat, Model, Task
 from service.schema import SchemaState, schema_state
 from service.settings import SECRETS, Settings, SettingsError, read_secret
+from service.storage import filesystem_of
 from service.telemetry import ALIVE_SECONDS
 
 SKEW_SECONDS = 5
 """leases and deadlines go by the database's clock alone; receipts, log lines and webhooks by each machine's own"""
 SECOND = 1_000_000
+_NAMED = 5
+"""certificates that are named one by one"""
+KEEPS_OLD_BLOCKS = {"bcachefs", "btrfs", "f2fs", "nilfs2", "zfs"}
+"""filesystems that write what is overwritten to a new place"""
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,8 @@ def examine(settings: Settings, clock: Callable[[], float] = time.time) -> Itera
     yield _recipes(settings.recipes)
     for name in ("store", "private_store"):
         yield _folder(name, getattr(settings, name))
+    yield _folder("key_folder", settings.key_folder)
+    yield _overwritable(settings.key_folder)
     yield from _disks(settings)
     yield _broker(settings.broker_url)
     yield from _database(settings, clock)
@@ -87,12 +96,15 @@ def _secrets(settings: Settings) -> Iterator[Finding]:
 def _recipes(folder: Path) -> Finding:
     if not folder.is_dir():
         return Finding("recipes", False, f"There is no folder {folder.absolute()}.", "Set EXPUNGE_RECIPES.")
-    found = [path.stem for path in folder.glob("*.py")] + [path.parent.name for path in folder.glob("*/recipe.py")]
+    files = {path: path.stem for path in folder.glob("*.py")}
+    files |= {path: path.parent.name for path in folder.glob("*/recipe.py")}
+    found = sorted(name for path, name in files.items() if not is_other_module(path))
+    skipped = sorted(path.name for path in files if is_other_module(path))
+    told = f" Skipped, for they define no recipe(): {', '.join(skipped)}." if skipped else ""
     if not found:
-        return Finding(
-            "recipes", False, f"{folder.absolute()} holds no recipe.", "Put NAME.py or NAME/recipe.py there."
-        )
-    return Finding("recipes", True, f"{folder.absolute()}: {', '.join(sorted(found))}")
+        what = f"{folder.absolute()} holds no recipe.{told}"
+        return Finding("recipes", False, what, "Put NAME.py or NAME/recipe.py there.")
+    return Finding("recipes", True, f"{folder.absolute()}: {', '.join(found)}.{told}")
 
 
 def _folder(name: str, path: Path) -> Finding:
@@ -104,10 +116,19 @@ def _folder(name: str, path: Path) -> Finding:
     return Finding(name, True, f"{path} can be written.")
 
 
+def _overwritable(folder: Path) -> Finding:
+    """A key is destroyed by overwriting it, which some filesystems do elsewhere on the disk."""
+    point, kind = filesystem_of(folder.absolute())
+    if kind not in KEEPS_OLD_BLOCKS:
+        return Finding("key_folder", True, f"What is overwritten in {folder} is not kept by its filesystem.")
+    what = f"{folder} is on {point} ({kind}), which keeps old blocks when a file is overwritten: keys stay readable."
+    return Finding("key_folder", False, what, "Set EXPUNGE_KEY_FOLDER to a folder on ext4 or xfs, without snapshots.")
+
+
 def _disks(settings: Settings) -> Iterator[Finding]:
     """One finding for each disk that the service writes to."""
     seen: set[int] = set()
-    for folder in (settings.home, settings.store, settings.private_store):
+    for folder in (settings.home, settings.store, settings.private_store, settings.key_folder):
         nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         disk = nearest.stat().st_dev
         if disk not in seen:
@@ -168,6 +189,8 @@ def _database(settings: Settings, clock: Callable[[], float]) -> Iterator[Findin
             yield _heartbeat(database, "keeper", settings)
             yield from _clocks(database, settings)
             yield from _peppers(database, settings)
+            yield from _exhausted(database)
+            yield from _certificates(database)
     finally:
         database.close()
 
@@ -189,6 +212,36 @@ def _peppers(database: Database, settings: Settings) -> Iterator[Finding]:
         rows = _listed(Counter(unknown) + Counter(needed.get(old.id, {})))
         told = f"is still needed by {rows}" if rows else "is needed by no row: drop it, and restart every process"
         yield Finding("pepper", True, f"Retired pepper {old.id} {told}.")
+
+
+def _exhausted(database: Database) -> Iterator[Finding]:
+    """Models whose budget is exhausted while requests wait: well only where a retrain is planned or runs."""
+    with database.read() as session:
+        waiting = (
+            select(Model.id, Model.name, func.count(Task.id))
+            .join(Task, Task.model_id == Model.id)
+            .where(Model.status == "exhausted", Task.status.in_(("queued", "running", "held")))
+            .where(func.coalesce(Task.reason, "").in_(("", "budget_exhausted", AWAITING_RETRAIN, "retrain_refused")))
+            .group_by(Model.id, Model.name)
+            .order_by(Model.name)
+        )
+        for model_id, name, count in session.execute(waiting).all():
+            what = f"Its budget is exhausted, and {count} requests wait."
+            if candidate_of(session, model_id) is not None:
+                yield Finding(f"budget of {name}", True, f"{what} A retrain is planned or runs.")
+                continue
+            hint = "Release the requests to retrain (on_exhausted retrain), or register the model again."
+            yield Finding(f"budget of {name}", False, what, hint)
+
+
+def _certificates(database: Database) -> Iterator[Finding]:
+    """Certificates that the keeper refuses to sign; nothing where there is none."""
+    with database.read() as session:
+        rows = select(Certificate).where(Certificate.refused.is_not(None), Certificate.issued_at.is_(None))
+        for row in session.scalars(rows.order_by(Certificate.completed_at).limit(_NAMED)):
+            what = f"The certificate of request {row.request_id} is not signed. {row.refused}"
+            hint = "Somebody edited the database: run `expunge audit verify`, and restore what was published."
+            yield Finding("certificate", False, what, hint)
 
 
 def _listed(counts: Mapping[str, int]) -> str:

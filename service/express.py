@@ -85,8 +85,8 @@ holds more samples of the subject than is usual. Asked after ``_BEGIN``, for a s
 it began"""
 _REQUEST = inserting(
     DeletionRequest,
-    *("id", "tenant_id", "subject_digest", "pepper_id", "status", "reason", "models", "regulation", "salt"),
-    *("received_at", "due_at", "created_at", "completed_at", "traceparent"),
+    *("id", "tenant_id", "subject_digest", "pepper_id", "status", "reason", "models", "suppress_after"),
+    *("regulation", "salt", "received_at", "due_at", "created_at", "completed_at", "traceparent"),
 )
 _TOMBSTONE = inserting(
     Tombstone, "id", "tenant_id", "request_id", "subject_digest", "sample_digest", "pepper_id", "created_at"

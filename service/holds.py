@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from service import tombstones
 from service.db import now
+from service.held_names import seal
 from service.identity import Pepper, new_id, sample_digest, subject_digest
 from service.intake import LARGE
 from service.ledger import record
@@ -68,7 +69,7 @@ def place(
         for each in pepper.retired
     ]
     session.add_all([hold, *twins])
-    record(session, tenant_id, "hold.placed", hold=hold.id)
+    record(session, tenant_id, "hold.placed", hold=hold.id, sealed=seal(pepper, hold, twins))
     return hold
 
 
@@ -93,9 +94,14 @@ def lift(session: Session, hold: Hold) -> list[str]:
     """
     if hold.released_at is not None:
         return []
-    hold.released_at = now(session)
-    session.execute(update(Hold).where(Hold.twin_of == hold.id).values(released_at=hold.released_at))
     record(session, hold.tenant_id, "hold.released", hold=hold.id)
+    return end(session, hold, now(session))
+
+
+def end(session: Session, hold: Hold, at: int) -> list[str]:
+    """End a hold and its twins at this moment (microseconds since 1970), without an audit entry. Else as ``lift``."""
+    hold.released_at = at
+    session.execute(update(Hold).where(Hold.twin_of == hold.id).values(released_at=at))
     waiting = select(Task).where(Task.tenant_id == hold.tenant_id, Task.status == "held", Task.reason == "legal_hold")
     return _drive(session, session.scalars(waiting).all())
 
@@ -157,6 +163,22 @@ def require_something_left(session: Session, hold: Hold) -> None:
     releases.update(each for hold in holds for each in _earlier(session, models, hold))
     if releases:
         raise AlreadyForgotten(sorted(releases, key=lambda each: (each.model, each.version)))
+
+
+def protects_nothing(session: Session, hold: Hold) -> bool:
+    """Whether no model was trained on the held subject, while the holdout of one names them.
+
+    A hold on somebody unknown is another matter: it may precede the data.
+    """
+    same = (Hold.id == hold.id) | (Hold.twin_of == hold.id)
+    subjects = [name for name in session.scalars(select(Hold.subject_digest).where(same)) if name is not None]
+    serving = select(Model.lineage_id).where(Model.tenant_id == hold.tenant_id, Model.status.in_(_SERVED))
+    trained_on = select(Membership.position).where(
+        Membership.lineage_id.in_(serving), Membership.subject_digest.in_(subjects)
+    )
+    if session.scalar(trained_on.limit(1)) is not None:
+        return False
+    return tombstones.in_holdout(session, hold.tenant_id, subjects)
 
 
 def _releases(session: Session, models: Iterable[Model], hold: Hold) -> tuple[list[Released], bool]:

@@ -17,7 +17,7 @@ from typing import Literal
 from service.settings import Settings, read_secret
 
 Kind = Literal[
-    "subject", "sample", "content", "holder", "api-key", "idempotency", "opening", "webhook", "session", "form"
+    "subject", "sample", "content", "holder", "hold", "api-key", "idempotency", "opening", "webhook", "session", "form"
 ]
 
 

@@ -19,10 +19,13 @@ from service.ledger import canonical, entry, recorded_at
 from service.moments import SECOND, instant, moment
 from service.progress import record_status
 from service.records import AuditEntry, DeletionRequest, Lineage, Model, Task, Tombstone
-from service.requests import Regulation, Status, due_at
+from service.requests import Regulation, Status, Suppress, due_at
+from service.suppression import latest_registration, others
 from service.trace import carried
 
 FORGETTING = ("preparing", "live", "exhausted")
+IN_HOLDOUT = "in_holdout"
+"""the reason of a completed task or request: the person has samples in the holdout alone, which nobody trains on"""
 LARGE = "large"
 """the reason of a held task: unusually many samples, nobody has approved it, and its window is open"""
 
@@ -50,6 +53,8 @@ class Order:
     received_at: datetime | None = None
     verified: bool = True
     """whether the controller knows that the person asked; where not, ``service.verification`` takes the order in"""
+    suppress: Suppress = Suppress.EVERYWHERE
+    """of an order that names models: whether later registrations of other models leave the person out as well"""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,8 @@ class Accepted:
     """ids of those among them whose workers were not rung yet"""
     large: frozenset[str] = frozenset()
     """names of the models in which it is held for its size"""
+    remains_in: tuple[str, ...] | None = ()
+    """names of the models that the order leaves alone and that hold somebody it names, or may; None: nobody looked"""
 
 
 def accept(session: Session, pepper: Pepper, tenant_id: str, order: Order, windows: Windows = AT_ONCE) -> Accepted:
@@ -91,6 +98,7 @@ def accept(session: Session, pepper: Pepper, tenant_id: str, order: Order, windo
     found = reach(session, models, named, windows)
     at, places, large = recorded_at(session), found.places, found.large
     drawn = draft(pepper, tenant_id, order, named, at=at, touched=places, windows=windows, large=large)
+    drawn.row["suppress_after"] = suppress_after(session, order)
     if not places:
         drawn.row["reason"] = why_nothing(session, tenant_id, named)
     session.execute(insert(DeletionRequest), drawn.row)
@@ -103,7 +111,8 @@ def accept(session: Session, pepper: Pepper, tenant_id: str, order: Order, windo
         record_status(session, drawn.request)
     session.flush()
     crash_point("api-after-audit")
-    return Accepted(drawn.request, drawn.names, found.nudges, found.large_names)
+    left = remains_in(session, tenant_id, order, named)
+    return Accepted(drawn.request, drawn.names, found.nudges, found.large_names, left)
 
 
 @dataclass(frozen=True)
@@ -143,10 +152,28 @@ def reach(session: Session, models: Iterable[Model], named: Sequence[Named], win
     return Reach(tuple((model.id, model.name) for model in touched), large, nudges)
 
 
+def suppress_after(session: Session, order: Order) -> int | None:
+    """What the request's row keeps of how far it reaches beyond the models that it names."""
+    if order.models is None or order.suppress is Suppress.NAMED_MODELS:
+        return None
+    return latest_registration(session)
+
+
+def remains_in(session: Session, tenant_id: str, order: Order, named: Sequence[Named]) -> tuple[str, ...]:
+    """Names of the models that the order leaves alone although they hold somebody it names, or may, sorted."""
+    if order.models is None:
+        return ()
+    left = session.scalars(others(tenant_id, order.models, FORGETTING)).all()
+    return tuple(sorted(name for _, name in reach(session, left, named, AT_ONCE).places))
+
+
 def why_nothing(session: Session, tenant_id: str, named: Sequence[Named]) -> str:
     """The reason of a request that touches no model."""
     known = any(tombstones.carried_out(session, tenant_id, each.subject, each.samples) for each in named)
-    return "already_forgotten" if known else "no_match"
+    if known:
+        return "already_forgotten"
+    subjects = [each.subject for each in named if each.subject is not None]
+    return IN_HOLDOUT if tombstones.in_holdout(session, tenant_id, subjects) else "no_match"
 
 
 def digests(pepper: Pepper, tenant_id: str, order: Order) -> tuple[Named, ...]:
@@ -207,6 +234,7 @@ def draft(
         commitment=commitment(opening(pepper, row["salt"]), order),
         samples_named=len(named[0].samples) or None,
         models=list(names),
+        suppress=None if order.models is None else order.suppress.value,
         regulation=row["regulation"],
         received_at=row["received_at"],
         due_at=row["due_at"],
@@ -293,6 +321,7 @@ def _request(tenant_id: str, order: Order, named: Named, at: int) -> dict[str, A
         "status": Status.QUEUED.value,
         "reason": None,
         "models": None if order.models is None else sorted(set(order.models)),
+        "suppress_after": None,
         "regulation": None if order.regulation is None else order.regulation.value,
         "salt": secrets.token_bytes(32),
         "received_at": moment(received),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import or_, select, text, update
+from sqlalchemy import literal, or_, select, text, tuple_, update
 from sqlalchemy.orm import Session
 
 from service import tree
@@ -109,6 +110,10 @@ def charge(session: Session, lineage_id: int, version_id: str | None, units: int
     )
 
 
+NODES_AT_ONCE = 500
+"""that one query asks for"""
+
+
 def integrate(session: Session, signer: Signer, limit: int = 5000) -> int:
     """Give up to ``limit`` committed entries their places in the log, extend the tree and sign its new head.
 
@@ -169,6 +174,39 @@ def nodes(session: Session) -> tree.Node:
         return bytes.fromhex(str(session.execute(inner if level else leaf).scalar_one()))
 
     return node
+
+
+def proofs(session: Session, size: int, indexes: Iterable[int]) -> dict[int, list[bytes]]:
+    """Return the inclusion proof of every entry in the tree of ``size``, by index; the nodes of all are read together.
+
+    Raises IndexError for an entry outside of that tree.
+    """
+    wanted: set[tuple[int, int]] = set()
+
+    def note(level: int, index: int) -> bytes:
+        wanted.add((level, index))
+        return b""
+
+    places = set(indexes)
+    for each in places:
+        tree.inclusion_proof(note, size, each)
+    known = _nodes_at(session, sorted(wanted))
+    return {each: tree.inclusion_proof(lambda level, index: known[level, index], size, each) for each in places}
+
+
+def _nodes_at(session: Session, places: list[tuple[int, int]]) -> dict[tuple[int, int], bytes]:
+    """Return the stored nodes at these (level, index)."""
+    known: dict[tuple[int, int], bytes] = {}
+    for start in range(0, len(places), NODES_AT_ONCE):
+        part = places[start : start + NODES_AT_ONCE]
+        leaves = [index for level, index in part if level == 0]
+        inner = select(TreeNode.level, TreeNode.index, TreeNode.hash).where(
+            tuple_(TreeNode.level, TreeNode.index).in_([place for place in part if place[0]])
+        )
+        leaf = select(literal(0), AuditEntry.log_index, AuditEntry.leaf_hash).where(AuditEntry.log_index.in_(leaves))
+        for query in (inner, leaf):
+            known |= {(level, index or 0): bytes.fromhex(found or "") for level, index, found in session.execute(query)}
+    return known
 
 
 def _check_key(session: Session, key: str) -> None:

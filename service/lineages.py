@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import delete, text
 from sqlalchemy.orm import Session
 
-from service.records import CalibrationOrder, Lineage, Membership, Recollection, Shard
+from service.records import CalibrationOrder, HoldoutPerson, Lineage, Membership, Recollection, Shard
 
 _PARTITIONED = (Membership, Recollection)
 
@@ -25,8 +25,8 @@ def open_lineage(session: Session, lineage: Lineage) -> Lineage:
 
 
 def empty_lineage(session: Session, lineage_id: int) -> None:
-    """Drop what a lineage knew about people: its memberships and recollections, its calibration and its shards."""
-    for piece in (CalibrationOrder, Shard):
+    """Drop what a lineage knew about people: memberships, recollections, calibration, shards and its holdout."""
+    for piece in (CalibrationOrder, Shard, HoldoutPerson):
         session.execute(delete(piece).where(piece.lineage_id == lineage_id))
     if session.get_bind().dialect.name == "postgresql":
         for record in _PARTITIONED:

@@ -14,14 +14,15 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from celery import Celery, group
+from kombu.connection import Connection
 from prometheus_client import Counter
 from sqlalchemy import select, update
 
+from service import doorbell
 from service.db import Busy, Database, now
 from service.records import Model
 
-TASK = "expunge.work"
-QUEUE = "expunge"
+TASK, QUEUE = doorbell.TASK, doorbell.QUEUE
 POLLING_SECONDS = 0.05
 SOCKET_SECONDS = 1.0
 FAILED_NUDGES = Counter("expunge_nudges_failed", "Nudges that could not be sent; the keeper's sweep repairs them")
@@ -119,7 +120,13 @@ def _transport(broker_url: str) -> dict[str, Any]:
     """Celery's broker settings. ``filesystem:///folder`` names the folder in its path."""
     parts = urlsplit(broker_url)
     if parts.scheme in ("redis", "rediss"):
-        return {"broker_url": broker_url, "broker_transport_options": {}}
+        return {
+            "broker_url": broker_url,
+            "broker_transport": "service.transport:RedisTransport",
+            "broker_transport_options": {},
+            # kombu reads it from the address for its own transports alone
+            "broker_use_ssl": Connection(broker_url).ssl,  # type: ignore[no-untyped-call]
+        }
     if parts.scheme != "filesystem":
         raise ValueError(f"broker scheme {parts.scheme!r} is not supported: use filesystem:///folder or redis://host")
     folder = Path(unquote(parts.path))

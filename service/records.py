@@ -212,6 +212,8 @@ class DeletionRequest(Record):
     reason: Mapped[str | None] = mapped_column(String(64))
     models: Mapped[list[str] | None]
     """the model names the client limited the request to; None: every model"""
+    suppress_after: Mapped[int | None] = mapped_column(Serial)
+    """of a limited request: models whose first lineage has a greater id are suppressed too; None: the named alone"""
     traceparent: Mapped[str | None] = mapped_column(String(55))
     """the W3C trace context of the call that made it; opaque, and only for the logs"""
     regulation: Mapped[str | None] = mapped_column(String(8))
@@ -397,6 +399,8 @@ class Certificate(Record):
     envelope: Mapped[str | None] = mapped_column(Text)
     """DSSE, as JSON; None: what it attests has not all happened yet"""
     issued_at: Mapped[int | None] = mapped_column(Moment, index=True)
+    refused: Mapped[str | None] = mapped_column(Text)
+    """why nothing was signed: the database and the audit log say different things. The keeper tries again"""
 
 
 class Consumer(Record):
@@ -435,6 +439,14 @@ class Shard(Record):
     done_at: Mapped[int | None] = mapped_column(Moment)
 
 
+class HoldoutPerson(Record):
+    """Somebody with a sample in a lineage's holdout, which nobody trains on: there is nothing of them to forget."""
+
+    __tablename__ = "holdout_people"
+    lineage_id: Mapped[int] = mapped_column(Serial, ForeignKey("lineages.id"), primary_key=True, autoincrement=False)
+    subject_digest: Mapped[str] = mapped_column(Digest, primary_key=True)
+
+
 class Heartbeat(Record):
     __tablename__ = "heartbeats"
     process: Mapped[str] = mapped_column(String(120), primary_key=True)
@@ -446,6 +458,8 @@ class Heartbeat(Record):
     beat_at: Mapped[int] = mapped_column(Moment, index=True)
     skew: Mapped[int | None] = mapped_column(Moment)
     """microseconds by which the process's own clock was ahead of the database's at its last beat"""
+    dropped: Mapped[int] = mapped_column(Count, default=0, server_default=text("0"))
+    """messages of the broker that were none of ours, since the process started"""
 
 
 class Lease(Record):
@@ -469,7 +483,8 @@ class Restoration(Record):
 
 
 class PhaseSeconds(Record):
-    """How long each phase of a release took: what /metrics reads, so that no worker's numbers are lost."""
+    """How long each phase of a release took, rounded up to a power of two: what /metrics reads, so that no worker's
+    numbers are lost."""
 
     __tablename__ = "phase_seconds"
     id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)

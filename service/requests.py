@@ -22,6 +22,13 @@ class Regulation(StrEnum):
     CCPA = "ccpa"
 
 
+class Suppress(StrEnum):
+    """In which later registrations a request that names models keeps the person out."""
+
+    EVERYWHERE = "everywhere"
+    NAMED_MODELS = "named_models"
+
+
 class IllegalTransition(RuntimeError):
     """A request was about to take a step that its life does not have."""
 

@@ -29,17 +29,19 @@ class Settings(BaseSettings):
     store: Path
     private_store: Path
     key_store_url: str = Field(repr=False)
+    key_folder: Path
     sealing_key_file: Path
     pepper_file: Path
     retired_pepper_files: str = ""
     signing_key_file: Path
     tenants: str = ""
-    recipes: Path = Path("examples")
+    recipes: Path = Path("recipes")
     device: str = "auto"
     host: str = "127.0.0.1"
     port: int = Field(default=8750, ge=0, le=65535)
     url: str = "http://127.0.0.1:8750"
     api_key: str | None = Field(default=None, repr=False)
+    default_regulation: Literal["gdpr", "ccpa"] | None = None
     cancel_window_seconds: float = Field(default=0, ge=0)
     large_request_samples: int = Field(default=1000, ge=0)
     large_request_seconds: float = Field(default=86_400, gt=0)
@@ -69,6 +71,7 @@ class Settings(BaseSettings):
             "store": home / "store",
             "private_store": home / "private",
             "key_store_url": f"sqlite:///{home / 'keys.db'}",
+            "key_folder": home / "keys",
             "sealing_key_file": home / "secrets" / "sealing.key",
             "pepper_file": home / "secrets" / "pepper",
             "signing_key_file": home / "secrets" / "signing.key",

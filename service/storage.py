@@ -21,6 +21,7 @@ from service.crash import crash_point
 DIGEST = re.compile(r"[0-9a-f]{64}")
 PART = re.compile(r"\.[0-9a-f]{16}\.part")
 BLOCK = 1 << 20
+_MOUNTS = Path("/proc/self/mounts")
 
 
 class Damaged(RuntimeError):
@@ -42,10 +43,17 @@ class Files:
         """A new file, readable by its owner alone. Raises FileExistsError."""
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb", buffering=0)
 
+    def open(self, path: Path) -> BinaryIO:
+        """An existing file, to be overwritten in place. Raises FileNotFoundError."""
+        return path.open("r+b", buffering=0)
+
+    def overwrite(self, file: BinaryIO, offset: int, data: bytes) -> None:
+        """Write ``data`` over what lies at ``offset`` bytes; the file keeps its length."""
+        file.seek(offset)
+        _write_all(file, data)
+
     def write(self, file: BinaryIO, data: bytes | memoryview) -> None:
-        view = memoryview(data).cast("B")
-        while view:
-            view = view[file.write(view) :]
+        _write_all(file, data)
 
     def sync(self, file: BinaryIO) -> None:
         os.fsync(file.fileno())
@@ -170,6 +178,21 @@ class Store:
             return
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.disk.sync_folder(self.root.parent)
+
+
+def filesystem_of(path: Path) -> tuple[str, str]:
+    """Return the mount point that holds an absolute ``path``, and its kind (``ext4``). Empty where it is not known."""
+    if not _MOUNTS.exists():
+        return "", ""
+    points = (line.split()[1:3] for line in _MOUNTS.read_text().splitlines())
+    holding = [(point, kind) for point, kind in points if path.is_relative_to(point)]
+    return max(holding, key=lambda mount: len(mount[0]), default=("", ""))
+
+
+def _write_all(file: BinaryIO, data: bytes | memoryview) -> None:
+    view = memoryview(data).cast("B")
+    while view:
+        view = view[file.write(view) :]
 
 
 def _blocks(chunk: bytes | memoryview) -> Iterator[memoryview]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
@@ -13,9 +14,11 @@ from sqlalchemy.orm import Session
 
 from service.consumers import standing
 from service.db import Database, now
+from service.durations import BUCKETS
 from service.records import (
     AuditEntry,
     BudgetEntry,
+    Certificate,
     DeletionRequest,
     Heartbeat,
     Lineage,
@@ -34,7 +37,6 @@ ALIVE_SECONDS = 60
 """a process beats every five seconds at most"""
 KINDS = ("worker", "keeper")
 _LATENCY = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 86_400, 604_800, 2_592_000)
-_PHASES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300, 1800, 7200)
 _OPEN = ("queued", "running", "held")
 # a tenant's name belongs to the label, or two tenants' models of one name would be one series
 _LABEL = case((Model.tenant_id == DEFAULT_TENANT, Model.name), else_=Model.tenant_id + "/" + Model.name)
@@ -53,7 +55,7 @@ class _Scrape:
 def render(database: Database) -> bytes:
     """The exposition text: this process's own metrics, then the database's. Raises Busy."""
     with database.read() as session:
-        parts = (_requests, _preparations, _releases, _budgets, _consumers, _processes)
+        parts = (_requests, _certificates, _preparations, _releases, _budgets, _consumers, _processes)
         metrics = [metric for part in parts for metric in part(session)]
     registry = CollectorRegistry()
     registry.register(_Scrape(metrics))
@@ -79,19 +81,16 @@ def _requests(session: Session) -> Iterator[Metric]:
     oldest = _per_model(
         "expunge_deletion_oldest_pending_seconds", "Age of the oldest unfinished task, from its receipt"
     )
-    overdue = _per_model("expunge_requests_overdue", "Unfinished tasks whose statutory deadline is over")
     held = _per_model("expunge_requests_held", "Tasks of a model that wait for an operator")
     due = _per_model(
         "expunge_deletion_next_due_timestamp_seconds", "The nearest statutory deadline of unfinished tasks"
     )
     stopped = func.sum(case((Task.status == "held", 1), else_=0))
-    late = func.sum(case((DeletionRequest.due_at < at, 1), else_=0))
     waiting = (
         select(
             _LABEL,
             func.count(Task.id),
             func.min(DeletionRequest.received_at),
-            late,
             stopped,
             func.min(DeletionRequest.due_at),
         )
@@ -100,14 +99,32 @@ def _requests(session: Session) -> Iterator[Metric]:
         .outerjoin(DeletionRequest, DeletionRequest.id == Task.request_id)
         .group_by(_LABEL)
     )
-    for model, count, received_at, too_late, stands, due_at in session.execute(waiting):
+    for model, count, received_at, stands, due_at in session.execute(waiting):
         pending.add_metric([model], count)
         oldest.add_metric([model], (at - received_at) / SECOND if received_at is not None else 0)
-        overdue.add_metric([model], int(too_late or 0))
         held.add_metric([model], int(stands or 0))
         if due_at is not None:
             due.add_metric([model], due_at / SECOND)
-    yield from (pending, oldest, overdue, held, due, *_unverified(session))
+    yield from (pending, oldest, held, due, *_deadlines(session, at), *_unverified(session))
+
+
+def _deadlines(session: Session, at: int) -> Iterator[Metric]:
+    """Of requests, not of tasks: one in two models counts once, and one that nobody has verified counts too."""
+    late = func.sum(case((DeletionRequest.due_at < at, 1), else_=0))
+    unfinished = select(late, func.min(DeletionRequest.due_at)).where(DeletionRequest.status.in_(_OPEN))
+    count, due_at = session.execute(unfinished).one()
+    yield GaugeMetricFamily(
+        "expunge_requests_overdue",
+        "Unfinished requests whose statutory deadline is over, verified or not; each counts once",
+        value=int(count or 0),
+    )
+    due = GaugeMetricFamily(
+        "expunge_requests_next_due_timestamp_seconds",
+        "The nearest statutory deadline of unfinished requests, verified or not",
+    )
+    if due_at is not None:
+        due.add_metric([], due_at / SECOND)
+    yield due
 
 
 def _unverified(session: Session) -> Iterator[Metric]:
@@ -122,6 +139,15 @@ def _unverified(session: Session) -> Iterator[Metric]:
     if due_at is not None:
         due.add_metric([], due_at / SECOND)
     yield due
+
+
+def _certificates(session: Session) -> Iterator[Metric]:
+    """Certificates that are due and not signed, and those that the keeper refuses to sign."""
+    counts = select(func.count(), func.count(Certificate.refused)).where(Certificate.issued_at.is_(None))
+    due, refused = session.execute(counts).one()
+    yield GaugeMetricFamily("expunge_certificates_pending", "Certificates that are not signed yet", value=due)
+    text = "Certificates that are not signed because the database contradicts the audit log"
+    yield GaugeMetricFamily("expunge_certificates_refused", text, value=refused)
 
 
 def _preparations(session: Session) -> Iterator[Metric]:
@@ -162,14 +188,16 @@ def _releases(session: Session) -> Iterator[Metric]:
     )
     yield _fill(latency, session.execute(done), _LATENCY)
     phases = (
-        select(_LABEL, PhaseSeconds.method, PhaseSeconds.phase, *_buckets(PhaseSeconds.seconds, _PHASES))
+        select(_LABEL, PhaseSeconds.method, PhaseSeconds.phase, *_buckets(PhaseSeconds.seconds, BUCKETS))
         .join(Model, Model.id == PhaseSeconds.model_id)
         .group_by(_LABEL, PhaseSeconds.method, PhaseSeconds.phase)
     )
     seconds = HistogramMetricFamily(
-        "expunge_unlearning_seconds", "Phases of a release", labels=["model", "method", "phase"]
+        "expunge_unlearning_seconds",
+        "Phases of a release, each rounded up to a power of two; unlearn: forgetting and certifying together",
+        labels=["model", "method", "phase"],
     )
-    yield _fill(seconds, session.execute(phases), _PHASES)
+    yield _fill(seconds, session.execute(phases), BUCKETS)
     forgotten = CounterMetricFamily("expunge_samples_forgotten", "Samples forgotten", labels=["model", "method"])
     published = CounterMetricFamily("expunge_publications", "Releases by result", labels=["model", "result"])
     head = _per_model("expunge_model_version", "Number of the version that is served")
@@ -244,9 +272,15 @@ def _processes(session: Session) -> Iterator[Metric]:
     beats = GaugeMetricFamily(
         "expunge_worker_heartbeat_timestamp_seconds", "Last heartbeat of a worker or keeper", labels=["worker"]
     )
-    for process, beat_at in session.execute(select(Heartbeat.process, Heartbeat.beat_at)):
+    dropped = CounterMetricFamily(
+        "expunge_messages_dropped", "Messages in the broker that were none of ours, and were dropped", labels=["worker"]
+    )
+    columns = (Heartbeat.process, Heartbeat.beat_at, Heartbeat.kind, Heartbeat.dropped)
+    for process, beat_at, kind, count in session.execute(select(*columns)):
         beats.add_metric([process], beat_at / SECOND)
-    yield beats
+        if kind == "worker":
+            dropped.add_metric([process], count)
+    yield from (beats, dropped)
     living = select(Heartbeat.kind, func.count()).where(Heartbeat.beat_at > now(session) - ALIVE_SECONDS * SECOND)
     counts = {kind: count for kind, count in session.execute(living.group_by(Heartbeat.kind))}
     processes = GaugeMetricFamily("expunge_processes", "Processes that beat within the last minute", labels=["kind"])
@@ -264,16 +298,21 @@ def _per_model(name: str, text: str) -> GaugeMetricFamily:
 
 
 def _buckets(seconds: Any, bounds: tuple[float, ...]) -> list[ColumnElement[Any]]:
-    """Columns: how many values lie at or below each bound, how many there are, and their sum."""
+    """Columns: how many values lie at or below each bound, and how many there are."""
     below = [func.sum(case((seconds <= bound, 1), else_=0)) for bound in bounds]
-    return [*below, func.count(), func.sum(seconds)]
+    return [*below, func.count()]
 
 
 def _fill(family: HistogramMetricFamily, rows: Iterable[Any], bounds: tuple[float, ...]) -> Metric:
-    """Add one sample per row: its labels, then what ``_buckets`` selected."""
+    """Add one sample per row: its labels, then what ``_buckets`` selected.
+
+    The sum counts every value as its bucket's upper bound (the last one beyond it): an exact sum would tell a single
+    value to whoever reads it before and after.
+    """
     for row in rows:
-        values, counts = list(row[: -len(bounds) - 2]), list(row[-len(bounds) - 2 :])
-        *below, total, seconds = counts
-        buckets = [(str(float(bound)), int(count)) for bound, count in zip(bounds, below, strict=True)]
-        family.add_metric(values, [*buckets, ("+Inf", int(total))], float(seconds))
+        values, below = list(row[: -len(bounds) - 1]), [int(count) for count in row[-len(bounds) - 1 :]]
+        buckets = [(str(float(bound)), count) for bound, count in zip(bounds, below, strict=False)]
+        inside = (count - before for before, count in pairwise([0, *below]))
+        total = sum(count * bound for count, bound in zip(inside, [*bounds, bounds[-1]], strict=True))
+        family.add_metric(values, [*buckets, ("+Inf", below[-1])], total)
     return family

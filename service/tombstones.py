@@ -1,18 +1,21 @@
 """Who must never come back: which samples of a lineage a request, or every tombstone, names.
 
-A tombstone counts for a model when it is not lifted and its request was not limited to other models.
+A tombstone counts for a model when it is not lifted and its request is about the model (``service.suppression``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, and_, exists, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
-from service.records import DeletionRequest, Forgotten, Membership, Model, Task, Tombstone, Version
+from service.plans import AWAITING_CONSUMERS
+from service.records import DeletionRequest, Forgotten, HoldoutPerson, Membership, Model, Task, Tombstone, Version
+from service.suppression import concerns, registration_of
 
 _CHUNK = 500  # SQLite allows 32,766 variables in a statement; PostgreSQL plans short lists better
 
@@ -23,6 +26,15 @@ def matches(session: Session, lineage_id: int, subject_digest: str | None, sampl
     if subject_digest is not None:
         return _any(session, and_(here, Membership.subject_digest == subject_digest))
     return any(_any(session, and_(here, Membership.sample_digest.in_(part))) for part in _chunks(sample_digests))
+
+
+def in_holdout(session: Session, tenant_id: str, subjects: Sequence[str], lineage_id: int | None = None) -> bool:
+    """Whether one of these digests has a sample in the holdout of the lineage, or of any that serves the tenant."""
+    rows = select(HoldoutPerson.lineage_id).where(HoldoutPerson.subject_digest.in_(subjects))
+    if lineage_id is not None:
+        return session.scalar(rows.where(HoldoutPerson.lineage_id == lineage_id).limit(1)) is not None
+    serving = select(Model.lineage_id).where(Model.tenant_id == tenant_id, Model.lineage_id.is_not(None))
+    return session.scalar(rows.where(HoldoutPerson.lineage_id.in_(serving)).limit(1)) is not None
 
 
 class CarriedOut(NamedTuple):
@@ -54,6 +66,16 @@ def carried_out(
         conditions = [Tombstone.sample_digest.in_(part) for part in _chunks(sample_digests)]
     found = {CarriedOut(*row) for condition in conditions for row in session.execute(query.where(condition))}
     return sorted(found, key=lambda each: (each.model, each.version, each.request))
+
+
+def effective(session: Session, tenant_id: str) -> frozenset[str]:
+    """The requests, in force or not, that had somebody forgotten, or kept somebody out, in any model of the tenant.
+
+    Versions are not asked for: a restored backup may lack the one that a request was carried out in.
+    """
+    done = or_(Task.status == "completed", Task.reason == AWAITING_CONSUMERS)
+    query = select(Task.request_id).where(Task.tenant_id == tenant_id, Task.samples > 0, done).distinct()
+    return frozenset(session.scalars(query))
 
 
 def exceeds(session: Session, lineage_id: int, subject_digest: str, count: int) -> bool:
@@ -92,7 +114,7 @@ def positions(
     """
     by_subject: dict[str, list[str]] = {}
     by_sample: dict[str, list[str]] = {}
-    for request_id, subject, sample in _stones(session, tenant_id, model_name, request_ids):
+    for request_id, subject, sample in _stones(session, tenant_id, (model_name, lineage_id), request_ids):
         named, name = (by_subject, subject) if subject is not None else (by_sample, sample)
         named.setdefault(name or "", []).append(request_id)
     found: dict[str, set[int]] = {}
@@ -104,12 +126,14 @@ def positions(
 
 
 def _stones(
-    session: Session, tenant_id: str, model_name: str, request_ids: Iterable[str] | None
+    session: Session, tenant_id: str, place: tuple[str, int], request_ids: Iterable[str] | None
 ) -> Iterator[tuple[str, str | None, str | None]]:
-    """(request, subject, sample) of the tombstones in force that concern the model."""
+    """(request, subject, sample) of the tombstones in force that concern ``place``: a model's name, and a lineage."""
+    model_name, lineage_id = place
+    registration = cache(lambda: registration_of(session, lineage_id))
     columns = (Tombstone.request_id, Tombstone.subject_digest, Tombstone.sample_digest)
     query = (
-        select(*columns, DeletionRequest.models)
+        select(*columns, DeletionRequest.models, DeletionRequest.suppress_after)
         .join(DeletionRequest, DeletionRequest.id == Tombstone.request_id)
         .where(Tombstone.lifted_at.is_(None))
     )
@@ -121,8 +145,9 @@ def _stones(
         else (query.where(Tombstone.request_id.in_(part)) for part in _chunks(request_ids))
     )
     for part in parts:
-        for request_id, subject, sample, models in session.execute(part):
-            if models is None or model_name in models:
+        for request_id, subject, sample, models, after in session.execute(part):
+            # most requests name no model: only the others ask when this one was registered
+            if models is None or concerns(models, after, model_name, registration()):
                 yield request_id, subject, sample
 
 

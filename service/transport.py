@@ -1,8 +1,8 @@
-"""Celery's filesystem transport, made atomic.
+"""Celery's transports, made to survive what lies in the broker: every message is read by ``service.doorbell``.
 
-kombu's own writes a message into its final name while readers may already take it: measured, 64 of 3,002
-messages were read half-written, which ends the worker's consumer with a JSON error. Here a message appears by
-rename, and is taken by rename inside the same folder (kombu moves it to /tmp, which may be another disk).
+kombu's filesystem transport also writes a message into its final name while readers may already take it: measured,
+64 of 3,002 messages were read half-written. Here a message appears by rename, and is taken by rename inside the same
+folder (kombu moves it to /tmp, which may be another disk).
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from queue import Empty
 from typing import Any
 
 from kombu.transport import filesystem
+from kombu.transport import redis as kombu_redis
+
+from service.doorbell import LARGEST_BYTES, read
 
 
 class Channel(filesystem.Channel):
@@ -35,9 +38,11 @@ class Channel(filesystem.Channel):
                 message.replace(taken)
             except FileNotFoundError:  # another worker was faster
                 continue
-            text = taken.read_text()
+            with taken.open("rb") as file:
+                found = read(file.read(LARGEST_BYTES + 1))
             taken.unlink()
-            return dict(json.loads(text))
+            if found is not None:
+                return found
         raise Empty
 
     def _size(self, queue: str) -> int:
@@ -56,3 +61,28 @@ class Channel(filesystem.Channel):
 
 class Transport(filesystem.Transport):
     Channel = Channel
+
+
+class RedisChannel(kombu_redis.Channel):
+    """Whatever is taken from a list is read before kombu decodes it; what is dropped looks like an empty list."""
+
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        client = super()._create_client(asynchronous)  # type: ignore[no-untyped-call]
+        client.set_response_callback("BRPOP", _of_pair)
+        client.set_response_callback("RPOP", _of_item)
+        return client
+
+
+class RedisTransport(kombu_redis.Transport):
+    Channel = RedisChannel
+
+
+def _of_pair(answer: list[bytes] | None, **_: Any) -> tuple[bytes, bytes] | None:
+    """BRPOP's answer: the list's name and what was taken from it; None where nothing was there in time."""
+    taken = _of_item(answer[1]) if answer else None
+    return (answer[0], taken) if answer and taken is not None else None
+
+
+def _of_item(item: bytes | None, **_: Any) -> bytes | None:
+    found = None if item is None else read(item)
+    return None if found is None else json.dumps(found).encode()

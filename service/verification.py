@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import insert, select
+from sqlalchemy import Select, insert, select
 from sqlalchemy.orm import Session
 
 from service.crash import crash_point
@@ -26,13 +26,15 @@ from service.intake import (
     forgetters,
     named_models,
     reach,
+    suppress_after,
     tasks_of,
     why_nothing,
 )
 from service.ledger import record, recorded_at
 from service.progress import record_status
-from service.records import AuditEntry, DeletionRequest, Task, Tombstone
+from service.records import AuditEntry, DeletionRequest, Model, Task, Tombstone
 from service.requests import UNVERIFIED, Status, awaits_decision, may_reject, may_verify, step
+from service.suppression import registered_after
 
 
 def take_in(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> Accepted:
@@ -41,6 +43,7 @@ def take_in(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> A
     at = recorded_at(session)
     drawn = draft(pepper, tenant_id, order, digests(pepper, tenant_id, order), at=at, touched=(), windows=AT_ONCE)
     drawn.row.update(status=Status.HELD.value, reason=UNVERIFIED, completed_at=None)
+    drawn.row["suppress_after"] = suppress_after(session, order)
     session.execute(insert(DeletionRequest), drawn.row)
     crash_point("api-after-request")
     session.execute(
@@ -50,7 +53,7 @@ def take_in(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> A
     record_status(session, drawn.request)
     session.flush()
     crash_point("api-after-audit")
-    return Accepted(drawn.request, (), ())
+    return Accepted(drawn.request, (), (), remains_in=None)
 
 
 def verify(session: Session, request: DeletionRequest, windows: Windows) -> tuple[str, ...]:
@@ -75,7 +78,7 @@ def enforce(session: Session, request: DeletionRequest, windows: Windows) -> Rea
     The models' rows are locked before the request's, as everybody does: no publication passes between matching and
     commit, and of two calls the second finds it verified.
     """
-    models = session.scalars(forgetters(request.tenant_id, request.models).with_for_update(read=True)).all()
+    models = session.scalars(_concerned(request).with_for_update(read=True)).all()
     session.refresh(request, with_for_update=True)
     if not may_verify(Status(request.status), request.reason):
         return None
@@ -95,6 +98,14 @@ def enforce(session: Session, request: DeletionRequest, windows: Windows) -> Rea
     request.completed_at = at if status is Status.COMPLETED else None
     session.flush()
     return found
+
+
+def _concerned(request: DeletionRequest) -> Select[Model]:
+    """The models that the request is about: those that it names, and what was registered since it was taken in."""
+    if request.models is None or request.suppress_after is None:
+        return forgetters(request.tenant_id, request.models)
+    since = Model.id.in_(registered_after(request.suppress_after))
+    return forgetters(request.tenant_id, None).where(Model.name.in_(request.models) | since)
 
 
 def put_in_force(session: Session, request: DeletionRequest, at: int) -> list[Named]:

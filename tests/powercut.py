@@ -26,6 +26,7 @@ class Operation:
     path: str
     data: bytes = b""
     target: str = ""
+    offset: int = 0
 
 
 @dataclass
@@ -42,6 +43,18 @@ class Recorded(Files):
             self._open[file.fileno()] = str(path)
             self.log.append(Operation("create", str(path)))
             return file
+
+    def open(self, path: Path) -> BinaryIO:
+        """Only for files that were never renamed: they are called by the name they were created under."""
+        with self._guard:
+            file = super().open(path)
+            self._open[file.fileno()] = str(path)
+            return file
+
+    def overwrite(self, file: BinaryIO, offset: int, data: bytes) -> None:
+        with self._guard:
+            self.log.append(Operation("overwrite", self._open[file.fileno()], data, offset=offset))
+            super().overwrite(file, offset, data)
 
     def write(self, file: BinaryIO, data: bytes | memoryview) -> None:
         with self._guard:
@@ -73,7 +86,8 @@ def states_after_power_cut(log: Sequence[Operation]) -> Iterator[State]:
     """Every legal set of files after power was lost at the end of ``log``.
 
     Data that were not synced may be whole, missing, cut anywhere (here: in the middle), or zeros of the right
-    length. Names that were not made durable by a sync of their folder may be as before or as after, each on its own;
+    length; where a file was overwritten in place, each of its parts may be as before or as after.
+    Names that were not made durable by a sync of their folder may be as before or as after, each on its own;
     but a rename is atomic, as on every journalling filesystem: a file with a durable name is never without any.
     """
     content, synced, durable, file_of = _replay(log)
@@ -101,6 +115,9 @@ def _replay(log: Sequence[Operation]) -> tuple[State, State, dict[str, str], dic
             content[path], synced[path], file_of[path] = b"", b"", path
         elif operation.kind == "write":
             content[path] += operation.data
+        elif operation.kind == "overwrite":
+            end = operation.offset + len(operation.data)
+            content[path] = content[path][: operation.offset] + operation.data + content[path][end:]
         elif operation.kind == "sync":
             synced[path] = content[path]
         elif operation.kind == "rename":
@@ -117,4 +134,7 @@ def _replay(log: Sequence[Operation]) -> tuple[State, State, dict[str, str], dic
 def _bodies(content: bytes, synced: bytes) -> list[bytes]:
     if content == synced:
         return [synced]
+    if len(content) == len(synced):  # overwritten in place: each part is as before or as after
+        middle = len(content) // 2
+        return sorted({synced, content, content[:middle] + synced[middle:], synced[:middle] + content[middle:]})
     return sorted({synced, content, content[: len(content) // 2], bytes(len(content))})

@@ -24,7 +24,7 @@ from service.identity import Pepper, subject_digest
 from service.records import Model, Recollection, Version
 from service.tenants import DEFAULT_TENANT
 from tests.stack import Stack
-from workers.keystore import KeyStore
+from workers.keystore import HolderKey, KeyStore
 from workers.sealing import SealedRow, open_row
 
 RECIPES = Path(__file__).parent / "system" / "recipes"
@@ -85,21 +85,38 @@ def complain(stack: Stack, person: str) -> None:
     assert stack.http.get("/v1/deletion-requests", headers=headers, params={"cursor": person}).is_client_error
 
 
-def secret_of(stack: Stack, name: str, person: str) -> tuple[bytes, bytes]:
-    """The person's key and vector as the workers hold them; empty where there is none any more."""
+@dataclass(frozen=True)
+class Secret:
+    """What the workers hold of a person. ``share`` is the half of the key that lies in a key file."""
+
+    key: bytes
+    share: bytes
+    vector: bytes
+
+
+def secret_of(stack: Stack, name: str, person: str) -> Secret | None:
+    """Return what opens the person's vector, and the vector; None where there is none any more."""
     holder = subject_digest(Pepper.load(stack.settings.pepper_file), DEFAULT_TENANT, person)
-    database, keys = stack.database(), KeyStore(stack.settings.key_store_url)
+    database, keys = stack.database(), KeyStore.of(stack.settings)
     try:
         with database.read() as session:
             lineage = session.scalars(select(Model.lineage_id).where(Model.name == name)).one()
             row = session.get(Recollection, (lineage, holder))
         if row is None:
-            return b"", b""
+            return None
         key = keys.fetch([row.key_id])[row.key_id]
-        return key, bytes(open_row(key, f"{row.lineage_id}/{row.holder}", SealedRow(row.nonce, row.sealed)))
+        vector = bytes(open_row(key, f"{row.lineage_id}/{row.holder}", SealedRow(row.nonce, row.sealed)))
+        return Secret(key, share_in_file(keys, row.key_id), vector)
     finally:
         database.close()
         keys.close()
+
+
+def share_in_file(keys: KeyStore, key_id: str) -> bytes:
+    """Return the share that the key file holds; without it the other one, a row of the database, is worthless."""
+    with keys._database.read() as session:
+        row = session.get_one(HolderKey, key_id)
+    return keys._files.read(row.file, [row.slot])[row.slot]
 
 
 def head_weights(stack: Stack, name: str) -> bytes:

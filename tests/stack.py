@@ -102,8 +102,11 @@ class Stack:
         return name
 
     def delete(self, *models: str, **order: Any) -> dict[str, Any]:
-        """POST a deletion request for ``subject_id`` or ``sample_ids``; returns the request as accepted."""
-        body = order | ({"models": list(models)} if models else {})
+        """POST a deletion request for ``subject_id`` or ``sample_ids``; returns the request as accepted.
+
+        One that names models leaves later registrations alone: tests share the service and register the same people.
+        """
+        body = order | ({"models": list(models), "suppress": "named_models"} if models else {})
         answer: dict[str, Any] = self.client.post("/v1/deletion-requests", body, str(uuid.uuid4()))
         return answer
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from unlearning.budget import charge_of, mu_of, releases_left
-from unlearning.gaussian import check_delta, check_number, delta_at, epsilon_at, log_delta_at, mu_at
+from unlearning.gaussian import ROUNDING, check_delta, check_number, delta_at, epsilon_at, log_delta_at, mu_at
 
 __all__ = [
     "NOT_CLAIMED",
@@ -22,19 +22,25 @@ __all__ = [
     "Reference",
     "delta_at",
     "epsilon_at",
+    "in_plain_words",
     "log_delta_at",
     "mu_at",
     "together",
 ]
 
 NOT_CLAIMED: tuple[str, ...] = (
-    "Difference exposure: whoever holds two versions can learn about the people deleted between them. "
+    "Whoever keeps two versions can probably tell who left. Nothing here prevents it.",
+    "Difference exposure: what two versions tell about the people deleted between them is not bounded. "
     "Old versions must be retired and their consumers moved.",
     "People who were not deleted: nothing is claimed about what the model reveals of them.",
     "Earlier releases: versions published before a deletion still contain that person.",
     "The request pattern: when deletions happened, and how many, is not hidden.",
 )
 """what no certificate of ours claims; every claim carries at least these"""
+
+
+DERIVED = frozenset({"statement", "mu_limit", "epsilon_limit", "in_plain_words"})
+"""what ``Claim.to_json`` adds for readers: it follows from the fields"""
 
 
 class Basis(StrEnum):
@@ -80,14 +86,31 @@ class Constant:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A tensor that the model brings along and that no retraining changes.
+
+    ``kind`` is ``frozen``, ``buffer``, ``attribute`` (a tensor outside the state_dict) or ``start`` (of a trained
+    parameter); ``size`` counts its numbers; ``digest`` is what ``parts.digest_of`` gives. ``public``: the recipe
+    declares that nobody who may be deleted is in it.
+    """
+
+    name: str
+    kind: str
+    size: int
+    digest: str
+    public: bool
+
+
+@dataclass(frozen=True)
 class Claim:
     """What one version of a lineage claims. Constructing one that says more than its basis allows raises ValueError.
 
     ``delta_cap`` and ``sigma`` are in units of the weights (Euclidean norm; standard deviation of one
     coordinate). ``releases`` counts releases that were charged, ``spent`` and ``limit`` are whole units of
     1e-12 mu^2, and ``spent`` includes draws that were charged and held. ``epsilon`` is at ``delta``.
-    ``releases_left`` is None where nothing limits them. Nothing here may be computed from the data of the
-    deleted: two forget sets of one size give the same claim.
+    ``releases_left`` is None where nothing limits them. ``checked`` says what the service has verified, ``declared``
+    what the operator says and nobody verifies, ``parts`` what the model brings along. Nothing here may be computed from
+    the data of the deleted: two forget sets of one size give the same claim.
     """
 
     method: str
@@ -105,6 +128,9 @@ class Claim:
     samples: int
     people: int
     assumptions: tuple[str, ...] = ()
+    checked: tuple[str, ...] = ()
+    declared: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
     constants: tuple[Constant, ...] = ()
     secret_state: tuple[str, ...] = ()
     not_claimed: tuple[str, ...] = NOT_CLAIMED
@@ -135,6 +161,9 @@ class Claim:
         samples: int,
         people: int,
         assumptions: Iterable[str] = (),
+        checked: Iterable[str] = (),
+        declared: Iterable[str] = (),
+        parts: Iterable[Part] = (),
         constants: Iterable[Constant] = (),
         secret_state: Iterable[str] = (),
     ) -> Claim:
@@ -158,6 +187,9 @@ class Claim:
             samples=samples,
             people=people,
             assumptions=tuple(assumptions),
+            checked=tuple(checked),
+            declared=tuple(declared),
+            parts=tuple(parts),
             constants=tuple(constants),
             secret_state=tuple(secret_state),
         )
@@ -166,36 +198,71 @@ class Claim:
     def statement(self) -> str:
         """The claim in one sentence."""
         return _STATEMENTS[self.basis].format(
-            reference=self.reference.value, epsilon=self.epsilon, delta=self.delta, cap=self.delta_cap, sigma=self.sigma
+            reference=self.reference.value,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            cap=self.delta_cap,
+            sigma=self.sigma,
+            limit=self.epsilon_limit,
         )
 
+    @property
+    def mu_limit(self) -> float | None:
+        """mu of all releases that the lineage can ever make; 0 under exact; None without a limit."""
+        if self.basis is Basis.EXACT:
+            return 0.0
+        return None if self.limit is None else mu_of(self.limit)
+
+    @property
+    def epsilon_limit(self) -> float | None:
+        """epsilon at ``delta`` of all releases that the lineage can ever make; None without a limit."""
+        return None if self.mu_limit is None or self.delta is None else epsilon_at(self.mu_limit, self.delta)
+
+    @property
+    def in_plain_words(self) -> str | None:
+        """What the claim means at the lineage's limit, for readers who are no statisticians; None without a proof."""
+        return None if self.mu_limit is None else in_plain_words(self.basis, self.mu_limit)
+
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; ``statement`` is added for readers and not read back."""
+        """Plain JSON values; what is DERIVED is added for readers and not read back."""
         record = asdict(self)
-        for name in ("assumptions", "constants", "secret_state", "not_claimed"):
+        for name in (*_WORDS, "constants", "parts"):
             record[name] = list(record[name])
-        return {
-            **record,
-            "basis": self.basis.value,
-            "reference": self.reference.value,
-            "statement": self.statement,
-        }
+        derived = {name: getattr(self, name) for name in DERIVED}
+        return {**record, "basis": self.basis.value, "reference": self.reference.value, **derived}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Claim:
         """The claim of ``to_json``, checked again. Raises ValueError on a missing or unknown field."""
         names = {field.name for field in fields(cls)}
-        given = set(record) - {"statement"}
+        given = set(record) - DERIVED
         if given != names:
             raise ValueError(
                 f"A claim has the wrong fields: missing {sorted(names - given)}, unknown {sorted(given - names)}. "
                 "It was written by another version or edited."
             )
         values = {name: record[name] for name in names}
-        values |= {name: tuple(values[name]) for name in ("assumptions", "secret_state", "not_claimed")}
+        values |= {name: tuple(values[name]) for name in _WORDS}
+        values["parts"] = tuple(Part(**part) for part in values["parts"])
         values["constants"] = tuple(Constant(**constant) for constant in values["constants"])
         values |= {"basis": Basis(values["basis"]), "reference": Reference(values["reference"])}
         return cls(**values)
+
+
+def advantage(mu: float) -> int:
+    """How many times in 100 more often the best guesser between N(0, 1) and N(mu, 1) is right than a blind one.
+
+    The total variation distance ``2 Phi(mu/2) - 1`` in hundredths, rounded up; mu >= 0.
+    """
+    check_number("mu", mu, least=0.0)
+    return min(100, math.ceil(100 * math.erf(mu / math.sqrt(8)) * (1 + ROUNDING)))
+
+
+def in_plain_words(basis: Basis, mu: float) -> str | None:
+    """The layman's sentence at this mu; None under a basis that only measures or estimates."""
+    if basis is Basis.EXACT:
+        return _PLAIN_EXACT
+    return _PLAIN.format(times=advantage(mu)) if basis is Basis.PROVED else None
 
 
 def together(claims: Iterable[Claim], delta: float) -> tuple[float, float] | None:
@@ -210,15 +277,30 @@ def together(claims: Iterable[Claim], delta: float) -> tuple[float, float] | Non
     return mu, epsilon_at(mu, delta)
 
 
+_WORDS = ("assumptions", "checked", "declared", "secret_state", "not_claimed")
+"""the fields of a claim that are lists of sentences"""
+
+_PLAIN = (
+    "On any question about her, whoever sees this version, but none from before her deletion, is right at most "
+    "{times} times in 100 more often than with a model retrained without her. This holds for all later versions too."
+)
+_PLAIN_EXACT = (
+    "On any question about her, whoever sees this version, but none from before her deletion, is right 0 times in 100 "
+    "more often than with a model retrained without her: this is such a model. No claim against whoever kept an "
+    "earlier version."
+)
 _STATEMENTS = {
     Basis.EXACT: "Retrained from scratch without the deleted people; reference: {reference} retraining.",
     Basis.PROVED: "The weights before noise are proved to lie within {cap:g} of {reference} retraining; with noise of "
-    "standard deviation {sigma:g} all releases together are ({epsilon:.4g}, {delta:g})-indistinguishable from it.",
+    "standard deviation {sigma:g} the lineage's releases up to this version are ({epsilon:.4g}, {delta:g})-"
+    "indistinguishable from it, and all that it can ever make ({limit:.4g}, {delta:g}).",
     Basis.CALIBRATED: "With the stated confidence over calibration and request order, the weights before noise lie "
-    "within {cap:g} of {reference} retraining; with noise of standard deviation {sigma:g} all releases together are "
-    "then ({epsilon:.4g}, {delta:g})-indistinguishable from it.",
-    Basis.ESTIMATED: "If the listed estimates were true, all releases together would be ({epsilon:.4g}, {delta:g})-"
-    "indistinguishable from {reference} retraining (cap {cap:g}, noise {sigma:g}). They are not proved.",
+    "within {cap:g} of {reference} retraining; with noise of standard deviation {sigma:g} the lineage's releases up to "
+    "this version are then ({epsilon:.4g}, {delta:g})-indistinguishable from it, and all that it can ever make "
+    "({limit:.4g}, {delta:g}).",
+    Basis.ESTIMATED: "If the listed estimates were true, the lineage's releases up to this version would be "
+    "({epsilon:.4g}, {delta:g})-indistinguishable from {reference} retraining (cap {cap:g}, noise {sigma:g}), and all "
+    "that it can ever make ({limit:.4g}, {delta:g}). They are not proved.",
     Basis.NONE: "No claim: the distance to {reference} retraining is not bounded.",
 }
 
@@ -242,6 +324,11 @@ def _check_words(claim: Claim) -> None:
     missing = [sentence for sentence in NOT_CLAIMED if sentence not in claim.not_claimed]
     if missing:
         raise ValueError(f"The claim leaves out what it does not claim: {missing[0]!r}. Keep every sentence.")
+    hidden = [part.name for part in claim.parts if not part.public]
+    if hidden and claim.basis in (Basis.EXACT, Basis.PROVED):
+        raise ValueError(
+            f"The basis is {claim.basis.value} and {hidden[0]!r} is not declared public. Declare it, or claim less."
+        )
 
 
 def _check_claims_nothing(claim: Claim) -> None:

@@ -185,11 +185,13 @@ class Replayed:
         self._problem = problem
         self._trajectory = trajectory
         self._mixing = mixing
-        self._weights: list[Tensor] = []
+        self._weights = torch.empty(len(trajectory), problem.dimension, dtype=mixing.dtype, device=mixing.device)
+        self._pulled = 0
         self._sums = torch.zeros(len(mixing), problem.dimension, dtype=mixing.dtype, device=mixing.device)
 
     def pull(self, step: Step, vectors: Tensor) -> Tensor:
-        self._weights.append(step.w)
+        self._weights[self._pulled] = step.w
+        self._pulled += 1
         sums = mixed_gradients(self._problem, step.w, step.inputs, step.targets, self._mixing[:, step.rows])
         self._sums -= (step.rate * step.scale) * (self._problem.decay * self._sums)
         self._sums.add_(sums, alpha=step.share)
@@ -209,7 +211,7 @@ class Replayed:
         path = self._trajectory
         batches, place = _distinct(path.batches)
         return {
-            "step_weights": torch.stack(self._weights),
+            "step_weights": self._weights,
             "step_moves": torch.tensor(path.rates, dtype=torch.float64)
             * torch.tensor(path.scales, dtype=torch.float64),
             "step_batches": place,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
+from unlearning.imports import load_constants
 from unlearning.recipe import Recipe, RecipeError, SampleLoss
 
 
@@ -40,7 +41,7 @@ class Problem:
         self.training = recipe.training
         self.device = torch.device(device)
         self.dtype = dtype
-        module = _build(recipe)
+        module = build(recipe, recipe.training.seed)
         _refuse_randomness(module)
         self.module = module.eval().to(device=self.device, dtype=dtype)
         self.layout = _layout(self.module)
@@ -102,7 +103,10 @@ class Problem:
     def accuracy(self, w: Tensor, x: Tensor, y: Tensor) -> float:
         """The share of correct classes; for real-valued targets the coefficient of determination R^2."""
         with torch.no_grad():
-            outputs = self.outputs(w, x)
+            return self.score(self.outputs(w, x), y)
+
+    def score(self, outputs: Tensor, y: Tensor) -> float:
+        """The accuracy of the model's outputs (n, ...) for targets (n, ...)."""
         if self.recipe.loss in ("binary_logistic", "squared_hinge") and _columns(outputs) == 1:
             return float(((outputs.reshape(-1) > 0) == (y.reshape(-1) > 0)).double().mean())
         if not y.dtype.is_floating_point:
@@ -159,14 +163,21 @@ class Problem:
         return decay
 
 
-def _build(recipe: Recipe) -> nn.Module:
+def build(recipe: Recipe, seed: int) -> nn.Module:
+    """The module as ``recipe.model()`` builds it under ``seed``; trained elsewhere, with its constants and buffers.
+
+    Raises:
+        RecipeError: it is no module, or the recipe's weights are not those of its state_dict.
+    """
     # A module's constructor draws from torch's global generator and from nothing else that we could hand it:
     # the state is set for this call and put back afterwards.
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.training.seed)
+        torch.manual_seed(seed)
         module = recipe.model()
     if not isinstance(module, nn.Module):
         raise RecipeError(f"model() returned a {type(module).__name__}.", "Return a torch.nn.Module.")
+    if recipe.weights is not None:
+        load_constants(module, recipe.weights)
     return module
 
 

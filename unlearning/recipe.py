@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
@@ -15,6 +16,7 @@ from unlearning.protocol import Examples
 if TYPE_CHECKING:
     from unlearning.training import Trajectory
 
+DIGEST = re.compile(r"[0-9a-f]{64}")
 LOSSES = ("cross_entropy", "binary_logistic", "squared_error", "squared_hinge")
 
 SampleLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -170,11 +172,15 @@ class Recipe:
         holdout: inputs and targets that nobody trains on.
         loss: one of ``LOSSES``, or a callable that gives one loss for each sample.
         training: the settings.
-        weights: parameters by name, for a model trained elsewhere.
+        weights: for a model trained elsewhere: its whole state_dict, parameters and buffers by name.
         trajectory: what ``Recorder`` wrote during that training.
+        holdout_subjects: whose each holdout sample is, as ``Samples.subjects``; None: not said. Nobody in the holdout
+            is trained on, so a deletion of somebody who is only there has nothing to forget, and says so.
+        public: what the model brings along and nobody who may be deleted is in, by the name of a tensor (or of the
+            part that holds it), each with its sha256 digest. A refusal prints the line to paste.
 
     Raises:
-        RecipeError: an unknown loss, an unusable holdout, a trajectory without weights.
+        RecipeError: an unknown loss, an unusable holdout, a trajectory without weights, a digest that is none.
     """
 
     model: Callable[[], nn.Module]
@@ -184,6 +190,8 @@ class Recipe:
     training: Training
     weights: Mapping[str, Tensor] | None = None
     trajectory: Trajectory | None = field(default=None, repr=False)
+    holdout_subjects: Sequence[str | Sequence[str]] | None = field(default=None, repr=False)
+    public: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if isinstance(self.loss, str) and self.loss not in LOSSES:
@@ -198,8 +206,24 @@ class Recipe:
                 f"The holdout has {len(inputs)} inputs and {len(targets)} targets.", "Give the same number of both."
             )
         _check_finite("holdout inputs", inputs)
+        if self.holdout_subjects is not None:
+            object.__setattr__(self, "holdout_subjects", tuple(_subjects_of(each) for each in self.holdout_subjects))
+            if len(self.holdout_subjects) != len(inputs):
+                what = f"There are {len(self.holdout_subjects)} holdout_subjects for {len(inputs)} holdout samples."
+                raise RecipeError(what, "Give one entry for each.")
         if self.trajectory is not None and self.weights is None:
             raise RecipeError("A trajectory is given without weights.", "Give the weights that it ended in.")
+        for name, digest in self.public.items():
+            if not (isinstance(digest, str) and DIGEST.fullmatch(digest)):
+                raise RecipeError(
+                    f"public gives {name!r} the digest {digest!r}.",
+                    "A digest is 64 hexadecimal digits: register without it, and the refusal prints it.",
+                )
+
+
+def holdout_people(recipe: Recipe) -> frozenset[str]:
+    """Everyone whom the recipe names for a holdout sample."""
+    return frozenset(name for names in recipe.holdout_subjects or () for name in names)
 
 
 def _subjects_of(entry: str | Sequence[str]) -> tuple[str, ...]:

@@ -30,8 +30,10 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from unlearning.direct import Course, Form, direct_sum, form_of
+from unlearning.heads import head_of
 from unlearning.problem import Problem
 from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Learned, OutOfTolerance, Progress, Refused, State
+from unlearning.room import require_room
 from unlearning.training import silent
 
 CONFIDENCE = 0.99
@@ -80,10 +82,12 @@ class Sketch:
         the mixtures. What lies outside of all k mixtures is not in ``left_out``; the receipts see it.
 
         Raises:
-            Refused: no trajectory, or ``norm_ratio`` or ``growth`` above ``stability`` or not finite.
+            Refused: no trajectory, no room for the weights before every step, or ``norm_ratio`` or ``growth`` above
+                ``stability`` or not finite.
         """
         if learned.trajectory is None:
             raise Refused("The training's trajectory was not recorded.", "Record it with unlearning.Recorder.")
+        require_steps_fit(problem, len(learned.trajectory))
         course = Course(problem, examples, learned.trajectory)
         holders = sorted(set(examples.holders))
         owners = _owners(examples, holders)
@@ -185,6 +189,16 @@ class Sketch:
         quantile = float(chi2.ppf((1.0 - CONFIDENCE) / self.releases, self.probes))
         gap = float((probed[0] - probed[1]).norm())
         return gap / math.sqrt(quantile), float(probed[0].norm()) / math.sqrt(self.probes)
+
+
+def require_steps_fit(problem: Problem, steps: int) -> None:
+    """Raise Refused where the weights before each of ``steps`` do not fit. A linear head keeps none of them."""
+    if head_of(problem) is not None:
+        return
+    size = steps * problem.dimension * problem.dtype.itemsize
+    what = f"The sketch of a model that is no linear head keeps its {problem.dimension} weights before each of {steps} "
+    what += "steps, which"
+    require_room(what, size, problem.device, "Use rewind or retrain, or train fewer steps.")
 
 
 def _adjoint(course: Course, form: Form, rows: Tensor, progress: Progress) -> Tensor:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unlearning.problem import Problem
+from unlearning.imports import require_same_accuracy
+from unlearning.problem import Problem, build
 from unlearning.protocol import Examples, Learned, Progress
 from unlearning.recipe import Recipe, RecipeError
 
@@ -209,6 +210,7 @@ def learn(recipe: Recipe, problem: Problem, examples: Examples, progress: Progre
     if recipe.weights is None:
         return train(problem, examples, progress=progress)
     weights = problem.flatten(recipe.weights)
+    require_same_accuracy(problem, build(recipe, recipe.training.seed), recipe.weights)
     if problem.training.converge is None:
         if recipe.trajectory is not None:
             verify(problem, examples, recipe.trajectory, weights)

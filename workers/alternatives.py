@@ -27,9 +27,11 @@ def hint(bench: Bench, policy: Policy, examples: Examples, learned: Learned, pro
     left = {name: _left(bench, policies[name], examples, learned, progress) for name in others}
     helping = sorted((value, name) for name, value in left.items() if value is not None and value < policy.threshold)
     if not helping:
-        return f"Use {CERTAIN}: no other method stays below {policy.threshold:g} with its default options."
+        instead = "Train it in the recipe" if bench.recipe.weights is not None else f"Use {CERTAIN}"
+        return f"{instead}: no other method stays below {policy.threshold:g} with its default options."
     measured = ", ".join(f"{name} (leaves {value:.2f})" for value, name in helping)
-    return f"Measured to work on this model: {measured}, and {CERTAIN}."
+    also = "" if bench.recipe.weights is not None else f", and {CERTAIN}"
+    return f"Measured to work on this model: {measured}{also}."
 
 
 def _left(bench: Bench, policy: Policy, examples: Examples, learned: Learned, progress: Progress) -> float | None:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-import re
 import time
 import traceback
 
 from celery import Celery
 from sqlalchemy import select
-from sqlalchemy.exc import OperationalError
 
 from service import queue
 from service.crash import crash_point
 from service.db import Busy, now
+from service.doorbell import MODEL_ID
 from service.records import Model
 from workers import calibrate, shards
 from workers.batches import HALVE_AFTER, HOLD_AFTER
 from workers.bench import Benches
 from workers.claim import claim
+from workers.failures import of_the_machine
 from workers.jobs import Deletions, Preparation, Retraining, Work
 from workers.lease import Stale
 from workers.outcomes import give_up
 from workers.patience import patiently
+from workers.precedence import Interrupted, before, put_off
 from workers.prepare import prepare
 from workers.pulse import Pulse
 from workers.retrain import retrain
@@ -34,19 +34,6 @@ from workers.workshop import Workshop
 PAUSE_SECONDS = 2.0
 MACHINE_PAUSE_SECONDS = 5.0
 """after a failure that no other request is spared either"""
-MACHINE = {
-    errno.EDQUOT,
-    errno.EIO,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENODEV,
-    errno.ENOSPC,
-    errno.EROFS,
-    errno.ESTALE,
-    errno.ETIMEDOUT,
-}
-ID = re.compile(r"[0-9a-f]{32}")
-"""of a model; a message comes from outside, and may hold anything that JSON can"""
 
 log = logging.getLogger(__name__)
 
@@ -61,16 +48,31 @@ class Worker:
 
     def work(self, model_id: str) -> None:
         """Claim and do what waits for this model. Never raises: the row is the queue, and the sweep repairs."""
-        if not isinstance(model_id, str) or not ID.fullmatch(model_id):
+        if not isinstance(model_id, str) or not MODEL_ID.fullmatch(model_id):
             log.warning("a message that names no model was dropped: who writes to the broker?")
             return
         try:
+            if self._did_what_comes_first(model_id):
+                return
             self._claim_and_do(model_id)
         except Stale as error:
             log.warning("%s", error)
         except Busy as error:
             log.warning("database busy: %s", error)
         crash_point("worker-before-ack")
+
+    def _did_what_comes_first(self, model_id: str) -> bool:
+        """Before a preparation: the waiting deletions of other models, then a piece of another preparation.
+
+        After a piece the message goes to the end of the line, and is looked at again.
+        """
+        deletions, pieces = before(self._workshop.database, model_id)
+        for other in deletions:
+            self._claim_and_do(other)
+        if pieces is None or not self._help(pieces):
+            return False
+        queue.nudge(self._workshop.bell, model_id)
+        return True
 
     def _claim_and_do(self, model_id: str) -> None:
         start = time.perf_counter()
@@ -91,6 +93,9 @@ class Worker:
             self._do(job, watch)
         except Stale:
             raise
+        except Interrupted:
+            self._put_off(job)
+            return
         except Exception as error:  # whatever a recipe or a disk may do: the tasks wait again, the process lives
             log.error("attempt on model %s failed: %s", model_id, _where(error))
             why = f"failed:{type(error).__name__}"[:64]
@@ -100,13 +105,22 @@ class Worker:
             self._pulse.release()
         self._ring_again(model_id)
 
-    def _help(self, model_id: str) -> None:
-        """Nothing to claim: another worker may be preparing or calibrating the model, which are shared out."""
+    def _put_off(self, job: Work) -> None:
+        """Deletions wait: they are done first, and the preparation is taken up again at the end of the line."""
+        if isinstance(job, Preparation):
+            put_off(self._workshop.database, job)
+        queue.ring(self._workshop.database, self._workshop.bell, [job.lease.model_id])
+
+    def _help(self, model_id: str) -> bool:
+        """Nothing to claim: another worker may be preparing or calibrating the model, which are shared out.
+
+        False: there was no free piece.
+        """
         try:
-            shards.assist(self._workshop, model_id)
-            calibrate.assist(self._workshop, model_id)
+            return shards.assist(self._workshop, model_id) or calibrate.assist(self._workshop, model_id)
         except Exception as error:  # the piece is free again; who builds the lineage will meet the same, and say so
             log.error("helping to prepare model %s failed: %s", model_id, _where(error))
+            return False
 
     def _do(self, job: Work, watch: Stopwatch) -> None:
         if isinstance(job, Retraining):
@@ -140,11 +154,6 @@ def _tell(job: Deletions, what: str) -> None:
         if task.traceparent is not None:
             facts = {"request_id": task.request_id, "model": job.model_name, "traceparent": task.traceparent}
             log.info("request %s", what, extra=facts)
-
-
-def of_the_machine(error: Exception) -> bool:
-    """Whether a database or a disk failed, for whatever would have been done: no request is to blame for that."""
-    return isinstance(error, Busy | OperationalError) or (isinstance(error, OSError) and error.errno in MACHINE)
 
 
 def _where(error: Exception) -> str:

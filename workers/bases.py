@@ -20,7 +20,7 @@ from unlearning.heads import head_of
 from unlearning.methods import NAMES
 from unlearning.methods.newton import Newton
 from unlearning.methods.rewind import Rewind
-from unlearning.policy import Granularity, Policy
+from unlearning.policy import Granularity, OnExhausted, Policy
 from unlearning.problem import Problem
 from unlearning.protocol import Examples, Json, Method, Need, Refused, State
 from unlearning.recipe import Recipe
@@ -55,7 +55,12 @@ def basis_of(policy: Policy, problem: Problem, method: Method) -> Basis:
 
 
 def require_needs(policy: Policy, method: Method, recipe: Recipe) -> None:
-    """Refuse, before any work, a method that needs a trajectory which the recipe does not have."""
+    """Refuse, before any work, what a model that was trained elsewhere does not allow: a retraining, a trajectory."""
+    if recipe.weights is not None and "retrain" in (policy.method, policy.fallback):
+        raise Refused(
+            "The model was trained elsewhere, so it cannot be trained anew here: another training would replace it.",
+            "Choose newton or safe, without the fallback retrain; or leave out weights and let the recipe train.",
+        )
     trained_here = recipe.weights is None or recipe.trajectory is not None or recipe.training.converge is not None
     if Need.TRAJECTORY not in method.needs or trained_here:
         return
@@ -63,6 +68,14 @@ def require_needs(policy: Policy, method: Method, recipe: Recipe) -> None:
         f"{policy.method} needs the training's trajectory, and this model was trained elsewhere without one.",
         f"Record it (unlearning.Recorder), or choose {_either(_without_trajectory())}.",
     )
+
+
+def may_claim_without_her(policy: Policy, basis: Basis, recipe: Recipe) -> bool:
+    """Whether some version of the lineage, or of the retrain that follows it, claims ``proved`` or ``exact``."""
+    if basis in (Basis.PROVED, Basis.EXACT):
+        return True
+    exhausted = basis in MEASURED and policy.on_exhausted is OnExhausted.RETRAIN
+    return recipe.weights is None and (exhausted or policy.fallback == "retrain")
 
 
 def design_of(policy: Policy, people: int) -> Design:

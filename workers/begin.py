@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+
+from sqlalchemy import insert
 
 from service.crash import crash_point
-from service.records import Lineage
+from service.records import HoldoutPerson, Lineage
 from unlearning.calibration import Design
 from unlearning.certificate import Basis
+from unlearning.methods.recollection import Recollection
+from unlearning.parts import require_declared
 from unlearning.policy import Policy
 from unlearning.protocol import Divisible, Examples, Learned, Refused
+from unlearning.sketch import require_steps_fit
 from unlearning.standby import Accompanied
+from unlearning.training import steps_per_epoch
 from workers import manifest, shards
-from workers.bases import basis_of, design_of, require_needs
+from workers.bases import basis_of, design_of, may_claim_without_her, require_needs
 from workers.bench import Bench, build
-from workers.jobs import Preparation
+from workers.jobs import Preparation, Retraining
 from workers.keystore import BATCH, batches
 from workers.lease import fence
 from workers.rekey import rekey
@@ -53,6 +59,8 @@ def begin(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Callabl
         bench = build(workshop, job.tenant_id, job.recipe, job.policy)
         require_needs(job.policy, bench.method, bench.recipe)
         basis = basis_of(job.policy, bench.problem, bench.method)
+        if isinstance(job, Retraining) or may_claim_without_her(job.policy, basis, bench.recipe):
+            require_declared(bench.recipe, bench.parts)
         everyone = manifest.entries(workshop.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
         require_room(workshop, everyone)
         rekey(workshop, job, bench.recipe.samples)
@@ -94,8 +102,10 @@ def again(workshop: Workshop, job: Preparation, watch: Stopwatch) -> Begun | Non
 
 
 def require_vectors_fit(workshop: Workshop, bench: Bench, examples: Examples) -> None:
-    """Raises Refused where the holders' vectors would take more room than the service keeps for them."""
+    """Raises Refused where the holders' vectors, or a sketch's steps, would take more room than there is for them."""
     method = bench.method.first if isinstance(bench.method, Accompanied) else bench.method
+    if isinstance(method, Recollection) and method.rank is not None and bench.recipe.weights is None:
+        require_steps_fit(bench.problem, _steps(bench, examples))
     if not isinstance(method, Divisible):
         return
     holders = len(set(examples.holders))
@@ -104,8 +114,23 @@ def require_vectors_fit(workshop: Workshop, bench: Bench, examples: Examples) ->
         raise Refused(
             f"The vectors of {holders} holders of {bench.problem.dimension} weights take {size:,} bytes; at most "
             f"{workshop.vector_bytes:,} are kept (EXPUNGE_VECTOR_BYTES).",
-            "Register with --rank 64, which keeps a few numbers for each, or use rewind or retrain.",
+            _smaller(bench, examples),
         )
+
+
+def _smaller(bench: Bench, examples: Examples) -> str:
+    """Say what works in place of exact vectors: a sketch only where it can be had."""
+    if bench.problem.training.converge is not None:
+        return "Use newton or retrain."
+    try:
+        require_steps_fit(bench.problem, _steps(bench, examples))
+    except Refused as error:
+        return f"Use rewind or retrain. A sketch (--rank) would not fit either: {error.what}"
+    return "Register with --rank 64, which keeps a few numbers for each, or use rewind or retrain."
+
+
+def _steps(bench: Bench, examples: Examples) -> int:
+    return steps_per_epoch(bench.problem, len(examples)) * bench.problem.training.epochs
 
 
 def _course(workshop: Workshop, job: Preparation, bench: Bench, examples: Examples, learned: Learned) -> Course | None:
@@ -137,6 +162,7 @@ def _freeze(
         "dimension": bench.problem.dimension,
         "pepper_id": workshop.pepper.id,
         "libraries": manifest.surroundings(bench.problem.device),
+        "parts": [asdict(part) for part in bench.parts],
     }
     with workshop.database.write() as session:
         fence(session, job.lease)
@@ -146,3 +172,8 @@ def _freeze(
         with workshop.database.write() as session:
             fence(session, job.lease)
             manifest.write(session, batch)
+    everyone_held_out = manifest.holdout_rows(workshop.pepper, job.tenant_id, job.lineage_id, bench.recipe)
+    for batch in batches(everyone_held_out, BATCH * 4):
+        with workshop.database.write() as session:
+            fence(session, job.lease)
+            session.execute(insert(HoldoutPerson), batch)

@@ -6,23 +6,27 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from unlearning.certificate import Part
+from unlearning.parts import parts_of
 from unlearning.policy import Policy
 from unlearning.problem import Problem
 from unlearning.protocol import Method, Refused, State
 from unlearning.recipe import Recipe, RecipeError
 from workers import recipes
+from workers.failures import refusal_of
 from workers.options import method_of
 from workers.workshop import Workshop
 
 
 @dataclass(frozen=True)
 class Bench:
-    """``digest`` is the recipe file's sha256."""
+    """``digest`` is the recipe file's sha256; ``parts`` is what the model brings along."""
 
     recipe: Recipe
     problem: Problem
     method: Method
     digest: str
+    parts: tuple[Part, ...]
 
 
 class Benches:
@@ -56,11 +60,15 @@ def build(workshop: Workshop, tenant_id: str, recipe: str, policy: Policy) -> Be
     loaded = recipes.load(workshop.recipes_of(tenant_id), recipe)
     try:
         problem = Problem(loaded.recipe, device_of(workshop.device))
+        brought = parts_of(loaded.recipe)
     except RecipeError as error:
         raise Refused(error.what, error.hint) from None
     except Exception as error:  # the model's constructor is the user's code
-        raise Refused(f"The recipe's model() raised {type(error).__name__}.", "Run it by itself to see why.") from None
-    return Bench(loaded.recipe, problem, method_of(policy), loaded.digest)
+        refused = refusal_of(error, workshop.recipes)
+        if refused is None:
+            raise
+        raise refused from None
+    return Bench(loaded.recipe, problem, method_of(policy), loaded.digest, brought)
 
 
 def device_of(name: str) -> torch.device:

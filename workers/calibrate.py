@@ -30,6 +30,7 @@ from workers.footing import basis_from_json
 from workers.jobs import Preparation
 from workers.lease import fence
 from workers.pieces import BUILT, POLL_SECONDS, Pieces
+from workers.precedence import give_way
 from workers.resumed import Unprepared
 from workers.sealing import Unsealable
 from workers.workshop import Workshop
@@ -89,7 +90,8 @@ class Found:
 
 
 def measure_all(workshop: Workshop, job: Preparation, course: Course, progress: Progress) -> Found:
-    """Every order, together with whoever helps. Raises Stale, and Refused where they give no bound."""
+    """Every order, together with whoever helps. Raises Stale, Interrupted between two orders, and Refused where they
+    give no bound."""
     orders, pieces = course.design.orders, Pieces(workshop, CalibrationOrder, course.lineage_id)
     while (done := pieces.done()) < orders:
         progress(done / orders)
@@ -98,9 +100,11 @@ def measure_all(workshop: Workshop, job: Preparation, course: Course, progress: 
             number = pieces.take(session)
         if number is None:
             time.sleep(POLL_SECONDS)
-            continue
-        queue.ring(workshop.database, workshop.bell, [course.model_id])
-        _measure(workshop, course, number)
+        else:
+            queue.ring(workshop.database, workshop.bell, [course.model_id])
+            _measure(workshop, course, number)
+        if pieces.done() < orders:
+            give_way(workshop.database)
     return found_of(course.design, _orders(workshop, course))
 
 
@@ -133,13 +137,16 @@ def require_useful_cap(found: Found, cap: float) -> None:
         )
 
 
-def assist(workshop: Workshop, model_id: str) -> None:
-    """Measure one free order of a lineage that another worker is building, and pass the bell on."""
+def assist(workshop: Workshop, model_id: str) -> bool:
+    """Measure one free order of a lineage that another worker is building, and pass the bell on.
+
+    False: there was none.
+    """
     with workshop.database.read() as session:
         model = session.get(Model, model_id)
         lineages = session.scalars(select(Lineage).where(Lineage.model_id == model_id, Lineage.status.in_(BUILT))).all()
     if model is None or not workshop.serves(model.tenant_id):
-        return
+        return False
     for lineage in lineages:
         pieces = Pieces(workshop, CalibrationOrder, lineage.id)
         if prepared_of(lineage) is None or not pieces.any_free():
@@ -147,14 +154,15 @@ def assist(workshop: Workshop, model_id: str) -> None:
         try:
             course = course_of(workshop, lineage, model.recipe)
         except (Unprepared, Refused):
-            return
+            return False
         with workshop.database.write() as session:
             number = pieces.take(session)
         queue.ring(workshop.database, workshop.bell, [model_id])
         if number is not None:
             _measure(workshop, course, number)
             queue.ring(workshop.database, workshop.bell, [model_id])
-        return
+        return number is not None
+    return False
 
 
 def forget_orders(workshop: Workshop, lineage_id: int) -> None:

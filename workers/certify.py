@@ -92,7 +92,7 @@ def certify(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples |
     state = replace(forgotten.state, weights=weights)
     evidence = dict(forgotten.evidence) | ({} if bound is None else {"bound": bound})
     crash_point("worker-after-compute")
-    y = perturbed(state.weights, terms.sigma, bench.problem.dtype)
+    y = published_of(terms, state.weights, bench.problem.dtype)
     crash_point("worker-after-noise")
     published = y.to(bench.problem.device)
     tensors = bench.problem.views(published)
@@ -102,11 +102,18 @@ def certify(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples |
     return Certified(
         state=state,
         tensors=tensors,
-        claim=_claim(terms, charge, size),
+        claim=_claim(bench, terms, charge, size),
         accuracy=bench.problem.accuracy(published, inputs, targets),
         charge=charge,
         evidence=evidence,
     )
+
+
+def published_of(terms: Terms, weights: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is published of w~ (d,), on the CPU in ``dtype``: with noise, or as it is for an exact retraining."""
+    if terms.basis is Basis.EXACT:
+        return weights.detach().cpu().to(dtype)
+    return perturbed(weights, terms.sigma, dtype)
 
 
 def bounded(
@@ -166,7 +173,7 @@ def within_cap(problem: Problem, weights: Tensor, retain: Examples, terms: Terms
     raise CapNotReached("the bound stayed above the cap")
 
 
-def _claim(terms: Terms, charge: int, size: Size) -> Claim:
+def _claim(bench: Bench, terms: Terms, charge: int, size: Size) -> Claim:
     forgot = 1 if size.samples else 0
     return Claim.of(
         method=terms.method,
@@ -181,6 +188,9 @@ def _claim(terms: Terms, charge: int, size: Size) -> Claim:
         samples=size.samples,
         people=size.people,
         assumptions=words.assumptions(terms.basis, terms.method, terms.design),
+        checked=words.checked(terms.basis, terms.method),
+        declared=words.declared(terms.basis, any(part.public for part in bench.parts)),
+        parts=bench.parts,
         constants=terms.constants,
         secret_state=words.secret_state(terms.basis, terms.method, terms.standby),
     )

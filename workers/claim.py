@@ -17,6 +17,7 @@ from unlearning.policy import Clock, Nothing, Policy, Queue, Retrain, Wait, next
 from workers.batches import HOLD_AFTER, Choice, Waiting, choose
 from workers.candidate import claim_retrain
 from workers.collector import collector_at_rest
+from workers.held import NUMBERS
 from workers.jobs import Claimed, Deletions, Preparation, Work
 from workers.lease import SECOND, Lease, give_back, lock, take
 
@@ -79,7 +80,14 @@ def refuse(session: Session, model: Model, lineage: Lineage, what: str, hint: st
     at = now(session)
     lineage.status, lineage.phase, lineage.ended_at = "refused", None, at
     lineage.report = (lineage.report or {}) | {"refused": {"what": what, "hint": hint}}
-    record(session, model.tenant_id, "preparation.refused", model_id=model.id, lineage=lineage.id, what=what)
+    record(
+        session,
+        model.tenant_id,
+        "preparation.refused",
+        model_id=model.id,
+        lineage=lineage.id,
+        what=NUMBERS.sub("#", what),
+    )
     open_tasks = session.scalars(
         select(Task).where(Task.model_id == model.id, Task.status.in_(("queued", "running", "held")))
     ).all()

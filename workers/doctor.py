@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.db import Busy, Database
 from service.doctor import Finding, lacks_file
 from service.identity import Pepper, PepperMissing
+from service.recipe_files import is_other_module, locate
 from service.records import Lineage, Model, Version
 from service.schema import SchemaState, schema_state
 from service.settings import Settings, SettingsError
@@ -53,7 +54,9 @@ def examine(settings: Settings) -> Iterator[Finding]:
     """The device, every recipe in the folder, and every lineage that serves a model."""
     yield device(settings.device)
     for name in recipes.names(settings.recipes):
-        yield recipe(settings, name)
+        path = locate(settings.recipes, name)
+        if path is not None and not is_other_module(path):
+            yield recipe(settings, name)
     for served in _served(settings):
         yield lineage(settings, served)
 

@@ -25,6 +25,7 @@ from unlearning.certificate import Basis, Reference
 from unlearning.evaluation import evaluate, stream
 from unlearning.measurements import Certified, Instruments, Plan, Row, Spread, spread
 from unlearning.methods import NAMES
+from unlearning.parts import parts_of
 from unlearning.policy import Policy, PolicyError
 from unlearning.problem import Problem
 from unlearning.protocol import Examples, ForgetSet, Forgotten, Method, Refused
@@ -34,6 +35,7 @@ from workers.bases import basis_of
 from workers.bench import Bench, device_of
 from workers.certify import CapNotReached, Size, Terms, certify
 from workers.options import method_of
+from workers.terms import sigma_of
 
 ANY_EFFECTIVENESS = 1e9
 """evaluation measures what registration would refuse: that is what it is for"""
@@ -127,20 +129,24 @@ def support_vectors(features: Tensor, labels: Tensor, judged: Tensor) -> Tensor:
 def _certifier(request: Request, methods: Mapping[str, Method]) -> Callable[..., Certified]:
     """Certify as a release of the service would: the strongest basis that the model has, and its noise."""
 
-    count = len(request.recipe.samples)
+    count, brought = len(request.recipe.samples), parts_of(request.recipe)
+    hidden = [part for part in brought if not part.public]
 
     def certified(
         problem: Problem, method: str, forgotten: Forgotten, *, forget: ForgetSet, retain: Examples, releases: int
     ) -> Certified:
         policy = request.policies[method]
-        terms = _terms(policy, basis_of(policy, problem, methods[method]), forgotten, count=count, releases=releases)
-        bench = Bench(request.recipe, problem, methods[method], digest="")
+        basis = basis_of(policy, problem, methods[method])
+        if hidden and basis in (Basis.PROVED, Basis.EXACT):  # registration would refuse: here it is measured
+            basis = Basis.NONE
+        terms = _terms(policy, basis, forgotten, count=count, releases=releases)
+        bench = Bench(request.recipe, problem, methods[method], digest="", parts=brought)
         size = Size(len(forget.positions), len(forget.holders), len(forget.holders))
         try:
             made = certify(bench, terms, forgotten, retain, size)
         except CapNotReached:
             raise Refused("The bound stays above delta_cap.", "Raise delta_cap and sigma together.") from None
-        return Certified(made.state.weights, policy.sigma, made.claim.to_json())
+        return Certified(made.state.weights, terms.sigma, made.claim.to_json())
 
     return certified
 
@@ -153,7 +159,7 @@ def _terms(policy: Policy, basis: Basis, forgotten: Forgotten, *, count: int, re
         method=policy.method,
         basis=basis,
         reference=Reference(named) if isinstance(named, str) else policy.reference or Reference.RENORMALISED,
-        sigma=policy.sigma,
+        sigma=sigma_of(policy, basis),
         delta_cap=policy.delta_cap,
         delta=policy.delta,
         charge=budget.charge,

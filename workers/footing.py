@@ -43,8 +43,11 @@ def dry_run(bench: Bench, terms: Terms, weights: Tensor) -> list[Json]:
     """What sigma costs in holdout accuracy, and how many releases each pair of sigma and cap buys.
 
     The accuracy is that of y, the mean of a few draws that are thrown away; version 1 costs nothing, and nobody is
-    deleted yet. The cap changes no accuracy: a smaller one asks more work of each release, and may be out of reach.
+    deleted yet. An exact retraining is published without noise: one row. The cap changes no accuracy: a smaller one
+    asks more work of each release, and may be out of reach.
     """
+    if terms.basis is Basis.EXACT:
+        return [_row(terms, 0.0, None) | {"accuracy": _accuracy(bench, weights, 0.0)}]
     capped = terms.basis not in (Basis.NONE, Basis.EXACT)
     caps = [factor * terms.delta_cap for factor in FACTORS] if capped else [None]
     rows: list[Json] = []

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from unlearning.protocol import Json
 
+NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
+"""what a refusal measured (a residual, a bound) is computed from people's data: what lasts tells the words alone"""
 RETRAIN_HELPS = frozenset(
     {
         "beyond_calibration",

@@ -23,6 +23,7 @@ from service.backups import RELEASES, unconfirmed
 from service.certificates import issue_due
 from service.crash import crash_point
 from service.db import Busy, Database, now
+from service.figures import Figures
 from service.identity import Pepper
 from service.ledger import integrate, record
 from service.notes import Signer
@@ -37,6 +38,7 @@ from workers.erase import bury, destroy_keys
 from workers.journal import confirm_committed
 from workers.keystore import KeyStore
 from workers.lease import SECOND, retrain_lease
+from workers.messages import drop_messages
 from workers.outbound import Outbound
 from workers.patience import once_there
 from workers.pulse import Pulse
@@ -88,14 +90,17 @@ class Keeper:
             lambda: issue_due(self.database, self.signer(), self.pepper),
             lambda: purge(self.database, self.store, self.grace_seconds),
             lambda: bury(self.database),
+            lambda: Figures(self.store.root).sweep(self.database),
             lambda: settle_unmatched(self.database),
             lambda: complete_served(self.database),
             lambda: drive_large(self.database),
             lambda: expire_idempotency(self.database),
             lambda: forget_processes(self.database),
+            lambda: drop_messages(self.database),
         ]
         if count % ORPHANS_EVERY == 0:
             duties.append(lambda: sweep_files(self.database, self.store, self.private))
+            duties.append(lambda: self.keys.sweep(ORPHAN_SECONDS))
             duties.append(self.database.truncate_log)
         carry_out(duties)
         return True
@@ -281,7 +286,7 @@ def open_keeper(settings: Settings) -> Keeper:
         database=Database(settings.database_url),
         store=Store(settings.store),
         private=Store(settings.private_store),
-        keys=KeyStore(settings.key_store_url),
+        keys=KeyStore.of(settings),
         signer=lambda: Signer.of(settings),
         pepper=Pepper.configured(settings),
         tenants=settings.served_tenants,

@@ -21,7 +21,7 @@ from service.identity import Pepper, content_digest, digest, sample_digest, subj
 from service.records import Membership
 from unlearning.policy import Granularity
 from unlearning.protocol import Examples
-from unlearning.recipe import Samples
+from unlearning.recipe import Recipe, Samples, holdout_people
 
 LIBRARIES = ("torch", "numpy", "scipy", "safetensors", "expunge")
 
@@ -83,6 +83,12 @@ def rows(lineage_id: int, pepper_id: str, kept: Iterable[Entry]) -> Iterator[dic
                 "holder": entry.holder,
                 "pepper_id": pepper_id,
             }
+
+
+def holdout_rows(pepper: Pepper, tenant_id: str, lineage_id: int, recipe: Recipe) -> list[dict[str, Any]]:
+    """The rows of the people that the recipe names for its holdout."""
+    people = sorted(subject_digest(pepper, tenant_id, name) for name in holdout_people(recipe))
+    return [{"lineage_id": lineage_id, "subject_digest": person} for person in people]
 
 
 def write(session: Session, batch: Sequence[dict[str, Any]]) -> None:

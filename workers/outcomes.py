@@ -5,7 +5,7 @@ Each begins with the fence: a worker whose lease was taken over writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -174,21 +174,27 @@ def queue_newcomers(session: Session, job: Deletions, model: Model, since: int) 
         )
         .distinct()
     ).all()
-    at = ledger.recorded_at(session)
     found = tombstones.positions(session, job.tenant_id, job.model_name, job.lineage_id, recent) if recent else {}
-    for request_id in found:
-        session.add(
-            Task(
-                id=new_id(),
-                tenant_id=job.tenant_id,
-                request_id=request_id,
-                model_id=model.id,
-                status="queued",
-                not_before=at,
-                created_at=at,
-            )
+    queue_tasks(session, model, found)
+
+
+def queue_tasks(session: Session, model: Model, request_ids: Collection[str]) -> None:
+    """A task for each of these requests, which have none in the model: they stay open until it has carried them out."""
+    at = ledger.recorded_at(session)
+    session.add_all(
+        Task(
+            id=new_id(),
+            tenant_id=model.tenant_id,
+            request_id=request_id,
+            model_id=model.id,
+            status="queued",
+            not_before=at,
+            created_at=at,
         )
-    settle(session, found)
+        for request_id in request_ids
+    )
+    if request_ids:
+        settle(session, request_ids)
 
 
 def note_exhaustion(session: Session, model: Model) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import delete, func, insert, or_, select
 from sqlalchemy.orm import Session
 
 from service.db import now
-from service.records import CalibrationOrder, Heartbeat, Shard
+from service.records import CalibrationOrder, Heartbeat, Lineage, Model, Shard
 from workers.lease import SECOND
 from workers.workshop import Workshop
 
@@ -92,3 +92,19 @@ class Pieces:
             self.record.done_at.is_(None),
             or_(owner.is_(None), owner == self.workshop.owner, owner.not_in(beating)),
         )
+
+
+def models_with_free_pieces(session: Session) -> list[str]:
+    """Ids of the models that another worker is preparing in pieces, while some piece has no owner, in order."""
+    at = now(session)
+    found: set[str] = set()
+    for record in (Shard, CalibrationOrder):
+        query = (
+            select(Model.id)
+            .join(Lineage, Lineage.id == Model.lineage_id)
+            .join(record, record.lineage_id == Lineage.id)
+            .where(Model.status == "preparing", Model.lease_expires_at > at)
+            .where(record.done_at.is_(None), record.owner.is_(None))
+        )
+        found.update(session.scalars(query.distinct()))
+    return sorted(found)

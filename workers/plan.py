@@ -9,10 +9,11 @@ from sqlalchemy import ColumnElement, Select, func, select, union
 from sqlalchemy.orm import Session
 
 from service import tombstones
+from service.intake import IN_HOLDOUT
 from service.records import Forgotten, Hold, Lineage, Membership, Tombstone
 from unlearning.policy import Granularity
 from workers.collector import collector_at_rest
-from workers.jobs import Claimed, Deletions, Job
+from workers.jobs import Claimed, Deletions, Job, Preparation, Retraining
 from workers.keystore import BATCH, batches
 
 
@@ -80,7 +81,7 @@ def asked(session: Session, job: Job, later: frozenset[str] = frozenset()) -> As
     """Read every tombstone that concerns the lineage of the job."""
     found = tombstones.positions(session, job.tenant_id, job.model_name, job.lineage_id)
     named = {request: frozenset(positions) for request, positions in found.items()}
-    protected = held_positions(session, job.tenant_id, job.lineage_id)
+    protected = protected_positions(session, job)
     torn: frozenset[str] = frozenset()
     if job.policy.granularity is Granularity.SUBJECT and _has_vectors(session, job.lineage_id):
         free = {r: p for r, p in named.items() if r not in later and p.isdisjoint(protected)}
@@ -114,6 +115,25 @@ def held_positions(session: Session, tenant_id: str, lineage_id: int) -> frozens
     return frozenset(session.scalars(union(by_subject, by_sample)))
 
 
+def protected_positions(session: Session, job: Job) -> frozenset[int]:
+    """The positions of the job's lineage that a legal hold keeps in it.
+
+    Into a model's first version no hold brings somebody back whose request was carried out anywhere: there is nothing
+    left to keep. Later versions have the person still, and the hold keeps them.
+    """
+    held = held_positions(session, job.tenant_id, job.lineage_id)
+    if not held or not begins_model(job):
+        return held
+    effective = tombstones.effective(session, job.tenant_id)
+    named = tombstones.positions(session, job.tenant_id, job.model_name, job.lineage_id, effective)
+    return held.difference(*named.values())
+
+
+def begins_model(job: Job) -> bool:
+    """Whether the job prepares a model's first lineage."""
+    return isinstance(job, Preparation) and not isinstance(job, Retraining)
+
+
 def held_by(session: Session, tenant_id: str, lineage_id: int) -> dict[str, set[int]]:
     """The positions that each hold in force protects, by its id; twins count as the hold that they stand for."""
     found: dict[str, set[int]] = {}
@@ -144,7 +164,11 @@ def why_empty(session: Session, job: Job, task: Claimed) -> str:
         or any(each.model == job.model_name for each in tombstones.carried_out(session, job.tenant_id, subject, those))
         for subject, those in named
     )
-    return "already_forgotten" if known else "no_match"
+    if known:
+        return "already_forgotten"
+    subjects = [subject for subject, _ in stones if subject is not None]
+    held_out = tombstones.in_holdout(session, job.tenant_id, subjects, job.lineage_id)
+    return IN_HOLDOUT if held_out else "no_match"
 
 
 def unreadable(session: Session, job: Job, tasks: Collection[Claimed]) -> frozenset[Claimed]:

@@ -17,9 +17,10 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from service.crash import crash_point
+from service.durations import bucket
 from service.identity import new_id
 from service.ledger import record
-from service.records import Lineage, Membership, Model, Recollection, Version
+from service.records import HoldoutPerson, Lineage, Membership, Model, Recollection, Version
 from unlearning.certificate import Basis, Reference
 from unlearning.protocol import (
     Examples,
@@ -42,8 +43,10 @@ from workers.begin import Begun, again, begin
 from workers.bench import Bench
 from workers.certify import CapNotReached, Size, Terms, certify
 from workers.erase import destroy_keys
+from workers.failures import refusal_of
 from workers.files import write_files
 from workers.footing import dry_run, establish
+from workers.held import NUMBERS
 from workers.jobs import Preparation
 from workers.lease import fence
 from workers.needs import generator, needs_forgotten, needs_retained
@@ -123,7 +126,7 @@ def build_lineage(workshop: Workshop, job: Preparation, watch: Stopwatch, ending
     """Make the lineage ready, bring it into service; or refuse, and leave nothing half done.
 
     It starts clean, unless an earlier attempt had trained and was computing shards, or calibrating: that is taken up
-    where it stood.
+    where it stood. What the recipe's code raises is refused at once, as it would be raised at every attempt.
     """
     try:
         ready = taken_up(workshop, job, watch)
@@ -131,14 +134,24 @@ def build_lineage(workshop: Workshop, job: Preparation, watch: Stopwatch, ending
             ready = _made_ready(workshop, job, watch, ending)
         bring_into_service(workshop, job, ready, watch, ending)
     except (Refused, RecipeError, CapNotReached, codec.Malformed) as error:
-        clean(workshop, job)
-        with workshop.database.write() as session:
-            fence(session, job.lease)
-            ending.refuse(session, *reason_of(error))
+        _give_up(workshop, job, ending, error)
+    except Exception as error:
+        refused = refusal_of(error, workshop.recipes)
+        if refused is None:
+            raise
+        _give_up(workshop, job, ending, refused)
     else:
         shards.forget(workshop, job.lineage_id)
         calibrate.drop_prepared(workshop, job.lineage_id)
+        workshop.figures.sweep(workshop.database)
         destroy_keys(workshop.database, workshop.keys, workshop.journal.root, workshop.tenants)
+
+
+def _give_up(workshop: Workshop, job: Preparation, ending: Ending, error: Exception) -> None:
+    clean(workshop, job)
+    with workshop.database.write() as session:
+        fence(session, job.lease)
+        ending.refuse(session, *reason_of(error))
 
 
 def _made_ready(workshop: Workshop, job: Preparation, watch: Stopwatch, ending: Ending) -> Ready:
@@ -162,7 +175,7 @@ def _switched(workshop: Workshop, job: Preparation, why: Ineffective) -> Prepara
     with workshop.database.write() as session:
         fence(session, job.lease)
         lineage = lineage_of(session, job)
-        switched = {"from": lineage.method, "to": fallback, "why": why.what}
+        switched = {"from": lineage.method, "to": fallback, "why": NUMBERS.sub("#", why.what)}
         lineage.method, lineage.manifest = fallback, (lineage.manifest or {}) | {"switched": switched}
         kind, instead = "preparation.switched", job.policy.method
         record(session, job.tenant_id, kind, model_id=job.lease.model_id, method=fallback, instead=instead)
@@ -186,12 +199,13 @@ def finish(workshop: Workshop, job: Preparation, watch: Stopwatch, begun: Begun)
         made = _prepared(workshop, job, begun, Shown(workshop, job).part("method", 0.5, 0.95))
     crash_point("prepare-after-rows")
     seconds = begun.seconds + time.monotonic() - started
-    report = report_of(made, bench, job) | {"seconds": round(seconds, 3)}
+    report = report_of(made, bench, job) | {"seconds": bucket(seconds)}
     terms = register(workshop, job, begun.basis, made, len(begun.examples))
     with watch.phase("bound"):
         terms, found = establish(bench, replace(terms, design=begun.design), begun.examples, made, job.policy)
     freeze_basis(workshop, job, terms)
     report |= found | how_chosen(workshop, job) | kept_out(begun.left_out)
+    report = workshop.figures.keep(job.lineage_id, report)
     bare = State(made.weights, made.tensors, made.facts)
     if terms.design is not None:
         calibrate.open_orders(workshop, job, bare, terms.design, {"report": report, "left_out": begun.left_out})
@@ -222,7 +236,8 @@ def _settled(workshop: Workshop, job: Preparation, watch: Stopwatch, ready: Read
     if ready.terms.design is not None:
         with watch.phase("calibrate"):
             _calibrate(workshop, job)
-    report = {**ready.registered.report, "dry_run": dry_run(ready.bench, ready.terms, ready.state.weights)}
+    tried = {"dry_run": dry_run(ready.bench, ready.terms, ready.state.weights)}
+    report = workshop.figures.keep(job.lineage_id, {**ready.registered.report, **tried})
     return replace(ready, registered=replace(ready.registered, report=report))
 
 
@@ -287,10 +302,9 @@ def _draft(
     departure, evidence = going
     target, size = departure.target, departure.size
     forgotten, retain = Forgotten(ready.state), ready.examples
-    if target.positions:
-        with watch.phase("forget"):
+    with watch.unlearning():
+        if target.positions:
             forgotten, retain = _forget(workshop, job, ready, target)
-    with watch.phase("certify"):
         forgot = replace(size, holders=len(target.holders))
         certified = certify(ready.bench, ready.terms, forgotten, retain, forgot)
     with watch.phase("store"):
@@ -347,10 +361,11 @@ def clean(workshop: Workshop, job: Preparation) -> None:
         fence(session, job.lease)
         if session.scalar(select(Version.id).where(Version.lineage_id == job.lineage_id).limit(1)):
             raise RuntimeError(f"lineage {job.lineage_id} has a version: it is not being prepared")
-        for rows in (Membership, Recollection):
+        for rows in (Membership, Recollection, HoldoutPerson):
             session.execute(delete(rows).where(rows.lineage_id == job.lineage_id))
     shards.forget(workshop, job.lineage_id)
     calibrate.forget_orders(workshop, job.lineage_id)
+    workshop.figures.delete(job.lineage_id)
     workshop.keys.destroy_lineage(job.lineage_id)
 
 

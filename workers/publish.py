@@ -16,6 +16,9 @@ from sqlalchemy.orm import Session
 from service import ledger, tombstones
 from service.crash import crash_point
 from service.db import Database, now
+from service.durations import bucket
+from service.figures import withdraw
+from service.publications import PUBLISHED, facts_of
 from service.records import (
     Erasure,
     Forgotten,
@@ -33,8 +36,17 @@ from workers.certify import Size
 from workers.jobs import Claimed, Deletions, Job, Preparation
 from workers.keystore import BATCH, batches
 from workers.lease import SECOND, Stale, fence
-from workers.outcomes import Outcome, Published, finish, next_due, note_exhaustion, queue_newcomers, wrap_up
-from workers.plan import Asked, Target, asked, held_positions
+from workers.outcomes import (
+    Outcome,
+    Published,
+    finish,
+    next_due,
+    note_exhaustion,
+    queue_newcomers,
+    queue_tasks,
+    wrap_up,
+)
+from workers.plan import Asked, Target, asked, protected_positions, why_empty
 from workers.state import Row, drop_vectors, rewrite_vectors
 from workers.workshop import Workshop
 
@@ -142,11 +154,24 @@ def publish_first(workshop: Workshop, job: Preparation, draft: Draft, registered
         make_version(session, job, draft, None, sample_digests(session, job.lineage_id, draft.target.positions))
         outcomes = _first_outcomes(session, job, found, registered)
         finish(session, job, Published(draft.version_id, draft.method), outcomes)
+        queue_tasks(session, model, _kept_for_now(session, model, found, draft.target))
         note_exhaustion(session, model)
         wrap_up(session, model, next_due(session, model))
         entry = workshop.journal.write(session, job, draft.charge, draft.version_id)
     crash_point("worker-after-commit")
     workshop.journal.confirm(entry)
+
+
+def _kept_for_now(session: Session, model: Model, found: Asked, target: Target) -> list[str]:
+    """The requests that name somebody whom a hold keeps in version 1, and that have no task in the model yet."""
+    gone = frozenset(target.positions)
+    named = {request for request, positions in found.named.items() if positions - gone}
+    known: set[str] = set()
+    for batch in batches(sorted(named), BATCH):
+        known.update(
+            session.scalars(select(Task.request_id).where(Task.model_id == model.id, Task.request_id.in_(batch)))
+        )
+    return sorted(named - known)
 
 
 def still_there(named: Mapping[str, frozenset[int]], missing: frozenset[int]) -> str:
@@ -172,7 +197,7 @@ def _require_head(model: Model, head_id: str | None) -> None:
 
 
 def require_no_hold(session: Session, job: Job, target: Target) -> None:
-    if not held_positions(session, job.tenant_id, job.lineage_id).isdisjoint(target.positions):
+    if not protected_positions(session, job).isdisjoint(target.positions):
         raise HoldAppeared("a legal hold covers part of this release")
 
 
@@ -188,7 +213,8 @@ def make_version(session: Session, job: Job, draft: Draft, parent: Version | Non
     session.flush()
     crash_point("publish-after-charge")
     number = 1 + (session.scalar(select(func.max(Version.number)).where(Version.model_id == model.id)) or 0)
-    session.add(_version(job, draft, number, parent, at))
+    version = _version(job, draft, number, parent, at)
+    session.add(version)
     if parent is not None:
         parent.status, parent.retired_at = "retired", at
     model.head_id = draft.version_id
@@ -196,21 +222,15 @@ def make_version(session: Session, job: Job, draft: Draft, parent: Version | Non
     crash_point("publish-after-version")
     _mark_forgotten(session, job.lineage_id, draft)
     _drop_vectors(session, job, draft, at)
+    _withdraw_figures(session, job, draft)
     rewrite_vectors(session, draft.vectors)
     ledger.record(
         session,
         job.tenant_id,
-        "version.published",
+        PUBLISHED,
         model_id=model.id,
-        version=draft.version_id,
-        number=number,
-        parent=None if parent is None else parent.id,
-        parent_checkpoint=None if parent is None else parent.checkpoint,
-        checkpoint=draft.checkpoint.digest,
-        lineage=job.lineage_id,
-        charge=draft.charge,
-        method=draft.method,
         samples=gone,
+        **facts_of(version, parent, draft.charge),
     )
     facts = {"model": model.name, "version": number, "checkpoint_sha256": draft.checkpoint.digest}
     announce(session, job.tenant_id, News.VERSION_PUBLISHED, facts)
@@ -249,6 +269,14 @@ def _mark_forgotten(session: Session, lineage_id: int, draft: Draft) -> None:
         session.execute(insert(Forgotten), batch)
 
 
+def _withdraw_figures(session: Session, job: Job, draft: Draft) -> None:
+    """Show no figure any more that was measured on somebody who leaves with this version."""
+    measured = Lineage.model_id == job.lease.model_id
+    if not draft.target.positions:  # whoever leaves was left out of this lineage, and of its figures
+        measured &= Lineage.id != job.lineage_id
+    withdraw(session, measured)
+
+
 def _drop_vectors(session: Session, job: Job, draft: Draft, at: int) -> None:
     erasures = [
         {
@@ -280,7 +308,7 @@ def _time_phases(session: Session, model: Model, draft: Draft, at: int) -> None:
             "version_id": draft.version_id,
             "method": draft.method,
             "phase": phase,
-            "seconds": seconds,
+            "seconds": bucket(seconds),
             "created_at": at,
         }
         for phase, seconds in draft.seconds.items()
@@ -308,5 +336,5 @@ def _first_outcomes(session: Session, job: Preparation, found: Asked, registered
         elif positions:
             outcomes[task] = Outcome("completed", len(positions) + left_out)
         else:
-            outcomes[task] = Outcome("completed", left_out, "left_out" if left_out else "no_match")
+            outcomes[task] = Outcome("completed", left_out, "left_out" if left_out else why_empty(session, job, task))
     return outcomes

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import logging
-import resource
 import threading
 import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from sqlalchemy import delete, update
 from sqlalchemy.orm import Session
 
 from service.db import Database, now
+from service.doorbell import Dropped
 from service.records import Heartbeat, Lineage
 from workers.lease import SECOND, Lease, renew
 from workers.patience import once_there
 
 log = logging.getLogger(__name__)
+STATUS = Path("/proc/self/status")
 
 
 class Pulse:
@@ -88,8 +90,7 @@ class Pulse:
             self._show(session, at)
             ours = lease is not None and renew(session, lease, at, self._lease_seconds)
             if ours and lineage_id is not None:
-                note = f"{phase} at {_resident_mebibytes()} MiB"
-                session.execute(update(Lineage).where(Lineage.id == lineage_id).values(phase=note[:32]))
+                session.execute(update(Lineage).where(Lineage.id == lineage_id).values(phase=_note(phase)))
 
     def _show(self, session: Session, at: int) -> None:
         row = session.get(Heartbeat, self._process)
@@ -98,6 +99,7 @@ class Pulse:
             row.started_at = at
             session.add(row)
         row.beat_at, row.skew = at, round(self._clock() * SECOND) - at
+        row.dropped = Dropped.count
 
     def _run(self) -> None:
         while not self._stop.wait(self._every):
@@ -107,9 +109,18 @@ class Pulse:
                 log.warning("heartbeat failed: %s", type(error).__name__)
 
 
-def _resident_mebibytes() -> int:
-    """The process's greatest resident memory so far (Linux counts KiB)."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+def resident_mebibytes() -> int | None:
+    """Return the process's resident memory now, in MiB; None where the system does not tell it (only Linux does)."""
+    if not STATUS.exists():
+        return None
+    lines = (line.split() for line in STATUS.read_text().splitlines())
+    return next((int(line[1]) // 1024 for line in lines if line[0] == "VmRSS:"), None)
+
+
+def _note(phase: str) -> str:
+    """Return the phase, and the memory in which it runs where that is known; at most 32 characters."""
+    resident = resident_mebibytes()
+    return phase[:32] if resident is None else f"{phase} at {resident} MiB"[:32]
 
 
 def _software() -> str:

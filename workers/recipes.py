@@ -10,15 +10,16 @@ import hashlib
 import importlib.util
 import re
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from service.recipe_files import locate
 from unlearning.protocol import Refused
 from unlearning.recipe import Recipe, RecipeError
+from workers.failures import refusal
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}(/[a-z0-9][a-z0-9_-]{0,62}){0,3}")
 
@@ -35,10 +36,10 @@ def find(root: Path, name: str) -> Path:
     """The recipe's file. Raises Refused for a name that is not one, or where there is no such file."""
     if not NAME.fullmatch(name):
         raise Refused("The recipe's name is not allowed.", "Use lower-case letters, digits, - and _, with / between.")
-    for path in (root / f"{name}.py", root / name / "recipe.py"):
-        if path.is_file():
-            return path.resolve()
-    raise Refused(f"There is no recipe {name!r}.", f"Put {name}.py or {name}/recipe.py into EXPUNGE_RECIPES.")
+    path = locate(root, name)
+    if path is None:
+        raise Refused(f"There is no recipe {name!r}.", f"Put {name}.py or {name}/recipe.py into EXPUNGE_RECIPES.")
+    return path.resolve()
 
 
 def digest_of(path: Path) -> str:
@@ -62,7 +63,7 @@ def check(root: Path, name: str) -> None:
 def load(root: Path, name: str) -> Loaded:
     """Run the recipe. Raises Refused with a plain reason, whatever the recipe's code does.
 
-    A foreign exception's message may carry a person's data, so only its kind and line are told.
+    A foreign exception's message may carry a person's data: it is in the hint alone, which no audit entry holds.
     """
     path = find(root, name)
     digest = digest_of(path)
@@ -94,8 +95,7 @@ def _plainly(path: Path) -> Iterator[None]:
     except (RecipeError, Refused) as error:
         raise Refused(error.what, error.hint) from None
     except Exception as error:
-        place = _place(error, path)
-        raise Refused(f"The recipe raised {type(error).__name__}{place}.", "Run it by itself to see why.") from None
+        raise refusal(error, path.parent) from None
 
 
 @contextmanager
@@ -110,8 +110,3 @@ def _importable(folder: Path) -> Iterator[None]:
             file = getattr(module, "__file__", None)
             if "." not in name and file is not None and Path(file).parent == folder:
                 del sys.modules[name]
-
-
-def _place(error: Exception, path: Path) -> str:
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
-    return f" at line {lines[-1]} of {path.name}" if lines else ""

@@ -7,22 +7,21 @@ after the backup (a model, a lineage) has left no rows to go on with: such a mod
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import func, insert, or_, select
 from sqlalchemy.orm import Session
 
-from service import ledger, tombstones, verification
-from service.auth import revoke_key
+from service import holds, ledger, tombstones, verification
 from service.backups import unconfirmed
 from service.continuation import continue_log
 from service.db import now
+from service.figures import withdraw
 from service.identity import new_id
-from service.intake import AT_ONCE
 from service.notes import Signer
 from service.plans import AWAITING_CONSUMERS
 from service.progress import settle
+from service.publications import PUBLISHED, RESTORED, facts_of
 from service.records import (
     ApiKey,
     AuditEntry,
@@ -39,6 +38,7 @@ from service.records import (
     Task,
     Tombstone,
     Version,
+    WebhookEndpoint,
 )
 from service.requests import Status, awaits_decision, derive
 from service.tenants import DEFAULT_TENANT
@@ -46,7 +46,8 @@ from workers.journal import SET_ASIDE, Entry, revived
 from workers.keystore import BATCH, batches
 from workers.lease import SECOND, give_back
 from workers.outcomes import note_exhaustion
-from workers.plan import target_of
+from workers.plan import held_by, target_of
+from workers.replay import Report, follow, to_do
 from workers.state import drop_vectors
 from workers.workshop import Workshop
 
@@ -63,31 +64,6 @@ class StillRunning(RuntimeError):
     """A worker or keeper is alive. Nothing was changed."""
 
 
-@dataclass
-class Report:
-    """What a restore did and could not do, for the operator who confirms it."""
-
-    versions: list[str] = field(default_factory=list)
-    """adopted, as model/number"""
-    spent: dict[str, int] = field(default_factory=dict)
-    """units added for each lineage"""
-    requests: list[str] = field(default_factory=list)
-    """ids that the backup did not know"""
-    forgotten_again: list[str] = field(default_factory=list)
-    """requests that were queued anew: a version still holds somebody they name"""
-    retired: list[str] = field(default_factory=list)
-    requests_lost: list[str] = field(default_factory=list)
-    """accepted after the backup and known by the log alone: the controller must send them again"""
-    holds_lost: list[str] = field(default_factory=list)
-    reapplied: list[str] = field(default_factory=list)
-    """cancellations, verifications, rejections, lifted tombstones and revoked keys, from the log"""
-    log_entries: int | None = None
-    """added to the audit log; None: no export was given, heads signed since the backup contradict the log"""
-    unknown_from: int | None = None
-    """microseconds since 1970: from here until the restore, requests may be lost that no release carried out"""
-    unknown_until: int = 0
-
-
 Export = tuple[str, list[dict[str, Any]]]
 
 
@@ -102,20 +78,35 @@ def restore(workshop: Workshop, signer: Signer, exports: Sequence[Export] = ()) 
         report = Report(
             unknown_from=session.scalar(select(func.max(AuditEntry.created_at))), unknown_until=now(session)
         )
+        _note_what_may_have_changed(session, report, bool(exports))
         said = continue_log(session, exports, signer.verifier) if exports else []
         report.log_entries = len(said) if exports else None
-        published = {body["version"] for body in said if body["kind"] == "version.published"}
+        published = {body["version"] for body in said if body["kind"] == PUBLISHED}
         new = [entry for entry in entries if not _known(session, entry)]
         settled = {entry.path: _take_up(session, report, entry, new, published) for entry in new}
         _spend_greatest(session, report, [*entries, *workshop.journal.entries(SET_ASIDE)])
-        _follow_log(session, report, said)
+        follow(session, report, said, workshop.pepper)
         _restart(session)
         _queue_again(session, report)
+        report.to_do = to_do(report)
         _file(session, report)
     for path, adopted in settled.items():
         if path.exists():
             workshop.journal.confirm(path) if adopted else workshop.journal.set_aside(path)
     return report
+
+
+def _note_what_may_have_changed(session: Session, report: Report, with_log: bool) -> None:
+    """Without a log nobody can tell which holds, keys and webhooks of the backup were ended since: name them all."""
+    if with_log:
+        return
+    kept = select(Hold.id).where(Hold.released_at.is_(None), Hold.twin_of.is_(None)).order_by(Hold.id)
+    lives = or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > now(session))
+    keys = select(ApiKey.id).where(ApiKey.revoked_at.is_(None), lives).order_by(ApiKey.id)
+    hooks = select(WebhookEndpoint.id).where(WebhookEndpoint.disabled_at.is_(None)).order_by(WebhookEndpoint.id)
+    report.holds_to_check = list(session.scalars(kept))
+    report.keys_to_check = list(session.scalars(keys))
+    report.webhooks_to_check = list(session.scalars(hooks))
 
 
 def _require_quiet(session: Session, lease_seconds: float) -> None:
@@ -163,23 +154,33 @@ def _adopt(session: Session, report: Report, entry: Entry, model: Model, in_log:
     session.add(version)
     model.head_id = version.id
     session.flush()
+    _end_holds(session, report, entry, in_log)
     _forget_again(session, entry, version)
+    withdraw(session, Lineage.model_id == model.id)
     _spend(session, report, entry.lineage_id, entry.charge, version.id)
     report.versions.append(f"{entry.model_name}/{version.number}")
     if not in_log:
         ledger.record(
             session,
             entry.tenant_id,
-            "version.restored",
+            RESTORED,
             model_id=model.id,
-            version=version.id,
-            number=version.number,
-            parent=parent.id,
-            checkpoint=version.checkpoint,
-            lineage=entry.lineage_id,
-            charge=entry.charge,
-            method=version.method,
+            **facts_of(version, parent, entry.charge),
         )
+
+
+def _end_holds(session: Session, report: Report, entry: Entry, in_log: bool) -> None:
+    """A release forgets nobody whom a hold keeps: the backup's holds on whom it forgot were lifted before it."""
+    gone = frozenset(entry.positions)
+    for hold_id, kept in held_by(session, entry.tenant_id, entry.lineage_id).items():
+        if gone.isdisjoint(kept):
+            continue
+        holds.end(session, session.get_one(Hold, hold_id), entry.at)
+        report.reapplied.append(f"hold.released {hold_id}")
+        if hold_id in report.holds_to_check:
+            report.holds_to_check.remove(hold_id)
+        if not in_log:
+            ledger.record(session, entry.tenant_id, "hold.released", hold=hold_id, why="a later release shows it")
 
 
 def _forget_again(session: Session, entry: Entry, version: Version) -> None:
@@ -279,56 +280,6 @@ def _spend_greatest(session: Session, report: Report, entries: Iterable[Entry]) 
         if lineage.budget is not None:
             greatest = min(greatest, lineage.budget)
         _spend(session, report, lineage_id, max(0, greatest - lineage.spent), None)
-
-
-def _follow_log(session: Session, report: Report, said: Iterable[dict[str, Any]]) -> None:
-    """Do again what the log tells, and name what it tells of and nobody can do again."""
-    for body in said:
-        request = session.get(DeletionRequest, body["request"]) if body["request"] else None
-        if request is not None and awaits_decision(Status(request.status), request.reason):
-            if not _decide(session, request, body):
-                continue
-        elif body["kind"] in ("request.cancelled", "tombstone.lifted") and request is not None:
-            _lift(session, request, body)
-        elif body["kind"] == "key.revoked" and session.get(ApiKey, body["key"]) is not None:
-            revoke_key(session, body["key"], body["tenant"])
-        elif body["kind"] == "request.accepted" and request is None:
-            report.requests_lost.append(body["request"])
-            continue
-        elif body["kind"] == "hold.placed" and session.get(Hold, body["hold"]) is None:
-            report.holds_lost.append(body["hold"])
-            continue
-        else:
-            continue
-        report.reapplied.append(f"{body['kind']} {body.get('key') or body['request']}")
-    released = {body["hold"] for body in said if body["kind"] == "hold.released"}
-    report.holds_lost = [hold for hold in report.holds_lost if hold not in released]
-
-
-def _decide(session: Session, request: DeletionRequest, body: dict[str, Any]) -> bool:
-    """Decide on a request that the backup knows as unverified, as the log tells; False: the entry tells of no decision.
-
-    The entries of it are in the log already.
-    """
-    if body["kind"] == "request.verified":
-        verification.enforce(session, request, AT_ONCE)
-    elif body["kind"] == "request.rejected":
-        request.status, request.reason, request.rejection = Status.REJECTED, None, "told by the audit log"
-    elif body["kind"] == "request.cancelled":
-        request.status, request.reason = Status.CANCELLED, None
-    else:
-        return False
-    session.flush()
-    return True
-
-
-def _lift(session: Session, request: DeletionRequest, body: dict[str, Any]) -> None:
-    stones = update(Tombstone).where(Tombstone.request_id == request.id, Tombstone.lifted_at.is_(None))
-    session.execute(stones.values(lifted_at=body["at"], lifted_reason="told by the audit log"))
-    if body["kind"] == "request.cancelled":
-        tasks = update(Task).where(Task.request_id == request.id, Task.status.in_(("queued", "running", "held")))
-        session.execute(tasks.values(status="cancelled", completed_at=body["at"]))
-        settle(session, [request.id])
 
 
 def _restart(session: Session) -> None:

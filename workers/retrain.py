@@ -46,6 +46,7 @@ def retrain(workshop: Workshop, job: Retraining, watch: Stopwatch) -> None:
         _withhold(workshop, job, fell)
         return
     drop_superseded_state(workshop.database, workshop.private, parent)
+    workshop.figures.sweep(workshop.database)
     bury(workshop.database)
     destroy_keys(workshop.database, workshop.keys, workshop.journal.root, workshop.tenants)
 
@@ -98,6 +99,7 @@ def terms_of(terms: Terms, departure: Departure) -> Terms:
         method="retrain",
         basis=Basis.EXACT,
         reference=Reference.RENORMALISED,
+        sigma=0.0,
         delta_cap=0.0,
         charge=0,
         constants=(),

@@ -9,9 +9,11 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service import tombstones
 from service.identity import PepperMissing, sample_digest
 from service.intake import LARGE
 from service.records import DeletionRequest, Forgotten, Hold, Lineage, Membership, Model, Task, Tombstone
+from service.suppression import concerns, registration_of
 from unlearning.certificate import Basis
 from unlearning.policy import ForgottenInRecipe
 from unlearning.protocol import Refused
@@ -20,6 +22,7 @@ from workers import manifest, recipes
 from workers.bench import Bench
 from workers.jobs import Preparation, Retraining
 from workers.needs import needs_forgotten, needs_retained
+from workers.plan import begins_model
 from workers.workshop import Workshop
 
 SQLITE_PEOPLE = 100_000
@@ -48,6 +51,10 @@ def admit(
     with workshop.database.read() as session:
         stones = _tombstones(session, job)
         held = _kept_by_hold(session, workshop, job, bench, everyone)
+        if held and begins_model(job):
+            done = tombstones.effective(session, job.tenant_id)
+            overruled = _leaving(everyone, [stone for stone in stones if stone.request_id in done], frozenset())
+            held -= {entry.index for entry in overruled}
         before = _before_registration(session, job)
     if not isinstance(job, Retraining) and job.policy.forgotten_in_recipe is ForgottenInRecipe.REFUSE:
         _require_nobody_returns(everyone, [stone for stone in stones if stone.request_id in before], held)
@@ -116,11 +123,12 @@ def _tombstones(session: Session, job: Preparation) -> list[Tombstone]:
         Task.request_id == Tombstone.request_id, Task.model_id == job.lease.model_id, Task.reason == LARGE
     )
     rows = session.execute(
-        select(Tombstone, DeletionRequest.models)
+        select(Tombstone, DeletionRequest.models, DeletionRequest.suppress_after)
         .join(DeletionRequest, DeletionRequest.id == Tombstone.request_id)
         .where(Tombstone.tenant_id == job.tenant_id, Tombstone.lifted_at.is_(None), ~undecided.exists())
     )
-    return [stone for stone, models in rows if models is None or job.model_name in models]
+    registration = registration_of(session, job.lineage_id)
+    return [stone for stone, models, after in rows if concerns(models, after, job.model_name, registration)]
 
 
 def _before_registration(session: Session, job: Preparation) -> frozenset[str]:

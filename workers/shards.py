@@ -25,6 +25,7 @@ from workers.bench import Bench
 from workers.jobs import Preparation
 from workers.lease import fence
 from workers.pieces import BUILT, POLL_SECONDS, Pieces, Taken
+from workers.precedence import give_way
 from workers.resumed import Unprepared
 from workers.workshop import Workshop
 
@@ -91,7 +92,7 @@ def course_of(workshop: Workshop, lineage: Lineage, recipe: str) -> Course:
 
 
 def compute_all(workshop: Workshop, job: Preparation, course: Course, progress: Progress) -> None:
-    """Every shard, together with whoever helps. Raises Stale."""
+    """Every shard, together with whoever helps. Raises Stale, and Interrupted between two shards."""
     pieces = Pieces(workshop, Shard, course.lineage_id)
     count = pieces.count()
     queue.gather(workshop.bell, course.model_id, count - pieces.done() - 1)
@@ -102,18 +103,23 @@ def compute_all(workshop: Workshop, job: Preparation, course: Course, progress: 
             number = pieces.take(session)
         if number is None:
             time.sleep(POLL_SECONDS)
-            continue
-        queue.ring(workshop.database, workshop.bell, [course.model_id])
-        _compute(workshop, course, number, lambda share, done=done: progress((done + share) / count))  # type: ignore[misc]
+        else:
+            queue.ring(workshop.database, workshop.bell, [course.model_id])
+            _compute(workshop, course, number, lambda share, done=done: progress((done + share) / count))  # type: ignore[misc]
+        if pieces.done() < count:
+            give_way(workshop.database)
 
 
-def assist(workshop: Workshop, model_id: str) -> None:
-    """Compute one free shard of a lineage that another worker is building, and pass the bell on."""
+def assist(workshop: Workshop, model_id: str) -> bool:
+    """Compute one free shard of a lineage that another worker is building, and pass the bell on.
+
+    False: there was none.
+    """
     with workshop.database.read() as session:
         model = session.get(Model, model_id)
         lineages = session.scalars(select(Lineage).where(Lineage.model_id == model_id, Lineage.status.in_(BUILT))).all()
     if model is None or not workshop.serves(model.tenant_id):
-        return
+        return False
     for lineage in lineages:
         pieces = Pieces(workshop, Shard, lineage.id)
         if resumed.note_of(lineage, NOTE) is None or not pieces.any_free():
@@ -121,14 +127,15 @@ def assist(workshop: Workshop, model_id: str) -> None:
         try:
             course = course_of(workshop, lineage, model.recipe)
         except (Unprepared, Refused):
-            return
+            return False
         with workshop.database.write() as session:
             number = pieces.take(session)
         if number is not None:
             queue.ring(workshop.database, workshop.bell, [model_id])
             _compute(workshop, course, number, silent)
             queue.ring(workshop.database, workshop.bell, [model_id])
-        return
+        return number is not None
+    return False
 
 
 def completed(workshop: Workshop, course: Course, progress: Progress) -> State:

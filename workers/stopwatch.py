@@ -6,7 +6,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from service.durations import bucket
 from workers.pulse import Pulse
+
+UNLEARN = "unlearn"
+"""the phase that forgets, refines and certifies"""
 
 
 class Stopwatch:
@@ -18,9 +22,26 @@ class Stopwatch:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
+        """Time a phase; one that comes several times is added up."""
         self._pulse.phase(name)
         start = time.perf_counter()
         try:
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    @contextmanager
+    def unlearning(self) -> Iterator[None]:
+        """Time forgetting, refining and certifying as one phase, and wait until its bucket is over.
+
+        How long they take tells how many iterations they need, which depends on the people who go. Whoever watches
+        the clock, the log or the metrics sees the bucket, whether the release succeeds or not.
+        """
+        start = time.perf_counter()
+        try:
+            with self.phase(UNLEARN):
+                yield
+        finally:
+            took = time.perf_counter() - start
+            time.sleep(max(0.0, bucket(took) - took))
+            self.seconds[UNLEARN] += bucket(took) - took

@@ -15,16 +15,14 @@ from sqlalchemy.orm import Session
 from service import ledger, tombstones
 from service.crash import crash_point
 from service.db import now
-from service.identity import new_id
 from service.intake import LARGE
 from service.plans import AWAITING_CONSUMERS
-from service.progress import settle
 from service.records import Erasure, Forgotten, Lineage, Membership, Model, Recollection, Task, Version
 from workers.certify import Size
 from workers.jobs import Claimed, Retraining
 from workers.keystore import BATCH, batches
 from workers.lease import Stale, fence, give_back, give_back_beside
-from workers.outcomes import Outcome, Published, finish, next_due, note_exhaustion, wrap_up
+from workers.outcomes import Outcome, Published, finish, next_due, note_exhaustion, queue_tasks, wrap_up
 from workers.plan import Asked, Target, asked, held_by, held_positions, target_of, why_empty
 from workers.publish import (
     Departure,
@@ -111,7 +109,7 @@ def switch(workshop: Workshop, job: Retraining, draft: Draft, registered: Regist
         crash_point("switch-after-version")
         _erase_all(session, job, old_id, draft.version_id)
         finish(session, job, Published(draft.version_id, draft.method), outcomes)
-        _queue(session, model, newcomers)
+        queue_tasks(session, model, newcomers)
         crash_point("switch-after-tasks")
         note_exhaustion(session, model)
         wrap_up(session, model, next_due(session, model))
@@ -237,22 +235,3 @@ def _require_as_many_held(session: Session, job: Retraining, old_id: int, gone: 
     for hold, positions in held_by(session, job.tenant_id, old_id).items():
         if len(there.get(hold, ())) < len(positions - gone):
             raise HeldPersonMissing("a legal hold keeps somebody whom the candidate lacks")
-
-
-def _queue(session: Session, model: Model, request_ids: list[str]) -> None:
-    """A task for every request that names samples of the new lineage and has none: nobody slips through."""
-    at = now(session)
-    session.add_all(
-        Task(
-            id=new_id(),
-            tenant_id=model.tenant_id,
-            request_id=request_id,
-            model_id=model.id,
-            status="queued",
-            not_before=at,
-            created_at=at,
-        )
-        for request_id in request_ids
-    )
-    if request_ids:
-        settle(session, request_ids)

@@ -27,7 +27,7 @@ def register(workshop: Workshop, job: Preparation, basis: Basis, made: State, co
         fence(session, job.lease)
         lineage = session.get_one(Lineage, job.lineage_id)
         lineage.method, lineage.basis = policy.method, basis.value
-        lineage.sigma, lineage.charge, lineage.budget = policy.sigma, budget.charge, budget.limit
+        lineage.sigma, lineage.charge, lineage.budget = sigma_of(policy, basis), budget.charge, budget.limit
         claims = basis is not Basis.NONE
         lineage.delta_cap = policy.delta_cap if basis in BOUNDED else 0.0 if claims else None
         lineage.epsilon, lineage.delta = (policy.epsilon, policy.delta) if claims else (None, None)
@@ -51,13 +51,18 @@ def freeze_basis(workshop: Workshop, job: Preparation, terms: Terms) -> None:
         lineage.manifest = (lineage.manifest or {}) | basis_to_json(terms)
 
 
+def sigma_of(policy: Policy, basis: Basis) -> float:
+    """The lineage's noise: none where every version is an exact retraining."""
+    return 0.0 if basis is Basis.EXACT else policy.sigma
+
+
 def terms_of(policy: Policy, basis: Basis, reference: Reference, count: int) -> Terms:
     budget = policy.budget(basis)
     return Terms(
         method=policy.method,
         basis=basis,
         reference=reference,
-        sigma=policy.sigma,
+        sigma=sigma_of(policy, basis),
         delta_cap=policy.delta_cap,
         delta=policy.delta,
         charge=budget.charge,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 from sqlalchemy import func, select
@@ -32,7 +32,7 @@ from workers.collector import collector_at_rest
 from workers.erase import destroy_keys, drop_superseded_state
 from workers.files import write_files
 from workers.footing import basis_from_json
-from workers.held import RETRAIN_HELPS, STANDBY_HELPS, Held
+from workers.held import NUMBERS, RETRAIN_HELPS, STANDBY_HELPS, Held
 from workers.jobs import AWAITING_RETRAIN, Claimed, Deletions
 from workers.needs import generator, needs_forgotten, needs_retained
 from workers.notes import seal_note
@@ -44,8 +44,6 @@ from workers.sealing import Unsealable
 from workers.stopwatch import Stopwatch
 from workers.workshop import Workshop
 
-NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
-"""what a refused release measured (a residual, a bound) is computed from the deleted: the log tells the words alone"""
 PLANS = 5
 """a legal hold that appears while we compute makes us plan again, so often at most in one claim"""
 
@@ -62,6 +60,8 @@ class Head:
     recipe_digest: str
     pepper_id: str
     libraries: Mapping[str, str]
+    parts: Sequence[Mapping[str, Any]]
+    """what the model brought along at registration"""
     vectors: int
     """the most numbers that a holder's row has; 0: the method keeps no rows"""
 
@@ -156,11 +156,10 @@ def _attempt(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Certifi
         with watch.phase("load"):
             loaded = _load(errand, head, planned, bench)
         crash_point("worker-after-load")
-        with watch.phase("forget"):
+        with watch.unlearning():
             result = _forget(loaded)
-        retain = loaded.retain
-        del loaded  # the vectors, which a release of a large model cannot hold beside its noise
-        with watch.phase("certify"):
+            retain = loaded.retain
+            del loaded  # the vectors, which a release of a large model cannot hold beside its noise
             target = planned.target
             size = Size(len(target.positions), target.people, len(target.holders))
             return certify(bench, head.terms, result, retain, size)
@@ -211,6 +210,7 @@ def _publish(errand: Errand, head: Head, planned: Plan, draft: Draft) -> None:
         raise Held("budget_exhausted") from None
     note_commit(workshop.database, errand.job, draft, time.perf_counter() - start)
     drop_superseded_state(workshop.database, workshop.private, head.version_id)
+    workshop.figures.sweep(workshop.database)
     destroy_keys(workshop.database, workshop.keys, workshop.journal.root, workshop.tenants)
 
 
@@ -255,6 +255,7 @@ def _head(session: Session, job: Deletions) -> Head:
         recipe_digest=frozen["recipe_digest"],
         pepper_id=frozen["pepper_id"],
         libraries=frozen["libraries"],
+        parts=frozen["parts"],
         vectors=int(frozen["vectors"]),
     )
 
@@ -316,7 +317,7 @@ def _bench(benches: Benches, job: Deletions, head: Head) -> Bench:
         bench = benches.of(job.lineage_id, job.tenant_id, job.recipe, job.policy)
     except Refused as error:
         raise Held("recipe_refused", what=error.what) from None
-    if bench.digest != head.recipe_digest:
+    if bench.digest != head.recipe_digest or [asdict(part) for part in bench.parts] != list(head.parts):
         raise Held("recipe_changed")
     return bench
 

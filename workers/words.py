@@ -9,8 +9,21 @@ from unlearning.certificate import Basis
 
 FITTED = (
     "Architecture, features, scaling, feature selection, hyperparameters and sigma belong to the reference as they "
-    "are: nothing of them was fitted on the deleted people."
+    "are. Nothing of them was fitted on people who may be deleted."
 )
+ARGUMENTS = "model(), the loss and the training use nothing that was computed from these people but the samples."
+PUBLIC = (
+    "Nobody who may be deleted is in the parts that are marked public. That is the operator's word; if a deleted "
+    "person is in them, this claim says nothing about it."
+)
+LISTED = (
+    "What the model brings along besides zeros and ones (frozen tensors, buffers, starts that two seeds give alike) is "
+    "listed under parts by name, size and digest, and was compared with that list before this version was made. "
+    "model() was run without gradients when the model was registered: it trains nothing by itself."
+)
+BOUND = "The bound was computed in float64 for the very weights that got the noise, on every retained sample."
+FEATURES = "Every sample's features were within the bound when the model was registered."
+COLD = "The training started from what model() gives, and was handed the samples of those who remain and no others."
 NOISE = "The noise is drawn from the operating system's entropy, fresh at every release, and not kept."
 CONVEX = (
     "The objective is the recipe's mean data loss plus (weight_decay/2) ||w||^2 over every coordinate; it is strongly "
@@ -59,14 +72,30 @@ def assumptions(basis: Basis, method: str, design: Design | None) -> tuple[str, 
     if basis is Basis.NONE:
         return ()
     if basis is Basis.EXACT:
-        return (FITTED,)
+        return ()
     if basis is Basis.PROVED:
-        return (DESCENT if method == "rewind" else CONVEX, FITTED, NOISE)
+        return (DESCENT if method == "rewind" else CONVEX, NOISE)
     if basis is Basis.ESTIMATED:
-        return (REFERENCE[method], *ESTIMATES, FITTED, NOISE)
+        return (REFERENCE[method], *ESTIMATES, NOISE)
     if design is None:
         raise ValueError("a calibrated claim without its design")
-    return (*Calibrated(design, math.nan).assumptions(), FITTED, NOISE)
+    return (*Calibrated(design, math.nan).assumptions(), NOISE)
+
+
+def checked(basis: Basis, method: str) -> tuple[str, ...]:
+    """What the service has verified of this claim; from the basis and the method alone."""
+    if basis is Basis.EXACT:
+        return (COLD, LISTED)
+    if basis is Basis.PROVED:
+        return (FEATURES if method == "rewind" else BOUND, LISTED)
+    return ()
+
+
+def declared(basis: Basis, public: bool) -> tuple[str, ...]:
+    """What the operator says and nobody verifies. ``public``: the recipe declares parts of the model public."""
+    if basis is Basis.NONE:
+        return ()
+    return (FITTED, ARGUMENTS, PUBLIC) if public else (FITTED, ARGUMENTS)
 
 
 def secret_state(basis: Basis, method: str, standby: str | None = None) -> tuple[str, ...]:

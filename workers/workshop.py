@@ -11,6 +11,7 @@ from celery import Celery
 
 from service import queue
 from service.db import Database
+from service.figures import Figures
 from service.identity import Pepper
 from service.settings import Settings, read_secret
 from service.storage import Store
@@ -53,6 +54,11 @@ class Workshop:
         """Whether the settings name the tenant: no work of another's is done here, and no key destroyed."""
         return self.tenants is None or tenant_id in self.tenants
 
+    @property
+    def figures(self) -> Figures:
+        """What registration measured on everyone, as long as nobody was deleted."""
+        return Figures(self.store.root, self.store.disk)
+
     def close(self) -> None:
         self.database.close()
         self.keys.close()
@@ -65,7 +71,7 @@ def open_workshop(settings: Settings) -> Workshop:
         database=Database(settings.database_url),
         store=Store(settings.store),
         private=Store(settings.private_store),
-        keys=KeyStore(settings.key_store_url),
+        keys=KeyStore.of(settings),
         sealer=Sealer(read_secret("EXPUNGE_SEALING_KEY_FILE", settings.sealing_key_file)),
         pepper=Pepper.configured(settings),
         bell=queue.publisher(settings.broker_url),

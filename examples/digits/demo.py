@@ -42,7 +42,7 @@ def demonstrate(client: Client, environment: dict[str, str]) -> dict[str, Any]:
         "models", "add", MODEL, "--recipe", "digits", "--method", "recollection", "--require", "proved", **environment
     )
     before = client.get(f"/v1/models/{MODEL}/versions/head")
-    expunge("delete", MODEL, "--subject", PERSON, "--wait", **environment)
+    expunge("delete", "--subject", PERSON, "--wait", **environment)
     request = next(client.pages("/v1/deletion-requests", model=MODEL))
     after = client.get(f"/v1/models/{MODEL}/versions/head")
     expunge("versions", MODEL, **environment)

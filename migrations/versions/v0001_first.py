@@ -62,6 +62,7 @@ def upgrade() -> None:
         sa.Column("status", sa.String(length=9), nullable=False),
         sa.Column("reason", sa.String(length=64), nullable=True),
         sa.Column("models", sa.JSON(), nullable=True),
+        sa.Column("suppress_after", BIGINT, nullable=True),
         sa.Column("regulation", sa.String(length=8), nullable=True),
         sa.Column("salt", sa.LargeBinary(), nullable=False),
         sa.Column("received_at", BIGINT, nullable=False),
@@ -110,6 +111,7 @@ def upgrade() -> None:
         sa.Column("started_at", BIGINT, nullable=False),
         sa.Column("beat_at", BIGINT, nullable=False),
         sa.Column("skew", BIGINT, nullable=True),
+        sa.Column("dropped", BIGINT, server_default=sa.text("0"), nullable=False),
         sa.PrimaryKeyConstraint("process", name="pk_heartbeats"),
     )
     op.create_index("ix_heartbeats_beat_at", "heartbeats", ["beat_at"], unique=False)
@@ -375,6 +377,7 @@ def upgrade() -> None:
         sa.Column("tenant_id", sa.String(length=63), nullable=False),
         sa.Column("envelope", sa.Text(), nullable=True),
         sa.Column("issued_at", BIGINT, nullable=True),
+        sa.Column("refused", sa.Text(), nullable=True),
         sa.ForeignKeyConstraint(["request_id"], ["deletion_requests.id"], name="fk_certificates_request_id"),
         sa.PrimaryKeyConstraint("request_id", "completed_at", name="pk_certificates"),
     )
@@ -406,6 +409,13 @@ def upgrade() -> None:
         sa.Column("measured_at", BIGINT, nullable=True),
         sa.ForeignKeyConstraint(["lineage_id"], ["lineages.id"], name="fk_calibration_orders_lineage_id"),
         sa.PrimaryKeyConstraint("lineage_id", "number", name="pk_calibration_orders"),
+    )
+    op.create_table(
+        "holdout_people",
+        sa.Column("lineage_id", BIGINT, autoincrement=False, nullable=False),
+        sa.Column("subject_digest", sa.String(length=64), nullable=False),
+        sa.ForeignKeyConstraint(["lineage_id"], ["lineages.id"], name="fk_holdout_people_lineage_id"),
+        sa.PrimaryKeyConstraint("lineage_id", "subject_digest", name="pk_holdout_people"),
     )
     op.create_table(
         "shards",

@@ -130,6 +130,7 @@ def _check_opening(statement: dict[str, Any], opening: str, order: Order) -> Non
 def _facts(statement: dict[str, Any]) -> dict[str, Any]:
     predicate = statement["predicate"]
     together = predicate["together"] or {}
+    limit = together.get("from_these_versions_on")
     return {
         "verified": True,
         "request": predicate["request"],
@@ -138,5 +139,7 @@ def _facts(statement: dict[str, Any]) -> dict[str, Any]:
         "subjects": [each["name"] for each in statement["subject"]],
         "claims": [f"{part['model']}: {part['claim']['basis']}" for part in predicate["models"]],
         "together": f"epsilon {together['epsilon']:.4g} at delta {together['delta']:g}" if together else "no claim",
+        "from_these_versions_on": limit["statement"] if limit else "no bound",
+        "in_plain_words": limit["in_plain_words"] if limit else None,
         "entries_in_log": len(predicate["audit"]["entries"]),
     }

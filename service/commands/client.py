@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from service.commands.screen import UNREACHABLE, CommandError
+from service.commands.screen import UNREACHABLE, USAGE, CommandError
 from service.settings import Settings
 
 ATTEMPTS = 4
@@ -38,7 +38,8 @@ class Account:
     def find(cls, settings: Settings) -> Account:
         """From EXPUNGE_API_KEY and EXPUNGE_URL, else from the home folder.
 
-        Raises CommandError where there is neither. The stored key is only ever sent to the stored URL.
+        Raises CommandError where there is neither, and where EXPUNGE_URL names another service than the stored key's:
+        the command would reach the wrong one. The stored key is only ever sent to the stored URL.
         """
         if settings.api_key:
             return cls(settings.url, settings.api_key)
@@ -48,6 +49,12 @@ class Account:
                 "I do not know which service to ask, or with which key.",
                 "Run `expunge up` first, or set EXPUNGE_URL and EXPUNGE_API_KEY.",
                 UNREACHABLE,
+            )
+        if "url" in settings.model_fields_set and settings.url.rstrip("/") != stored.url.rstrip("/"):
+            raise CommandError(
+                f"EXPUNGE_URL is {settings.url}, but the key in {settings.home / 'client.json'} is for {stored.url}.",
+                "Set EXPUNGE_API_KEY to a key of that service, or unset EXPUNGE_URL.",
+                USAGE,
             )
         return stored
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from service.commands.client import Client, connect
-from service.commands.screen import AsJson, CommandError, meter, show_facts, show_json, show_rows
+from service.commands.screen import AsJson, CommandError, errors, meter, show_facts, show_json, show_rows
 
 commands = typer.Typer(
     no_args_is_help=True,
@@ -25,12 +25,23 @@ Request = Annotated[str, typer.Argument(help="Id of a deletion request.")]
 
 
 def delete(
-    name: Annotated[str, typer.Argument(help="The model that must forget.")],
     subject: Annotated[str | None, typer.Option(help="The person's id; - reads it from standard input.")] = None,
     sample: Annotated[
         list[str] | None, typer.Option(help="A sample's id instead of a person; may be repeated.")
     ] = None,
-    regulation: Annotated[str | None, typer.Option(help="gdpr or ccpa: sets the deadline.")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Only this model forgets; may be repeated. Left out: every model.")
+    ] = None,
+    suppress: Annotated[
+        str | None,
+        typer.Option(
+            help="With --model: everywhere (default) keeps the person out of all later registrations, named_models "
+            "out of the named models alone."
+        ),
+    ] = None,
+    regulation: Annotated[
+        str | None, typer.Option(help="gdpr or ccpa: sets the deadline. Left out: the installation's default.")
+    ] = None,
     received_at: Annotated[str | None, typer.Option(help="When the person asked, ISO 8601.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="Repeat a request safely; random otherwise.")] = None,
     verified: Annotated[
@@ -40,10 +51,15 @@ def delete(
     estimate: Annotated[bool, typer.Option("--estimate", help="Only say what it would cost; change nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Forget a person in a model."""
+    """Forget a person in every model, or in those that --model names."""
     if (subject is None) == (not sample):
         raise typer.BadParameter("name either --subject or --sample")
-    body: dict[str, Any] = {"models": [name], "regulation": regulation, "received_at": received_at}
+    body: dict[str, Any] = {
+        "models": model or None,
+        "suppress": suppress,
+        "regulation": regulation,
+        "received_at": received_at,
+    }
     body |= (
         {"subject_id": sys.stdin.read().strip() if subject == "-" else subject} if subject else {"sample_ids": sample}
     )
@@ -59,6 +75,7 @@ def delete(
             # the opening is told once, in the first answer
             request |= await_ended(client, request["id"])
     _show(request, as_json)
+    _tell_rest(request)
     if wait and request["status"] != "completed":
         raise CommandError(
             f"The request is {request['status']}: {_reasons(request)}", "It stays on record with its deadline."
@@ -160,6 +177,14 @@ def _show(request: dict[str, Any], as_json: bool) -> None:
     show_facts({name: value for name, value in request.items() if name != "models"})
     if request.get("models"):
         show_rows(request["models"], tuple(request["models"][0]))
+
+
+def _tell_rest(request: dict[str, Any]) -> None:
+    """Say on standard error where a request that names models leaves the person."""
+    left = request.get("remains_in")
+    if left:
+        what = f"note: other models hold this person, or may: {', '.join(left)}. Leave --model out to delete there too."
+        errors.print(what, markup=False, soft_wrap=True)
 
 
 def _reasons(request: dict[str, Any]) -> str:

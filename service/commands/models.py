@@ -79,7 +79,7 @@ def add(
     """Register a model: it is trained (or imported), its first version published, and a dry run shown."""
     body = {
         "name": name,
-        "recipe": recipe.removeprefix("examples/"),
+        "recipe": recipe.removeprefix("recipes/").removeprefix("examples/"),
         "method": method,
         "options": _options(option, rank=rank, probes=probes),
         "fallback": fallback,

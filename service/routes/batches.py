@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from service import idempotency
 from service.auth import Caller, Scope, searched
 from service.context import Running, Service, holding, problems
+from service.disclosure import told
 from service.estimate import estimate
 from service.intake import UnknownModels
 from service.problems import Problem
@@ -21,11 +22,11 @@ from service.routes.deletion_requests import (
     AcceptedView,
     DeletionOrder,
     KeyHeader,
+    accepted_view,
     check_length,
     key_use,
     opened,
     take_in,
-    told,
 )
 from service.routes.receipts import ReceiptView
 
@@ -93,7 +94,7 @@ def create_batch(batch: Batch, service: Running, caller: Writer, idempotency_key
                 nudges.update(rung)
             stored = idempotency.Stored(207, {}, {"outcomes": outcomes})
             idempotency.finish(session, use, stored, service.settings.idempotency_seconds)
-        answer = {"outcomes": _opened(session, service, stored.answer["outcomes"])}
+        answer = {"outcomes": _opened(session, service, caller, stored.answer["outcomes"])}
     service.nudge(sorted(nudges))
     return JSONResponse(answer, stored.status)
 
@@ -124,17 +125,18 @@ def _outcome(
         accepted = take_in(session, service, caller, order)
     except Problem as problem:
         return {"status": problem.status, "request": None, "problem": problem.body()}, ()
-    view = told(accepted, caller).model_dump(mode="json")
+    view = accepted_view(accepted).model_dump(mode="json")
     return {"status": 202, "request": view, "problem": None}, accepted.nudges
 
 
-def _opened(session: Session, service: Service, outcomes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _opened(session: Session, service: Service, caller: Caller, outcomes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The outcomes with their openings, which are derived at every replay and never stored."""
     ids = [outcome["request"]["id"] for outcome in outcomes if outcome["request"]]
     rows = {row.id: row for row in session.scalars(select(DeletionRequest).where(DeletionRequest.id.in_(ids)))}
     return [
         outcome
         if outcome["request"] is None
-        else outcome | {"request": outcome["request"] | {"opening": opened(service, rows[outcome["request"]["id"]])}}
+        else outcome
+        | {"request": told(caller, outcome["request"]) | {"opening": opened(service, rows[outcome["request"]["id"]])}}
         for outcome in outcomes
     ]

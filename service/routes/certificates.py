@@ -51,6 +51,9 @@ def show(request_id: RequestId, service: Running, caller: Reader) -> Any:
         raise Problem(409, "not_completed", "A certificate is issued when the request is completed.")
     if issued is None:
         raise Problem(404, "no_certificate", "No model was trained on this subject, so there is nothing to certify.")
+    if issued.refused is not None and issued.envelope is None:
+        detail = f"Nothing is signed. {issued.refused} The operator must find out who edited the database."
+        raise Problem(409, "certificate_refused", detail)
     if issued.envelope is None:
         detail = "The keys are being destroyed and the log is being signed. Ask again in a moment."
         raise Problem(409, "certificate_pending", detail, headers={"Retry-After": "1"})

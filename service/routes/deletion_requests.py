@@ -29,6 +29,7 @@ from service.context import (
     require_writable,
 )
 from service.crash import crash_point
+from service.disclosure import told
 from service.extension import extend
 from service.identity import PepperMissing, digest
 from service.intake import LARGE, Accepted, Order, ReceivedInFuture, UnknownModels, Windows, accept, opening
@@ -38,13 +39,13 @@ from service.openapi import answer
 from service.pages import Limit, MomentCursor, Page, after, link
 from service.problems import Problem, not_found
 from service.records import DeletionRequest, Model, Task, Version
-from service.requests import NotExtendable, Regulation, Status, awaits_decision
-from service.routes.receipts import OPENING, Receipt, ReceiptView, receipt_of
+from service.requests import NotExtendable, Regulation, Status, Suppress, awaits_decision
+from service.routes.receipts import OPENING, ReceiptView
+from service.suppression import suppressed
 from service.tombstones import related
 
 router = APIRouter(tags=["deletion requests"])
 Decider = Annotated[Caller, Depends(holding_all(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ))]
-"""who changes a request sees its state in the answer, a refusal included"""
 Applicant = Annotated[Caller, Depends(remembered(Scope.DELETIONS_WRITE))]
 Reader = Annotated[Caller, Depends(holding(Scope.DELETIONS_READ))]
 KeyHeader = Annotated[
@@ -69,21 +70,27 @@ class DeletionOrder(BaseModel):
     regulation: Literal["gdpr", "ccpa"] | None = None
     received_at: When | None = Field(default=None, description="when the person asked; now, if left out")
     verified: StrictBool = Field(default=True, description="false: held, and changes nothing, until it is verified")
+    suppress: Suppress = Field(default=Suppress.EVERYWHERE, description="where later registrations leave them out")
 
     @model_validator(mode="after")
     def _one_kind(self) -> DeletionOrder:
         if (self.subject_id is None) == (self.sample_ids is None):
             raise ValueError("give either subject_id or sample_ids")
+        if self.suppress is Suppress.NAMED_MODELS and self.models is None:
+            raise ValueError("suppress: named_models needs models")
         return self
 
-    def order(self) -> Order:
+    def order(self, default: str | None = None) -> Order:
+        """The order; one that does not mention a regulation is under ``default``."""
+        law = self.regulation if "regulation" in self.model_fields_set else default
         return Order(
             subject_id=self.subject_id,
             sample_ids=None if self.sample_ids is None else tuple(self.sample_ids),
             models=None if self.models is None else tuple(self.models),
-            regulation=None if self.regulation is None else Regulation(self.regulation),
+            regulation=None if law is None else Regulation(law),
             received_at=self.received_at,
             verified=self.verified,
+            suppress=self.suppress,
         )
 
 
@@ -104,6 +111,7 @@ class DeletionRequestView(BaseModel):
     reason: str | None
     subject_digest: str | None
     samples: int | None = Field(description="forgotten over all models; null while that is not known")
+    suppress: Suppress = Field(description="where later registrations leave the person out")
     regulation: str | None
     received_at: Moment
     due_at: Moment | None
@@ -118,7 +126,11 @@ class RelatedView(BaseModel):
     data: list[str] = Field(description="ids, newest first, at most 50")
 
 
-class AcceptedView(DeletionRequestView):
+class TakenView(DeletionRequestView):
+    remains_in: list[str] | None = Field(description="other models that hold the person, or may; null: not told")
+
+
+class AcceptedView(TakenView):
     opening: str = OPENING
 
 
@@ -143,7 +155,7 @@ def create(
     crash_point("api-after-commit")
     service.nudge(taken.nudges)
     # the opening is never stored, not even in the stored answer: it is derived again on a replay
-    answer = taken.stored.answer | {"opening": taken.opening}
+    answer = told(caller, taken.stored.answer) | {"opening": taken.opening}
     return JSONResponse(answer, taken.stored.status, taken.stored.headers)
 
 
@@ -279,6 +291,7 @@ def _view(request: DeletionRequest, parts: list[ModelPart]) -> DeletionRequestVi
         reason=request.reason,
         subject_digest=request.subject_digest,
         samples=None if awaits_decision(status, request.reason) else _total(part.samples for part in parts),
+        suppress=suppressed(request.models, request.suppress_after),
         regulation=request.regulation,
         received_at=request.received_at,
         due_at=request.due_at,
@@ -326,9 +339,9 @@ def _express(service: Service, order: DeletionOrder, use: idempotency.Use) -> _T
         taken = express.accept(
             service.database,
             service.pepper,
-            order.order(),
+            order.order(settings.default_regulation),
             use,
-            lambda accepted: _answer(accepted, use.caller),
+            _answer,
             windows=windows_of(service),
             lifetime_seconds=settings.idempotency_seconds,
         )
@@ -344,17 +357,18 @@ def _plain(service: Service, caller: Caller, order: DeletionOrder, use: idempote
         if stored is not None:
             return _Taken(stored, opened(service, session.get_one(DeletionRequest, stored.answer["id"])))
         accepted = take_in(session, service, caller, order)
-        stored = _answer(accepted, caller)
+        stored = _answer(accepted)
         idempotency.finish(session, use, stored, service.settings.idempotency_seconds)
     return _Taken(stored, opened(service, accepted.request), accepted.nudges)
 
 
 def take_in(session: Session, service: Service, caller: Caller, order: DeletionOrder) -> Accepted:
     """Accept an order. Raises Problem (422) for one that cannot be."""
+    asked = order.order(service.settings.default_regulation)
     with _refusals():
         if not order.verified:
-            return verification.take_in(session, service.pepper, caller.tenant_id, order.order())
-        return accept(session, service.pepper, caller.tenant_id, order.order(), windows_of(service))
+            return verification.take_in(session, service.pepper, caller.tenant_id, asked)
+        return accept(session, service.pepper, caller.tenant_id, asked, windows_of(service))
 
 
 @contextmanager
@@ -371,21 +385,16 @@ def _refusals() -> Iterator[None]:
 
 
 def windows_of(service: Service) -> Windows:
-    settings = service.settings
-    return Windows(settings.cancel_window_seconds, settings.large_request_samples, settings.large_request_seconds)
+    said = service.settings
+    return Windows(said.cancel_window_seconds, said.large_request_samples, said.large_request_seconds)
 
 
-def _answer(accepted: Accepted, caller: Caller) -> idempotency.Stored:
+def _answer(accepted: Accepted) -> idempotency.Stored:
     headers = {"Location": f"{_PATH}/{accepted.request.id}", "Retry-After": str(_POLL_SECONDS)}
-    return idempotency.Stored(202, headers, told(accepted, caller).model_dump(mode="json"))
+    return idempotency.Stored(202, headers, accepted_view(accepted).model_dump(mode="json"))
 
 
-def told(accepted: Accepted, caller: Caller) -> DeletionRequestView | Receipt:
-    """What the caller is told of a request that was taken in a moment ago, all but its opening."""
-    return _accepted(accepted) if Scope.DELETIONS_READ in caller.scopes else receipt_of(accepted.request)
-
-
-def _accepted(accepted: Accepted) -> DeletionRequestView:
+def accepted_view(accepted: Accepted) -> TakenView:
     """The view of a request whose tasks were written a moment ago."""
     waiting = {"status": "queued", "samples": None, "version": None, "method": None, "reason": None}
     large = {"status": "held", "reason": LARGE}
@@ -393,7 +402,7 @@ def _accepted(accepted: Accepted) -> DeletionRequestView:
         ModelPart.model_validate({"model": name} | waiting | (large if name in accepted.large else {}))
         for name in accepted.models
     ]
-    return _view(accepted.request, parts)
+    return TakenView.model_validate(vars(_view(accepted.request, parts)) | {"remains_in": accepted.remains_in})
 
 
 def check_length(order: DeletionOrder, limit: int) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
-from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
 from service.auth import Caller, Scope, searched
 from service.conditions import IfMatch, IfNoneMatch, changed, require, shown
 from service.context import Running, Service, holding, problems, reading
-from service.holds import AlreadyForgotten, drive_on, lift, place, require_something_left
+from service.holds import AlreadyForgotten, drive_on, lift, place, protects_nothing, require_something_left
 from service.names import Moment, PersonalId, RequestId, one_of
 from service.openapi import answer
 from service.pages import Limit, MomentCursor, Page, after, link
@@ -25,6 +25,7 @@ router = APIRouter(tags=["holds"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
 Reason = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\x00-\x08\x0b-\x1f]+$")]
 _PATH = "/v1/holds"
+ONLY_HELD_OUT = "This hold protects nothing now: the person is only in a holdout, which deletions leave as it is."
 
 
 class HoldOrder(BaseModel):
@@ -50,6 +51,9 @@ class HoldView(BaseModel):
     reason: str
     created_at: Moment
     released_at: Moment | None
+    note: str | None = Field(
+        default=None, description="told once, when it is placed, and only to a key with the scope people:search"
+    )
 
 
 @router.post(
@@ -62,18 +66,21 @@ class HoldView(BaseModel):
 def create(body: HoldOrder, service: Running, caller: Admin, response: Response) -> HoldView:
     """Without `people:search` a hold on somebody who was forgotten is taken, and keeps nothing."""
     try:
-        view = _placed(body, service, caller)
+        view, idle = _placed(body, service, caller)
     except AlreadyForgotten as error:
         with service.database.write() as session:
             searched(session, caller)
         where = ", ".join(f"version {each.version} of {each.model}" for each in error.releases)
         raise Problem(409, "already_forgotten", f"Forgotten already, in {where}; nothing can be held.") from None
     response.headers["Location"] = f"{_PATH}/{view.id}"
-    return changed(view, response)
+    return changed(view, response).model_copy(update={"note": ONLY_HELD_OUT if idle else None})
 
 
-def _placed(body: HoldOrder, service: Service, caller: Caller) -> HoldView:
-    """Place the hold. Raises AlreadyForgotten, and only to a caller who may search for people."""
+def _placed(body: HoldOrder, service: Service, caller: Caller) -> tuple[HoldView, bool]:
+    """Place the hold; returns whether it protects nothing.
+
+    Raises AlreadyForgotten. Both are told only to a caller who may search for people.
+    """
     with service.database.write() as session:
         hold = place(
             session,
@@ -83,9 +90,14 @@ def _placed(body: HoldOrder, service: Service, caller: Caller) -> HoldView:
             sample_id=body.sample_id,
             reason=body.reason,
         )
-        if Scope.PEOPLE_SEARCH in caller.scopes:
-            require_something_left(session, hold)
-        return _view(hold)
+        session.flush()
+        if Scope.PEOPLE_SEARCH not in caller.scopes:
+            return _view(hold), False
+        require_something_left(session, hold)
+        idle = protects_nothing(session, hold)
+        if idle:
+            searched(session, caller)
+        return _view(hold), idle
 
 
 @router.get(_PATH, response_model=Page[HoldView], responses=problems(), summary="List holds, newest first")

@@ -13,13 +13,16 @@ from sqlalchemy.orm import Session
 from service.auth import Caller, Scope
 from service.conditions import IfNoneMatch, shown
 from service.context import Running, holding, problems, reading
+from service.figures import Figures
 from service.names import LARGEST_NUMBER, WHOLE, ModelName, Moment, RecipeName
 from service.openapi import answer
 from service.pages import Limit, NameCursor, Page, link
 from service.plans import plan_of, shards_of
 from service.problems import Problem, not_found
+from service.recipe_files import NoRecipe, require_recipe
 from service.records import BudgetEntry, Lineage, Model, Version
 from service.registration import NameTaken, register
+from service.tenants import recipes_of
 from unlearning.budget import epsilon_of, releases_left
 from unlearning.policy import LARGEST_ORDERS, Policy, PolicyError
 
@@ -127,7 +130,9 @@ class PreparationView(BaseModel):
     progress: float = Field(description="0 to 1")
     shards: ShardsView | None = Field(description="null: in one piece, or not yet laid out")
     reason: str | None
-    report: dict[str, Any] | None = Field(description="what preparation measured before any deletion")
+    report: dict[str, Any] | None = Field(
+        description="what follows from settings and counts; and, until the first deletion, what preparation measured"
+    )
     plan: PlanView | None = Field(description="the retrain that is planned or runs; null: none")
 
 
@@ -159,6 +164,10 @@ class BudgetView(BaseModel):
 )
 def create(body: Registration, service: Running, caller: Admin, response: Response) -> ModelView:
     policy = body.policy()
+    try:
+        require_recipe(recipes_of(service.settings.recipes, caller.tenant_id), body.recipe)
+    except NoRecipe as error:
+        raise Problem(422, "no_recipe", str(error), [{"pointer": "/recipe", "detail": error.hint}]) from None
     with service.database.write() as session:
         try:
             model = register(session, caller.tenant_id, body.name, body.recipe, policy)
@@ -225,7 +234,7 @@ def preparation(name: ModelName, service: Running, caller: Reader, response: Res
         progress=lineage.progress,
         shards=ShardsView(done=done, count=count) if count else None,
         reason=model.reason,
-        report=lineage.report,
+        report=Figures(service.settings.store).shown(lineage),
         plan=None if plan is None else PlanView(**asdict(plan)),
     )
 

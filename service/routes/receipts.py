@@ -7,31 +7,15 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from service.names import Moment
-from service.records import DeletionRequest
-from service.requests import Status, awaits_decision
 
 OPENING = Field(description="opens the commitment in the audit log and the certificate; kept nowhere here")
 
 
-class Receipt(BaseModel):
+class ReceiptView(BaseModel):
     """What a key without ``deletions:read`` is told: it follows from what was sent, whoever is in the data."""
 
     id: str
     status: Literal["queued", "held"] = Field(description="held where the request was sent unverified, else queued")
     received_at: Moment
     due_at: Moment | None
-
-
-class ReceiptView(Receipt):
     opening: str = OPENING
-
-
-def receipt_of(request: DeletionRequest) -> Receipt:
-    """Make the receipt of a request that was taken in a moment ago."""
-    unverified = awaits_decision(Status(request.status), request.reason)
-    return Receipt(
-        id=request.id,
-        status="held" if unverified else "queued",
-        received_at=request.received_at,
-        due_at=request.due_at,
-    )

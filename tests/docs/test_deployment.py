@@ -45,7 +45,9 @@ def test_no_password_has_a_default() -> None:
 def test_the_api_can_open_neither_states_nor_vectors(services: dict[str, Any]) -> None:
     api = services["api"]
     assert "sealing" not in api["secrets"]
-    assert not {"EXPUNGE_SEALING_KEY_FILE", "EXPUNGE_KEY_STORE_URL", "EXPUNGE_PRIVATE_STORE"} & set(api["environment"])
+    private = {"EXPUNGE_SEALING_KEY_FILE", "EXPUNGE_KEY_STORE_URL", "EXPUNGE_KEY_FOLDER", "EXPUNGE_PRIVATE_STORE"}
+    assert private <= set(services["worker"]["environment"])
+    assert not private & set(api["environment"])
     assert api["volumes"] == ["store:/var/lib/expunge/store:ro"]
 
 
@@ -120,10 +122,10 @@ def test_the_broker_works_under_the_access_list_and_no_more_than_that(redis_url:
             url = redis_url.replace("//", f"//{name}:{password}@")
             assert _broker(url).well
             assert "refuses this user" in _broker(url.replace(password, "wrong")).what
-            assert queue.nudge(queue.publisher(url), "a-model")
+            assert queue.nudge(queue.publisher(url), "a" * 32)
             with queue.consumer(url).connection() as connection:
                 message = connection.SimpleQueue(queue.QUEUE).get(timeout=10)
-                assert message.payload[0] == ["a-model"]
+                assert message.payload[0] == ["a" * 32]
                 message.ack()
             with redis.Redis.from_url(url) as user:
                 for command in (("FLUSHALL",), ("CONFIG", "GET", "*"), ("KEYS", "*"), ("SHUTDOWN",)):

@@ -16,13 +16,14 @@ from drills.bugs import every_bug
 from drills.invariants import Broken, Wrong, harms_of
 from drills.planted_bugs import copy_tree
 from drills.result import Result
-from drills.simulation import simulate
+from drills.simulation import Simulation, simulate
 from service.db import now
 from service.memory import Clock, MemoryBell, MemoryDatabase, MemoryStore, image_of
 from service.queue import nudge
 from service.records import Model
 from service.storage import Damaged
 from tests.workers.worlds import TENANT
+from workers import replay
 
 RUNS = 12
 VISIBLE = ["no_fence", "hold_not_seen_by_publish", "cancelled_tombstone_stays", "cancelled_still_executed"]
@@ -35,6 +36,31 @@ def test_random_histories_break_no_rule() -> None:
     outcome = simulate(RUNS, number)
     assert outcome.harms == [], f"Hypothesis seed {number}\n{outcome.shown}"
     assert outcome.histories >= RUNS
+
+
+def restored(with_log: bool) -> None:
+    """A hold is lifted, a hold is placed, and every door is closed between a backup and its restore."""
+    history = Simulation()
+    history.begin(people=["p0"], claimed=False)
+    history.a_hold_is_placed(person="p1")
+    history.a_backup_is_made()
+    history.every_hold_is_released()
+    history.a_hold_is_placed(person="p2")
+    for what in ("rotated", "rotated with overlap", "revoked", "webhook"):
+        history.a_door_is_closed(what=what)
+    history.the_backup_is_restored(with_log=with_log)
+
+
+@pytest.mark.parametrize("with_log", [True, False])
+def test_a_history_restores_across_lifted_holds_and_closed_doors(with_log: bool) -> None:
+    restored(with_log)
+
+
+@pytest.mark.parametrize("kind", ["hold.released", "key.rotated", "key.revoked", "webhook.disabled"])
+def test_the_simulation_sees_a_restore_that_turns_something_back(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(replay._STANDING, kind, lambda *_: False)
+    with pytest.raises(Wrong, match="that was over is in force after a restore"):
+        restored(with_log=True)
 
 
 @pytest.mark.drill

@@ -18,6 +18,7 @@ from service.db import Database
 from service.schema import migrate
 from service.settings import Settings
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 Login = Callable[..., TestClient]
 
 
@@ -68,7 +69,13 @@ def database(database_url: str) -> Iterator[Database]:
 
 @pytest.fixture
 def settings(database_url: str, tmp_path: Path) -> Settings:
-    return Settings(home=tmp_path / "home", database_url=database_url, max_body_bytes=100_000, max_sample_ids=50)
+    return Settings(
+        home=tmp_path / "home",
+        database_url=database_url,
+        recipes=EXAMPLES,
+        max_body_bytes=100_000,
+        max_sample_ids=50,
+    )
 
 
 @pytest.fixture

@@ -10,20 +10,28 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fastapi.testclient import TestClient
-from sqlalchemy import select
+from sqlalchemy import event, select, update
+from sqlalchemy.orm import Session
 
 from service.certificates import NotAuthentic, accepted_commitment, issue_due, sign, summed, verify
 from service.context import Service
 from service.db import now
+from service.doctor import examine
 from service.intake import Order, commitment
 from service.ledger import charge, integrate, record
 from service.notes import Signer
 from service.progress import settle
-from service.records import Certificate, DeletionRequest, Erasure, Forgotten, Model, Task, Version
+from service.publications import claim_digest, facts_of
+from service.records import AuditEntry, Certificate, DeletionRequest, Erasure, Forgotten, Lineage, Model, Task, Version
+from service.telemetry import render
+from service.tree import leaf_hash
 from tests.service.worlds import live_model, publish
-from unlearning.certificate import Basis, Claim, Reference, epsilon_at
+from unlearning.budget import mu_of
+from unlearning.certificate import Basis, Claim, Reference, advantage, epsilon_at
 
 PATH = "/v1/deletion-requests"
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+KEPT = "Whoever keeps two versions can probably tell who left. Nothing here prevents it."
 CLAIM = Claim.of(
     method="recollection",
     basis=Basis.PROVED,
@@ -40,29 +48,36 @@ CLAIM = Claim.of(
 )
 
 
-def carry_out(service: Service, model: Model, request_id: str, destroyed: bool = True) -> Version:
-    """What a worker's publication writes, for one request."""
+def carry_out(service: Service, model: Model, request_id: str, destroyed: bool = True, first: int = 0) -> Version:
+    """What a worker's publication writes, for one request of two samples from position ``first`` on."""
     version = publish(service, model, b"forgotten", samples=2, people=1, claim=CLAIM.to_json())
     with service.database.write() as session:
         at = now(session)
         charge(session, model.lineage_id or 0, version.id, 1_000_001)
         session.add_all(
-            Forgotten(lineage_id=model.lineage_id or 0, position=n, version_id=version.id) for n in range(2)
+            Forgotten(lineage_id=model.lineage_id or 0, position=n, version_id=version.id) for n in (first, first + 1)
         )
         erasure = Erasure(
             tenant_id="default",
             lineage_id=1,
             version_id=version.id,
-            key_id="k",
+            key_id=f"k{first}",
             created_at=at,
             destroyed_at=at if destroyed else None,
         )
         session.add(erasure)
-        record(session, "default", "version.published", model_id=model.id, version=version.id, number=version.number)
+        _say_published(session, version)
         task = session.scalars(select(Task).where(Task.request_id == request_id, Task.model_id == model.id)).one()
         task.status, task.samples, task.version_id, task.method = "completed", 2, version.id, "recollection"
         settle(session, [request_id])
     return version
+
+
+def _say_published(session: Session, version: Version) -> None:
+    """The entry that a worker writes with its version."""
+    parent = session.get(Version, version.parent_id)
+    facts = facts_of(version, parent, 1_000_001)
+    record(session, version.tenant_id, "version.published", model_id=version.model_id, **facts)
 
 
 def tick(service: Service) -> int:
@@ -93,9 +108,16 @@ def test_a_certificate_attests_the_release_by_its_digest(service: Service, issue
     assert (part["version"], part["parent"], part["samples"], part["method"]) == (2, 1, 2, "recollection")
     assert part["budget"] == {"unit": "1e-12 mu^2", "before": 0, "after": 1_000_001, "limit": 10**11}
     assert part["claim"]["basis"] == "proved"
-    assert predicate["together"] == pytest.approx(
+    total = predicate["together"]
+    limit = total.pop("from_these_versions_on")
+    assert total == pytest.approx(
         {"basis": "proved", "mu": CLAIM.mu, "epsilon": part["claim"]["epsilon"], "delta": 1e-5}
     )
+    assert part["as_of_version"] == {"mu": CLAIM.mu, "epsilon": CLAIM.epsilon, "delta": 1e-5}
+    assert limit["mu"] == pytest.approx(mu_of(10**11)) and limit["epsilon"] == pytest.approx(CLAIM.epsilon_limit)
+    assert part["from_this_version_on"] | {"statement": ""} == pytest.approx(limit | {"statement": ""})
+    assert f"at most {advantage(limit['mu'])} times in 100" in part["from_this_version_on"]["in_plain_words"]
+    assert KEPT in part["claim"]["not_claimed"]
     assert part["keys_destroyed_with_release"]["count"] == 1
     assert [entry["kind"] for entry in predicate["audit"]["entries"]] == [
         "request.accepted",
@@ -168,6 +190,123 @@ def test_a_changed_certificate_is_not_authentic(service: Service, issued: Any) -
             verify(broken, signer.verifier)
 
 
+@pytest.mark.parametrize(
+    ("begun", "budget", "basis", "generations", "units"),
+    [
+        (-1, 3 * 10**11, "proved", 2, 4 * 10**11),  # planned before she asked: it may hold her
+        (+1, 3 * 10**11, "proved", 1, 10**11),  # planned after: she was left out
+        (-1, None, "none", 2, None),  # its terms are not fixed: nobody knows its limit
+        (-1, 10**11, "exact", 2, 10**11),
+    ],
+)
+@ON_SQLITE
+def test_a_certificate_bounds_all_generations_that_may_hold_the_person(
+    client: TestClient,
+    service: Service,
+    begun: int,
+    budget: int | None,
+    basis: str,
+    generations: int,
+    units: int | None,
+) -> None:
+    model = live_model(service)
+    made = client.post(PATH, json={"subject_id": "ada"}, headers={"Idempotency-Key": "k"}).json()
+    with service.database.write() as session:
+        asked = session.get_one(DeletionRequest, made["id"]).created_at
+        facts = {"tenant_id": "default", "model_id": model.id, "method": "recollection", "created_at": asked + begun}
+        session.add(Lineage(status="candidate", basis=basis, budget=budget, **facts))
+        session.add(Lineage(status="refused", basis="none", budget=None, **facts))
+    carry_out(service, model, made["id"])
+    assert tick(service) == 1
+    statement = verify(client.get(f"{PATH}/{made['id']}/certificate").json(), Signer.of(service.settings).verifier)
+    (part,) = statement["predicate"]["models"]
+    assert len(part["generations"]) == generations
+    limit = part["from_this_version_on"]
+    assert limit is None if units is None else limit["mu"] == mu_of(units)
+
+
+EDITS = {
+    "claim": lambda version: {"claim": version.claim | {"basis": "exact", "delta_cap": 0, "mu": 0, "epsilon": 0}},
+    "checkpoint": lambda version: {"checkpoint": "0" * 64},
+    "number": lambda version: {"number": 7},
+    "method": lambda version: {"method": "retrain"},
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_version_is_not_signed_and_everybody_is_told(client: TestClient, service: Service, edit: str) -> None:
+    model = live_model(service)
+    made, other = (
+        client.post(PATH, json={"subject_id": name}, headers={"Idempotency-Key": name}).json()
+        for name in ("ada", "bob")
+    )
+    version = carry_out(service, model, made["id"])
+    before = {name: getattr(version, name) for name in EDITS[edit](version)}
+    _edit(service, version.id, EDITS[edit](version))
+    assert tick(service) == 0
+    answer = client.get(f"{PATH}/{made['id']}/certificate")
+    assert (answer.status_code, answer.json()["code"]) == (409, "certificate_refused")
+    assert edit in answer.json()["detail"]
+    assert b"expunge_certificates_refused 1.0" in render(service.database)
+    (finding,) = (each for each in examine(service.settings) if each.name == "certificate")
+    assert not finding.well and made["id"] in finding.what
+    assert tick(service) == 0 and kinds(service).count("certificate.refused") == 1, "it is said once"
+    _edit(service, version.id, before)
+    assert tick(service) == 1, "what was put right is signed"
+    assert client.get(f"{PATH}/{made['id']}/certificate").status_code == 200
+    assert b"expunge_certificates_refused 0.0" in render(service.database)
+    assert other["status"] == "queued"
+
+
+def test_an_edited_entry_of_a_publication_is_not_signed_either(client: TestClient, service: Service) -> None:
+    """Whoever edits the claim and the entry alike meets the head that was signed before."""
+    model = live_model(service)
+    made = client.post(PATH, json={"subject_id": "ada"}, headers={"Idempotency-Key": "ada"}).json()
+    version = carry_out(service, model, made["id"])
+    signer = Signer.of(service.settings)
+    with service.database.write() as session:
+        integrate(session, signer)
+    forged = version.claim | {"samples": 1}
+    _edit(service, version.id, {"claim": forged})
+    with service.database.write() as session:
+        entry = session.scalars(select(AuditEntry).where(AuditEntry.kind == "version.published")).one()
+        entry.body = entry.body.replace(claim_digest(version.claim), claim_digest(forged))
+    assert issue_due(service.database, signer, service.pepper) == 0
+    with service.database.write() as session:
+        entry = session.scalars(select(AuditEntry).where(AuditEntry.kind == "version.published")).one()
+        entry.leaf_hash = leaf_hash(entry.body.encode()).hex()
+    assert tick(service) == 0
+    with service.database.read() as session:
+        assert "does not lead to the signed head" in (session.scalars(select(Certificate)).one().refused or "")
+
+
+def test_a_refused_certificate_keeps_no_other_waiting(client: TestClient, service: Service) -> None:
+    model = live_model(service)
+    ids = [
+        client.post(PATH, json={"subject_id": name}, headers={"Idempotency-Key": name}).json()["id"]
+        for name in ("ada", "bob")
+    ]
+    first = carry_out(service, model, ids[0])
+    _edit(service, first.id, {"method": "retrain"})
+    with service.database.write() as session:
+        integrate(session, Signer.of(service.settings))
+    assert issue_due(service.database, Signer.of(service.settings), service.pepper, limit=1) == 0
+    carry_out(service, model, ids[1], first=2)
+    with service.database.write() as session:
+        integrate(session, Signer.of(service.settings))
+    assert issue_due(service.database, Signer.of(service.settings), service.pepper, limit=1) == 1
+
+
+def _edit(service: Service, version_id: str, values: dict[str, Any]) -> None:
+    with service.database.write() as session:
+        session.execute(update(Version).where(Version.id == version_id).values(**values))
+
+
+def kinds(service: Service) -> list[str]:
+    with service.database.read() as session:
+        return list(session.scalars(select(AuditEntry.kind)))
+
+
 def test_a_certificate_waits_for_the_keys_and_for_the_log(client: TestClient, service: Service) -> None:
     model = live_model(service)
     made = client.post(PATH, json={"subject_id": "ada"}, headers={"Idempotency-Key": "k"}).json()
@@ -202,6 +341,22 @@ def test_a_certificate_whose_pepper_is_lost_keeps_no_other_waiting(client: TestC
         integrate(session, Signer.of(service.settings))
     assert issue_due(service.database, Signer.of(service.settings), service.pepper, limit=1) == 1
     assert [client.get(f"{PATH}/{each}/certificate").status_code for each in ids] == [409, 200]
+
+
+def test_a_certificate_among_many_costs_a_few_statements(client: TestClient, service: Service) -> None:
+    live_model(service)
+    for number in range(30):
+        made = client.post(PATH, json={"subject_id": f"p{number}"}, headers={"Idempotency-Key": f"{number}"}).json()
+        with service.database.write() as session:
+            completed = session.get_one(DeletionRequest, made["id"]).completed_at
+            session.add(Certificate(request_id=made["id"], completed_at=completed or 0, tenant_id="default"))
+    with service.database.write() as session:
+        integrate(session, Signer.of(service.settings))
+    statements: list[str] = []
+    event.listen(service.database.engine, "before_cursor_execute", lambda *seen: statements.append(seen[2]))
+    issued = issue_due(service.database, Signer.of(service.settings), service.pepper)
+    assert issued == 30
+    assert len(statements) < 12 * issued, len(statements) / issued
 
 
 def test_a_reopened_request_gets_another_certificate(client: TestClient, service: Service) -> None:

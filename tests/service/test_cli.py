@@ -80,7 +80,7 @@ def test_a_refusal_is_one_line_and_a_hint_and_exit_1(site: Site, tmp_path: Path)
     fault = {"pointer": "/models/0", "detail": "There is no such model."}
     site.answers = [(422, {"detail": "The request names models that do not exist.", "errors": [fault]})]
     keys = {"EXPUNGE_URL": site.url, "EXPUNGE_API_KEY": "k"}
-    done = expunge("delete", "nope", "--subject", "someone", home=tmp_path, **keys)
+    done = expunge("delete", "--model", "nope", "--subject", "someone", home=tmp_path, **keys)
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.splitlines()[0] == (
@@ -141,7 +141,7 @@ def test_without_a_service_or_key_the_hint_says_what_to_do(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "arguments", [["delete", "m"], ["delete", "m", "--subject", "a", "--sample", "b"], ["nonsense"], ["models", "show"]]
+    "arguments", [["delete"], ["delete", "--subject", "a", "--sample", "b"], ["nonsense"], ["models", "show"]]
 )
 def test_wrong_usage_is_exit_2(arguments: list[str], tmp_path: Path) -> None:
     assert expunge(*arguments, home=tmp_path).returncode == 2
@@ -194,6 +194,15 @@ def test_a_list_is_followed_to_its_end(site: Site) -> None:
     assert site.calls[1][1] == "/v1/models?cursor=c"
 
 
+@pytest.mark.parametrize("command", [["migrate"], ["up"]], ids=" ".join)
+def test_a_home_that_cannot_be_written_is_one_line_and_a_hint(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "file").write_text("")
+    done = expunge(*command, home=tmp_path / "file" / "home")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert f"error: {tmp_path / 'file' / 'home'} cannot be used: Not a directory." in done.stderr
+    assert "hint: " in done.stderr and "EXPUNGE_HOME" in done.stderr
+
+
 def test_a_busy_service_is_asked_again_with_the_same_idempotency_key(site: Site) -> None:
     site.answers = [(503, {}), (503, {}), (202, {"id": "x"})]
     with Client(Account(site.url, "k")) as client:
@@ -214,6 +223,12 @@ def test_a_stored_key_goes_to_its_own_service_only(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("EXPUNGE_HOME", str(tmp_path))
     monkeypatch.setenv("EXPUNGE_URL", "http://elsewhere.example")
     monkeypatch.delenv("EXPUNGE_API_KEY", raising=False)
-    assert Account.find(Settings()) == Account("http://127.0.0.1:1", "stored")
+    with pytest.raises(CommandError, match=r"elsewhere\.example, but the key in .* is for http:") as refused:
+        Account.find(Settings())
+    assert "EXPUNGE_API_KEY" in refused.value.hint
+    for same in ("http://127.0.0.1:1", "http://127.0.0.1:1/"):
+        monkeypatch.setenv("EXPUNGE_URL", same)
+        assert Account.find(Settings()) == Account("http://127.0.0.1:1", "stored")
+    monkeypatch.setenv("EXPUNGE_URL", "http://elsewhere.example")
     monkeypatch.setenv("EXPUNGE_API_KEY", "given")
     assert Account.find(Settings()) == Account("http://elsewhere.example", "given")

@@ -79,7 +79,7 @@ def test_a_tombstone_is_lifted(run: Run, client: TestClient) -> None:
 
 def test_an_unverified_request_is_verified_or_rejected(run: Run, service: Service) -> None:
     live_model(service)
-    ask = ("delete", "digits", "--no-verified", "--json", "--subject")
+    ask = ("delete", "--model", "digits", "--no-verified", "--json", "--subject")
     one, two = (run(*ask, person)["id"] for person in ("ada", "bob"))
     assert run("requests", "verify", one, "--json")["status"] == "queued"
     assert run("requests", "reject", two, "--reason", "not them", "--json")["rejection"] == "not them"

@@ -41,7 +41,7 @@ def busy(client: TestClient, service: Service) -> TestClient:
         report(session, model, "web", session.scalars(select(Version).where(Version.number == 1)).one())
         session.add(Heartbeat(process=new_id(), kind="worker", software="1", started_at=1, beat_at=now(session)))
         facts = {"model_id": model.id, "version_id": version.id, "method": "recollection", "created_at": 1}
-        session.add(PhaseSeconds(phase="forget", seconds=0.03, **facts))
+        session.add(PhaseSeconds(phase="unlearn", seconds=0.03, **facts))
     stranger = {"subject_id": "ada", "regulation": "gdpr", "verified": False}
     client.post("/v1/deletion-requests", json=stranger, headers={"Idempotency-Key": "stranger"})
     return client

@@ -14,7 +14,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from service import db
+from service import db, storage
 from service.db import Busy, Database, now
 from service.ledger import record
 from service.records import AuditEntry, Lease, Record
@@ -181,7 +181,7 @@ def test_a_database_in_memory_or_on_a_network_disk_is_refused(tmp_path: Path, mo
         Database("sqlite://")
     mounts = tmp_path / "mounts"
     mounts.write_text(f"disk / ext4 rw 0 0\nserver:/share {tmp_path} nfs4 rw 0 0\n")
-    monkeypatch.setattr(db, "_MOUNTS", mounts)
+    monkeypatch.setattr(storage, "_MOUNTS", mounts)
     with pytest.raises(ValueError, match="nfs4"):
         Database(f"sqlite:///{tmp_path / 'a.db'}")
 

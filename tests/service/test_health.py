@@ -6,19 +6,20 @@ import re
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 
 from service.context import Service
 from service.db import now
 from service.identity import new_id
 from service.ledger import charge
 from service.progress import settle
-from service.records import Heartbeat, PhaseSeconds, Task
+from service.records import DeletionRequest, Heartbeat, PhaseSeconds, Task
 from tests.service.worlds import live_model, publish
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +79,7 @@ def test_metrics_are_what_the_database_says(client: TestClient, service: Service
     assert before["expunge_deletion_requests_total", (("status", "queued"),)] == 1
     assert before["expunge_deletion_requests_pending", ours] == 1
     assert before["expunge_deletion_requests_pending", (("model", "other/digits"),)] == 0
-    assert before["expunge_requests_overdue", ours] == 1
+    assert before["expunge_requests_overdue", ()] == 1
     assert before["expunge_deletion_oldest_pending_seconds", ours] > 1e6
     version = publish(service, model, b"two", samples=2)
     with service.database.write() as session:
@@ -92,26 +93,46 @@ def test_metrics_are_what_the_database_says(client: TestClient, service: Service
                 model_id=model.id,
                 version_id=version.id,
                 method="recollection",
-                phase="forget",
-                seconds=0.03,
+                phase="unlearn",
+                seconds=2.0**-5,
                 created_at=1,
             )
         )
     after = scrape(client)
     labels = (("method", "recollection"), ("model", "digits"))
     assert after["expunge_deletion_requests_total", (("status", "completed"),)] == 1
-    assert after["expunge_deletion_requests_pending", ours] == after["expunge_requests_overdue", ours] == 0
+    assert after["expunge_deletion_requests_pending", ours] == after["expunge_requests_overdue", ()] == 0
     assert after["expunge_deletion_latency_seconds_count", labels] == 1
     assert after["expunge_deletion_latency_seconds_bucket", (("le", "60.0"), *labels)] == 0
     assert after["expunge_samples_forgotten_total", labels] == 2
-    assert after["expunge_unlearning_seconds_bucket", (("le", "0.05"), *labels, ("phase", "forget"))] == 1
-    assert after["expunge_unlearning_seconds_bucket", (("le", "0.01"), *labels, ("phase", "forget"))] == 0
+    assert after["expunge_unlearning_seconds_bucket", (("le", "0.03125"), *labels, ("phase", "unlearn"))] == 1
+    assert after["expunge_unlearning_seconds_bucket", (("le", "0.015625"), *labels, ("phase", "unlearn"))] == 0
+    assert after["expunge_unlearning_seconds_sum", (*labels, ("phase", "unlearn"))] == 2.0**-5
     assert after["expunge_publications_total", (("model", "digits"), ("result", "published"))] == 2
     assert after["expunge_model_version", ours] == 2
     assert after["expunge_budget_spent_ratio", ours] == pytest.approx(1 / 10.5)
     assert 0 < after["expunge_budget_epsilon_spent", ours] < after["expunge_budget_epsilon_limit", ours]
     assert after["expunge_audit_log_size", ()] == 0
     assert any(name == "expunge_worker_heartbeat_timestamp_seconds" for name, _ in after)
+
+
+def test_a_missed_deadline_counts_once_per_request_verified_or_not(client: TestClient, service: Service) -> None:
+    for name in ("digits", "letters"):
+        live_model(service, name)
+    old = {"regulation": "gdpr", "received_at": "2026-01-01T00:00:00Z"}
+    for subject, verified in (("ada", True), ("bob", False)):
+        body = {**old, "subject_id": subject, "verified": verified}
+        answer = client.post("/v1/deletion-requests", json=body, headers={"Idempotency-Key": subject})
+        assert answer.status_code == 202
+    found = scrape(client)
+    assert found["expunge_requests_overdue", ()] == 2
+    due = datetime(2026, 2, 1, tzinfo=UTC).timestamp()
+    assert abs(found["expunge_requests_next_due_timestamp_seconds", ()] - due) < 86_400
+    with service.database.write() as session:
+        session.execute(update(DeletionRequest).values(status="completed"))
+    over = scrape(client)
+    assert over["expunge_requests_overdue", ()] == 0
+    assert ("expunge_requests_next_due_timestamp_seconds", ()) not in over
 
 
 def test_every_metric_of_the_surface_is_there(client: TestClient, service: Service) -> None:

@@ -12,6 +12,8 @@ from celery import Celery
 
 from service import queue
 
+MODEL = "0123456789abcdef" * 2
+
 
 def received(app: Celery, count: int, seconds: float = 60) -> list[list[str]]:
     """The arguments of the next ``count`` messages."""
@@ -35,7 +37,7 @@ def test_no_message_is_read_half_written(tmp_path: Path) -> None:
 
     def publish() -> None:
         app = queue.publisher(url)
-        assert all(queue.nudge(app, "model") for _ in range(each))
+        assert all(queue.nudge(app, MODEL) for _ in range(each))
 
     publishers = [threading.Thread(target=publish) for _ in range(2)]
     for thread in publishers:
@@ -43,21 +45,21 @@ def test_no_message_is_read_half_written(tmp_path: Path) -> None:
     messages = received(queue.consumer(url), 2 * each)
     for thread in publishers:
         thread.join()
-    assert messages == [["model"]] * (2 * each)
+    assert messages == [[MODEL]] * (2 * each)
     assert list((tmp_path / "messages").iterdir()) == []
 
 
 def test_messages_come_in_the_order_they_were_sent(tmp_path: Path) -> None:
     app = queue.publisher(f"filesystem://{tmp_path}")
     for index in range(5):
-        queue.nudge(app, f"model-{index}")
+        queue.nudge(app, f"{index:032x}")
         time.sleep(0.002)
-    assert received(queue.consumer(f"filesystem://{tmp_path}"), 5) == [[f"model-{index}"] for index in range(5)]
+    assert received(queue.consumer(f"filesystem://{tmp_path}"), 5) == [[f"{index:032x}"] for index in range(5)]
 
 
 def test_a_nudge_over_redis_arrives(redis_url: str) -> None:
-    assert queue.nudge(queue.publisher(redis_url), "model")
-    assert received(queue.consumer(redis_url), 1) == [["model"]]
+    assert queue.nudge(queue.publisher(redis_url), MODEL)
+    assert received(queue.consumer(redis_url), 1) == [[MODEL]]
 
 
 def test_a_broker_that_refuses_is_given_up_at_once() -> None:

@@ -28,6 +28,7 @@ def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             postgres: Postgres = request.getfixturevalue("postgres_server")
             redis: Redis = request.getfixturevalue("redis_server")
             settings["DATABASE_URL"] = servers.enter_context(postgres.database())
+            settings["KEY_STORE_URL"] = servers.enter_context(postgres.database())
             settings["BROKER_URL"] = redis.url
             written = [(postgres.folder, lambda: postgres.execute("CHECKPOINT")), (redis.folder, redis.dump)]
         with stacks.running(home, recipes_in(tmp_path_factory.mktemp("recipes")), **settings) as running:

@@ -140,10 +140,11 @@ def test_the_command_line_agrees(stack: Stack, arguments: list[str]) -> None:
 
 def test_the_command_line_estimates_deletes_and_fetches_the_certificate(stack: Stack) -> None:
     name = stack.live("tiny", **PROVED)
-    costs = expunge(stack, "delete", name, "--subject", "tiny-person-16", "--estimate")
+    here = ("delete", "--model", name, "--suppress", "named_models", "--subject", "tiny-person-16")
+    costs = expunge(stack, *here, "--estimate")
     assert costs["samples"] == 3
     assert stack.head(name)["number"] == 1
-    request = expunge(stack, "delete", name, "--subject", "tiny-person-16", "--wait")
+    request = expunge(stack, *here, "--wait")
     assert request["status"] == "completed"
     assert len(request["opening"]) == 64
     assert expunge(stack, "requests", "show", request["id"])["samples"] == 3

@@ -24,13 +24,13 @@ QUICKSTART = ROOT / "docs" / "quickstart.md"
 
 @pytest.fixture
 def clone(stack: Stack, tmp_path: Path) -> Path:
-    """A folder like a clone after ``make up``: ``.venv/bin`` holds this Python, ``examples`` the stack's recipes."""
+    """A folder like a clone after ``make up``: ``.venv/bin`` holds this Python, ``recipes`` the stack's."""
     programs = tmp_path / ".venv" / "bin"
     programs.mkdir(parents=True)
     for name, words in (("python", ""), ("expunge", "-m service.cli ")):
         (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n')
         (programs / name).chmod(0o755)
-    (tmp_path / "examples").symlink_to(stack.settings.recipes)
+    (tmp_path / "recipes").symlink_to(stack.settings.recipes)
     return tmp_path
 
 
@@ -53,7 +53,7 @@ def followed(text: str, folder: Path, stack: Stack) -> Iterator[tuple[str, str]]
     for found in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
         language, block = found.groups()
         if language == "python":
-            name = re.findall(r"`(examples/\w+\.py)`", text[place : found.start()])[-1]
+            name = re.findall(r"`(recipes/\w+\.py)`", text[place : found.start()])[-1]
             (folder / name).write_text(block)
         elif not all(line.startswith("make ") for line in Block(PAGE, language, block).commands()):
             yield block, typed(block, folder, stack)
@@ -98,7 +98,7 @@ def test_a_table_that_the_page_does_not_mention_ends_in_a_certified_deletion(sta
         f"bottle-{k},grower-{k // 3},{label},{','.join(map(str, features))}"
         for k, (features, label) in enumerate(zip(table.data, table.target, strict=True))
     ]
-    (clone / "examples" / "wines.csv").write_text("\n".join([header, *rows]) + "\n")
+    (clone / "recipes" / "wines.csv").write_text("\n".join([header, *rows]) + "\n")
     said = dict(followed(ours, clone, stack))
     request = json.loads(typed(".venv/bin/expunge requests list --status completed --json", clone, stack))[0]
     assert request["models"][0]["model"] == "wines" and request["models"][0]["samples"] == 3

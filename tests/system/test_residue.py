@@ -10,18 +10,19 @@ def test_nothing_of_a_forgotten_person_is_left_in_any_byte(stack: Stack) -> None
     canary = load_recipe("canary")
     name = stack.live("canary", require="proved")
     complain(stack, canary.PERSON)
-    key, vector = secret_of(stack, name, canary.PERSON)
+    secret = secret_of(stack, name, canary.PERSON)
+    assert secret is not None
     weights = windows(head_weights(stack, name))
-    assert found(stack, [key]), "the search does not even find a key that exists"
+    assert found(stack, [secret.share]), "the search does not even find the share of a key that exists"
     assert found(stack, [name.encode()]), "the search does not even find the model's name"
     assert found(stack, weights), "the search does not even find the head's weights"
-    needles = personal(canary, vector)
+    needles = [*personal(canary, secret.vector), secret.key]
     assert found(stack, needles) == []
 
     with ear() as listener:
         listen(stack, listener.url)
         stack.forgotten(name, subject_id=canary.PERSON)
-        stack.eventually(lambda: found(stack, [key, *weights], listener.heard), lambda places: not places)
+        stack.eventually(lambda: found(stack, [secret.share, *weights], listener.heard), lambda places: not places)
         stack.eventually(lambda: len(listener.heard), lambda count: count >= 2)
         assert found(stack, needles, listener.heard) == []
-    assert secret_of(stack, name, canary.PERSON) == (b"", b"")
+    assert secret_of(stack, name, canary.PERSON) is None

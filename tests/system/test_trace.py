@@ -18,7 +18,7 @@ def test_a_workers_log_lines_name_the_trace_of_the_call(stack: Stack) -> None:
         "Idempotency-Key": str(uuid.uuid4()),
         "traceparent": TRACE,
     }
-    body = {"subject_id": "tiny-person-6", "models": [name]}
+    body = {"subject_id": "tiny-person-6", "models": [name], "suppress": "named_models"}
     request = stack.http.post("/v1/deletion-requests", json=body, headers=headers).json()
     assert stack.ended(request)["status"] == "completed"
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from unlearning.budget import charge_of, limit_of
-from unlearning.certificate import NOT_CLAIMED, Basis, Claim, Constant, Reference, epsilon_at, together
+from unlearning.certificate import NOT_CLAIMED, Basis, Claim, Constant, Part, Reference, epsilon_at, together
 
 CHARGE, LIMIT = charge_of(1e-3, 0.05), limit_of(1.0, 1e-5)
 BOUNDED = [Basis.PROVED, Basis.CALIBRATED, Basis.ESTIMATED]
@@ -120,6 +120,18 @@ def test_a_claim_that_says_too_much_is_refused(basis: Basis, change: dict, messa
         Claim.from_json(claim(basis).to_json() | change)
 
 
+@pytest.mark.parametrize("basis", Basis)
+def test_an_undeclared_part_is_listed_and_allows_neither_proved_nor_exact(basis: Basis) -> None:
+    hidden = Part("0.weight", "frozen", 36, "a" * 64, public=False)
+    for part in (dataclasses.replace(hidden, public=True), hidden):
+        if not part.public and basis in (Basis.PROVED, Basis.EXACT):
+            with pytest.raises(ValueError, match=r"'0\.weight' is not declared public"):
+                claim(basis, parts=[part])
+        else:
+            made = claim(basis, parts=[part], checked=["this"], declared=["that"])
+            assert Claim.from_json(json.loads(json.dumps(made.to_json()))) == made
+
+
 def test_an_upgraded_basis_is_refused() -> None:
     with pytest.raises(ValueError, match="exact and"):
         dataclasses.replace(claim(Basis.PROVED), basis=Basis.EXACT)
@@ -157,7 +169,7 @@ def test_bases_are_ordered_and_none_satisfies_only_none() -> None:
     assert not any(Basis.NONE.satisfies(basis) for basis in Basis if basis is not Basis.NONE)
 
 
-@pytest.mark.parametrize("module", ["gaussian", "budget", "certificate", "policy"])
+@pytest.mark.parametrize("module", ["gaussian", "budget", "certificate", "composition", "policy"])
 def test_the_claims_load_the_standard_library_alone(module: str) -> None:
     code = f"import sys, unlearning.{module}; print({{'torch', 'numpy', 'scipy'}} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -171,7 +171,7 @@ def test_the_constants_of_an_estimated_rewind_are_listed_with_their_origin(world
 def test_a_proved_rewind_lies_within_what_was_charged(world: World) -> None:
     """Against a float64 retraining by plain gradient descent, written out here."""
     model_id = world.live("descent", "rewind", options=FLOATING, **LOOSE)
-    report = world.lineage(model_id).report or {}
+    report = world.report(model_id)
     assert report["bound_of_one_sample"] <= LOOSE["delta_cap"] and report["samples_within_cap"] >= 3
     world.delete("p3")
     world.work(model_id)
@@ -189,9 +189,9 @@ def test_a_proved_rewind_lies_within_what_was_charged(world: World) -> None:
 def test_more_than_the_cap_covers_is_held_and_costs_nothing(world: World) -> None:
     tight = {**LOOSE, "options": FLOATING}
     roomy = world.live("descent", "rewind", name="roomy", **tight)
-    one = (world.lineage(roomy).report or {})["bound_of_one_sample"]
+    one = world.report(roomy)["bound_of_one_sample"]
     model_id = world.live("descent", "rewind", name="tight", **{**tight, "delta_cap": 3.5 * one})
-    assert (world.lineage(model_id).report or {})["samples_within_cap"] == 3
+    assert world.report(model_id)["samples_within_cap"] == 3
     world.delete("p3", models=("tight",))
     world.work(model_id)
     assert world.head(model_id).number == 2
@@ -217,7 +217,7 @@ def test_a_rewind_is_charged_like_any_release_and_does_not_fit_an_exhausted_budg
 
 def test_the_dry_run_says_what_noise_costs_and_what_it_buys(world: World) -> None:
     model_id = world.live("convex", "newton", sigma=0.01, delta_cap=1e-5)
-    rows = (world.lineage(model_id).report or {})["dry_run"]
+    rows = world.report(model_id)["dry_run"]
     grid = {(row["sigma"], row["delta_cap"]): row for row in rows}
     assert len(grid) == 9
     rows = [row for row in rows if row["delta_cap"] == 1e-5]
@@ -232,7 +232,7 @@ def test_the_dry_run_says_what_noise_costs_and_what_it_buys(world: World) -> Non
 
 def test_the_dry_run_shows_an_accuracy_that_noise_destroys(world: World) -> None:
     model_id = world.live("convex", "newton", sigma=30.0, delta_cap=1e-2)
-    rows = (world.lineage(model_id).report or {})["dry_run"]
+    rows = world.report(model_id)["dry_run"]
     quiet, _, loud = (row for row in rows if row["delta_cap"] == 1e-2)
     assert loud["releases"] > quiet["releases"]
     assert loud["accuracy"] < 0.9

@@ -243,7 +243,9 @@ def test_nothing_measured_is_published(world: World) -> None:
         errors[row.number] = tuple(float(error) for error in note["errors"])
     quantile = calibrate(Design((1, 2), 0.2, 4), errors).quantile
     lineage = world.lineage(model_id)
-    public = json.dumps([lineage.report, lineage.manifest, [version.claim for version in world.versions(model_id)]])
+    public = json.dumps(
+        [world.report(model_id), lineage.manifest, [version.claim for version in world.versions(model_id)]]
+    )
     public += "".join(entry.body for entry in world.rows_of(AuditEntry))
     for number in [quantile, *(error for row in errors.values() for error in row)]:
         assert f"{number:.3g}" not in public and repr(number)[:6] not in public

@@ -33,12 +33,14 @@ RELEASE_POINTS = (
     "publish-after-audit",
     "publish-inside-commit",
     "worker-after-commit",
+    "keys-erased",
     "worker-after-erasure",
     "worker-before-ack",
 )
 PREPARATION_POINTS = (
     "prepare-after-manifest",
     "prepare-after-train",
+    "keys-before-rows",
     "prepare-after-rows",
     "store-half-file",
     "publish-after-version",

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, select, text, update
 
-from service import doctor
+from service import doctor, storage
 from service.db import now
 from service.doctor import Finding
+from service.lineages import open_lineage
 from service.records import Heartbeat, Lineage, Model, Version
 from service.settings import Settings
 from tests.servers import free_port
@@ -134,6 +135,11 @@ def trajectory_of_another_torch(world: World) -> None:
     world.change(Model, lineage.model_id, policy=policy)
 
 
+def exhausted_and_asked(world: World) -> None:
+    world.change(Model, world.model_named("m"), status="exhausted")
+    world.delete("person-1")
+
+
 def lose_state(world: World) -> None:
     (world.settings.private_store / world.rows_of(Version)[0].state).unlink()
 
@@ -162,7 +168,7 @@ FAULTS: dict[str, tuple[Break, str, str]] = {
     "store not writable": (store_under_a_file, "store", "cannot be written"),
     "disk nearly full": (altered(disk_reserve_bytes=10**18), "disk", "EXPUNGE_DISK_RESERVE_BYTES"),
     "recipe that does not import": (
-        after(lambda w: (w.settings.recipes / "bad.py").write_text("import no_such_module\n")),
+        after(lambda w: (w.settings.recipes / "bad.py").write_text("import no_such_module\ndef recipe(): ...\n")),
         "recipe bad",
         "ModuleNotFoundError at line 1",
     ),
@@ -188,6 +194,7 @@ FAULTS: dict[str, tuple[Break, str, str]] = {
         "0 are missing and 1 are changed",
     ),
     "trajectory of another torch": (after(trajectory_of_another_torch), "lineage of m", "torch 1.13.1"),
+    "requests that an exhausted budget blocks": (after(exhausted_and_asked), "budget of m", "1 requests wait"),
     "state of a lineage gone": (after(lose_state), "lineage of m", "sealed state"),
 }
 
@@ -199,6 +206,28 @@ def test_each_fault_is_found_and_named(sound: World, fault: str) -> None:
     found = faults(look(broken(sound)))
     assert word in found[name]
     assert "hush" not in str(found), "a password is never shown"
+
+
+def test_files_that_are_no_recipes_are_named_and_skipped(sound: World) -> None:
+    (sound.settings.recipes / "shared.py").write_text("import no_such_module\n")
+    findings = look(sound.settings)
+    assert faults(findings) == {}
+    told = {finding.name: finding.what for finding in findings}
+    assert "Skipped, for they define no recipe(): shared.py." in told["recipes"] and "recipe shared" not in told
+    assert "recipes: rows." in told["recipes"]
+
+
+def test_an_exhausted_budget_is_well_while_nobody_waits_or_a_retrain_is_on_its_way(sound: World) -> None:
+    model_id = sound.model_named("m")
+    sound.change(Model, model_id, status="exhausted")
+    assert faults([*doctor.examine(sound.settings)]) == {}
+    sound.delete("person-1")
+    assert set(faults([*doctor.examine(sound.settings)])) == {"budget of m"}
+    with sound.database.write() as session:
+        candidate = Lineage(tenant_id="default", model_id=model_id, status="candidate", method="newton", basis="none")
+        candidate.created_at = now(session)
+        open_lineage(session, candidate)
+    assert faults([*doctor.examine(sound.settings)]) == {}
 
 
 @pytest.mark.parametrize("ahead", [60.0, -60.0])
@@ -221,7 +250,7 @@ def test_the_command_asks_a_worker_process_and_its_exit_code_tells(sound: World)
 
     well = command()
     assert (well.returncode, "FAIL" in well.stdout) == (0, False), well.stdout + well.stderr
-    (sound.settings.recipes / "bad.py").write_text("print('noise')\nraise RuntimeError('person-3')\n")
+    (sound.settings.recipes / "bad.py").write_text("print('noise')\nraise OSError('person-3')\ndef recipe(): ...\n")
     ill = command("--json", EXPUNGE_DEVICE="cuda:99")
     told = {each["name"]: each for each in json.loads(ill.stdout)}
     assert ill.returncode == 1
@@ -249,3 +278,15 @@ def test_a_process_that_died_is_forgotten_once_it_was_silent_for_an_hour(world: 
     assert forget_processes(world.database) == 1
     with world.database.read() as session:
         assert list(session.scalars(select(Heartbeat.process))) == ["alive"]
+
+
+@pytest.mark.parametrize(("kind", "well"), [("zfs", False), ("btrfs", False), ("ext4", True)])
+def test_a_key_folder_where_nothing_is_overwritten_in_place_is_a_fault(
+    sound: World, monkeypatch: pytest.MonkeyPatch, kind: str, well: bool
+) -> None:
+    mounts = sound.settings.home / "mounts"
+    mounts.write_text(f"disk / ext4 rw 0 0\npool {sound.settings.key_folder} {kind} rw 0 0\n")
+    monkeypatch.setattr(storage, "_MOUNTS", mounts)
+    found = [each for each in doctor.examine(sound.settings) if each.name == "key_folder"]
+    assert [each.well for each in found] == [True, well]
+    assert well or f"({kind})" in found[-1].what

@@ -118,7 +118,7 @@ def test_registering_a_recipe_that_still_names_them_is_refused_with_their_reques
     elsewhere = world.delete("p3", models=("m",))
     told = refusal(world, "again")
     assert "still names 5 samples" in told and f"requests: 2; {', '.join(sorted((one, other)))})" in told
-    assert elsewhere not in told, "that one was limited to another model"
+    assert elsewhere not in told, "that one asked to be limited to another model"
     for way in ("Take these samples out", "--forgotten-in-recipe leave_out", "expunge tombstones lift REQUEST"):
         assert way in told
     for index in (5, 6, 7):
@@ -183,11 +183,11 @@ def test_registering_a_recipe_that_still_names_them_says_which_requests_keep_the
     first = world.live(require="proved")
     requests = [forget(world, first, person) for person in ("p1", "p2")]
     again = world.live(require="proved", name="again", forgotten_in_recipe="leave_out")
-    told = (world.lineage(again).report or {})["kept_out"]
+    told = world.report(again)["kept_out"]
     assert told["requests"] == [{"request": request, "samples": 3} for request in sorted(requests)]
     assert "refused" in told["why"] and "tombstones lift" in told["why"]
     assert len({row.holder for row in world.rows_of(Recollection) if row.lineage_id == world.lineage(again).id}) == 10
-    assert "kept_out" not in (world.lineage(first).report or {})
+    assert "kept_out" not in world.report(first)
 
 
 def test_a_recipe_of_nobody_but_them_is_refused_with_their_requests(world: World) -> None:

@@ -148,7 +148,7 @@ def test_whoever_is_forgotten_while_a_candidate_under_the_new_pepper_is_trained_
         assert after.request(gone).status == "completed"
         place(after, "p2")
 
-    retrain(after.workshop, job, before("certify", after, forget_and_hold))
+    retrain(after.workshop, job, before("unlearn", after, forget_and_hold))
     assert {after.request(each).status for each in together} == {"completed"}
     lineage = after.lineage(model_id)
     assert (lineage.id, (lineage.manifest or {})["pepper_id"]) == (job.lineage_id, after.workshop.pepper.id)

@@ -12,6 +12,7 @@ from sqlalchemy import select
 
 from drills.invariants import broken
 from service.cancellation import cancel
+from service.durations import BUCKETS
 from service.records import (
     AuditEntry,
     BudgetEntry,
@@ -402,6 +403,13 @@ def test_the_audit_log_tells_of_claim_release_and_destroyed_keys(world: World) -
     assert len(published["samples"]) == 3
 
 
+def test_every_publication_names_its_claim_in_the_log(world: World) -> None:
+    model_id = world.live()
+    world.delete("p3")
+    world.work(model_id)
+    assert world.claims_logged(model_id) == 2
+
+
 def test_equal_sized_forget_sets_publish_identical_facts(world: World) -> None:
     """Certificate, ledger and audit facts of two models that forgot different people agree, but for names."""
     models = {name: world.live(name=name) for name in ("one", "two")}
@@ -419,8 +427,9 @@ def test_every_phase_of_a_release_is_timed(world: World) -> None:
     world.delete("p3")
     world.work(model_id)
     rows = world.rows_of(PhaseSeconds)
-    assert {row.phase for row in rows} == {"claim", "load", "forget", "certify", "store", "commit"}
+    assert {row.phase for row in rows} == {"claim", "load", "unlearn", "store", "commit"}
     assert {row.version_id for row in rows} == {world.head(model_id).id}
+    assert {row.seconds for row in rows} <= set(BUCKETS)
 
 
 def test_keys_are_destroyed_after_the_commit_and_only_theirs(world: World) -> None:

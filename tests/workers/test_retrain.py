@@ -96,6 +96,17 @@ def test_a_cold_retrain_is_exact_and_leaves_the_fresh_budget_whole(world: World)
     after = Claim.from_json(world.head(model_id).claim)
     assert (after.basis, after.method, after.releases) == (Basis.PROVED, "recollection", 1)
     assert world.lineage(model_id).spent == lineage.charge
+    assert world.claims_logged(model_id) == world.head(model_id).number
+
+
+def test_a_retrain_reads_nothing_of_the_old_lineages_secret_state(world: World) -> None:
+    """Version 1 of a generation is free only when it is cold: it is built with the old weights destroyed."""
+    model_id = exhausted(world)
+    world.workshop.private.delete(world.head(model_id).state)
+    world.delete("p5")
+    world.work(model_id)
+    claim = Claim.from_json(world.head(model_id).claim)
+    assert (claim.basis, claim.spent, claim.mu_limit) == (Basis.EXACT, 0, 0.0)
 
 
 def test_the_retrain_starts_when_the_forecast_is_zero_without_waiting_for_a_request(world: World) -> None:

@@ -15,6 +15,7 @@ from tests.workers import meanwhile
 from tests.workers.test_calibrate import release_connections
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import World, open_world
+from unlearning import room
 from unlearning.methods.recollection import Recollection as Method
 from unlearning.training import train
 from workers import prepare, shards, state
@@ -38,7 +39,7 @@ def test_shards_give_the_vectors_that_one_piece_gives(world: World) -> None:
     for holder, vector in whole.vectors.items():
         assert torch.allclose(stored[holder], vector, rtol=1e-4, atol=1e-7)
     report: Any = whole.facts["report"]
-    assert (world.lineage(model_id).report or {})["effectiveness"] == pytest.approx(report["effectiveness"], rel=1e-3)
+    assert world.report(model_id)["effectiveness"] == pytest.approx(report["effectiveness"], rel=1e-3)
 
 
 @pytest.mark.parametrize("point", ["shard-inside", "shard-inside-rows", "shard-after"])
@@ -142,6 +143,22 @@ def test_vectors_that_take_too_much_room_are_refused_with_advice(world: World) -
     small.work(model_id)
     reason = small.model(model_id).reason or ""
     assert small.model(model_id).status == "refused" and "10,560 bytes" in reason and "--rank 64" in reason
+    small.workshop.close()
+
+
+@ON_SQLITE
+@pytest.mark.parametrize("policy", [{"vector_bytes": 1000}, {"options": {"rank": 4}}])
+def test_a_sketch_that_does_not_fit_is_refused_before_the_training_and_never_advised(
+    world: World, monkeypatch: pytest.MonkeyPatch, policy: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(room, "available_bytes", lambda _device: 500)
+    monkeypatch.setattr(prepare, "learn", never)
+    small = open_world(world.settings, **{"vector_bytes": policy.pop("vector_bytes", 2**30)})
+    model_id = small.register("network", **policy)
+    small.work(model_id)
+    model = small.model(model_id)
+    assert model.status == "refused" and "500 are free on cpu" in (model.reason or ""), model.reason
+    assert "rewind or retrain" in (model.reason or "") and "--rank 64" not in (model.reason or "")
     small.workshop.close()
 
 

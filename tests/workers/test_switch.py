@@ -116,7 +116,7 @@ def test_a_hold_that_comes_between_training_and_switch_keeps_its_person(world: W
     held = world.delete("p5")
     job = world.claim(model_id)
     assert isinstance(job, Retraining)
-    retrain(world.workshop, job, before("certify", world, lambda: world.hold("p5")))
+    retrain(world.workshop, job, before("unlearn", world, lambda: world.hold("p5")))
     assert (world.request(held).status, world.request(held).reason) == ("held", "legal_hold")
     assert in_lineage(world, world.lineage(model_id).id, "s15")
     assert world.head(model_id).samples == 0
@@ -351,7 +351,7 @@ def test_a_calibrated_candidate_that_lacks_a_held_person_is_trained_again_and_no
     class Watch(Stopwatch):
         @contextmanager
         def phase(self, name: str) -> Iterator[None]:
-            if name == "certify":
+            if name == "unlearn":
                 place_a_hold()
             with super().phase(name):
                 yield
@@ -374,7 +374,7 @@ def test_whoever_is_forgotten_while_the_candidate_is_trained_and_held_since_does
         assert world.request(gone).status == "completed"
         world.hold("p2")
 
-    retrain(world.workshop, job, before("certify", world, forget_and_hold))
+    retrain(world.workshop, job, before("unlearn", world, forget_and_hold))
     assert {world.request(each).status for each in together} == {"completed"}
     assert world.lineage(model_id).id == job.lineage_id
     assert not in_lineage(world, job.lineage_id, "s6")

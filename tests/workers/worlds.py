@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from sqlalchemy import func, select
 from service import intake, registration, verification
 from service.db import Database, now
 from service.identity import new_id, subject_digest
+from service.publications import PUBLISHING, claim_digest
 from service.records import (
     AuditEntry,
     BudgetEntry,
@@ -23,6 +25,7 @@ from service.records import (
     Task,
     Version,
 )
+from service.requests import Suppress
 from service.settings import Settings
 from unlearning.policy import Policy
 from workers.app import Worker
@@ -62,10 +65,15 @@ class World:
         return model_id
 
     def delete(
-        self, subject: str | None = None, samples: list[str] | None = None, models: tuple[str, ...] | None = None
+        self,
+        subject: str | None = None,
+        samples: list[str] | None = None,
+        models: tuple[str, ...] | None = None,
+        suppress: Suppress = Suppress.NAMED_MODELS,
     ) -> str:
+        """Ask for a deletion; one that names models leaves later registrations alone, unless told otherwise."""
         named = None if samples is None else tuple(samples)
-        order = intake.Order(subject_id=subject, sample_ids=named, models=models)
+        order = intake.Order(subject_id=subject, sample_ids=named, models=models, suppress=suppress)
         with self.database.write() as session:
             return intake.accept(session, self.workshop.pepper, TENANT, order).request.id
 
@@ -134,6 +142,10 @@ class World:
         with self.database.read() as session:
             return session.get_one(Lineage, session.get_one(Model, model_id).lineage_id)
 
+    def report(self, model_id: str) -> dict[str, Any]:
+        """The preparation report that the API shows."""
+        return self.workshop.figures.shown(self.lineage(model_id)) or {}
+
     def head(self, model_id: str) -> Version:
         with self.database.read() as session:
             return session.get_one(Version, session.get_one(Model, model_id).head_id)
@@ -150,6 +162,15 @@ class World:
     def task(self, request_id: str) -> Task:
         with self.database.read() as session:
             return session.scalars(select(Task).where(Task.request_id == request_id)).one()
+
+    def claims_logged(self, model_id: str) -> int:
+        """How many versions there are; each has an entry that publishes it, with the digest of its claim."""
+        with self.database.read() as session:
+            entries = session.scalars(select(AuditEntry).where(AuditEntry.kind.in_(PUBLISHING))).all()
+        said = {body["version"]: body["claim_sha256"] for body in (json.loads(entry.body) for entry in entries)}
+        versions = self.versions(model_id)
+        assert {each.id: claim_digest(each.claim) for each in versions} == {each.id: said[each.id] for each in versions}
+        return len(versions)
 
     def kinds(self) -> list[str]:
         """The kinds of all audit entries, in order."""

@@ -41,6 +41,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
+from unlearning import room
 from unlearning.effectiveness import CalibrationSet, calibration_sets, effectiveness
 from unlearning.problem import Problem
 from unlearning.protocol import (
@@ -136,12 +137,17 @@ class Recollection:
 
         Raises:
             Refused: no trajectory, a reference that the form does not approximate, clipped samples, one holder
-                only, or an effectiveness of ``threshold`` or more; for the sketch also a converged or an unstable
-                training, or a calibration set beyond the tolerance.
+                only, no memory for what it keeps, or an effectiveness of ``threshold`` or more; for the sketch also a
+                converged or an unstable training, or a calibration set beyond the tolerance.
         """
         form = self._form(problem, learned)
         if self.repair_epochs:
             require_room(problem, examples)
+        if self.rank is None:
+            holders = len(set(examples.holders))
+            size = holders * problem.dimension * problem.dtype.itemsize
+            what = f"The exact vectors of {holders} holders, {problem.dimension} numbers each,"
+            room.require_room(what, size, problem.device, "Use rewind or retrain.")
         state = form.state(examples, lambda share: progress(0.7 * share))
         if learned.trajectory is not None and self.repair_epochs:
             state = replace(state, facts={**state.facts, "steps": len(learned.trajectory)})

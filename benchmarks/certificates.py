@@ -1,0 +1,72 @@
+"""How long certificates take after a storm: requests that were completed at once, on PostgreSQL with synced commits.
+
+``python -m benchmarks certificates``; ``BENCH_REQUESTS`` says how many requests (2,000).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import event, select
+
+from drills.worlds import World, open_world, settings_of
+from service.certificates import issue_due
+from service.notes import Signer
+from service.records import Certificate, Task
+from service.schema import migrate
+from tests.servers import postgres
+from workers.keeper import extend_log
+
+RECIPES = Path(__file__).parent.parent / "drills" / "recipes"
+REQUESTS = int(os.environ.get("BENCH_REQUESTS", "2000"))
+
+
+def rows() -> Iterator[dict[str, Any]]:
+    os.environ["DRILL_PEOPLE"] = str(REQUESTS + 200)
+    with (
+        tempfile.TemporaryDirectory(prefix="expunge-bench-") as folder,
+        postgres(fsync="on") as server,
+        server.database() as url,
+    ):
+        world = open_world(settings_of(Path(folder) / "home", url, RECIPES))
+        migrate(world.database)
+        storm(world)
+        sides = issue(world)
+        world.workshop.close()
+    each = 1000 * sides["seconds"] / sides["certificates"]
+    name = f"certificates after {REQUESTS:,} requests, PostgreSQL"
+    yield {"name": name, "value": each, "target": None, "unit": "ms", "met": None, "sides": sides}
+
+
+def storm(world: World) -> None:
+    """Carry out all requests."""
+    model_id = world.live("crowd", "newton", require="proved")
+    for index in range(REQUESTS):
+        world.delete(f"crowd-person-{index}")
+    waiting = select(Task.id).where(Task.status.in_(("queued", "running"))).limit(1)
+    while True:
+        with world.database.read() as session:
+            if session.scalar(waiting) is None:
+                return
+        world.work(model_id)
+
+
+def issue(world: World) -> dict[str, float]:
+    """Do the keeper's duty until every certificate is issued; seconds, statements and calls of that duty alone."""
+    signer, statements = Signer.of(world.settings), [0]
+    while extend_log(world.database, signer):
+        pass
+    event.listen(world.database.engine, "before_cursor_execute", lambda *_: statements.append(0))
+    calls, issued, start = 0, 0, time.perf_counter()
+    while made := issue_due(world.database, signer, world.workshop.pepper):
+        calls, issued = calls + 1, issued + made
+    seconds = time.perf_counter() - start
+    if issued != world.count(Certificate):
+        raise RuntimeError(f"{issued} of {world.count(Certificate)} certificates were issued")
+    each = round((len(statements) - 1) / issued, 1)
+    return {"certificates": issued, "calls": calls, "seconds": seconds, "statements_each": each}

@@ -1,0 +1,78 @@
+"""What a message may say: the id of a model, and nothing else.
+
+Anybody who reaches the broker can write into it. A worker that decodes what it finds there ends at the first bytes
+that are no JSON, and Celery writes the body of what it does not know into the log. So nothing of a message is handed
+on but the model's id: the message that Celery sees is made here.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from base64 import b64decode, b64encode
+from typing import Any
+
+TASK = "expunge.work"
+QUEUE = "expunge"
+MODEL_ID = re.compile(r"[0-9a-f]{32}")
+LARGEST_BYTES = 16_384
+"""ours have about a thousand"""
+_TAG = re.compile(r"[0-9a-zA-Z-]{1,64}")
+
+log = logging.getLogger(__name__)
+
+
+class Dropped:
+    """How many messages this process has dropped since its start, because they were none of ours."""
+
+    count = 0
+
+
+def read(data: bytes) -> dict[str, Any] | None:
+    """The message that ``data`` rings with, made from its model's id and its tags alone; None: it was dropped.
+
+    What is dropped is counted, and logged without any of its bytes.
+    """
+    try:
+        message = _made_of(data)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        message = None
+    if message is None:
+        Dropped.count += 1
+        log.warning("a message of %d bytes that is none of ours was dropped: who writes to the broker?", len(data))
+    return message
+
+
+def _made_of(data: bytes) -> dict[str, Any] | None:
+    if len(data) > LARGEST_BYTES:
+        return None
+    found = json.loads(data)
+    ours = (found["headers"]["task"], found["content-type"], found["properties"]["body_encoding"])
+    if ours != (TASK, "application/json", "base64"):
+        return None
+    (model_id,), _, _ = json.loads(b64decode(found["body"], validate=True))
+    number, tag = found["headers"]["id"], found["properties"]["delivery_tag"]
+    if not (MODEL_ID.fullmatch(model_id) and _TAG.fullmatch(number) and _TAG.fullmatch(tag)):
+        return None
+    return _message(model_id, number, tag)
+
+
+def _message(model_id: str, number: str, tag: str) -> dict[str, Any]:
+    """The message of Celery's protocol 2; ``number`` is the task's id, ``tag`` what it is acknowledged by."""
+    body = [[model_id], {}, dict.fromkeys(("callbacks", "errbacks", "chain", "chord"))]
+    headers = {"lang": "py", "task": TASK, "id": number, "root_id": number, "retries": 0, "ignore_result": True}
+    return {
+        "body": b64encode(json.dumps(body).encode()).decode(),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": headers | {"timelimit": [None, None]} | dict.fromkeys(("eta", "expires", "group", "parent_id")),
+        "properties": {
+            "correlation_id": number,
+            "delivery_mode": 2,
+            "delivery_info": {"exchange": "", "routing_key": QUEUE},
+            "priority": 0,
+            "body_encoding": "base64",
+            "delivery_tag": tag,
+        },
+    }

@@ -1,0 +1,69 @@
+"""Recipes as files in the folder that the operator names: found by name and parsed, never imported.
+
+The API checks a registration with it. A recipe is code, and only workers run it.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+
+class NoRecipe(LookupError):
+    """There is no such recipe. The message says what is wrong, ``hint`` what to do; neither repeats the name."""
+
+    def __init__(self, what: str, hint: str) -> None:
+        super().__init__(what)
+        self.hint = hint
+
+
+def locate(root: Path, name: str) -> Path | None:
+    """The file of a recipe, ``NAME.py`` or ``NAME/recipe.py`` under ``root``; None where there is neither."""
+    return next((path for path in (root / f"{name}.py", root / name / "recipe.py") if path.is_file()), None)
+
+
+def defines_recipe(path: Path) -> bool:
+    """Whether the file, parsed and not run, binds ``recipe`` at its top level.
+
+    Raises:
+        SyntaxError, ValueError: it is not a Python file.
+        OSError: it cannot be read.
+    """
+    return any("recipe" in _bound(statement) for statement in ast.parse(path.read_bytes()).body)
+
+
+def is_other_module(path: Path) -> bool:
+    """Whether the file is sound Python that defines no recipe, as a module that recipes share. Raises OSError."""
+    try:
+        return not defines_recipe(path)
+    except (SyntaxError, ValueError):
+        return False
+
+
+def require_recipe(root: Path, name: str) -> None:
+    """Raises NoRecipe where a worker would find no recipe of this name."""
+    path = locate(root, name)
+    if path is None:
+        what = "There is no recipe of this name."
+        raise NoRecipe(what, "Put NAME.py or NAME/recipe.py into the folder that EXPUNGE_RECIPES names.")
+    try:
+        found = defines_recipe(path)
+    except (SyntaxError, ValueError):
+        raise NoRecipe("The recipe's file is not valid Python.", "Run it with Python to see where.") from None
+    except OSError as error:
+        what = f"The API cannot read the recipe's file ({type(error).__name__})."
+        raise NoRecipe(what, "Let the API's user read the folder that EXPUNGE_RECIPES names.") from None
+    if not found:
+        what = "The recipe's file does not define recipe()."
+        raise NoRecipe(what, "Define `def recipe(): return unlearning.Recipe(...)` in it.")
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    """The names that a statement binds, as far as a recipe would be bound."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {statement.name}
+    if isinstance(statement, ast.ImportFrom | ast.Import):
+        return {alias.asname or alias.name for alias in statement.names}
+    if isinstance(statement, ast.Assign):
+        return {target.id for target in statement.targets if isinstance(target, ast.Name)}
+    return set()

@@ -1,0 +1,45 @@
+"""Deletions through the real queue, while the only worker is busy with another model; and what they keep out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.stack import Stack
+from tests.system.test_deletions import expunge, run
+
+SHARDS = 4
+
+
+def test_a_deletion_is_published_while_the_only_worker_prepares_another_model(stack: Stack) -> None:
+    small = stack.live("tiny")
+    big = stack.register("shared_out")
+    path = f"/v1/models/{big}/preparation"
+    stack.eventually(lambda: stack.client.get(path)["shards"], bool)
+    request = stack.delete(small, subject_id="tiny-person-3")
+    done = stack.ended(request)
+    state = stack.client.get(path)
+    assert done["status"] == "completed" and stack.head(small)["number"] == 2
+    assert state["status"] == "preparing" and state["shards"]["done"] < SHARDS, state
+    assert stack.prepared(big)["status"] == "live"
+
+
+def test_who_was_deleted_by_the_command_line_is_not_back_with_the_next_registration(stack: Stack) -> None:
+    name = stack.live("returning", forgotten_in_recipe="leave_out")
+    request = expunge(stack, "delete", "--model", name, "--subject", "returning-person-1", "--wait")
+    assert request["status"] == "completed"
+    again = stack.register("returning")
+    assert request["id"] in stack.prepared(again)["reason"]
+    left_out = stack.live("returning", forgotten_in_recipe="leave_out")
+    kept_out = stack.prepared(left_out)["report"]["kept_out"]["requests"]
+    assert {"request": request["id"], "samples": 3} in kept_out
+
+
+def test_the_command_line_deletes_from_every_model_and_says_where_else_a_person_is(stack: Stack) -> None:
+    names = [stack.live("returning", forgotten_in_recipe="leave_out") for _ in range(2)]
+    told = run(stack, "delete", "--model", names[0], "--subject", "returning-person-2", "--json")
+    left: list[Any] = json.loads(told.stdout)["remains_in"]
+    assert names[1] in left and names[0] not in left
+    assert f"other models hold this person, or may: {', '.join(left)}" in told.stderr
+    everywhere = expunge(stack, "delete", "--subject", "returning-person-3", "--wait")
+    assert set(names) <= {part["model"] for part in everywhere["models"]} and everywhere["remains_in"] == []

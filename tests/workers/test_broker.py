@@ -1,0 +1,79 @@
+"""A worker process whose broker holds messages that are none of ours: it drops them, and carries a deletion out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+from service import queue
+from service.records import Heartbeat
+from tests.workers.worlds import RECIPES, World
+
+CANARY = "canary-7531"
+SECONDS = 120.0
+MALFORMED = (
+    b"\x00\xff no JSON " + CANARY.encode(),
+    b'{"other": "shape"}',
+    json.dumps({"body": CANARY, "content-type": "application/x-python-serialize", "headers": {}}).encode(),
+    b'{"body": "' + b"a" * 5_000_000 + b'"}',
+    json.dumps({"headers": {"task": CANARY, "id": "1"}, "content-type": "application/json", "body": "e30="}).encode(),
+    b"",
+)
+
+
+@pytest.mark.parametrize("broker", ["filesystem", "redis"])
+def test_a_worker_outlives_messages_that_are_none_of_ours(
+    world: World, broker: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("redis_url") if broker == "redis" else f"filesystem://{tmp_path / 'broker'}"
+    model_id = world.live(require="proved")
+    deletion = world.delete("p1")
+    app = queue.publisher(url)
+    for number, data in enumerate(MALFORMED):
+        if broker == "redis":
+            redis.Redis.from_url(url).lpush(queue.QUEUE, data)
+        else:
+            (tmp_path / "broker" / "messages" / f"{number:015d}_x.{queue.QUEUE}.msg").write_bytes(data)
+    with (tmp_path / "log").open("wb") as log:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "workers.main", "worker"], env=environment(world, url), stdout=log, stderr=log
+        )
+    try:
+        assert queue.nudge(app, model_id)
+        eventually(lambda: world.request(deletion).status == "completed", tmp_path / "log")
+        eventually(lambda: [row.dropped for row in world.rows_of(Heartbeat)] == [len(MALFORMED)], tmp_path / "log")
+        assert worker.poll() is None, "the same process is alive"
+    finally:
+        worker.terminate()
+        worker.wait(30)
+    told = (tmp_path / "log").read_text()
+    assert told.count("none of ours") == len(MALFORMED) and CANARY not in told and "aaaa" not in told
+
+
+def environment(world: World, broker: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
+    chosen = {
+        "HOME": str(world.settings.home),
+        "DATABASE_URL": world.settings.database_url,
+        "KEY_STORE_URL": world.settings.key_store_url,
+        "BROKER_URL": broker,
+        "RECIPES": str(RECIPES),
+        "DEVICE": "cpu",
+        "LEASE_SECONDS": "6",
+    }
+    return kept | {f"EXPUNGE_{name}": value for name, value in chosen.items()}
+
+
+def eventually(true: Callable[[], bool], log: Path) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < deadline, log.read_text()[-4000:]
+        time.sleep(0.2)

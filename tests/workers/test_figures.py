@@ -1,0 +1,67 @@
+"""What registration measured on everyone is in no database, and is gone with the first deletion."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from service.figures import DATA_FREE, DELETED, FOLDER
+from service.records import Lineage
+from tests.workers.test_sketch import database_text
+from tests.workers.test_switch import before
+from tests.workers.worlds import World
+from workers.jobs import Preparation
+from workers.prepare import prepare
+
+SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+def files(world: World) -> list[Path]:
+    return sorted((world.settings.store / FOLDER).glob("*.json"))
+
+
+def numbers(world: World, model_id: str) -> list[str]:
+    """The figures that were measured, as they would be written; short ones would be found anywhere."""
+    (file,) = files(world)
+    measured = json.loads(file.read_text())
+    texts = [repr(value) for value in measured.values() if isinstance(value, float)]
+    texts += [repr(row["accuracy"]) for row in measured["dry_run"]]
+    assert measured.items() <= world.report(model_id).items()
+    return [text for text in texts if len(text) > 6]
+
+
+def test_measured_figures_are_shown_until_the_first_deletion_and_are_never_in_the_database(world: World) -> None:
+    model_id = world.live()
+    before = world.report(model_id)
+    assert {"effectiveness", "dry_run"} <= before.keys()
+    told = numbers(world, model_id)
+    assert told and not [number for number in told if number in database_text(world)]
+    world.delete("p3")
+    world.work(model_id)
+    after = world.report(model_id)
+    assert after[FOLDER] == DELETED and after.keys() - {FOLDER} <= DATA_FREE
+    assert after["seconds"] == before["seconds"]
+    assert files(world) == []
+
+
+@SQLITE
+def test_whoever_is_forgotten_in_version_1_takes_the_figures_along(world: World) -> None:
+    model_id = world.register()
+    job = world.claim(model_id)
+    assert isinstance(job, Preparation)
+    prepare(world.workshop, job, before("unlearn", world, lambda: world.delete("p3")))
+    assert world.head(model_id).number == 1 and world.report(model_id)[FOLDER] == DELETED
+    assert files(world) == []
+
+
+@SQLITE
+def test_the_keeper_deletes_the_figures_that_a_dead_worker_left(world: World) -> None:
+    model_id = world.live()
+    with world.database.write() as session:
+        lineage = session.get_one(Lineage, world.lineage(model_id).id)
+        lineage.report = (lineage.report or {}) | {FOLDER: DELETED}
+    assert len(files(world)) == 1 and "effectiveness" not in world.report(model_id)
+    assert world.workshop.figures.sweep(world.database) == 1
+    assert files(world) == []

@@ -1,0 +1,23 @@
+"""The message of a recipe's error is kept until somebody asks to be forgotten."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.workers.worlds import World
+from workers.messages import ADVICE, drop_messages
+
+
+def test_a_message_goes_with_the_next_deletion_request(world: World, tmp_path: Path) -> None:
+    object.__setattr__(world.workshop, "recipes", tmp_path)
+    (tmp_path / "r.py").write_text("def recipe():\n    raise ValueError('row of \"person-7\" is bad')\n")
+    model_id = world.register("r", "retrain")
+    world.work(model_id)
+    assert drop_messages(world.database) == 0
+    assert "person-7" in str(world.model(model_id).reason)
+    world.delete("somebody")
+    assert (drop_messages(world.database), drop_messages(world.database)) == (1, 0)
+    reason, report = str(world.model(model_id).reason), world.lineage(model_id).report
+    assert "person-7" not in reason + json.dumps(report)
+    assert reason == f"The recipe raised ValueError at line 2 of r.py. {ADVICE}"

@@ -1,0 +1,106 @@
+"""What a worker does first: deletions, then pieces of preparations, then preparations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from service.records import AuditEntry, Model, Shard
+from tests.workers.test_calibrate import release_connections
+from tests.workers.test_crashes import die_at
+from tests.workers.test_shards import keep_lease
+from tests.workers.worlds import World
+from workers import precedence, shards
+from workers.app import Worker
+from workers.precedence import waiting_deletions
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other worker would take the deletion."""
+    monkeypatch.setattr(precedence, "PATIENCE_SECONDS", 0.0)
+
+
+def asked_after_the_first_shard(world: World, monkeypatch: pytest.MonkeyPatch, subject: str) -> list[str]:
+    """Somebody asks while the first shard is computed; the request's id appears in the list."""
+    asked: list[str] = []
+    compute: Any = shards._compute
+
+    def computed(*values: Any) -> None:
+        compute(*values)
+        if not asked:
+            asked.append(world.delete(subject, models=("m",)))
+
+    monkeypatch.setattr(shards, "_compute", computed)
+    return asked
+
+
+def test_a_preparation_is_interrupted_between_two_shards_and_taken_up_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = world.live(require="proved")
+    big = world.register("shared_out", name="big")
+    asked = asked_after_the_first_shard(world, monkeypatch, "p1")
+    world.work(big)
+    shown = world.lineage(big)
+    assert world.model(big).status == "preparing" and world.model(big).lease_expires_at == 0
+    assert [row.done_at is not None for row in world.rows_of(Shard)].count(True) == 1 and shown.attempts == 0
+    world.work(big)  # the deletion, which was there first, and then the rest of the preparation
+    assert world.request(asked[0]).status == "completed" and world.head(live).number == 2
+    assert world.model(big).status == "live", world.model(big).reason
+    assert order_of(world, "preparation.interrupted", "release.claimed") == [
+        "preparation.interrupted",
+        "release.claimed",
+    ]
+
+
+def order_of(world: World, *kinds: str) -> list[str]:
+    with world.database.read() as session:
+        found = select(AuditEntry.kind).where(AuditEntry.kind.in_(kinds)).order_by(AuditEntry.id)
+        return list(session.scalars(found))
+
+
+def test_a_waiting_deletion_is_done_before_a_preparation_begins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = world.live(require="proved")
+    other = world.register(name="other", require="proved")
+    request = world.delete("p1", models=("m",))
+    done: list[str] = []
+    do: Any = Worker._do
+
+    def watched(self: Worker, job: Any, watch: Any) -> None:
+        done.append(job.lease.model_id)
+        do(self, job, watch)
+
+    monkeypatch.setattr(Worker, "_do", watched)
+    world.work(other)
+    assert done == [live, other] and world.request(request).status == "completed"
+
+
+def test_a_free_piece_of_another_preparation_comes_before_a_new_preparation(world: World) -> None:
+    big = world.register("shared_out", name="big")
+    release_connections(world)
+    die_at(world, "prepare-after-shards", lambda dying: dying.work(big))
+    keep_lease(world, big)
+    small = world.register(name="small", require="proved")
+    for count in range(1, 5):
+        world.work(small)
+        assert [row.done_at is not None for row in world.rows_of(Shard)].count(True) == count
+        assert world.model(small).status == "preparing"
+    world.work(small)
+    assert world.model(small).status == "live"
+
+
+def test_deletions_that_no_release_can_take_now_interrupt_nothing(world: World) -> None:
+    live = world.live(require="proved")
+    world.delete("p1")
+    with world.database.read() as session:
+        assert waiting_deletions(session) == [live]
+        assert waiting_deletions(session, patience_seconds=3600.0) == []
+    for change in ({"due_at": 2**62}, {"lease_expires_at": 2**62}, {"status": "exhausted"}):
+        before = {name: getattr(world.model(live), name) for name in change}
+        world.change(Model, live, **change)
+        with world.database.read() as session:
+            assert waiting_deletions(session) == []
+        world.change(Model, live, **before)

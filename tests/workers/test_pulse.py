@@ -1,0 +1,47 @@
+"""What is shown beside a request whose worker was lost: the phase, and the memory in which it ran."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import pytest
+
+from service.records import Lineage
+from tests.workers.worlds import World
+from workers import pulse
+
+GREAT = 256 * 2**20
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+def test_the_memory_that_is_told_is_the_present_one_not_the_greatest() -> None:
+    before = pulse.resident_mebibytes() or 0
+    room = mmap.mmap(-1, GREAT)
+    room.write(bytes(GREAT))
+    assert (pulse.resident_mebibytes() or 0) > before + 200
+    room.close()
+    assert (pulse.resident_mebibytes() or 0) < before + 100
+
+
+@ON_SQLITE
+def test_a_beat_writes_the_phase_and_the_present_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    model_id = world.register()
+    job = world.claim(model_id)
+    assert job is not None
+    beating = world.pulse()
+    beating.hold(job.lease, job.lineage_id)
+    beating.phase("train")
+    monkeypatch.setattr(pulse, "resident_mebibytes", lambda: 123)
+    beating.beat()
+    assert [row.phase for row in world.rows_of(Lineage)] == ["train at 123 MiB"]
+    monkeypatch.setattr(pulse, "resident_mebibytes", lambda: None)
+    beating.beat()
+    assert [row.phase for row in world.rows_of(Lineage)] == ["train"]
+
+
+def test_where_the_system_does_not_tell_the_memory_none_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulse, "STATUS", tmp_path / "none")
+    assert pulse.resident_mebibytes() is None
