@@ -158,7 +158,7 @@ def test_a_key_needs_known_scopes_and_a_tenant(service: Service, scopes: list[st
 
 
 def test_two_tenants_see_nothing_of_each_other(api: TestClient, key_of: Keys, settings: Settings) -> None:
-    one, two = key_of(tenant_id="one"), key_of(tenant_id="two")
+    one, two = key_of(), key_of(tenant_id="two")
     body = {"name": "digits", "recipe": "digits", "method": "recollection"}
     assert api.post("/v1/models", json=body, headers=one).status_code == 202
     made = api.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers=one | {"Idempotency-Key": "k"}).json()
