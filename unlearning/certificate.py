@@ -12,7 +12,16 @@ from enum import StrEnum
 from typing import Any
 
 from unlearning.budget import charge_of, mu_of, releases_left
-from unlearning.gaussian import ROUNDING, check_delta, check_number, delta_at, epsilon_at, log_delta_at, mu_at
+from unlearning.gaussian import (
+    LEAST_DELTA,
+    ROUNDING,
+    check_delta,
+    check_number,
+    delta_at,
+    epsilon_at,
+    log_delta_at,
+    mu_at,
+)
 
 __all__ = [
     "NOT_CLAIMED",
@@ -89,8 +98,8 @@ class Constant:
 class Part:
     """A tensor that the model brings along and that no retraining changes.
 
-    ``kind`` is ``frozen``, ``buffer``, ``attribute`` (a tensor outside the state_dict) or ``start`` (of a trained
-    parameter); ``size`` counts its numbers; ``digest`` is what ``parts.digest_of`` gives. ``public``: the recipe
+    ``kind`` is ``frozen``, ``buffer``, ``attribute`` (a tensor outside the state_dict), ``state`` (an entry that a hook
+    adds to the state_dict) or ``start`` (of a trained parameter); ``size`` counts its numbers; ``digest`` is what ``parts.digest_of`` gives. ``public``: the recipe
     declares that nobody who may be deleted is in it.
     """
 
@@ -351,6 +360,7 @@ def _check_bounded(claim: Claim) -> None:
     check_number("mu", claim.mu, least=0.0)
     check_number("epsilon", claim.epsilon, least=0.0)
     assert claim.mu is not None and claim.epsilon is not None and claim.delta is not None  # noqa: S101 (for mypy)
+    check_number("delta", claim.delta, least=LEAST_DELTA)
     check_delta(claim.delta)
     if claim.limit is None:
         raise ValueError(f"The basis is {claim.basis.value} and there is no limit. Such a lineage has a budget.")

@@ -9,8 +9,8 @@ minimiser w*: ``lambda ||w - w*||^2 <= (grad F_D(w) - grad F_D(w*)) . (w - w*) <
 
 **Rounding.** The gradient is computed in float64 with round-off u = 2^-53; gamma_k = k u/(1 - k u) bounds the error of
 any summation order of k products (Higham, Accuracy and Stability, ch. 3). With features phi_i, scores z_i = W phi_i,
-residuals r_i = dl/dz and L a bound on the Hessian of l in z:
-``||z^_i - z_i|| <= gamma_{D+1} || |W| |phi_i| || =: d_i``, so ``||r^_i - r_i|| <= L d_i + u e_i =: t_i`` where e_i
+residuals r_i = dl/dz and L_i a bound on the Hessian of l_i in z (for soft labels half the sum of their row):
+``||z^_i - z_i|| <= gamma_{D+1} || |W| |phi_i| || =: d_i``, so ``||r^_i - r_i|| <= L_i d_i + u e_i =: t_i`` where e_i
 (heads.Curve.rounding) covers the evaluation of the residual at z^_i; then
 ``||g^ - g|| <= (1/N) sum t_i ||phi_i|| + gamma_{n+4} ((1/N) sum (||r^_i|| + t_i) ||phi_i|| + lambda ||w||)``.
 The sums of the bound itself are of positive terms; the factor 1 + 1e-6 covers their rounding and that of the norm.
@@ -24,6 +24,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from unlearning.closed_form import require_agreement_at, require_convex_targets
 from unlearning.curvature import conjugate_gradients
 from unlearning.heads import Head, head_of
 from unlearning.problem import Problem
@@ -107,18 +108,32 @@ def converge(
 def distance_bound(problem: Problem, w: Tensor, examples: Examples, denominator: int | None = None) -> float:
     """An upper bound on ``||w - argmin F_D||`` at exactly these float64 weights (d,), rounding included.
 
+    The closed form is compared with the problem's own module and loss at w first, on a few samples.
+
     Raises:
-        Refused: not strongly convex, fewer than two classes left, or the bound is not finite.
+        Refused: not strongly convex, fewer than two classes left, the closed form is not that of this model, or the
+            bound is not finite.
     """
     head = require_strongly_convex(problem)
     require_classes(problem, examples)
     if problem.dtype != torch.float64 or w.dtype != torch.float64:
         raise ValueError(f"distance_bound works in float64; it was given {problem.dtype} and {w.dtype}.")
     objective = _Objective(head, examples, denominator or len(examples))
+    require_agreement_at(head, w, examples)
     bound = SLACK * (float(objective.gradient(w).norm()) + objective.rounding(w)) / problem.training.weight_decay
     if not bound < float("inf"):
         raise Refused("The distance bound is not finite.", "Scale the features down.")
     return bound
+
+
+def rounding_floor(problem: Problem, w: Tensor, examples: Examples) -> float:
+    """What ``distance_bound`` cannot go below near these float64 weights (d,): rounding / weight_decay.
+
+    Raises:
+        Refused: not strongly convex.
+    """
+    objective = _Objective(require_strongly_convex(problem), examples, len(examples))
+    return SLACK * objective.rounding(w) / problem.training.weight_decay
 
 
 class _Objective:
@@ -127,12 +142,9 @@ class _Objective:
     def __init__(self, head: Head, examples: Examples, denominator: int) -> None:
         if len(examples) == 0:
             raise Refused("No sample is left.", "Retire the model instead.")
+        require_convex_targets(head, examples.targets)
         self.head = head
         self.features = head.features(examples.inputs)
-        if self.features.dim() != 2:
-            raise Refused(
-                f"The head is fed a tensor of shape {tuple(self.features.shape)}.", "Put nn.Flatten() before it."
-            )
         self.targets = examples.targets
         self.share = len(examples) / denominator
         self.decay = head.problem.training.weight_decay
@@ -159,7 +171,7 @@ class _Objective:
         lengths = self.features.norm(dim=1)
         scores = self.features @ matrix.T
         drift = _gamma(width + 1) * (self.features.abs() @ matrix.abs().T).norm(dim=1)
-        trust = curve.steepness * drift + ROUND_OFF * curve.rounding(scores, self.targets)
+        trust = curve.steepness * curve.weight(self.targets) * drift + ROUND_OFF * curve.rounding(scores, self.targets)
         size = curve.residual(scores, self.targets).norm(dim=1) + trust
         share = self.share / count
         direct = share * float((trust * lengths).sum())

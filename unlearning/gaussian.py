@@ -9,6 +9,9 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
+LEAST_DELTA = 1e-12
+"""the smallest delta of a claim: the noise ends at 8.57 sigma, which a smaller probability would not survive"""
+
 
 def log_delta_at(epsilon: float, mu: float) -> float:
     """Logarithm of the smallest delta at which N(0, 1) and N(mu, 1) are (epsilon, delta)-indistinguishable.

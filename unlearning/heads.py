@@ -1,8 +1,11 @@
 """Linear heads on fixed features: gradients and Hessian products in closed form, as matrix products.
 
 A head is one trained ``nn.Linear``, alone or last in an ``nn.Sequential`` whose other parts have no trained parameter,
-under one of the named losses. For features phi_i (a constant 1 appended where there is a bias) and the weight matrix
-W (K, D), with residual r_i = dl/dz and C_i = d^2 l/dz^2 at z_i = W phi_i:
+under one of the named losses. No part of it may have hooks, parametrisations or a replaced ``forward``. What a part
+does when it is called cannot be read from its structure: ``closed_form`` compares numbers.
+
+For features phi_i (a constant 1 appended where there is a bias) and the weight matrix W (K, D), with residual
+r_i = dl/dz and C_i = d^2 l/dz^2 at z_i = W phi_i:
 ``grad = (1/n) sum r_i phi_i^T`` and ``H V = (1/n) sum (C_i V phi_i) phi_i^T``.
 """
 
@@ -14,8 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrize import is_parametrized
 
 from unlearning.problem import Problem
+from unlearning.protocol import Refused
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,8 @@ class Curve:
     """One loss as a function of its scores z (n, K).
 
     ``residual(z, y)`` is dl/dz (n, K). ``coefficients(z, y)`` (n, K) is all that d^2 l/dz^2 depends on, and
-    ``bent(coefficients, u)`` applies it to u (n, m, K). ``steepness`` bounds the spectral norm of d^2 l/dz^2.
+    ``bent(coefficients, u)`` applies it to u (n, m, K). ``steepness`` bounds the spectral norm of d^2 l/dz^2 for a
+    target of ``weight`` 1; ``weight(y)`` (n,) is what a sample's target multiplies that by (float64).
     ``rounding(z, y)`` (n,) bounds, in units of the float64 round-off 2^-53, the error of the computed residual's
     Euclidean norm, given that exp and the sigmoid are accurate to 4 units in the last place.
     """
@@ -32,6 +38,7 @@ class Curve:
     coefficients: Callable[[Tensor, Tensor], Tensor]
     bent: Callable[[Tensor, Tensor], Tensor]
     steepness: float
+    weight: Callable[[Tensor], Tensor]
     rounding: Callable[[Tensor, Tensor], Tensor]
     classifies: bool
 
@@ -50,10 +57,16 @@ class Head:
     curve: Curve
 
     def features(self, x: Tensor) -> Tensor:
-        """phi (n, D), the constant 1 included where the layer has a bias."""
+        """phi (n, D), the constant 1 included where the layer has a bias.
+
+        Raises:
+            Refused: what comes before the layer gives a tensor of another shape.
+        """
         inputs = x.to(self.problem.dtype) if x.dtype.is_floating_point else x
         with torch.no_grad():
             features: Tensor = self.before(inputs)
+        if features.dim() != 2:
+            raise Refused(f"The head is fed a tensor of shape {tuple(features.shape)}.", "Put nn.Flatten() before it.")
         if self.layer.bias is None:
             return features
         return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
@@ -113,7 +126,7 @@ def head_of(problem: Problem) -> Head | None:
     """The problem's linear head, or None where it has none that can be told from its structure."""
     loss = problem.recipe.loss
     found = _last_linear(problem.module)
-    if not isinstance(loss, str) or found is None:
+    if not isinstance(loss, str) or found is None or not _untouched(problem.module):
         return None
     before, layer = found
     if loss == "binary_logistic" and layer.out_features != 1:
@@ -123,7 +136,7 @@ def head_of(problem: Problem) -> Head | None:
 
 def _last_linear(module: nn.Module) -> tuple[nn.Sequential, nn.Linear] | None:
     if type(module) is nn.Linear:
-        return (nn.Sequential(), module) if _plain(module) else None
+        return (nn.Sequential(), module) if all(value.requires_grad for value in module.parameters()) else None
     if type(module) is not nn.Sequential or len(module) == 0:
         return None
     *before, last = module
@@ -133,29 +146,77 @@ def _last_linear(module: nn.Module) -> tuple[nn.Sequential, nn.Linear] | None:
     return None if found is None else (nn.Sequential(*before, *found[0]), found[1])
 
 
-def _plain(layer: nn.Linear) -> bool:
-    hooks = (layer._forward_hooks, layer._forward_pre_hooks)
-    return all(value.requires_grad for value in layer.parameters()) and not any(hooks)
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+ANY_GLOBAL_HOOK: Callable[[], bool] = torch.nn.modules.module._has_any_global_hook
+REPLACED = ("forward", "_call_impl", "_slow_forward", "_compiled_call_impl")
+"""what an instance can have of its own in place of its class's"""
+
+
+def _untouched(module: nn.Module) -> bool:
+    """Whether every part does what its class says when it is called, and every parameter is its own."""
+    parameters = list(module.parameters())
+    return (
+        not ANY_GLOBAL_HOOK()
+        and all(_plain_part(part) for part in module.modules())
+        and all(_plain_parameter(value) for value in parameters)
+        and len(list(module.named_parameters(remove_duplicate=False))) == len(parameters)
+    )
+
+
+def _plain_part(part: nn.Module) -> bool:
+    own = vars(part)
+    return (
+        not any(own.get(name) for name in (*HOOKS, *REPLACED))
+        and own.get("forward") is None
+        and not is_parametrized(part)
+    )
+
+
+def _plain_parameter(value: nn.Parameter) -> bool:
+    hooks = (value._backward_hooks, getattr(value, "_post_accumulate_grad_hooks", None))
+    return type(value) is nn.Parameter and not any(hooks)
+
+
+def _softmax_weight(y: Tensor) -> Tensor:
+    """The row sum of soft labels, which multiplies log(sum exp z); 1 for the index of a class."""
+    return y.double().sum(dim=1) if y.dtype.is_floating_point else _unit_weight(y)
 
 
 def _softmax_residual(z: Tensor, y: Tensor) -> Tensor:
-    wanted = y if y.dtype.is_floating_point else F.one_hot(y, z.shape[1])
-    return z.softmax(dim=1) - wanted.to(z.dtype)
+    if not y.dtype.is_floating_point:
+        return z.softmax(dim=1) - F.one_hot(y, z.shape[1]).to(z.dtype)
+    wanted = y.to(z.dtype)
+    return wanted.sum(dim=1, keepdim=True) * z.softmax(dim=1) - wanted
 
 
-def _softmax_bent(p: Tensor, u: Tensor) -> Tensor:
-    weighted = p.unsqueeze(1) * u
-    return torch.addcmul(weighted, p.unsqueeze(1), weighted.sum(dim=2, keepdim=True), value=-1.0)
+def _softmax_coefficients(z: Tensor, y: Tensor) -> Tensor:
+    p = z.softmax(dim=1)
+    return y.to(z.dtype).sum(dim=1, keepdim=True) * p if y.dtype.is_floating_point else p
+
+
+def _softmax_bent(c: Tensor, u: Tensor) -> Tensor:
+    """s (diag(p) - p p^T) u from c = s p, where s is the sum of c: ``c u - c (c.u)/s``."""
+    total = c.sum(dim=1, keepdim=True)
+    shares = torch.where(total != 0, c / total, 0.0)
+    weighted = c.unsqueeze(1) * u
+    return torch.addcmul(weighted, shares.unsqueeze(1), weighted.sum(dim=2, keepdim=True), value=-1.0)
 
 
 def _diagonal_bent(c: Tensor, u: Tensor) -> Tensor:
     return c.unsqueeze(1) * u
 
 
-def _softmax_rounding(z: Tensor, _y: Tensor) -> Tensor:
+def _softmax_rounding(z: Tensor, y: Tensor) -> Tensor:
     # p = exp(z - max)/sum: the shift rounds by (range) units, once above and once below; exp, the sum of K terms and
-    # the division add 4 + 4 + K + 1; the subtraction of the target 1.
-    return 2.0 * (z.amax(dim=1) - z.amin(dim=1)) + z.shape[1] + 16.0
+    # the division add 4 + 4 + K + 1; the subtraction of the target 1. Soft labels: their sum s adds K, s p and the
+    # subtraction, whose terms are at most s long, 3 more; all of it grows with s.
+    classes = z.shape[1]
+    single = 2.0 * (z.amax(dim=1) - z.amin(dim=1)) + classes + 16.0
+    return _softmax_weight(y).to(z.dtype) * (single + classes + 4.0) if y.dtype.is_floating_point else single
+
+
+def _unit_weight(y: Tensor) -> Tensor:
+    return torch.ones(len(y), dtype=torch.float64, device=y.device)
 
 
 def _signs(z: Tensor, y: Tensor) -> Tensor:
@@ -173,9 +234,10 @@ def _size(z: Tensor, y: Tensor) -> Tensor:
 CURVES: dict[str, Curve] = {
     "cross_entropy": Curve(
         residual=_softmax_residual,
-        coefficients=lambda z, _y: z.softmax(dim=1),
+        coefficients=_softmax_coefficients,
         bent=_softmax_bent,
         steepness=0.5,
+        weight=_softmax_weight,
         rounding=_softmax_rounding,
         classifies=True,
     ),
@@ -184,6 +246,7 @@ CURVES: dict[str, Curve] = {
         coefficients=lambda z, _y: z.sigmoid() * (-z).sigmoid(),
         bent=_diagonal_bent,
         steepness=0.25,
+        weight=_unit_weight,
         rounding=lambda z, _y: torch.full_like(z[:, 0], 8.0),
         classifies=True,
     ),
@@ -192,6 +255,7 @@ CURVES: dict[str, Curve] = {
         coefficients=lambda z, _y: torch.ones_like(z),
         bent=lambda _c, u: u,
         steepness=1.0,
+        weight=_unit_weight,
         rounding=_size,
         classifies=False,
     ),
@@ -200,6 +264,7 @@ CURVES: dict[str, Curve] = {
         coefficients=lambda z, y: (_signs(z, y) * z < 1.0).to(z.dtype),
         bent=_diagonal_bent,
         steepness=1.0,
+        weight=_unit_weight,
         rounding=_size,
         classifies=True,
     ),

@@ -130,6 +130,7 @@ _WORDS = {
     "frozen": "the frozen parameter",
     "buffer": "the buffer",
     "attribute": "the attribute",
+    "state": "the state_dict's entry",
 }
 
 
@@ -152,6 +153,10 @@ def _fixed(module: nn.Module) -> Iterator[tuple[str, tuple[str, Tensor]]]:
             for key, tensor in _tensors(name, attribute):
                 if id(tensor) not in known:
                     yield f"{path}.{key}".lstrip("."), ("attribute", tensor.detach())
+    for name, value in module.state_dict(keep_vars=True).items():  # a hook or get_extra_state may add to it
+        if id(value) not in known:
+            for key, tensor in _tensors(name, value):
+                yield key, ("state", tensor.detach())
 
 
 def _tensors(name: str, value: object) -> Iterator[tuple[str, Tensor]]:
@@ -194,4 +199,4 @@ def _least_unusual(count: int) -> float:
 
     From the tail of the correlation of independent normal numbers, (1 - c^2)^((count - 2) / 2), up to a factor below 1.
     """
-    return math.sqrt(1 - RARE ** (2 / (count - 2))) if count > 2 else 1.0
+    return math.sqrt(1 - RARE ** (2 / (count - 2))) if count > 2 else math.inf

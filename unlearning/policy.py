@@ -14,6 +14,7 @@ from typing import Any
 
 from unlearning.budget import UNITS, Budget, charge_of, limit_of
 from unlearning.certificate import Basis, Reference
+from unlearning.gaussian import LEAST_DELTA
 from unlearning.methods import NAMES
 
 SECOND = 1_000_000
@@ -64,7 +65,8 @@ class Policy:
     """How one model forgets; fixed at registration.
 
     ``sigma`` and ``delta_cap`` are in units of the weights. The defaults belong together: at epsilon 1 and
-    delta 1e-5 a release of cap 1e-5 under noise 0.01 costs mu^2 = 1e-6, about 70,000 releases. ``require`` is
+    delta 1e-5 a release of cap 1e-5 under noise 0.01 costs mu^2 = 1e-6, about 70,000 releases. ``delta`` is at least
+    1e-12. ``require`` is
     the weakest basis that may be published. ``reference`` None is the one that the method approximates.
     ``threshold`` is the greatest effectiveness ratio ``||retrained - unlearned|| / ||retrained - untouched||`` at
     which a method counts as working. ``cadence_seconds`` is the least time between releases.
@@ -107,7 +109,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         _number("epsilon", self.epsilon, above=0, most=1e4)
-        _number("delta", self.delta, above=0, below=1)
+        _number("delta", self.delta, least=LEAST_DELTA, below=1)
         _number("sigma", self.sigma, above=0, most=1e6)
         _number("delta_cap", self.delta_cap, above=0, most=1e6)
         _number("threshold", self.threshold, above=0)

@@ -109,7 +109,7 @@ class Problem:
         """The accuracy of the model's outputs (n, ...) for targets (n, ...)."""
         if self.recipe.loss in ("binary_logistic", "squared_hinge") and _columns(outputs) == 1:
             return float(((outputs.reshape(-1) > 0) == (y.reshape(-1) > 0)).double().mean())
-        if not y.dtype.is_floating_point:
+        if not y.dtype.is_floating_point and self.recipe.loss != "squared_error":
             return float((outputs.argmax(dim=1) == y).double().mean())
         if y.dim() == 2 and y.shape[1] > 1:
             return float((outputs.argmax(dim=1) == y.argmax(dim=1)).double().mean())
@@ -233,7 +233,8 @@ def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 def _binary_logistic(outputs: Tensor, targets: Tensor) -> Tensor:
     """Targets are 0 or 1; one output for each sample."""
     scores = outputs.reshape(-1)
-    return F.softplus(scores) - scores * targets.reshape(-1).to(scores.dtype)
+    # Not F.softplus: above 20 torch takes it for the identity, and its gradient is 2e-9 off.
+    return -F.logsigmoid(-scores) - scores * targets.reshape(-1).to(scores.dtype)
 
 
 def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -11,7 +11,9 @@ from dataclasses import replace
 from importlib import import_module
 from typing import cast
 
-from unlearning import constrained, convex
+import torch
+
+from unlearning import closed_form, constrained, convex
 from unlearning.calibration import Design
 from unlearning.certificate import Basis, Constant
 from unlearning.constrained import Constrained, rounded_up
@@ -52,6 +54,18 @@ def basis_of(policy: Policy, problem: Problem, method: Method) -> Basis:
     if why is None:
         raise Refused(what, "Use retrain, or require less.")
     raise Refused(f"{what} {why.what}", why.hint)
+
+
+def require_closed_form(policy: Policy, problem: Problem, examples: Examples) -> None:
+    """Refuse a model that computes something else than its weights and its closed form say.
+
+    Plain retraining computes nothing with a closed form, so it is not compared there.
+    """
+    drawn = torch.Generator().manual_seed(problem.training.seed)
+    closed_form.require_own_weights(problem, examples, drawn)
+    if policy.method == "retrain" and problem.training.converge is None:
+        return
+    closed_form.require_agreement(problem.double(), examples, drawn)
 
 
 def require_needs(policy: Policy, method: Method, recipe: Recipe) -> None:
@@ -98,9 +112,15 @@ def constants_of(problem: Problem, method: Method, examples: Examples, state: St
     clip = problem.training.sample_clip
     enforced = Constant("G", clip, "sample_clip of the training") if clip is not None else None
     return (
-        Constant("L", rounded_up(smoothness), f"spectral norm of the mean data Hessian, {SAMPLED}"),
+        Constant("L", rounded_up(smoothness), _origin_of_smoothness(work)),
         enforced or Constant("G", rounded_up(longest), f"longest data gradient of a sample, {SAMPLED}"),
     )
+
+
+def _origin_of_smoothness(problem: Problem) -> str:
+    if head_of(problem) is None:
+        return f"largest spectral norm of a sample's data Hessian, {SAMPLED}"
+    return "closed form of a linear head at the longest features of a sample, rounded up to one digit"
 
 
 def descent_of(problem: Problem, method: Rewind, state: State, constants: dict[str, float] | None) -> Descent:
@@ -125,12 +145,15 @@ def constrained_of(constants: dict[str, float], residual: float) -> Constrained:
 
 
 def residual_of(evidence: Mapping[str, Json]) -> float:
-    """||r|| of the last solve in a Newton release's evidence; 0 where no step was taken."""
-    steps = evidence.get("steps")
-    if not isinstance(steps, list) or not steps or not isinstance(steps[-1], dict):
-        return 0.0
-    last = steps[-1]
-    return float(cast(float, last["residual"])) * float(cast(float, last["gradient_norm"]))
+    """||r|| of the last solve in a Newton release's evidence.
+
+    Where no step was taken, x = 0 stands for the solution of (H + lambda I) x = grad F_D: its residual is the whole
+    gradient.
+    """
+    steps = cast("list[dict[str, float]]", evidence["steps"])
+    if not steps:
+        return float(cast(float, evidence["gradient_norm"]))
+    return float(steps[-1]["residual"]) * float(steps[-1]["gradient_norm"])
 
 
 def require_useful(
@@ -142,7 +165,8 @@ def require_useful(
     """
     values = {each.name: each.value for each in constants} or None
     if not isinstance(method, Rewind):
-        ball = constrained_of(values or {}, 0.0)
+        # A release that arrives without a step leaves up to gradient_norm of residual.
+        ball = constrained_of(values or {}, (method.gradient_norm or 0.0) if isinstance(method, Newton) else 0.0)
         bound = ball.require_useful()
         _require_below(cap, 2 * ball.radius, f"any two models in the ball of radius {ball.radius:g}")
         if bound > cap:

@@ -20,7 +20,7 @@ from unlearning.sketch import require_steps_fit
 from unlearning.standby import Accompanied
 from unlearning.training import steps_per_epoch
 from workers import manifest, shards
-from workers.bases import basis_of, design_of, may_claim_without_her, require_needs
+from workers.bases import basis_of, design_of, may_claim_without_her, require_closed_form, require_needs
 from workers.bench import Bench, build
 from workers.jobs import Preparation, Retraining
 from workers.keystore import BATCH, batches
@@ -66,6 +66,7 @@ def begin(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Callabl
         rekey(workshop, job, bench.recipe.samples)
         kept, left_out = admit(workshop, job, bench, everyone)
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device)
+        require_closed_form(job.policy, bench.problem, examples)
         design = _design(job.policy, basis, examples)
         require_vectors_fit(workshop, bench, examples)
         require_readable(workshop, job, bench, basis, everyone)

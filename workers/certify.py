@@ -12,6 +12,8 @@ from service.crash import crash_point
 from unlearning import convex
 from unlearning.calibration import Design
 from unlearning.certificate import Basis, Claim, Constant, Reference
+from unlearning.closed_form import require_agreement_at
+from unlearning.descent import head_required
 from unlearning.methods.rewind import Rewind
 from unlearning.problem import Problem
 from unlearning.protocol import Examples, Forgotten, Json, Refused, State
@@ -127,15 +129,26 @@ def bounded(
     if terms.design is not None:
         _require_measured(terms.design, terms.holders + size.holders)
     if terms.basis is Basis.PROVED and not isinstance(bench.method, Rewind):
-        if retain is None:
-            raise ValueError("the basis proved reads the retained samples; they were not loaded")
-        return within_cap(bench.problem.double(), state.weights, retain, terms)
+        return within_cap(bench.problem.double(), state.weights, _read(retain), terms)
     if terms.basis not in (Basis.PROVED, Basis.ESTIMATED) or not size.holders:
         return state.weights, None
+    if terms.basis is Basis.PROVED:
+        _require_closed_form(bench.problem.double(), state.weights, _read(retain))
     bound = _distance(bench, terms, forgotten)
     if bound > terms.delta_cap:
         raise CapNotReached("the bound stayed above the cap")
     return state.weights, bound
+
+
+def _read(retain: Examples | None) -> Examples:
+    if retain is None:
+        raise ValueError("the basis proved reads the retained samples; they were not loaded")
+    return retain
+
+
+def _require_closed_form(problem: Problem, weights: Tensor, retain: Examples) -> None:
+    """As ``convex.distance_bound`` does before its bound, for rewind's. Raises Refused."""
+    require_agreement_at(head_required(problem), weights.to(problem.device, problem.dtype), retain)
 
 
 def _distance(bench: Bench, terms: Terms, forgotten: Forgotten) -> float:

@@ -11,9 +11,10 @@ from torch import Tensor
 from unlearning.budget import charge_of, releases_left
 from unlearning.calibration import Design
 from unlearning.certificate import Basis, Constant
+from unlearning.convex import rounding_floor
 from unlearning.methods.rewind import Rewind
 from unlearning.policy import Policy
-from unlearning.protocol import Examples, Json, State
+from unlearning.protocol import Examples, Json, Refused, State
 from workers.bases import constants_of, require_useful
 from workers.bench import Bench
 from workers.certify import Terms
@@ -22,6 +23,8 @@ from workers.noise import perturbed
 FACTORS = (0.1, 1.0, 10.0)
 """of sigma, and of the cap, in the dry run"""
 DRAWS = 3
+ROOM = 3.0
+"""the cap over the part of it that rounding may take"""
 
 
 def establish(
@@ -29,14 +32,30 @@ def establish(
 ) -> tuple[Terms, dict[str, Json]]:
     """The terms with what an estimated claim rests on, and what registration reports of the bound.
 
-    Raises Refused where the bound is vacuous, or not even one sample fits under the cap.
+    Raises Refused where the bound is vacuous, not even one sample fits under the cap, or rounding takes too much of it.
     """
     descent = terms.basis is Basis.PROVED and isinstance(bench.method, Rewind)
     if terms.basis is Basis.ESTIMATED:
         terms = replace(terms, constants=constants_of(bench.problem, bench.method, examples, made))
+    if terms.basis is Basis.PROVED and not descent:
+        _require_room(bench, terms, examples, made)
     if not descent and terms.basis is not Basis.ESTIMATED:
         return terms, {}
     return terms, require_useful(bench.problem, bench.method, made, policy.delta_cap, terms.constants)
+
+
+def _require_room(bench: Bench, terms: Terms, examples: Examples, made: State) -> None:
+    """Rounding decides ``proved`` at small decay: a release must be able to go well below its cap.
+
+    Nothing but the refusal says what the rounding is: it is computed from everyone's features.
+    """
+    floor = rounding_floor(bench.problem.double(), made.weights.double(), examples)
+    if not floor <= terms.delta_cap / ROOM:
+        raise Refused(
+            f"Rounding alone takes more than a third of delta_cap {terms.delta_cap:g}: the bound of a release is "
+            f"(gradient norm + rounding) / weight_decay, and weight_decay is {bench.problem.training.weight_decay:g}.",
+            "Raise weight_decay, or delta_cap and sigma together, or scale the features down.",
+        )
 
 
 def dry_run(bench: Bench, terms: Terms, weights: Tensor) -> list[Json]:

@@ -50,7 +50,7 @@ def add(
         list[int] | None, typer.Option(help="calibrated: people forgotten in all; repeatable, increasing.")
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Budget of the lineage.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Budget of the lineage.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Budget of the lineage; at least 1e-12.")] = None,
     sigma: Annotated[float | None, typer.Option(help="Noise of each release, in units of the weights.")] = None,
     delta_cap: Annotated[float | None, typer.Option(help="Greatest distance to retraining a release may have.")] = None,
     granularity: Annotated[str | None, typer.Option(help="subject or sample.")] = None,

@@ -107,6 +107,7 @@ def test_a_name_is_taken_once_for_each_tenant(client: TestClient, service: Servi
         ({"epsilon": "4"}, "/epsilon"),
         ({"epsilon": True}, "/epsilon"),
         ({"delta": 1}, "/delta"),
+        ({"delta": 1e-13}, "/delta"),
         ({"sigma": 1e-6}, "/sigma"),
         ({"sigma": 1e-9}, ""),
         ({"granularity": "canary"}, "/granularity"),

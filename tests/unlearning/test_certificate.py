@@ -100,6 +100,7 @@ TOO_MUCH = [
     (Basis.PROVED, {"epsilon": float("nan")}, "epsilon"),
     (Basis.PROVED, {"spent": CHARGE}, "3 releases cost"),
     (Basis.PROVED, {"delta": 1.0}, "delta"),
+    (Basis.PROVED, {"delta": 1e-13}, "delta is 1e-13"),
     (Basis.PROVED, {"limit": None}, "no limit"),
     (Basis.PROVED, {"limit": 3 * CHARGE - 1}, "may not be issued"),
     (Basis.PROVED, {"assumptions": ()}, "no assumption"),

@@ -12,6 +12,7 @@ from torch import nn
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.descent import (
     Descent,
+    admitted,
     closed_form_gradient_bound,
     closed_form_smoothness,
     distance_of,
@@ -120,7 +121,7 @@ def test_a_vacuous_bound_is_refused_in_words(steps: int) -> None:
 
 
 def test_retraining_and_an_empty_set_have_distance_zero() -> None:
-    assert descent(rewound=10).distance() == 0.0
+    assert descent(rewound=10).distance() == 0.0, "in exact arithmetic"
     assert descent(forgotten=0).require_useful() == 0.0
 
 
@@ -240,6 +241,22 @@ def test_rounding_adds_up_by_hand() -> None:
     assert done.distance() == pytest.approx(0.0294, rel=1e-12)
 
 
+def test_retraining_ends_within_its_own_rounding_of_exact_arithmetic() -> None:
+    # K = T: .006, then growth .9 and .006 more; nothing is forgotten: nothing is claimed
+    done = descent(rates=[0.5, 0.25], rewound=2, decay=(0.4, 0.4), curvature=(0.0, 2.0), rounding=(0.003, 0.003))
+    assert done.distance() == pytest.approx(0.0114, rel=1e-12)
+    assert replace(done, forgotten=0).distance() == 0.0
+
+
+def test_the_bound_reckons_with_the_longest_features_that_are_let_through() -> None:
+    problem = linear("cross_entropy", 4)
+    everyone = problem.recipe.samples.examples()
+    longest = float((everyone.inputs.square().sum(1) + 1).max().sqrt())
+    declared = longest / (1 + 0.9e-6)
+    require_within(problem, everyone, declared)
+    assert longest <= admitted(declared)
+
+
 def test_soft_targets_have_no_closed_form() -> None:
     problem = linear("cross_entropy", 4)
     everyone = problem.recipe.samples.examples()
@@ -267,17 +284,78 @@ def test_clipping_a_sample_keeps_its_lipschitz_constant() -> None:
     assert clipped > 100
 
 
-def test_measured_constants_equal_dense_ones() -> None:
-    problem = linear("cross_entropy", 4)
+def dense_norms(problem: Problem, points: list[torch.Tensor]) -> list[float]:
+    """The spectral norm of every sample's data Hessian at every point."""
     everyone = problem.recipe.samples.examples()
     x, y = everyone.inputs, everyone.targets
+
+    def norm(w: torch.Tensor, i: int) -> float:
+        hessian = torch.autograd.functional.hessian(lambda v: problem.mean_loss(v, x[i : i + 1], y[i : i + 1]), w)
+        return float(torch.linalg.matrix_norm(hessian, 2))
+
+    return [norm(w, i) for w in points for i in range(len(x))]
+
+
+def points_of(problem: Problem) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(2)
-    points = [torch.randn(problem.dimension, generator=generator, dtype=torch.float64) for _ in range(3)]
-    hessians = [torch.autograd.functional.hessian(lambda v: problem.mean_loss(v, x, y), w) for w in points]
+    return [torch.randn(problem.dimension, generator=generator, dtype=torch.float64) for _ in range(3)]
+
+
+def test_no_samples_hessian_is_above_the_measured_smoothness_of_a_head() -> None:
+    problem = linear("cross_entropy", 4)
+    everyone, points = problem.recipe.samples.examples(), points_of(problem)
+    x, y = everyone.inputs, everyone.targets
     lengths = [problem.gradient(w, x[i : i + 1], y[i : i + 1]).norm() for w in points for i in range(len(x))]
     smoothness, gradient_bound = measured_constants(problem, everyone, points)
-    assert smoothness == pytest.approx(max(float(torch.linalg.matrix_norm(h, 2)) for h in hessians), rel=1e-9)
+    assert smoothness == pytest.approx(0.5 * float((x.square().sum(dim=1) + 1).max()))
+    assert max(dense_norms(problem, points)) <= smoothness
     assert gradient_bound == pytest.approx(float(max(lengths)), rel=1e-12)
+
+
+def test_the_smoothness_of_a_network_is_that_of_its_roughest_sample() -> None:
+    x = torch.randn(9, 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    x[4] *= 6.0
+    names = [f"s{i}" for i in range(9)]
+    recipe = Recipe(
+        lambda: nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2)),
+        Samples(names, names, x, torch.arange(9) % 2),
+        (x, torch.arange(9) % 2),
+        "cross_entropy",
+        Training(epochs=1),
+    )
+    problem = Problem(recipe).double()
+    points = points_of(problem)
+    smoothness, _ = measured_constants(problem, problem.recipe.samples.examples(), points)
+    roughest = max(dense_norms(problem, points))
+    assert 0.9 * roughest <= smoothness <= roughest * (1 + 1e-9)
+
+
+def test_one_rough_sample_of_twenty_makes_the_bound_vacuous_instead_of_false() -> None:
+    """Theorem 3.1's L is every sample's. That of the mean is 20 times less, and its bound was beaten 8,000 times."""
+    x = torch.full((20, 1), 0.05, dtype=torch.float64)
+    x[0] = 4.0
+    names = [f"s{i}" for i in range(20)]
+    recipe = Recipe(
+        lambda: nn.Linear(1, 1, bias=False),
+        Samples(names, names, x, torch.zeros(20, 1, dtype=torch.float64)),
+        (x, torch.zeros(20, 1, dtype=torch.float64)),
+        "squared_error",
+        Training(epochs=60, learning_rate=2.2),
+    )
+    problem = Problem(recipe).double()
+    everyone = problem.recipe.samples.examples()
+    kept = everyone.without(torch.arange(1, 19))
+    smoothness, longest = measured_constants(problem, everyone, [problem.initial()])
+    assert smoothness == pytest.approx(16.0)
+    done = Descent([2.2] * 60, 20, 20, 18, longest, (0.0, smoothness))
+    rewound, retrained = problem.initial(), problem.initial()
+    for step in range(60):
+        rewound, _ = advance(problem, everyone if step < 40 else kept, everyone.positions, rewound, 2.2)
+        retrained, _ = advance(problem, kept, everyone.positions, retrained, 2.2)
+    distance = float((rewound - retrained).norm())
+    assert replace(done, curvature=(0.0, smoothness / 20)).distance() < distance <= done.distance()
+    with pytest.raises(Refused, match="vacuous"):
+        done.require_useful()
 
 
 def test_random_perturbations_read_the_smoothness_low() -> None:

@@ -94,6 +94,15 @@ def one_number() -> nn.Module:
     return nn.Sequential(WithBuffer(X.mean().reshape(())), head())
 
 
+def added_by_a_hook() -> nn.Module:
+    def add(_module: nn.Module, state: dict[str, torch.Tensor], _prefix: str, _metadata: object) -> None:
+        state["rows"] = X.clone()
+
+    module = head()
+    module._register_state_dict_hook(add)
+    return module
+
+
 TRAPS: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
     "a buffer of training rows": (lambda: nn.Sequential(WithBuffer(X.clone()), head()), "0.held", "buffer"),
     "a buffer outside the state_dict": (lambda: nn.Sequential(WithBuffer(X, False), head()), "0.held", "buffer"),
@@ -101,6 +110,7 @@ TRAPS: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
     "a plain tensor": (lambda: nn.Sequential(WithAttribute(X.mean(dim=0)), head()), "0.held", "attribute"),
     "an array in a list": (lambda: nn.Sequential(WithAttribute([X.numpy()]), head()), "0.held.0", "attribute"),
     "a tensor in a dictionary": (lambda: nn.Sequential(WithAttribute({"a": X}), head()), "0.held.a", "attribute"),
+    "a state_dict that a hook adds to": (added_by_a_hook, "rows", "state"),
     "standardised on everyone": (standardised, "0.bias", "frozen"),
     "a frozen draw of the seed": (lambda: nn.Sequential(frozen(nn.Linear(6, 6)), head()), "0.bias", "frozen"),
     "a start fitted on everyone": (fitted_start, "weight", "start"),

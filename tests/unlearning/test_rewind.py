@@ -295,6 +295,16 @@ def test_rewinds_stay_within_the_proved_distance_of_retraining(name: str, refere
         assert max(used) > 0.02
 
 
+def test_the_proof_reckons_with_features_a_millionth_longer_than_declared() -> None:
+    problem = problem_of(Training(epochs=5, learning_rate=0.5))
+    everyone = everyone_of(problem)
+    longest = float((everyone.inputs.square().sum(dim=1) + 1.0).max().sqrt())
+    method = Rewind(feature_norm=longest / (1 + 0.9e-6))
+    state = method.prepare(problem, everyone, train(problem, everyone))
+    proved = method.proved(problem, state)
+    assert proved.gradient_bound >= 2**0.5 * longest and proved.curvature[1] >= 0.5 * longest**2
+
+
 def test_a_proof_in_float64_is_about_weights_trained_in_float64() -> None:
     problem = problem_of(Training(epochs=60, learning_rate=0.5, weight_decay=0.05), dtype=torch.float32)
     everyone = everyone_of(problem)

@@ -9,12 +9,19 @@ import pytest
 import torch
 
 from service.records import AuditEntry
+from tests.unlearning.recipes import draw
+from tests.unlearning.recipes import recipe as ridge
 from tests.workers import meanwhile
 from tests.workers.worlds import World
 from unlearning.certificate import Basis, Claim
+from unlearning.convex import rounding_floor
 from unlearning.methods import NAMES
+from unlearning.methods.newton import Newton
 from unlearning.problem import Problem
+from unlearning.protocol import ForgetSet, State
+from unlearning.training import train
 from workers import state
+from workers.bases import constrained_of, residual_of
 from workers.recipes import load
 
 """what a basis needs does not depend on the database"""
@@ -111,6 +118,14 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
         {"options": {"solver": "lissa", "lissa_scale": 1e-3}},
         ("diverges", "lissa_scale above"),
     ),
+    "a part that reads the trained weight": ("tied", "newton", {}, ("looks like a linear head", "retrain")),
+    "the same, asked to prove nothing": ("tied", "newton", {"require": "none", "basis": "none"}, ("closed form",)),
+    "a step left out that would not fit": (
+        "ridge",
+        "newton",
+        {"basis": "estimated", "options": {**BALL, "gradient_norm": 4.0}, **LOOSE},
+        ("above delta_cap",),
+    ),
     "an estimate is not taken unasked": ("ridge", "newton", {"require": "estimated"}, ("Ask for it",)),
     "an undecayed bias": ("biased", "newton", {"basis": "proved"}, ("bias", "Decay every parameter")),
     "calibrated by sample": ("steps", "newton", {"basis": "calibrated", "granularity": "sample"}, ("subject",)),
@@ -162,10 +177,63 @@ def test_the_constants_of_an_estimated_rewind_are_listed_with_their_origin(world
     claim = Claim.from_json(world.head(model_id).claim)
     constants = {constant.name: constant for constant in claim.constants}
     assert set(constants) == {"L", "G"}, "what the bound is computed from; steps and rates are the recipe's"
-    for name, words in (("L", "spectral norm of the mean data Hessian"), ("G", "longest data gradient of a sample")):
-        assert words in constants[name].origin and "a lower bound of the truth" in constants[name].origin
+    assert constants["L"].origin.startswith("closed form of a linear head at the longest features of a sample")
+    assert "longest data gradient of a sample" in constants["G"].origin
+    assert "a lower bound of the truth" in constants["G"].origin
+    longest = load(world.workshop.recipes, "descent").recipe.samples.tensors()[0].double().square().sum(dim=1).max()
+    assert constants["L"].value >= 0.5 * float(longest), "the theorem asks for every sample's"
+    for name in ("L", "G"):
         assert float(f"{constants[name].value:.0e}") == constants[name].value > 0
     assert any("nothing proves them" in sentence for sentence in claim.assumptions)
+
+
+def test_labels_that_do_not_sum_to_one_are_served_at_the_minimiser_of_their_own_loss(world: World) -> None:
+    """Against Newton's method on the loss as autograd sees it, written out here."""
+    model_id = world.live("multi_hot", "newton", require="proved")
+    world.delete("p3")
+    world.work(model_id)
+    assert Claim.from_json(world.head(model_id).claim).basis is Basis.PROVED
+    secret = state.load(world.workshop, world.head(model_id).state, torch.device("cpu")).weights
+    recipe = load(world.workshop.recipes, "multi_hot").recipe
+    kept = torch.tensor([people != ("p3",) for people in recipe.samples.people])
+    inputs, labels = (part[kept].double() for part in recipe.samples.tensors())
+
+    def objective(w: torch.Tensor) -> torch.Tensor:
+        losses = torch.nn.functional.cross_entropy(inputs @ w.reshape(3, 4).T, labels, reduction="none")
+        return losses.mean() + 0.05 * w.dot(w)
+
+    w = torch.zeros(12, dtype=torch.float64)
+    for _ in range(30):
+        gradient = torch.autograd.functional.jacobian(objective, w)
+        w = w - torch.linalg.solve(torch.autograd.functional.hessian(objective, w), gradient)
+    assert float((secret - w).norm()) <= 1e-5
+
+
+def test_an_update_that_takes_no_step_has_the_whole_gradient_as_its_residual() -> None:
+    """Ridge with all constants true: a bound without that residual was beaten 5,000 times."""
+    x, y = draw(40, 3), draw(40, 1, seed=1)
+    written = ridge(lambda: torch.nn.Linear(3, 1, bias=False), x, y, "squared_error", weight_decay=0.1, converge=1e-10)
+    problem, examples = Problem(written).double(), written.samples.examples()
+    w = train(problem, examples).weights
+    gone = ForgetSet(frozenset({"p3"}), (3, 10, 17, 24, 31, 38))
+    retain = examples.without(torch.tensor(gone.positions))
+    released = Newton(gradient_norm=10.0).forget(problem, State(w), gone, retain, torch.Generator())
+    assert released.evidence["steps"] == [] and torch.equal(released.state.weights, w)
+    kept = retain.inputs
+    smallest = float(torch.linalg.eigvalsh(kept.T @ kept / len(kept))[0]) + 0.1
+    constants = {"C": 5.0, "lambda": 0.0, "mu": smallest, "M": 0.0, "G": 1e-10}
+    distance = float((w - train(problem, retain).weights).norm())
+    assert 1e-3 < distance <= constrained_of(constants, residual_of(released.evidence)).distance() < 10 * distance
+
+
+def test_registration_refuses_where_rounding_takes_more_than_a_third_of_the_cap(world: World) -> None:
+    recipe = load(world.workshop.recipes, "convex").recipe
+    problem, examples = Problem(recipe).double(), recipe.samples.examples()
+    floor = rounding_floor(problem, train(problem, examples).weights, examples)
+    refused = world.register("convex", "newton", name="tight", delta_cap=2.5 * floor, sigma=1e3 * floor)
+    world.work(refused)
+    assert "Rounding alone takes more than a third" in (world.model(refused).reason or "")
+    world.live("convex", "newton", name="roomy", delta_cap=30 * floor, sigma=3e4 * floor)
 
 
 def test_a_proved_rewind_lies_within_what_was_charged(world: World) -> None:

@@ -1,7 +1,7 @@
 """Rewind (R2D): go back K of the T training steps and take them again without the forgotten.
 
 Source: Mu and Klabjan, "Rewind-to-Delete: Certified Machine Unlearning for Nonconvex Functions"
-(arXiv 2409.09778), theorem 3.1 and algorithm 3.
+(arXiv 2409.09778), algorithms 1 to 3 and theorem 3.1.
 
     w_{t+1} = w_t - eta_t s_t g_B(w_t),   t = T-K .. T-1,   B = batch of step t without the forgotten
 
@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from unlearning.descent import Descent, proved_constants, require_within, rounding_errors
+from unlearning.descent import Descent, admitted, proved_constants, require_within, rounding_errors
 from unlearning.effectiveness import mean_effectiveness
 from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State
 from unlearning.training import REFERENCES, advance, rate_of, replay, silent, train
@@ -205,10 +205,10 @@ class Rewind:
                 "A model that was trained to convergence did not end in its last gradient step.",
                 "Use newton or retrain, or train without converge.",
             )
-        if self.feature_norm is not None:
-            require_within(problem, examples, self.feature_norm)
         if self.precision == "float64" and learned.weights.dtype != torch.float64:
             problem, learned = problem.double(), _again(problem.double(), examples)
+        if self.feature_norm is not None:
+            require_within(problem, examples, self.feature_norm)
         rewound = SOURCES[self.source].rewind(self, problem, examples, learned)
         facts: dict[str, Json] = {
             "samples": len(examples),
@@ -305,10 +305,10 @@ class Rewind:
             raise Refused("No bound of the features' norm is declared.", "Set the method's option feature_norm.")
         if state.facts["source"] != "checkpoint" or problem.recipe.weights is not None:
             raise Refused("The proof needs this recipe's own checkpoint.", "Train here, with source=checkpoint.")
-        work = problem.cast(state.weights.dtype)
-        curvature, gradient_bound = proved_constants(work, self.feature_norm)
+        work, longest = problem.cast(state.weights.dtype), admitted(self.feature_norm)
+        curvature, gradient_bound = proved_constants(work, longest)
         descent = self.descent(work, state, curvature=curvature, gradient_bound=gradient_bound)
-        return replace(descent, rounding=rounding_errors(work, descent.samples, self.feature_norm, descent.rates))
+        return replace(descent, rounding=rounding_errors(work, descent.samples, longest, descent.rates))
 
 
 def _again(problem: Problem, examples: Examples) -> Learned:

@@ -1,0 +1,179 @@
+"""Recipes drawn at random, traps among them: every ``proved`` and ``exact`` claim against a retraining of our own.
+
+A draw is a recipe, a policy and a few deletions. It goes the way that a registration and its updates go (``serve``):
+the same checks, the same methods, the same bound. What is served is compared with a float64 retraining that shares no
+formula with the project: plain modules, plain autograd, Newton's method on a dense Hessian, gradient descent in a loop
+(``tests/contract/retraining.py``). What is drawn, traps too, is in ``tests/contract/drawn.py``.
+
+``pytest -m drill tests/contract/test_adversarial_claims.py`` draws 2,000.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.contract import retraining
+from tests.contract.drawn import TRAPS, Drawn, draw
+from unlearning.certificate import Basis
+from unlearning.parts import parts_of, require_declared
+from unlearning.policy import PolicyError
+from unlearning.problem import Problem
+from unlearning.protocol import Examples, ForgetSet, Forgotten, Refused, State
+from unlearning.recipe import RecipeError
+from unlearning.training import learn
+from workers.bases import basis_of, require_closed_form, require_needs
+from workers.bench import Bench
+from workers.certify import CapNotReached, Certified, Size, certify
+from workers.footing import establish
+from workers.options import method_of
+from workers.retrain import cold
+from workers.terms import reference_of, terms_of
+
+torch.set_num_threads(1)
+
+
+@dataclass(frozen=True)
+class Served:
+    """One release: what was certified, the realised bound, and who is left."""
+
+    certified: Certified
+    retain: Examples
+
+    @property
+    def weights(self) -> Tensor:
+        return self.certified.state.weights
+
+    @property
+    def basis(self) -> Basis:
+        return self.certified.claim.basis
+
+
+@dataclass
+class Tally:
+    """What came of many draws."""
+
+    drawn: int = 0
+    traps: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    refused_plain: Counter[str] = field(default_factory=Counter)
+    claims: Counter[str] = field(default_factory=Counter)
+    beaten: list[str] = field(default_factory=list)
+    tightest: float = 0.0
+
+
+def serve(drawn: Drawn) -> list[Served]:
+    """Register and forget as the workers do. Raises Refused, RecipeError or CapNotReached."""
+    problem, method = Problem(drawn.recipe), method_of(drawn.policy)
+    parts = parts_of(drawn.recipe)
+    bench = Bench(drawn.recipe, problem, method, "drawn", parts)
+    require_needs(drawn.policy, method, drawn.recipe)
+    basis = basis_of(drawn.policy, problem, method)
+    if basis in (Basis.PROVED, Basis.EXACT):
+        require_declared(drawn.recipe, parts)
+    examples = drawn.recipe.samples.examples()
+    require_closed_form(drawn.policy, problem, examples)
+    learned = (cold if basis is Basis.EXACT else learn)(drawn.recipe, problem, examples, lambda _: None)
+    made = method.prepare(problem, examples, learned)
+    terms = terms_of(drawn.policy, basis, reference_of(drawn.policy, made), len(examples))
+    terms, _ = establish(bench, terms, examples, made, drawn.policy)
+    served, state, retain = [], made, examples
+    for gone in drawn.deletions:
+        forget = _forget_set(retain, gone)
+        retain = retain.without(torch.tensor(forget.positions))
+        if drawn.policy.method == "retrain":
+            forgotten = Forgotten(State(cold(drawn.recipe, problem, retain, lambda _: None).weights))
+        else:
+            given = replace(state, vectors={who: state.vectors[who] for who in gone if who in state.vectors})
+            forgotten = method.forget(problem, given, forget, retain, torch.Generator().manual_seed(1))
+        size = Size(len(forget.positions), len(gone), len(forget.holders))
+        certified = certify(bench, terms, forgotten, retain, size)
+        terms = replace(
+            terms, spent=terms.spent + certified.charge, releases=terms.releases + 1, holders=terms.holders + len(gone)
+        )
+        state = replace(certified.state, vectors=state.vectors)
+        served.append(Served(certified, retain))
+    return served
+
+
+def _forget_set(examples: Examples, gone: frozenset[str]) -> ForgetSet:
+    mask = torch.tensor([holder in gone for holder in examples.holders])
+    theirs = examples.only(examples.positions[mask])
+    return ForgetSet(gone, tuple(theirs.positions.tolist()), theirs)
+
+
+def judge(drawn: Drawn, tally: Tally) -> None:
+    """Serve one draw and compare its claims; what is refused is counted."""
+    tally.drawn += 1
+    if drawn.trap is not None:
+        tally.traps[drawn.trap] += 1
+    try:
+        served = serve(drawn)
+    except (Refused, RecipeError, PolicyError, CapNotReached) as error:
+        (tally.refused_plain if drawn.trap is None else tally.refused)[drawn.trap or str(error)[:90]] += 1
+        return
+    for each in served:
+        if each.basis in (Basis.PROVED, Basis.EXACT):
+            tally.claims[each.basis.value] += 1
+            share = _used(drawn, each)
+            tally.tightest = max(tally.tightest, share)
+            if not share <= 1.0:
+                tally.beaten.append(f"{drawn} uses {share:.3g} of its claim")
+
+
+def _used(drawn: Drawn, served: Served) -> float:
+    """The true distance to retraining over what is claimed: at most 1 where the claim holds."""
+    reference, slack = retraining.of(drawn.recipe, served.retain)
+    distance = float((served.weights.double() - reference).norm())
+    if served.basis is Basis.EXACT:
+        # No bound is claimed: both are the same training, in float32 and in float64.
+        converged = drawn.recipe.training.converge or 0.0
+        allowed = 1e-4 * (1.0 + float(reference.norm())) + converged / max(drawn.recipe.training.weight_decay, 1e-9)
+        return distance / (allowed + slack)
+    bound = served.certified.evidence["bound"]
+    assert isinstance(bound, float) and bound <= drawn.policy.delta_cap
+    return distance / (bound + slack)
+
+
+def run(count: int, seed: int) -> Tally:
+    generator, tally = random.Random(seed), Tally()
+    for _ in range(count):
+        judge(draw(generator), tally)
+    return tally
+
+
+def require_sound(tally: Tally) -> None:
+    assert not tally.beaten, tally.beaten[:5]
+    missed = {name: count - tally.refused[name] for name, count in tally.traps.items() if tally.refused[name] < count}
+    assert not missed, f"traps that were served: {missed}"
+    assert tally.refused.total() + tally.refused_plain.total() >= tally.traps.total()
+
+
+def test_no_claim_of_a_few_dozen_drawn_recipes_is_beaten() -> None:
+    tally = run(60, seed=12)
+    require_sound(tally)
+    assert tally.claims["proved"] >= 20 and tally.claims["exact"] >= 2, tally
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_every_trap_is_refused(trap: str) -> None:
+    generator, tally = random.Random(trap), Tally()
+    for _ in range(2):
+        judge(draw(generator, trap), tally)
+    require_sound(tally)
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(7200)
+def test_no_claim_of_two_thousand_drawn_recipes_is_beaten() -> None:
+    tally = run(2000, seed=20261122)
+    print(tally)
+    require_sound(tally)
+    assert tally.claims["proved"] >= 1000 and tally.claims["exact"] >= 100, tally
+    assert len(tally.traps) == len(TRAPS)
+    assert tally.tightest > 0.01, "a bound that nothing comes near shows little"
