@@ -31,6 +31,7 @@ from service.records import (
 )
 from service.settings import Settings
 from service.storage import Store
+from service.tenants import DEFAULT_TENANT
 from workers.keystore import KeyStore
 
 PATIENCE_SECONDS = 240.0
@@ -112,7 +113,7 @@ def _requests(session: Session, _: Settings, journal: Journal) -> Iterator[Broke
 def _people(session: Session, settings: Settings, journal: Journal) -> Iterator[Broken]:
     """Whoever asked is out of every model that knew them, with one effect: in these recipes a person is one sample."""
     pepper = Pepper.load(settings.pepper_file)
-    asked = {subject_digest(pepper, subject) for subject in journal.acknowledged}
+    asked = {subject_digest(pepper, DEFAULT_TENANT, subject) for subject in journal.acknowledged}
     for model in session.scalars(select(Model).where(Model.head_id.is_not(None))):
         gone = select(Forgotten.position).where(Forgotten.lineage_id == model.lineage_id)
         still = select(Membership.subject_digest).where(

@@ -159,7 +159,7 @@ class Town:
         return accepted.request.id
 
     def digest_of(self, person: str) -> str:
-        return subject_digest(self.world.workshop.pepper, person)
+        return subject_digest(self.world.workshop.pepper, TENANT, person)
 
     def absent(self, people: list[str]) -> set[tuple[str, str]]:
         """(model, person) of those people who are not in the served version."""

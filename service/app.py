@@ -1,4 +1,4 @@
-"""The API process: ``uvicorn --factory service.app:create_app``. It loads neither torch nor a recipe."""
+"""The API process: ``python -m service.serve``. It loads neither torch nor a recipe."""
 
 from __future__ import annotations
 

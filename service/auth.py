@@ -18,10 +18,9 @@ from service.db import now
 from service.identity import Pepper, agrees, digest, new_id
 from service.ledger import record
 from service.records import ApiKey
+from service.tenants import DEFAULT_TENANT, require_name
 
-DEFAULT_TENANT = "default"
 _KEY = re.compile(r"exp_([0-9a-f]{12})_[0-9a-f]{64}")
-_TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 
 class Scope(StrEnum):
@@ -70,8 +69,7 @@ def create_key(
     granted = sorted(Scope(scope) for scope in set(scopes))
     if not granted:
         raise ValueError(f"A key needs at least one scope of: {', '.join(Scope)}.")
-    if not _TENANT.fullmatch(tenant_id):
-        raise ValueError("A tenant is 1 to 63 of a-z, 0-9, _ and -, and starts with a letter or digit.")
+    require_name(tenant_id)
     prefix = secrets.token_hex(6)
     key = NewKey(new_id(), prefix, f"exp_{prefix}_{secrets.token_hex(32)}")
     row = ApiKey(
@@ -119,11 +117,16 @@ def rotate_key(
     row = session.scalar(select(ApiKey).where(ApiKey.tenant_id == tenant_id, named).with_for_update())
     if row is None or _caller(session, row) is None:
         return None
-    ends = None if row.expires_at is None else at + row.expires_at - row.created_at
+    ends = successor_ends(row, at)
     made = create_key(session, pepper, label=row.label, scopes=row.scopes, tenant_id=tenant_id, expires_at=ends)
     row.expires_at = at + overlap if row.expires_at is None else min(row.expires_at, at + overlap)
     record(session, tenant_id, "key.rotated", key=row.id, successor=made.id, expires_at=row.expires_at)
     return made
+
+
+def successor_ends(key: ApiKey, at: int) -> int | None:
+    """When the successor ends of a key that is rotated ``at``, in microseconds since 1970; None: never."""
+    return None if key.expires_at is None else at + key.expires_at - key.created_at
 
 
 def authenticate(session: Session, pepper: Pepper, key: str) -> Caller | None:
@@ -138,6 +141,16 @@ def authenticate(session: Session, pepper: Pepper, key: str) -> Caller | None:
 def holder(session: Session, key_id: str) -> Caller | None:
     """Who holds the key of this id; None for an unknown, expired or revoked one."""
     return _caller(session, session.get(ApiKey, key_id))
+
+
+def searched(session: Session, caller: Caller) -> str:
+    """Record that the caller learns whether a person is in the data; returns the search's id.
+
+    The entry names the key and the search. Who was looked for is written nowhere.
+    """
+    search = new_id()
+    record(session, caller.tenant_id, "people.searched", actor=caller.key_id, search=search)
+    return search
 
 
 def _caller(session: Session, row: ApiKey | None) -> Caller | None:

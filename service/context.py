@@ -10,12 +10,12 @@ from fastapi import Depends, Request, Security
 from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from service.auth import Caller, Scope, authenticate
+from service.auth import Caller, Scope, authenticate, holder
 from service.backups import unconfirmed
 from service.db import Database
 from service.identity import Pepper, digest
 from service.keyring import Keyring
-from service.limits import Limiter
+from service.limits import Limiter, client_of, wrong_keys
 from service.openapi import answer, problem
 from service.problems import Problem
 from service.sessions import COOKIE, open_session
@@ -23,6 +23,7 @@ from service.settings import Settings
 
 if TYPE_CHECKING:
     from celery import Celery
+    from sqlalchemy.orm import Session
 
 _BEARER = HTTPBearer(auto_error=False, description="An API key: exp_..., made by `expunge keys create`.")
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -39,6 +40,8 @@ class Service:
     bell: Celery
     limiter: Limiter
     keyring: Keyring = field(default_factory=Keyring)
+    wrong_keys: Limiter = field(default_factory=wrong_keys)
+    """by client address"""
 
     def nudge(self, model_ids: Collection[str]) -> None:
         """Ring the workers for these models; never raises."""
@@ -65,12 +68,29 @@ def holding(*scopes: Scope) -> Callable[..., Caller]:
         request: Request,
         credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
     ) -> Caller:
-        found = _identified(service, credentials)
+        found = _identified(service, request, credentials)
         _within_limits(service, request, found)
         permitted = _permitted(found, scopes)
         if request.method not in _READING:
             require_writable(service)
         return permitted
+
+    return caller
+
+
+def holding_all(first: Scope, *others: Scope) -> Callable[..., Caller]:
+    """Make a dependency as ``holding`` does, for a caller who must hold every one of the scopes."""
+    by_key = holding(first)
+
+    def caller(
+        service: Running,
+        request: Request,
+        credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
+    ) -> Caller:
+        found = by_key(service, request, credentials)
+        for scope in others:
+            _permitted(found, (scope,))
+        return found
 
     return caller
 
@@ -84,27 +104,48 @@ def remembered(*scopes: Scope) -> Callable[..., Awaitable[Caller]]:
         request: Request,
         credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
     ) -> Caller:
-        mark = "" if credentials is None else digest(service.pepper, "api-key", credentials.credentials)
-        found = service.keyring.holder(mark)
+        found = None if credentials is None else service.keyring.holder(_mark(service, credentials.credentials))
         if found is None:
-            found = await run_in_threadpool(_identified, service, credentials)
-            service.keyring.remember(mark, found)
+            found = await run_in_threadpool(_identified, service, request, credentials)
         _within_limits(service, request, found)
         return _permitted(found, scopes)
 
     return caller
 
 
-def _identified(service: Service, credentials: HTTPAuthorizationCredentials | None) -> Caller:
-    """Who holds the key that was sent. Raises Problem (401)."""
+def _identified(service: Service, request: Request, credentials: HTTPAuthorizationCredentials | None) -> Caller:
+    """Who holds the key that was sent. Raises Problem (401, 429)."""
     if credentials is None:
         detail = "Send an API key: Authorization: Bearer exp_..."
         raise Problem(401, "key_missing", detail, headers=_CHALLENGE)
-    with service.database.read() as session:
-        found = authenticate(session, service.pepper, credentials.credentials)
+    found = known(service, request, credentials.credentials)
     if found is None:
         raise key_invalid()
     return found
+
+
+def known(service: Service, request: Request, key: str) -> Caller | None:
+    """Who holds the key; None for an unknown, expired or revoked one, which is counted for the client's address.
+
+    Raises Problem (429) where that address has tried too many. A key that was right lately is looked up all the same,
+    so that nobody shuts out others who call from one address.
+    """
+    client, mark = client_of(request.client.host if request.client else None), _mark(service, key)
+    wait = service.wrong_keys.shut_for(client) if service.keyring.holder(mark) is None else 0
+    if wait:
+        detail = f"Too many wrong keys came from this address. Wait {wait} s, then send the right one."
+        raise Problem(429, "too_many_wrong_keys", detail, headers={"Retry-After": str(wait)})
+    with service.database.read() as session:
+        found = authenticate(session, service.pepper, key)
+    if found is None:
+        service.wrong_keys.wait_of(client)
+    else:
+        service.keyring.remember(mark, found)
+    return found
+
+
+def _mark(service: Service, key: str) -> str:
+    return digest(service.pepper, "api-key", key)
 
 
 def key_invalid() -> Problem:
@@ -122,9 +163,22 @@ def watching(*scopes: Scope) -> Callable[..., Caller]:
         credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
     ) -> Caller:
         found = session_of(service, request) if credentials is None else None
+        request.state.by_session = found is not None
         return by_key(service, request, credentials) if found is None else _permitted(found, scopes)
 
     return caller
+
+
+def in_force(service: Service, request: Request, caller: Caller) -> Callable[[Session], bool]:
+    """Whether what let the caller in by ``watching`` still does, to be asked again while an answer goes on."""
+    cookie = request.cookies.get(COOKIE, "") if request.state.by_session else None
+
+    def asked(session: Session) -> bool:
+        if cookie is None:
+            return holder(session, caller.key_id) is not None
+        return open_session(session, service.pepper, cookie) is not None
+
+    return asked
 
 
 def session_of(service: Service, request: Request) -> Caller | None:

@@ -37,7 +37,7 @@ def estimate(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> 
         if model.lineage_id is None or model.status == "preparing":
             continue
         lineage_id = model.lineage_id  # made under one pepper: the others count nothing
-        samples = sum(_count(session, lineage_id, each, order) for each in pepper.every)
+        samples = sum(_count(session, lineage_id, each, tenant_id, order) for each in pepper.every)
         if samples:
             costs.append(_cost(model, session.get_one(Lineage, model.lineage_id), samples))
     return costs
@@ -56,14 +56,15 @@ def _cost(model: Model, lineage: Lineage, samples: int) -> Cost:
     )
 
 
-def _count(session: Session, lineage_id: int, pepper: Pepper, order: Order) -> int:
+def _count(session: Session, lineage_id: int, pepper: Pepper, tenant_id: str, order: Order) -> int:
     """How many samples would be forgotten: those that are named and not forgotten yet."""
     gone = select(Forgotten.position).where(Forgotten.lineage_id == lineage_id)
     count = select(func.count(Membership.position.distinct())).where(
         Membership.lineage_id == lineage_id, Membership.position.not_in(gone)
     )
     if order.subject_id is not None:
-        return session.scalar(count.where(Membership.subject_digest == subject_digest(pepper, order.subject_id))) or 0
-    digests = sorted({sample_digest(pepper, sample) for sample in order.sample_ids or ()})
+        subject = subject_digest(pepper, tenant_id, order.subject_id)
+        return session.scalar(count.where(Membership.subject_digest == subject)) or 0
+    digests = sorted({sample_digest(pepper, tenant_id, sample) for sample in order.sample_ids or ()})
     parts = (digests[start : start + _CHUNK] for start in range(0, len(digests), _CHUNK))
     return sum(session.scalar(count.where(Membership.sample_digest.in_(part))) or 0 for part in parts)

@@ -116,7 +116,7 @@ def accept(
     """
     if order.subject_id is None or order.models is not None or not order.verified or not pepper.alone:
         return None
-    named = digests(pepper, order)
+    named = digests(pepper, use.caller.tenant_id, order)
     with database.wire(crash="api-inside-commit") as wire:
         at, touched = _look(wire, use, named[0].subject, windows.large_samples or _ANY)
         if not touched:

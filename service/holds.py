@@ -45,14 +45,16 @@ class AlreadyForgotten(RuntimeError):
 def place(
     session: Session, pepper: Pepper, tenant_id: str, *, subject_id: str | None, sample_id: str | None, reason: str
 ) -> Hold:
-    """Hold a subject, or a sample. It may precede any request. Raises AlreadyForgotten."""
-    models = select(Model).where(Model.tenant_id == tenant_id, Model.status.in_(_SERVED)).order_by(Model.id)
-    rows = session.scalars(models.with_for_update(read=True)).all()
+    """Hold a subject, or a sample. It may precede any request.
+
+    Where everything that it would keep has been forgotten it protects nothing: see ``require_something_left``.
+    """
+    _served(session, tenant_id)
     hold = Hold(
         id=new_id(),
         tenant_id=tenant_id,
-        subject_digest=None if subject_id is None else subject_digest(pepper, subject_id),
-        sample_digest=None if sample_id is None else sample_digest(pepper, sample_id),
+        subject_digest=None if subject_id is None else subject_digest(pepper, tenant_id, subject_id),
+        sample_digest=None if sample_id is None else sample_digest(pepper, tenant_id, sample_id),
         pepper_id=pepper.id,
         reason=reason,
         created_at=now(session),
@@ -61,12 +63,11 @@ def place(
         twin(
             hold,
             each,
-            subject_digest=None if subject_id is None else subject_digest(each, subject_id),
-            sample_digest=None if sample_id is None else sample_digest(each, sample_id),
+            subject_digest=None if subject_id is None else subject_digest(each, tenant_id, subject_id),
+            sample_digest=None if sample_id is None else sample_digest(each, tenant_id, sample_id),
         )
         for each in pepper.retired
     ]
-    _require_something_left(session, rows, [hold, *twins])
     session.add_all([hold, *twins])
     record(session, tenant_id, "hold.placed", hold=hold.id, sealed=seal(pepper, hold, twins))
     return hold
@@ -140,8 +141,21 @@ def _drive(session: Session, tasks: Iterable[Task]) -> list[str]:
     return sorted({task.model_id for task in driven})
 
 
-def _require_something_left(session: Session, models: Sequence[Model], holds: Sequence[Hold]) -> None:
-    """Raises AlreadyForgotten. ``holds``: the hold with its twins."""
+def _served(session: Session, tenant_id: str) -> Sequence[Model]:
+    """The models that a hold can keep somebody in. Their rows are locked: no publication passes before our commit."""
+    models = select(Model).where(Model.tenant_id == tenant_id, Model.status.in_(_SERVED)).order_by(Model.id)
+    return session.scalars(models.with_for_update(read=True)).all()
+
+
+def require_something_left(session: Session, hold: Hold) -> None:
+    """Look whether the hold, placed in this transaction, keeps anything. Raises AlreadyForgotten.
+
+    The error tells who was forgotten, so only a caller who may search for people is to see it.
+    """
+    models = _served(session, hold.tenant_id)
+    session.flush()
+    twins = session.scalars(select(Hold).where(Hold.twin_of == hold.id)).all()
+    holds = [hold, *twins]
     looked = [_releases(session, models, hold) for hold in holds]
     if any(kept for _, kept in looked):
         return

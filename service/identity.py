@@ -1,7 +1,8 @@
 """Opaque ids, and keyed digests of everything that names a person.
 
 A digest is HMAC-SHA-256 under the pepper, which lies outside the database; each kind has its own domain, so
-that a subject and a sample of the same name share nothing.
+that a subject and a sample of the same name share nothing. So has each tenant: a person whom two tenants know has two
+digests, and nobody who reads the database can link them.
 """
 
 from __future__ import annotations
@@ -94,9 +95,19 @@ def digest(pepper: Pepper, kind: Kind, value: str | bytes) -> str:
     return hmac.new(pepper.secret, b"expunge/" + kind.encode() + b"\0" + data, hashlib.sha256).hexdigest()
 
 
-def subject_digest(pepper: Pepper, subject: str) -> str:
-    return digest(pepper, "subject", subject)
+def subject_digest(pepper: Pepper, tenant_id: str, subject: str) -> str:
+    return digest(pepper, "subject", _within(tenant_id, subject.encode()))
 
 
-def sample_digest(pepper: Pepper, sample: str) -> str:
-    return digest(pepper, "sample", sample)
+def sample_digest(pepper: Pepper, tenant_id: str, sample: str) -> str:
+    return digest(pepper, "sample", _within(tenant_id, sample.encode()))
+
+
+def content_digest(pepper: Pepper, tenant_id: str, content: bytes) -> str:
+    """Digest what a sample holds: its bytes, by which a release sees that it was not changed."""
+    return digest(pepper, "content", _within(tenant_id, content))
+
+
+def _within(tenant_id: str, value: bytes) -> bytes:
+    """No tenant's name holds a zero byte, so the two cannot be taken for another pair."""
+    return tenant_id.encode() + b"\0" + value

@@ -94,7 +94,7 @@ def accept(session: Session, pepper: Pepper, tenant_id: str, order: Order, windo
     """
     # in share mode: no publication can pass between our matching and our commit
     models = session.scalars(named_models(session, tenant_id, order).with_for_update(read=True)).all()
-    named = digests(pepper, order)
+    named = digests(pepper, tenant_id, order)
     found = reach(session, models, named, windows)
     at, places, large = recorded_at(session), found.places, found.large
     drawn = draft(pepper, tenant_id, order, named, at=at, touched=places, windows=windows, large=large)
@@ -176,15 +176,16 @@ def why_nothing(session: Session, tenant_id: str, named: Sequence[Named]) -> str
     return IN_HOLDOUT if tombstones.in_holdout(session, tenant_id, subjects) else "no_match"
 
 
-def digests(pepper: Pepper, order: Order) -> tuple[Named, ...]:
-    """Whom the order names under each pepper, the current one first."""
-    return tuple(_named(each, order) for each in pepper.every)
+def digests(pepper: Pepper, tenant_id: str, order: Order) -> tuple[Named, ...]:
+    """Whom the tenant's order names under each pepper, the current one first."""
+    return tuple(_named(each, tenant_id, order) for each in pepper.every)
 
 
-def _named(pepper: Pepper, order: Order) -> Named:
+def _named(pepper: Pepper, tenant_id: str, order: Order) -> Named:
     if order.subject_id is not None:
-        return Named(pepper.id, subject_digest(pepper, order.subject_id))
-    return Named(pepper.id, None, tuple(sorted({sample_digest(pepper, sample) for sample in order.sample_ids or ()})))
+        return Named(pepper.id, subject_digest(pepper, tenant_id, order.subject_id))
+    samples = {sample_digest(pepper, tenant_id, sample) for sample in order.sample_ids or ()}
+    return Named(pepper.id, None, tuple(sorted(samples)))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -127,6 +127,29 @@ def allowed(app: FastAPI, path: str) -> list[str]:
     return [] if template is None else sorted(method.upper() for method in paths[template])
 
 
+def members(app: FastAPI, method: str, path: str, place: Sequence[str | int]) -> list[str]:
+    """The names that an object in the body of this call may have. ``place``: the way to it, names and indices.
+
+    Empty where the document describes no object there.
+    """
+    made = app.openapi()
+    template = next((each for each in made["paths"] if each == path or _matches(each, path)), "")
+    operation = made["paths"].get(template, {}).get(method.lower(), {})
+    node: Node = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    for part in place:
+        node = _resolved(made, node)
+        node = node.get("items", {}) if isinstance(part, int) else node.get("properties", {}).get(part, {})
+    return list(_resolved(made, node).get("properties", {}))
+
+
+def _resolved(made: Node, node: Node) -> Node:
+    """The schema that a reference names; of several choices the first that is not null."""
+    choices = [each for each in node.get("anyOf", []) if each.get("type") != "null"]
+    node = choices[0] if choices else node
+    name = str(node.get("$ref", "")).rpartition("/")[2]
+    return made["components"]["schemas"].get(name, {}) if name else node
+
+
 def fields(app: FastAPI) -> frozenset[str]:
     """The names of all fields that the document knows: every other name in a body is the client's own."""
     schemas = app.openapi()["components"]["schemas"].values()
@@ -155,7 +178,7 @@ def _complete(made: Node, of_key: str) -> Node:
 
 def _complete_operation(method: str, path: str, operation: Node, of_key: str) -> None:
     answers = operation["responses"]
-    codes = [400, 413, 415, 500] if method in {"post", "put", "delete"} else [500]
+    codes = [400, 408, 413, 415, 500] if method in {"post", "put", "delete"} else [500]
     for code in codes:
         answers.setdefault(str(code), problem())
     for parameter in operation.get("parameters", []):

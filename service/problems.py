@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from itertools import takewhile
 from typing import Any
@@ -18,7 +18,7 @@ from service.db import Busy
 from service.idempotency import KeyRefused
 from service.identity import new_id
 from service.logs import describe
-from service.openapi import allowed, fields
+from service.openapi import allowed, fields, members
 
 log = logging.getLogger(__name__)
 Error = dict[str, str]
@@ -127,20 +127,22 @@ def _framework(request: Request, error: Exception) -> JSONResponse:
 def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101 (for mypy)
     detail = "The request does not have the form that this route expects; see errors."
-    return Problem(
-        422, "invalid_request", detail, [_fault(each, fields(request.app)) for each in error.errors()]
-    ).response()
+    return Problem(422, "invalid_request", detail, [_fault(each, request) for each in error.errors()]).response()
 
 
-def _fault(fault: Mapping[str, Any], names: Collection[str]) -> Error:
+def _fault(fault: Mapping[str, Any], request: Request) -> Error:
     """Where and why, without the value. Names that the client chose are values too: only their parent is told."""
     place, *path = tuple[Any, ...](fault["loc"] or ("body",))
     if place == "body":
+        names = fields(request.app)
         path = list(takewhile(lambda part: isinstance(part, int) or part in names, path))
         path = path[:-1] if fault["type"] == "extra_forbidden" and len(path) == len(fault["loc"]) - 1 else path
     if fault["type"] == "json_invalid":
         return {"pointer": "", "detail": "The body is not valid JSON."}
     detail = str(fault["msg"])
+    if fault["type"] == "extra_forbidden":
+        known = members(request.app, request.method, request.url.path, path)
+        detail = f"There is a field of another name. Fields that are allowed here: {', '.join(known)}."
     if place == "body":
         return {"pointer": "".join(f"/{part}" for part in path), "detail": detail}
     return {"header" if place == "header" else "parameter": str(path[0]) if path else "", "detail": detail}

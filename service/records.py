@@ -60,6 +60,15 @@ class ApiKey(Record):
     """None: made before migration 0009"""
 
 
+class EndedSession(Record):
+    """A session of the status page that was logged out: a copy of its cookie opens nothing."""
+
+    __tablename__ = "ended_sessions"
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    until: Mapped[int] = mapped_column(Moment)
+    """after this no cookie of the session is valid, so the row may go"""
+
+
 class Model(Record):
     """A model that users serve. Its lease decides who may publish: the token grows by one at each claim."""
 

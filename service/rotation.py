@@ -15,10 +15,10 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.auth import DEFAULT_TENANT
 from service.ledger import ROTATED, integrate, record
 from service.notes import Handover, NoteError, Signer, Verifier
 from service.records import AuditEntry
+from service.tenants import DEFAULT_TENANT
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.storage import Files
+from service.tenants import listed
 
 
 class SettingsError(ValueError):
@@ -33,6 +34,7 @@ class Settings(BaseSettings):
     pepper_file: Path
     retired_pepper_files: str = ""
     signing_key_file: Path
+    tenants: str = ""
     recipes: Path = Path("recipes")
     device: str = "auto"
     host: str = "127.0.0.1"
@@ -80,6 +82,17 @@ class Settings(BaseSettings):
     def retired_peppers(self) -> list[Path]:
         """The files that ``retired_pepper_files`` lists, separated by commas."""
         return [Path(name.strip()) for name in self.retired_pepper_files.split(",") if name.strip()]
+
+    @property
+    def served_tenants(self) -> frozenset[str] | None:
+        """The tenants that ``tenants`` lists, separated by commas; None: every one."""
+        return listed(self.tenants)
+
+    @field_validator("tenants")
+    @classmethod
+    def _names_tenants(cls, value: str) -> str:
+        listed(value)
+        return value
 
     @model_validator(mode="after")
     def _no_loopback_in_production(self) -> Settings:

@@ -85,9 +85,8 @@ class Child:
 def children(home: Path, host: str, port: int, environment: Mapping[str, str] = os.environ) -> list[Child]:
     """The three processes of one installation, not yet started. Logs go to ``home/logs``."""
     python = sys.executable
-    serve = ["-m", "uvicorn", "--factory", "service.app:create_app", "--host", host, "--port", str(port)]
     commands = {
-        "api": [python, *serve, "--no-access-log"],
+        "api": [python, "-m", "service.serve", "--host", host, "--port", str(port)],
         "worker": [python, "-m", "workers.main", "worker"],
         "keeper": [python, "-m", "workers.main", "keeper"],
     }

@@ -12,7 +12,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from sqlalchemy import ColumnElement, Select, case, func, select
 from sqlalchemy.orm import Session
 
-from service.auth import DEFAULT_TENANT
 from service.consumers import standing
 from service.db import Database, now
 from service.durations import BUCKETS
@@ -30,6 +29,7 @@ from service.records import (
     Version,
 )
 from service.requests import UNVERIFIED
+from service.tenants import DEFAULT_TENANT
 from unlearning.budget import epsilon_of
 
 SECOND = 1_000_000

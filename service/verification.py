@@ -41,7 +41,7 @@ def take_in(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> A
     """Write the request down; it is held, and its clock runs. Raises UnknownModels, ReceivedInFuture."""
     named_models(session, tenant_id, order)
     at = recorded_at(session)
-    drawn = draft(pepper, tenant_id, order, digests(pepper, order), at=at, touched=(), windows=AT_ONCE)
+    drawn = draft(pepper, tenant_id, order, digests(pepper, tenant_id, order), at=at, touched=(), windows=AT_ONCE)
     drawn.row.update(status=Status.HELD.value, reason=UNVERIFIED, completed_at=None)
     drawn.row["suppress_after"] = suppress_after(session, order)
     session.execute(insert(DeletionRequest), drawn.row)

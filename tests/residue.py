@@ -22,6 +22,7 @@ from sqlalchemy import select
 
 from service.identity import Pepper, subject_digest
 from service.records import Model, Recollection, Version
+from service.tenants import DEFAULT_TENANT
 from tests.stack import Stack
 from workers.keystore import HolderKey, KeyStore
 from workers.sealing import SealedRow, open_row
@@ -95,7 +96,7 @@ class Secret:
 
 def secret_of(stack: Stack, name: str, person: str) -> Secret | None:
     """Return what opens the person's vector, and the vector; None where there is none any more."""
-    holder = subject_digest(Pepper.load(stack.settings.pepper_file), person)
+    holder = subject_digest(Pepper.load(stack.settings.pepper_file), DEFAULT_TENANT, person)
     database, keys = stack.database(), KeyStore.of(stack.settings)
     try:
         with database.read() as session:

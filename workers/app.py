@@ -76,7 +76,13 @@ class Worker:
 
     def _claim_and_do(self, model_id: str) -> None:
         start = time.perf_counter()
-        job = claim(self._workshop.database, model_id, self._workshop.owner, self._workshop.lease_seconds)
+        job = claim(
+            self._workshop.database,
+            model_id,
+            self._workshop.owner,
+            self._workshop.lease_seconds,
+            self._workshop.tenants,
+        )
         if job is None:
             self._help(model_id)
             return

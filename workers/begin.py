@@ -56,12 +56,12 @@ def begin(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Callabl
     """Manifest and training. Raises Refused and its like."""
     started = time.monotonic()
     with watch.phase("load"):
-        bench = build(workshop, job.recipe, job.policy)
+        bench = build(workshop, job.tenant_id, job.recipe, job.policy)
         require_needs(job.policy, bench.method, bench.recipe)
         basis = basis_of(job.policy, bench.problem, bench.method)
         if isinstance(job, Retraining) or may_claim_without_her(job.policy, basis, bench.recipe):
             require_declared(bench.recipe, bench.parts)
-        everyone = manifest.entries(workshop.pepper, bench.recipe.samples, job.policy.granularity)
+        everyone = manifest.entries(workshop.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
         require_room(workshop, everyone)
         rekey(workshop, job, bench.recipe.samples)
         kept, left_out = admit(workshop, job, bench, everyone)
@@ -173,7 +173,7 @@ def _freeze(
         with workshop.database.write() as session:
             fence(session, job.lease)
             manifest.write(session, batch)
-    everyone_held_out = manifest.holdout_rows(workshop.pepper, job.lineage_id, bench.recipe)
+    everyone_held_out = manifest.holdout_rows(workshop.pepper, job.tenant_id, job.lineage_id, bench.recipe)
     for batch in batches(everyone_held_out, BATCH * 4):
         with workshop.database.write() as session:
             fence(session, job.lease)

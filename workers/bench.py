@@ -45,18 +45,19 @@ class Benches:
         """Keep the state of the version that was just published; one state at a time."""
         self._state = (digest, replace(state, vectors={}))
 
-    def of(self, lineage_id: int, recipe: str, policy: Policy) -> Bench:
+    def of(self, lineage_id: int, tenant_id: str, recipe: str, policy: Policy) -> Bench:
         """The lineage's bench. Raises Refused as ``build`` does."""
         kept = self._kept.get(lineage_id)
-        if kept is None or recipes.digest_of(recipes.find(self._workshop.recipes, recipe)) != kept.digest:
-            kept = build(self._workshop, recipe, policy)
+        folder = self._workshop.recipes_of(tenant_id)
+        if kept is None or recipes.digest_of(recipes.find(folder, recipe)) != kept.digest:
+            kept = build(self._workshop, tenant_id, recipe, policy)
             self._kept = {lineage_id: kept}
         return kept
 
 
-def build(workshop: Workshop, recipe: str, policy: Policy) -> Bench:
+def build(workshop: Workshop, tenant_id: str, recipe: str, policy: Policy) -> Bench:
     """Run the recipe and set up its problem and method. Raises Refused with a plain reason."""
-    loaded = recipes.load(workshop.recipes, recipe)
+    loaded = recipes.load(workshop.recipes_of(tenant_id), recipe)
     try:
         problem = Problem(loaded.recipe, device_of(workshop.device))
         brought = parts_of(loaded.recipe)

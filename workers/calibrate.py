@@ -145,9 +145,11 @@ def assist(workshop: Workshop, model_id: str) -> bool:
     with workshop.database.read() as session:
         model = session.get(Model, model_id)
         lineages = session.scalars(select(Lineage).where(Lineage.model_id == model_id, Lineage.status.in_(BUILT))).all()
+    if model is None or not workshop.serves(model.tenant_id):
+        return False
     for lineage in lineages:
         pieces = Pieces(workshop, CalibrationOrder, lineage.id)
-        if model is None or prepared_of(lineage) is None or not pieces.any_free():
+        if prepared_of(lineage) is None or not pieces.any_free():
             continue
         try:
             course = course_of(workshop, lineage, model.recipe)

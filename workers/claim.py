@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -27,10 +27,15 @@ LARGEST_BATCH = 10_000
 
 
 @collector_at_rest()
-def claim(database: Database, model_id: str, owner: str, lease_seconds: float) -> Work | None:
+def claim(
+    database: Database, model_id: str, owner: str, lease_seconds: float, tenants: Collection[str] | None = None
+) -> Work | None:
     """Take a lease and its work: preparation, the waiting deletions, or the building of a candidate lineage.
 
-    None: nothing waits, it is not time yet, other workers are at it, or a restored backup waits for the operator.
+    ``tenants``: whom this worker serves; None: everyone.
+
+    None: nothing waits, it is not time yet, other workers are at it, the model is of a tenant that this worker does not
+    serve, or a restored backup waits for the operator.
     """
     with database.write() as session:
         at = now(session)
@@ -38,7 +43,7 @@ def claim(database: Database, model_id: str, owner: str, lease_seconds: float) -
         if model is None:
             return None
         model.nudged_at = 0
-        if unconfirmed(session) is not None:
+        if unconfirmed(session) is not None or (tenants is not None and model.tenant_id not in tenants):
             return None
         free = model.lease_expires_at <= at
         if model.status == "preparing" and free:

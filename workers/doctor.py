@@ -24,6 +24,7 @@ from service.records import Lineage, Model, Version
 from service.schema import SchemaState, schema_state
 from service.settings import Settings, SettingsError
 from service.storage import Store
+from service.tenants import recipes_of
 from unlearning.certificate import Basis
 from unlearning.policy import Policy
 from unlearning.protocol import Method, Need, Refused
@@ -39,6 +40,7 @@ class Served:
     """A lineage that still releases, as the database knows it. ``gone`` are the positions that were forgotten."""
 
     name: str
+    tenant_id: str
     recipe: str
     policy: Policy
     basis: Basis
@@ -100,7 +102,7 @@ def _fault(settings: Settings, served: Served) -> tuple[str, str] | None:
     """What is wrong and what to do. The recipe is run only where releases read samples. Raises Refused."""
     if not Store(settings.private_store).path(served.state).is_file():
         return "The head's sealed state is not in the private store.", "Restore it, or set EXPUNGE_PRIVATE_STORE."
-    path = recipes.find(settings.recipes, served.recipe)
+    path = recipes.find(recipes_of(settings.recipes, served.tenant_id), served.recipe)
     if recipes.digest_of(path) != served.frozen["recipe_digest"]:
         return (
             f"{path.name} is not the file that the model was trained with.",
@@ -129,8 +131,8 @@ def _samples_fault(settings: Settings, served: Served, method: Method) -> tuple[
         return "Without the pepper no sample is found again.", "Restore the file that EXPUNGE_PEPPER_FILE names."
     except PepperMissing as error:
         return f"It was prepared under another pepper. {error}", "Then restart every process."
-    samples = recipes.load(settings.recipes, served.recipe).recipe.samples
-    now = manifest.entries(theirs, samples, served.policy.granularity)
+    samples = recipes.load(recipes_of(settings.recipes, served.tenant_id), served.recipe).recipe.samples
+    now = manifest.entries(theirs, served.tenant_id, samples, served.policy.granularity)
     try:
         manifest.found_again(samples, now, served.places, served.gone, torch.device("cpu"))
     except manifest.Changed as error:
@@ -168,6 +170,7 @@ def _read(database: Database) -> list[Served]:
         for model, line, head in session.execute(rows):
             served = Served(
                 name=model.name,
+                tenant_id=model.tenant_id,
                 recipe=model.recipe,
                 policy=Policy.from_json(model.policy).in_force(line.method),
                 basis=Basis(line.basis),

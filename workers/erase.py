@@ -6,9 +6,10 @@ The worker does this at once; the keeper repairs what a dead worker left.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import ColumnElement, or_, select, true, update
 
 from service.crash import crash_point
 from service.db import Database, now
@@ -22,17 +23,18 @@ from workers.keystore import BATCH, KeyStore, batches
 EMPTIED = "emptied"
 
 
-def destroy_keys(database: Database, keys: KeyStore, releases: Path) -> int:
+def destroy_keys(database: Database, keys: KeyStore, releases: Path, tenants: Collection[str] | None = None) -> int:
     """Carry out every erasure that is due; returns how many keys are now destroyed for good.
 
-    ``releases``: the journal's folder, in which the releases are confirmed first.
+    ``releases``: the journal's folder, in which the releases are confirmed first. ``tenants``: whose keys lie in this
+    key store; None: everyone's. One that never held a key must not report it destroyed.
 
     An erasure counts as done only when the key's share was overwritten in its file. Raises Busy, KeyFileMissing.
     """
     with database.read() as session:
         due = session.execute(
             select(Erasure.id, Erasure.key_id, Erasure.version_id, Erasure.tenant_id)
-            .where(Erasure.destroyed_at.is_(None))
+            .where(Erasure.destroyed_at.is_(None), _of(tenants))
             .order_by(Erasure.id)
         ).all()
         confirm_committed(session, releases, sorted({row.version_id for row in due if row.version_id}))
@@ -49,6 +51,10 @@ def destroy_keys(database: Database, keys: KeyStore, releases: Path) -> int:
             record(session, tenant_id, "keys.destroyed", version=version_id, count=count)
     database.truncate_log()
     return len(due)
+
+
+def _of(tenants: Collection[str] | None) -> ColumnElement[bool]:
+    return true() if tenants is None else Erasure.tenant_id.in_(sorted(tenants))
 
 
 def drop_superseded_state(database: Database, private: Store, version_id: str | None) -> None:

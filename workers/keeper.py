@@ -66,6 +66,8 @@ class Keeper:
     signer: Callable[[], Signer]
     """read anew for every tick: the key may have been rotated"""
     pepper: Pepper
+    tenants: frozenset[str] | None
+    """whose keys lie in ``keys``; None: everyone's"""
     bell: Celery
     sweep_seconds: float
     grace_seconds: float
@@ -84,7 +86,7 @@ class Keeper:
         duties: list[Callable[[], object]] = [
             lambda: sweep(self.database, self.bell),
             lambda: extend_log(self.database, self.signer()),
-            lambda: destroy_keys(self.database, self.keys, self.store.root / RELEASES),
+            lambda: destroy_keys(self.database, self.keys, self.store.root / RELEASES, self.tenants),
             lambda: issue_due(self.database, self.signer(), self.pepper),
             lambda: purge(self.database, self.store, self.grace_seconds),
             lambda: bury(self.database),
@@ -287,6 +289,7 @@ def open_keeper(settings: Settings) -> Keeper:
         keys=KeyStore.of(settings),
         signer=lambda: Signer.of(settings),
         pepper=Pepper.configured(settings),
+        tenants=settings.served_tenants,
         bell=queue.publisher(settings.broker_url),
         sweep_seconds=settings.sweep_seconds,
         grace_seconds=settings.grace_seconds,

@@ -17,7 +17,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 from torch import Tensor
 
-from service.identity import Pepper, digest, sample_digest, subject_digest
+from service.identity import Pepper, content_digest, digest, sample_digest, subject_digest
 from service.records import Membership
 from unlearning.policy import Granularity
 from unlearning.protocol import Examples
@@ -56,16 +56,16 @@ class Changed(RuntimeError):
         self.changed = changed
 
 
-def entries(pepper: Pepper, samples: Samples, granularity: Granularity) -> list[Entry]:
+def entries(pepper: Pepper, tenant_id: str, samples: Samples, granularity: Granularity) -> list[Entry]:
     """Every sample of the recipe, in its order. Reads all data once."""
     inputs, targets = samples.tensors()
-    by_subject = {name: subject_digest(pepper, name) for people in samples.people for name in people}
+    by_subject = {name: subject_digest(pepper, tenant_id, name) for people in samples.people for name in people}
     found = []
     for index, (identity, people) in enumerate(zip(samples.ids, samples.people, strict=True)):
-        sample = sample_digest(pepper, identity)
+        sample = sample_digest(pepper, tenant_id, identity)
         subjects = tuple(sorted(by_subject[name] for name in people))
         holder = sample if granularity is Granularity.SAMPLE else _holder(pepper, subjects)
-        content = digest(pepper, "content", _bytes(inputs[index]) + b"\0" + _bytes(targets[index]))
+        content = content_digest(pepper, tenant_id, _bytes(inputs[index]) + b"\0" + _bytes(targets[index]))
         found.append(Entry(index, sample, content, subjects, holder))
     return found
 
@@ -85,9 +85,9 @@ def rows(lineage_id: int, pepper_id: str, kept: Iterable[Entry]) -> Iterator[dic
             }
 
 
-def holdout_rows(pepper: Pepper, lineage_id: int, recipe: Recipe) -> list[dict[str, Any]]:
+def holdout_rows(pepper: Pepper, tenant_id: str, lineage_id: int, recipe: Recipe) -> list[dict[str, Any]]:
     """The rows of the people that the recipe names for its holdout."""
-    people = sorted(subject_digest(pepper, name) for name in holdout_people(recipe))
+    people = sorted(subject_digest(pepper, tenant_id, name) for name in holdout_people(recipe))
     return [{"lineage_id": lineage_id, "subject_digest": person} for person in people]
 
 

@@ -12,12 +12,21 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 import httpx
 
 DEADLINE_SECONDS = 10.0
 _TRANSLATED = IPv6Network("64:ff9b::/32")  # NAT64 (RFC 6052, RFC 8215): an IPv4 address in disguise
+_NOT_PUBLIC = (
+    IPv4Network("192.88.99.0/24"),  # 6to4 relays (RFC 7526)
+    IPv6Network("3fff::/20"),  # documentation (RFC 9637)
+    IPv6Network("5f00::/16"),  # segment routing (RFC 9602)
+    IPv6Network("fec0::/10"),  # site-local (RFC 3879)
+)
+"""ranges that some of the supported Pythons take for global"""
+_ISATAP = (0x00005EFE, 0x02005EFE)
+"""bits 32 to 63 of an address that tunnels to an IPv4 address, which may be private (RFC 5214)"""
 Address = IPv4Address | IPv6Address
 Resolver = Callable[[str, int], Awaitable[list[str]]]
 
@@ -86,4 +95,8 @@ def public(address: Address) -> bool:
             return public(address.ipv4_mapped)
         if address.sixtofour is not None or address.teredo is not None or address in _TRANSLATED:
             return False
+        if int(address) >> 32 & 0xFFFFFFFF in _ISATAP:
+            return False
+    if any(address in network for network in _NOT_PUBLIC):
+        return False
     return address.is_global and not (address.is_multicast or address.is_reserved)

@@ -144,7 +144,7 @@ def build_lineage(workshop: Workshop, job: Preparation, watch: Stopwatch, ending
         shards.forget(workshop, job.lineage_id)
         calibrate.drop_prepared(workshop, job.lineage_id)
         workshop.figures.sweep(workshop.database)
-        destroy_keys(workshop.database, workshop.keys, workshop.journal.root)
+        destroy_keys(workshop.database, workshop.keys, workshop.journal.root, workshop.tenants)
 
 
 def _give_up(workshop: Workshop, job: Preparation, ending: Ending, error: Exception) -> None:

@@ -36,7 +36,7 @@ def rekey(workshop: Workshop, job: Preparation, samples: Samples) -> None:
         _require_all_readable(session, workshop.pepper, job.tenant_id)
     if not workshop.pepper.retired:
         return
-    rekeyed = _rekeyed(workshop.pepper, samples)
+    rekeyed = _rekeyed(workshop.pepper, job.tenant_id, samples)
     with workshop.database.write() as session:
         fence(session, job.lease)
         _tombstones(session, workshop.pepper, job.tenant_id, rekeyed)
@@ -56,12 +56,14 @@ def _require_all_readable(session: Session, pepper: Pepper, tenant_id: str) -> N
         )
 
 
-def _rekeyed(pepper: Pepper, samples: Samples) -> Rekeyed:
+def _rekeyed(pepper: Pepper, tenant_id: str, samples: Samples) -> Rekeyed:
     people = {name for names in samples.people for name in names}
     pairs: dict[str, str] = {}
     for retired in pepper.retired:
-        pairs |= {subject_digest(retired, name): subject_digest(pepper, name) for name in people}
-        pairs |= {sample_digest(retired, name): sample_digest(pepper, name) for name in samples.ids}
+        pairs |= {subject_digest(retired, tenant_id, name): subject_digest(pepper, tenant_id, name) for name in people}
+        pairs |= {
+            sample_digest(retired, tenant_id, name): sample_digest(pepper, tenant_id, name) for name in samples.ids
+        }
     return pairs
 
 

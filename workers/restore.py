@@ -13,7 +13,6 @@ from sqlalchemy import func, insert, or_, select
 from sqlalchemy.orm import Session
 
 from service import holds, ledger, tombstones, verification
-from service.auth import DEFAULT_TENANT
 from service.backups import unconfirmed
 from service.continuation import continue_log
 from service.db import now
@@ -42,6 +41,7 @@ from service.records import (
     WebhookEndpoint,
 )
 from service.requests import Status, awaits_decision, derive
+from service.tenants import DEFAULT_TENANT
 from workers.journal import SET_ASIDE, Entry, revived
 from workers.keystore import BATCH, batches
 from workers.lease import SECOND, give_back

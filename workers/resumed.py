@@ -39,7 +39,7 @@ def note_of(lineage: Lineage, name: str) -> dict[str, Any] | None:
 def resume(workshop: Workshop, lineage: Lineage, recipe: str, note: Mapping[str, Any]) -> Resumed:
     """Open the state that ``note`` names, with the recipe as it was. Raises Unprepared, Refused."""
     frozen, policy = lineage.manifest or {}, Policy.from_json(note["policy"])
-    bench = build(workshop, recipe, policy)
+    bench = build(workshop, lineage.tenant_id, recipe, policy)
     if bench.digest != frozen["recipe_digest"] or not manifest.replayable(frozen["libraries"], bench.problem.device):
         raise Unprepared("the recipe or its surroundings changed")
     try:
@@ -63,9 +63,9 @@ def drop(workshop: Workshop, lineage_id: int, name: str) -> None:
 
 
 def _examples(workshop: Workshop, lineage: Lineage, bench: Bench, recipe: str, policy: Policy) -> Examples:
-    samples = recipes.load(workshop.recipes, recipe).recipe.samples
+    samples = recipes.load(workshop.recipes_of(lineage.tenant_id), recipe).recipe.samples
     with workshop.database.read() as session:
         places = manifest.places(session, lineage.id)
     pepper = workshop.pepper.named((lineage.manifest or {})["pepper_id"])
-    entries = manifest.entries(pepper, samples, policy.granularity)
+    entries = manifest.entries(pepper, lineage.tenant_id, samples, policy.granularity)
     return manifest.found_again(samples, entries, places, frozenset(), bench.problem.device)

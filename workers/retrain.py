@@ -48,7 +48,7 @@ def retrain(workshop: Workshop, job: Retraining, watch: Stopwatch) -> None:
     drop_superseded_state(workshop.database, workshop.private, parent)
     workshop.figures.sweep(workshop.database)
     bury(workshop.database)
-    destroy_keys(workshop.database, workshop.keys, workshop.journal.root)
+    destroy_keys(workshop.database, workshop.keys, workshop.journal.root, workshop.tenants)
 
 
 def _build(workshop: Workshop, job: Retraining, watch: Stopwatch) -> None:

@@ -177,7 +177,7 @@ def _kept_by_hold(
     )
     still = set(session.scalars(there))
     ids = bench.recipe.samples.ids
-    return frozenset(index for index in kept if sample_digest(pepper, ids[index]) in still)
+    return frozenset(index for index in kept if sample_digest(pepper, job.tenant_id, ids[index]) in still)
 
 
 def require_readable(
@@ -188,9 +188,8 @@ def require_readable(
     reads = any(needs_retained(method, basis) or needs_forgotten(method) for method in methods)
     if not reads:
         return
-    again = manifest.entries(
-        workshop.pepper, recipes.load(workshop.recipes, job.recipe).recipe.samples, job.policy.granularity
-    )
+    samples = recipes.load(workshop.recipes_of(job.tenant_id), job.recipe).recipe.samples
+    again = manifest.entries(workshop.pepper, job.tenant_id, samples, job.policy.granularity)
     now = {entry.sample: entry.content for entry in again}
     missing = sum(1 for entry in everyone if entry.sample not in now)
     changed = sum(1 for entry in everyone if now.get(entry.sample, entry.content) != entry.content)

@@ -211,7 +211,7 @@ def _publish(errand: Errand, head: Head, planned: Plan, draft: Draft) -> None:
     note_commit(workshop.database, errand.job, draft, time.perf_counter() - start)
     drop_superseded_state(workshop.database, workshop.private, head.version_id)
     workshop.figures.sweep(workshop.database)
-    destroy_keys(workshop.database, workshop.keys, workshop.journal.root)
+    destroy_keys(workshop.database, workshop.keys, workshop.journal.root, workshop.tenants)
 
 
 def _withhold(errand: Errand, planned: Plan, certified: Certified) -> None:
@@ -314,7 +314,7 @@ def _secret(workshop: Workshop, head: Head, device: torch.device) -> State:
 
 def _bench(benches: Benches, job: Deletions, head: Head) -> Bench:
     try:
-        bench = benches.of(job.lineage_id, job.recipe, job.policy)
+        bench = benches.of(job.lineage_id, job.tenant_id, job.recipe, job.policy)
     except Refused as error:
         raise Held("recipe_refused", what=error.what) from None
     if bench.digest != head.recipe_digest or [asdict(part) for part in bench.parts] != list(head.parts):
@@ -334,14 +334,14 @@ def _samples(
         places = manifest.places(session, job.lineage_id)
         gone = forgotten(session, job.lineage_id)
     try:
-        samples = recipes.load(workshop.recipes, job.recipe).recipe.samples
+        samples = recipes.load(workshop.recipes_of(job.tenant_id), job.recipe).recipe.samples
     except Refused as error:
         raise Held("recipe_refused", what=error.what) from None
     try:
         pepper = workshop.pepper.named(head.pepper_id)
     except PepperMissing as error:
         raise Held("pepper_missing", what=str(error)) from None
-    now = manifest.entries(pepper, samples, job.policy.granularity)
+    now = manifest.entries(pepper, job.tenant_id, samples, job.policy.granularity)
     going = frozenset(target.positions)
     device = bench.problem.device
     everyone = frozenset(place.position for place in places)

@@ -15,6 +15,7 @@ from service.figures import Figures
 from service.identity import Pepper
 from service.settings import Settings, read_secret
 from service.storage import Store
+from service.tenants import recipes_of
 from workers.journal import Journal
 from workers.keystore import KeyStore
 from workers.sealing import Sealer
@@ -33,6 +34,8 @@ class Workshop:
     pepper: Pepper
     bell: Celery
     recipes: Path
+    tenants: frozenset[str] | None
+    """whom this worker serves; None: every tenant"""
     device: str
     lease_seconds: float
     shards: int
@@ -42,6 +45,14 @@ class Workshop:
     def journal(self) -> Journal:
         """What was released, for the day on which a backup must be restored."""
         return Journal(self.store.root, self.sealer, self.store.disk)
+
+    def recipes_of(self, tenant_id: str) -> Path:
+        """The folder of the tenant's recipes."""
+        return recipes_of(self.recipes, tenant_id)
+
+    def serves(self, tenant_id: str) -> bool:
+        """Whether the settings name the tenant: no work of another's is done here, and no key destroyed."""
+        return self.tenants is None or tenant_id in self.tenants
 
     @property
     def figures(self) -> Figures:
@@ -65,6 +76,7 @@ def open_workshop(settings: Settings) -> Workshop:
         pepper=Pepper.configured(settings),
         bell=queue.publisher(settings.broker_url),
         recipes=settings.recipes,
+        tenants=settings.served_tenants,
         device=settings.device,
         lease_seconds=settings.lease_seconds,
         shards=settings.shards,

@@ -48,6 +48,12 @@ def upgrade() -> None:
     op.create_index("ix_audit_entries_model_id", "audit_entries", ["model_id"], unique=False)
     op.create_index("ix_audit_entries_request_id", "audit_entries", ["request_id"], unique=False)
     op.create_table(
+        "ended_sessions",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("until", BIGINT, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_ended_sessions"),
+    )
+    op.create_table(
         "deletion_requests",
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("tenant_id", sa.String(length=63), nullable=False),

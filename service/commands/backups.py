@@ -14,11 +14,11 @@ from typing import Annotated, Any
 import typer
 from sqlalchemy import make_url
 
-from service.auth import DEFAULT_TENANT
 from service.backups import confirm
 from service.commands.screen import AsJson, CommandError, errors, show_facts, show_json
 from service.db import Database
 from service.settings import Settings
+from service.tenants import DEFAULT_TENANT
 
 
 def backup(file: Annotated[Path, typer.Argument(help="Where to write the copy; it must not exist.")]) -> None:

@@ -175,7 +175,7 @@ def _show(request: dict[str, Any], as_json: bool) -> None:
         show_json(request)
         return
     show_facts({name: value for name, value in request.items() if name != "models"})
-    if request["models"]:
+    if request.get("models"):
         show_rows(request["models"], tuple(request["models"][0]))
 
 

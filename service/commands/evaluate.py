@@ -11,6 +11,7 @@ import typer
 
 from service.commands.client import connect
 from service.settings import Settings
+from service.tenants import recipes_of
 
 FORWARDED: dict[str, Any] = {
     "add_help_option": False,
@@ -35,4 +36,5 @@ def _of_model(name: str) -> list[str]:
     policy = model["policy"]
     options = {policy["method"]: policy.get("options") or {}}
     numbers = [f"--{field.replace('_', '-')}={policy[field]}" for field in ("epsilon", "delta", "sigma", "delta_cap")]
-    return [f"--recipe={Settings().recipes / model['recipe']}", *numbers, f"--options={json.dumps(options)}"]
+    folder = recipes_of(Settings().recipes, model["tenant"])
+    return [f"--recipe={folder / model['recipe']}", *numbers, f"--options={json.dumps(options)}"]

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from service.auth import DEFAULT_TENANT, Scope, create_key, list_keys, revoke_key, rotate_key
+from service.auth import Scope, create_key, list_keys, revoke_key, rotate_key
 from service.commands.screen import AsJson, CommandError, errors, show_json, show_rows
 from service.db import Database, now
 from service.identity import Pepper
@@ -18,6 +18,7 @@ from service.notes import Signer
 from service.rotation import rotate
 from service.schema import SchemaState, schema_state
 from service.settings import Settings, adopt_secret, next_secret
+from service.tenants import DEFAULT_TENANT
 
 commands = typer.Typer(
     no_args_is_help=True, help="API keys: create, list, rotate, revoke; rotate-signing (uses the database)."

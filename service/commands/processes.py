@@ -37,9 +37,7 @@ def migrate() -> None:
 def api() -> None:
     """Run the API process alone, in the foreground."""
     settings = Settings()
-    _become(
-        ["-m", "uvicorn", "--factory", "service.app:create_app", "--host", settings.host, "--port", str(settings.port)]
-    )
+    _become(["-m", "service.serve", "--host", settings.host, "--port", str(settings.port)])
 
 
 def worker() -> None:

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, RedirectResponse
@@ -15,14 +15,14 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from service import verification
-from service.auth import Caller, Scope, authenticate
+from service.auth import Caller, Scope
 from service.cancellation import TooLate, cancel
 from service.certificates import NotAuthentic, verify
 from service.console import reference, views
 from service.console.render import HEADERS, LoginNeeded, PageRoute, login_page, page
 from service.console.watch import AuditWatch
 from service.consumers import standing
-from service.context import Running, Service, require_writable, session_of
+from service.context import Running, Service, known, require_writable, session_of
 from service.db import now
 from service.holds import drive_on
 from service.names import ModelName, RequestId
@@ -32,7 +32,7 @@ from service.requests import Status, awaits_decision
 from service.rotation import verifiers
 from service.routes import deletion_requests, models
 from service.routes.verification import Rejection, refused
-from service.sessions import COOKIE, begin, form_token, renew, set_cookie
+from service.sessions import COOKIE, begin, end, form_token, renew, set_cookie
 from service.settings import SettingsError
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -175,7 +175,7 @@ def certificate_file(request_id: RequestId, visit: Visitor) -> Response:
 
 @router.post("/console/requests/{request_id}/cancel")
 def cancel_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Response:
-    _check_form(visit, fields, Scope.DELETIONS_WRITE)
+    _check_form(visit, fields, Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
     with visit.service.database.write() as session:
         row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
         try:
@@ -200,7 +200,7 @@ def release_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Re
 
 @router.post("/console/requests/{request_id}/verify")
 def verify_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Response:
-    _check_form(visit, fields, Scope.DELETIONS_WRITE)
+    _check_form(visit, fields, Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
     with visit.service.database.write() as session, refused():
         row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
         nudges = verification.verify(session, row, deletion_requests.windows_of(visit.service))
@@ -210,7 +210,7 @@ def verify_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Res
 
 @router.post("/console/requests/{request_id}/reject")
 def reject_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Response:
-    _check_form(visit, fields, Scope.DELETIONS_WRITE)
+    _check_form(visit, fields, Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
     why = _rejection(fields)
     with visit.service.database.write() as session, refused():
         row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
@@ -220,10 +220,10 @@ def reject_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Res
 
 @router.post("/console/login")
 def login(request: Request, service: Running, fields: Fields) -> Response:
-    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+    if not _from_here(request, service.settings.url):
         return login_page(403, "Log in from this page itself.")
+    caller = known(service, request, fields.get("key", "").strip())
     with service.database.read() as session:
-        caller = authenticate(session, service.pepper, fields.get("key", "").strip())
         value = begin(session, service.pepper, caller.key_id) if caller else ""
     if not value:
         return login_page(401, "This key is unknown, expired or revoked.")
@@ -232,9 +232,26 @@ def login(request: Request, service: Running, fields: Fields) -> Response:
     return response
 
 
+def _from_here(request: Request, url: str) -> bool:
+    """Whether the form was sent from a page of this service: the browser says so in either of two headers.
+
+    ``url``: EXPUNGE_URL, for a proxy that does not pass the Host header on.
+    """
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is not None and site not in ("same-origin", "none"):
+        return False
+    if origin is None:
+        return True
+    if origin == "null":
+        return site is not None
+    return urlsplit(origin).netloc in (request.headers.get("host"), urlsplit(url).netloc)
+
+
 @router.post("/console/logout")
-def logout(visit: Visitor, fields: Fields) -> Response:
+def logout(request: Request, visit: Visitor, fields: Fields) -> Response:
     _check_token(visit, fields)
+    with visit.service.database.write() as session:
+        end(session, request.cookies[COOKIE])
     response = RedirectResponse("/", 303, HEADERS)
     response.delete_cookie(COOKIE, httponly=True, samesite="strict")
     return response
@@ -270,8 +287,9 @@ def _envelope(visit: Visit, request_id: str) -> str:
     return envelope
 
 
-def _check_form(visit: Visit, fields: dict[str, str], scope: Scope) -> None:
-    visit.need(scope)
+def _check_form(visit: Visit, fields: dict[str, str], *scopes: Scope) -> None:
+    for scope in scopes:
+        visit.need(scope)
     _check_token(visit, fields)
     require_writable(visit.service)
 

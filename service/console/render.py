@@ -63,7 +63,9 @@ def page(template: str, status: int = 200, **facts: Any) -> HTMLResponse:
 
 
 def login_page(status: int = 200, fault: str = "") -> HTMLResponse:
-    return page("login.html", status, fault=fault)
+    answer = page("login.html", status, fault=fault)
+    answer.headers["Referrer-Policy"] = "same-origin"  # else browsers send its form with the origin "null"
+    return answer
 
 
 class PageRoute(APIRoute):

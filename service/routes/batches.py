@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service import idempotency
-from service.auth import Caller, Scope
+from service.auth import Caller, Scope, searched
 from service.context import Running, Service, holding, problems
 from service.disclosure import told
 from service.estimate import estimate
@@ -28,10 +28,11 @@ from service.routes.deletion_requests import (
     opened,
     take_in,
 )
+from service.routes.receipts import ReceiptView
 
 router = APIRouter(tags=["deletion requests"])
 Writer = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]
-Reader = Annotated[Caller, Depends(holding(Scope.DELETIONS_READ))]
+Searcher = Annotated[Caller, Depends(holding(Scope.PEOPLE_SEARCH))]
 _BATCH = "/v1/deletion-requests/batch"
 
 
@@ -46,7 +47,7 @@ class Outcome(BaseModel):
 
     index: int
     status: int
-    request: AcceptedView | None = None
+    request: AcceptedView | ReceiptView | None = None
     problem: dict[str, Any] | None = None
 
 
@@ -65,6 +66,7 @@ class CostView(BaseModel):
 
 
 class EstimateView(BaseModel):
+    search: str = Field(description="id of this search: the audit log's entry names it and the key, not the person")
     samples: int
     models: list[CostView]
 
@@ -103,16 +105,17 @@ def create_batch(batch: Batch, service: Running, caller: Writer, idempotency_key
     responses=problems(),
     summary="What a request would cost",
 )
-def estimate_cost(order: DeletionOrder, service: Running, caller: Reader) -> EstimateView:
+def estimate_cost(order: DeletionOrder, service: Running, caller: Searcher) -> EstimateView:
     check_length(order, service.settings.max_sample_ids)
-    with service.database.read() as session:
+    with service.database.write() as session:
         try:
             costs = estimate(session, service.pepper, caller.tenant_id, order.order())
         except UnknownModels as error:
             errors = [{"pointer": f"/models/{place}", "detail": "There is no such model."} for place in error.places]
             raise Problem(422, "unknown_model", "The request names models that do not exist.", errors) from None
+        search = searched(session, caller)
     models = [CostView(**vars(cost)) for cost in costs]
-    return EstimateView(samples=sum(cost.samples for cost in costs), models=models)
+    return EstimateView(search=search, samples=sum(cost.samples for cost in costs), models=models)
 
 
 def _outcome(

@@ -17,7 +17,17 @@ from service import express, idempotency, verification
 from service.auth import Caller, Scope, holder
 from service.cancellation import TooLate, cancel
 from service.conditions import IfMatch, IfNoneMatch, changed, require, shown
-from service.context import Running, Service, holding, key_invalid, problems, reading, remembered, require_writable
+from service.context import (
+    Running,
+    Service,
+    holding,
+    holding_all,
+    key_invalid,
+    problems,
+    reading,
+    remembered,
+    require_writable,
+)
 from service.crash import crash_point
 from service.disclosure import told
 from service.extension import extend
@@ -30,11 +40,12 @@ from service.pages import Limit, MomentCursor, Page, after, link
 from service.problems import Problem, not_found
 from service.records import DeletionRequest, Model, Task, Version
 from service.requests import NotExtendable, Regulation, Status, Suppress, awaits_decision
+from service.routes.receipts import OPENING, ReceiptView
 from service.suppression import suppressed
 from service.tombstones import related
 
 router = APIRouter(tags=["deletion requests"])
-Writer = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]
+Decider = Annotated[Caller, Depends(holding_all(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ))]
 Applicant = Annotated[Caller, Depends(remembered(Scope.DELETIONS_WRITE))]
 Reader = Annotated[Caller, Depends(holding(Scope.DELETIONS_READ))]
 KeyHeader = Annotated[
@@ -120,13 +131,13 @@ class TakenView(DeletionRequestView):
 
 
 class AcceptedView(TakenView):
-    opening: str = Field(description="opens the commitment in the audit log and the certificate; kept nowhere here")
+    opening: str = OPENING
 
 
 @router.post(
     _PATH,
     status_code=202,
-    response_model=AcceptedView,
+    response_model=AcceptedView | ReceiptView,
     responses=problems(400, 409) | answer(202, "Location", "Retry-After"),
     summary="Forget a person",
 )
@@ -203,7 +214,7 @@ def show(
     summary="Cancel a request inside its cancel window",
 )
 def withdraw(
-    request_id: RequestId, service: Running, caller: Writer, response: Response, if_match: IfMatch = None
+    request_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
 ) -> DeletionRequestView:
     with service.database.write() as session:
         row = find(session, caller.tenant_id, request_id)
@@ -234,7 +245,7 @@ def others(request_id: RequestId, service: Running, caller: Reader) -> RelatedVi
     summary="Extend the deadline, once",
 )
 def prolong(
-    request_id: RequestId, service: Running, caller: Writer, response: Response, if_match: IfMatch = None
+    request_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
 ) -> DeletionRequestView:
     with service.database.write() as session:
         row = find(session, caller.tenant_id, request_id)

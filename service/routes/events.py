@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import anyio
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
+from sqlalchemy.orm import Session
 
 from service import events
 from service.auth import Caller, Scope
-from service.context import Running, Service, problems, watching
+from service.context import Running, Service, in_force, problems, watching
 from service.db import Busy
 
 router = APIRouter(tags=["events"])
@@ -46,6 +48,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {
     "/v1/events", response_class=StreamingResponse, responses=_STREAM | problems(), summary="Follow what changes"
 )
 def follow(
+    request: Request,
     service: Running,
     caller: Follower,
     last_event_id: Annotated[
@@ -53,14 +56,28 @@ def follow(
     ] = None,
     seconds: Annotated[float, Query(ge=0, le=3600, description="then the stream ends and the client comes back")] = 300,
 ) -> StreamingResponse:
-    """Without Last-Event-ID the stream begins with this request. Of what a key may not read nothing is sent."""
+    """Without Last-Event-ID the stream begins with this request. Of what a key may not read nothing is sent.
+
+    The stream ends within seconds after its key was revoked or expired, or its session logged out.
+    """
     rooms = {room for scope, room in _ROOMS.items() if scope in caller.scopes}
     last = _newest(service) if last_event_id is None else int(last_event_id)
-    stream = _stream(service, caller.tenant_id, rooms, last, seconds)
+    watch = _Watch(service, caller.tenant_id, rooms, in_force(service, request, caller))
+    stream = _stream(watch, last, seconds)
     return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
-async def _stream(service: Service, tenant_id: str, rooms: set[str], last: int, seconds: float) -> AsyncIterator[str]:
+@dataclass(frozen=True)
+class _Watch:
+    """What a client follows, and whether it still may."""
+
+    service: Service
+    tenant_id: str
+    rooms: set[str]
+    in_force: Callable[[Session], bool]
+
+
+async def _stream(watch: _Watch, last: int, seconds: float) -> AsyncIterator[str]:
     """Poll the database until the time is over; no transaction is open while the client reads."""
     ends = time.monotonic() + seconds
     spoken = time.monotonic()
@@ -68,7 +85,10 @@ async def _stream(service: Service, tenant_id: str, rooms: set[str], last: int, 
     while True:
         found: list[events.Event] = []
         with suppress(Busy):  # the next poll asks again from where this one stood
-            last, found = await run_in_threadpool(_poll, service, tenant_id, rooms, last)
+            polled = await run_in_threadpool(_poll, watch, last)
+            if polled is None:
+                return
+            last, found = polled
         for event in found:
             yield event.text()
         if found or time.monotonic() - spoken > _SILENCE_SECONDS:
@@ -84,7 +104,10 @@ def _newest(service: Service) -> int:
         return events.newest(session)
 
 
-def _poll(service: Service, tenant_id: str, rooms: set[str], last: int) -> tuple[int, list[events.Event]]:
-    with service.database.read() as session:
-        found = events.after(session, tenant_id, last, rooms)
+def _poll(watch: _Watch, last: int) -> tuple[int, list[events.Event]] | None:
+    """The last event's id and the new events; None where the client may follow no longer."""
+    with watch.service.database.read() as session:
+        if not watch.in_force(session):
+            return None
+        found = events.after(session, watch.tenant_id, last, watch.rooms)
     return (found[-1].id if found else last), found

@@ -30,6 +30,7 @@ class ReadyView(BaseModel):
     workers: int
 
 
+@router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", summary="The process answers")
 def healthz() -> HealthView:
     return HealthView()

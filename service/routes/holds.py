@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
-from service.auth import Caller, Scope
+from service.auth import Caller, Scope, searched
 from service.conditions import IfMatch, IfNoneMatch, changed, require, shown
-from service.context import Running, holding, problems, reading
-from service.holds import AlreadyForgotten, drive_on, lift, place, protects_nothing
+from service.context import Running, Service, holding, problems, reading
+from service.holds import AlreadyForgotten, drive_on, lift, place, protects_nothing, require_something_left
 from service.names import Moment, PersonalId, RequestId, one_of
 from service.openapi import answer
 from service.pages import Limit, MomentCursor, Page, after, link
@@ -64,24 +64,40 @@ class HoldView(BaseModel):
     summary="Place a legal hold",
 )
 def create(body: HoldOrder, service: Running, caller: Admin, response: Response) -> HoldView:
-    with service.database.write() as session:
-        try:
-            hold = place(
-                session,
-                service.pepper,
-                caller.tenant_id,
-                subject_id=body.subject_id,
-                sample_id=body.sample_id,
-                reason=body.reason,
-            )
-        except AlreadyForgotten as error:
-            where = ", ".join(f"version {each.version} of {each.model}" for each in error.releases)
-            raise Problem(409, "already_forgotten", f"Forgotten already, in {where}; nothing can be held.") from None
-        session.flush()
-        idle = Scope.PEOPLE_SEARCH in caller.scopes and protects_nothing(session, hold)
-        view = _view(hold)
+    """Without `people:search` a hold on somebody who was forgotten is taken, and keeps nothing."""
+    try:
+        view, idle = _placed(body, service, caller)
+    except AlreadyForgotten as error:
+        with service.database.write() as session:
+            searched(session, caller)
+        where = ", ".join(f"version {each.version} of {each.model}" for each in error.releases)
+        raise Problem(409, "already_forgotten", f"Forgotten already, in {where}; nothing can be held.") from None
     response.headers["Location"] = f"{_PATH}/{view.id}"
     return changed(view, response).model_copy(update={"note": ONLY_HELD_OUT if idle else None})
+
+
+def _placed(body: HoldOrder, service: Service, caller: Caller) -> tuple[HoldView, bool]:
+    """Place the hold; returns whether it protects nothing.
+
+    Raises AlreadyForgotten. Both are told only to a caller who may search for people.
+    """
+    with service.database.write() as session:
+        hold = place(
+            session,
+            service.pepper,
+            caller.tenant_id,
+            subject_id=body.subject_id,
+            sample_id=body.sample_id,
+            reason=body.reason,
+        )
+        session.flush()
+        if Scope.PEOPLE_SEARCH not in caller.scopes:
+            return _view(hold), False
+        require_something_left(session, hold)
+        idle = protects_nothing(session, hold)
+        if idle:
+            searched(session, caller)
+        return _view(hold), idle
 
 
 @router.get(_PATH, response_model=Page[HoldView], responses=problems(), summary="List holds, newest first")

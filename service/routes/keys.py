@@ -8,11 +8,11 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from sqlalchemy.orm import Session
 
-from service.auth import Caller, Scope, create_key, list_keys, revoke_key, rotate_key
+from service.auth import Caller, Scope, create_key, list_keys, revoke_key, rotate_key, successor_ends
 from service.conditions import IfMatch, IfNoneMatch, changed, require, shown
 from service.context import Running, holding, problems, reading
 from service.db import now
-from service.moments import SECOND, moment
+from service.moments import SECOND, moment, rfc_3339
 from service.names import Moment, RequestId, When
 from service.openapi import answer
 from service.problems import Problem, not_found
@@ -25,7 +25,7 @@ _PATH = "/v1/keys"
 
 
 class KeyOrder(BaseModel):
-    """A key grants no more than the key that makes it holds."""
+    """A key grants no more than the key that makes it holds, and ends no later."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -67,6 +67,7 @@ def create(body: KeyOrder, service: Running, caller: Admin, response: Response) 
         if ends is not None and ends <= now(session):
             fault = [{"pointer": "/expires_at", "detail": "must lie in the future"}]
             raise Problem(422, "expired_already", "The key would have expired already.", fault)
+        _require_within(session, caller, ends)
         made = create_key(
             session, service.pepper, label=body.label, scopes=body.scopes, tenant_id=caller.tenant_id, expires_at=ends
         )
@@ -125,6 +126,7 @@ def rotate(
         require(_view(key), if_match)
         if not caller.scopes.issuperset(key.scopes):
             raise Problem(403, "scope_exceeded", "A key can only grant scopes that it holds itself.")
+        _require_within(session, caller, successor_ends(key, now(session)))
         made = rotate_key(session, service.pepper, key.id, overlap_seconds * SECOND, caller.tenant_id)
         if made is None:
             raise Problem(409, "key_ended", "The key is revoked or expired; make a new one instead.")
@@ -132,6 +134,14 @@ def rotate(
     response.headers["Location"] = f"{_PATH}/{view.id}"
     response.headers["Cache-Control"] = "no-store"
     return view
+
+
+def _require_within(session: Session, caller: Caller, ends: int | None) -> None:
+    """A key makes none that outlives it, or its own end would mean nothing. Raises Problem (403)."""
+    own = session.get_one(ApiKey, caller.key_id).expires_at
+    if own is not None and (ends is None or ends > own):
+        detail = f"Your key ends at {rfc_3339(own)}. A key that it makes or rotates must end no later."
+        raise Problem(403, "outlives_its_maker", detail, [{"pointer": "/expires_at", "detail": "must not be later"}])
 
 
 def _find(session: Session, tenant_id: str, key_id: str, *, lock: bool = False) -> ApiKey:

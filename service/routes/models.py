@@ -22,6 +22,7 @@ from service.problems import Problem, not_found
 from service.recipe_files import NoRecipe, require_recipe
 from service.records import BudgetEntry, Lineage, Model, Version
 from service.registration import NameTaken, register
+from service.tenants import recipes_of
 from unlearning.budget import epsilon_of, releases_left
 from unlearning.policy import LARGEST_ORDERS, Policy, PolicyError
 
@@ -88,6 +89,7 @@ class Registration(BaseModel):
 
 class ModelView(BaseModel):
     name: str
+    tenant: str
     status: str
     reason: str | None
     recipe: str
@@ -163,7 +165,7 @@ class BudgetView(BaseModel):
 def create(body: Registration, service: Running, caller: Admin, response: Response) -> ModelView:
     policy = body.policy()
     try:
-        require_recipe(service.settings.recipes, body.recipe)
+        require_recipe(recipes_of(service.settings.recipes, caller.tenant_id), body.recipe)
     except NoRecipe as error:
         raise Problem(422, "no_recipe", str(error), [{"pointer": "/recipe", "detail": error.hint}]) from None
     with service.database.write() as session:
@@ -283,6 +285,7 @@ def _rows() -> Any:
 def _view(model: Model, head: int | None, method: str | None, basis: str | None) -> ModelView:
     return ModelView(
         name=model.name,
+        tenant=model.tenant_id,
         status=model.status,
         reason=model.reason,
         recipe=model.recipe,

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict
 
 from service import verification
-from service.auth import Caller, Scope
 from service.conditions import IfMatch, changed, require
-from service.context import Running, holding, problems
+from service.context import Running, problems
 from service.names import RequestId
 from service.openapi import answer
 from service.problems import Problem
 from service.requests import Decided
-from service.routes.deletion_requests import ITEM, DeletionRequestView, find, views, windows_of
+from service.routes.deletion_requests import ITEM, Decider, DeletionRequestView, find, views, windows_of
 from service.routes.holds import Reason
 
 router = APIRouter(tags=["deletion requests"])
-Writer = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]
 
 
 class Rejection(BaseModel):
@@ -39,7 +36,7 @@ class Rejection(BaseModel):
     summary="Go on with an unverified request",
 )
 def verify(
-    request_id: RequestId, service: Running, caller: Writer, response: Response, if_match: IfMatch = None
+    request_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
 ) -> DeletionRequestView:
     with service.database.write() as session:
         row = find(session, caller.tenant_id, request_id)
@@ -62,7 +59,7 @@ def reject(
     request_id: RequestId,
     body: Rejection,
     service: Running,
-    caller: Writer,
+    caller: Decider,
     response: Response,
     if_match: IfMatch = None,
 ) -> DeletionRequestView:

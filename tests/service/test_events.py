@@ -13,10 +13,16 @@ import httpx
 import pytest
 import uvicorn
 from fastapi.testclient import TestClient
+from sqlalchemy import update
 
+from service.auth import revoke_key
 from service.context import Service
+from service.db import now
 from service.ledger import integrate, record
 from service.notes import Signer
+from service.records import ApiKey
+from service.sessions import COOKIE, end
+from tests.service.conftest import Login
 
 Keys = Callable[..., dict[str, str]]
 
@@ -62,6 +68,45 @@ def test_a_key_sees_what_its_scopes_may_read_and_its_tenant_alone(
     assert [each["event"] for each in read(api, -1, **key_of("models:read"))] == ["version.published"]
     assert len(read(api, -1, **key_of("deletions:read", tenant_id="other"))) == 1
     assert api.get("/v1/events", headers=key_of("audit:read")).status_code == 403
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired"])
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_stream_ends_soon_after_its_key(api: TestClient, service: Service, key_of: Keys, how: str) -> None:
+    key = key_of("deletions:read")
+    prefix = key["Authorization"].split("_")[1]
+
+    def over() -> None:
+        with service.database.write() as session:
+            if how == "revoked":
+                assert revoke_key(session, prefix)
+            else:
+                session.execute(update(ApiKey).where(ApiKey.prefix == prefix).values(expires_at=now(session)))
+
+    timer = threading.Timer(0.5, over)
+    timer.start()
+    began = time.monotonic()
+    assert api.get("/v1/events", params={"seconds": 60}, headers=key).status_code == 200
+    assert 0.4 < time.monotonic() - began < 10
+    timer.join()
+    assert api.get("/v1/events", headers=key).status_code == 401
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_stream_of_a_session_ends_soon_after_its_log_out(login: Login, service: Service) -> None:
+    client = login("deletions:read")
+    cookie = client.cookies[COOKIE]
+
+    def log_out() -> None:
+        with service.database.write() as session:
+            end(session, cookie)
+
+    timer = threading.Timer(0.5, log_out)
+    timer.start()
+    began = time.monotonic()
+    assert client.get("/v1/events", params={"seconds": 60}).status_code == 200
+    assert 0.4 < time.monotonic() - began < 10
+    timer.join()
 
 
 @pytest.mark.parametrize("last", ["x", "-2", "9" * 30])

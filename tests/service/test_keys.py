@@ -15,9 +15,11 @@ from service.auth import Scope, authenticate, create_key, list_keys, revoke_key
 from service.context import Service
 from service.db import now
 from service.identity import Pepper
-from service.limits import Limiter
+from service.limits import Limiter, client_of
+from service.moments import rfc_3339
 from service.records import ApiKey, AuditEntry
 from service.settings import Settings
+from tests.service.test_tenants import BOTH
 
 Keys = Callable[..., dict[str, str]]
 OPEN = {"/healthz", "/readyz", "/metrics"}
@@ -56,18 +58,27 @@ def test_every_route_asks_for_a_key(api: TestClient, key_of: Keys) -> None:
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_every_route_asks_for_exactly_one_scope(api: TestClient, key_of: Keys) -> None:
-    keys = {scope: key_of(scope) for scope in Scope}
+    keys: dict[object, dict[str, str]] = {scope: key_of(scope) for scope in Scope}
     for method, path in routes(api):
         if path in OPEN:
             continue
         allowed = []
-        for scope, key in keys.items():
+        needs = next((scopes for (verb, shape), scopes in BOTH.items() if verb == method and _fits(shape, path)), None)
+        tried = keys if needs is None else {needs: key_of(*needs)}
+        if needs is not None:
+            alone = [api.request(method, path, headers=key_of(scope)) for scope in needs]
+            assert {answer.json()["code"] for answer in alone} == {"scope_missing"}, (method, path)
+        for scope, key in tried.items():
             answer = api.request(method, path, headers=key, params={"leaf": "0", "old_size": 1, "seconds": 0})
             if answer.status_code != 403:
                 allowed.append(scope)
             else:
                 assert answer.json()["code"] == "scope_missing"
         assert len(allowed) == (2 if path == "/v1/events" else 1), (method, path, allowed)
+
+
+def _fits(shape: str, path: str) -> bool:
+    return shape.replace("{request_id}", "0" * 32) == path
 
 
 def _flattened(routes: Iterable[object]) -> Iterator[APIRoute]:
@@ -147,7 +158,7 @@ def test_a_key_needs_known_scopes_and_a_tenant(service: Service, scopes: list[st
 
 
 def test_two_tenants_see_nothing_of_each_other(api: TestClient, key_of: Keys, settings: Settings) -> None:
-    one, two = key_of(tenant_id="one"), key_of(tenant_id="two")
+    one, two = key_of(), key_of(tenant_id="two")
     body = {"name": "digits", "recipe": "digits", "method": "recollection"}
     assert api.post("/v1/models", json=body, headers=one).status_code == 202
     made = api.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers=one | {"Idempotency-Key": "k"}).json()
@@ -227,3 +238,52 @@ def test_a_key_is_rotated_with_an_overlap_and_grants_no_more(api: TestClient, se
     with service.database.read() as session:
         kinds = session.scalars(select(AuditEntry.kind).order_by(AuditEntry.id)).all()
     assert kinds.count("key.rotated") == 2
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_client_that_tries_many_wrong_keys_has_to_wait_and_a_right_key_in_use_goes_on(
+    api: TestClient, service: Service, key_of: Keys
+) -> None:
+    service.wrong_keys.burst, service.wrong_keys.per_second = 3, 0.01
+    inside, outside = key_of(), key_of()
+    assert api.get("/v1/models", headers=inside).status_code == 200
+    wrong = {"Authorization": f"Bearer exp_{'0' * 12}_{'0' * 64}"}
+    codes = [api.get("/v1/models", headers=wrong).status_code for _ in range(5)]
+    assert codes == [401, 401, 401, 429, 429]
+    refused = api.get("/v1/models", headers=wrong)
+    assert refused.json()["code"] == "too_many_wrong_keys" and int(refused.headers["retry-after"]) >= 1
+    order = {"json": {"subject_id": "a"}, "headers": wrong | {"Idempotency-Key": "k"}}
+    assert api.post("/v1/deletion-requests", **order).status_code == 429  # type: ignore[arg-type]
+    assert api.post("/console/login", data={"key": "x"}).status_code == 429
+    assert api.get("/v1/models", headers=outside).status_code == 429, "else it could be guessed"
+    assert api.get("/v1/models", headers=inside).status_code == 200
+    assert api.get("/v1/models").status_code == 401, "no key is no guess"
+
+
+def test_wrong_keys_are_counted_for_a_client_and_for_so_many_clients_alone() -> None:
+    assert client_of("192.0.2.7") == client_of("::ffff:192.0.2.7") != client_of("192.0.2.8")
+    assert client_of("2001:db8::1") == client_of("2001:db8::ffff:1%eth0") != client_of("2001:db8:0:1::1")
+    assert client_of(None) == "" and client_of("testclient") == "testclient" and client_of("::1") == "::/64"
+    limiter = Limiter(per_second=0.001, burst=1, largest=3)
+    assert [limiter.wait_of(name) for name in "aabcd"] == [0, 1000, 0, 0, 0]
+    assert len(limiter._buckets) == 3
+    assert limiter.shut_for("d") == 1000 and limiter.shut_for("a") == 0, "the one unused for longest is forgotten"
+    assert limiter.shut_for("d") == 1000, "asking counts nothing"
+
+
+def test_an_expiring_key_makes_none_that_outlives_it(api: TestClient, service: Service, key_of: Keys) -> None:
+    with service.database.read() as session:
+        at = now(session)
+    ends = at + 3_600_000_000
+    admin = key_of("keys:admin", "models:read", expires_at=ends)
+    later = {"scopes": ["models:read"], "expires_at": rfc_3339(ends + 60_000_000)}
+    for body in ({"scopes": ["models:read"]}, later):
+        assert api.post("/v1/keys", json=body, headers=admin).json()["code"] == "outlives_its_maker"
+    sooner = api.post("/v1/keys", json=later | {"expires_at": rfc_3339(ends - 60_000_000)}, headers=admin)
+    assert sooner.status_code == 201
+    lasting = key_of("models:read")["Authorization"].split("_")[1]
+    own = admin["Authorization"].split("_")[1]
+    for row in api.get("/v1/keys", headers=admin).json()["data"]:
+        if row["prefix"] in (lasting, own):
+            refused = api.post(f"/v1/keys/{row['id']}/rotate", headers=admin)
+            assert (refused.status_code, refused.json()["code"]) == (403, "outlives_its_maker")

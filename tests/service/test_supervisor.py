@@ -89,7 +89,7 @@ def test_the_service_has_three_processes(tmp_path: Path) -> None:
     found = {each.name: each.command[1:] for each in children(tmp_path, "127.0.0.1", 8750, {})}
     assert set(found) == {"api", "worker", "keeper"}
     assert found["worker"] == ["-m", "workers.main", "worker"]
-    assert "service.app:create_app" in found["api"]
+    assert found["api"] == ["-m", "service.serve", "--host", "127.0.0.1", "--port", "8750"]
 
 
 def _running(pid: int) -> bool:

@@ -201,7 +201,7 @@ def test_an_unverified_request_neither_blocks_nor_delays_a_verified_one(client: 
     assert shown(client, person["id"])["status"] == "queued" and in_force(service, person["id"]) == 1
     client.post("/v1/holds", json={"subject_id": "ada", "reason": "court"})
     with service.database.read() as session:
-        assert carried_out(session, "default", subject_digest(service.pepper, "ada")) == []
+        assert carried_out(session, "default", subject_digest(service.pepper, "default", "ada")) == []
 
 
 def test_a_batch_takes_unverified_items_beside_verified_ones(client: TestClient, service: Service) -> None:

@@ -12,6 +12,8 @@ from service.lineages import open_lineage
 from service.records import Lineage, Membership, Model, Version
 from service.storage import Store
 
+PEOPLE = {"ada": ["ada-1", "ada-2"], "bob": ["bob-1"]}
+
 
 def live_model(
     service: Service, name: str = "digits", people: dict[str, list[str]] | None = None, tenant_id: str = "default"
@@ -44,21 +46,23 @@ def live_model(
             created_at=now(session),
         )
         model.lineage_id = open_lineage(session, lineage).id
-        session.add_all(memberships(service, lineage.id, people or {"ada": ["ada-1", "ada-2"], "bob": ["bob-1"]}))
+        session.add_all(memberships(service, lineage.id, people or PEOPLE, tenant_id))
     publish(service, model, b"version one")
     return model
 
 
-def memberships(service: Service, lineage_id: int, people: dict[str, list[str]]) -> list[Membership]:
+def memberships(
+    service: Service, lineage_id: int, people: dict[str, list[str]], tenant_id: str = "default"
+) -> list[Membership]:
     pairs = [(subject, sample) for subject, samples in people.items() for sample in samples]
     return [
         Membership(
             lineage_id=lineage_id,
             position=position,
-            subject_digest=subject_digest(service.pepper, subject),
-            sample_digest=sample_digest(service.pepper, sample),
+            subject_digest=subject_digest(service.pepper, tenant_id, subject),
+            sample_digest=sample_digest(service.pepper, tenant_id, sample),
             content_digest="0" * 64,
-            holder=subject_digest(service.pepper, subject),
+            holder=subject_digest(service.pepper, tenant_id, subject),
             pepper_id=service.pepper.id,
         )
         for position, (subject, sample) in enumerate(pairs)

@@ -123,7 +123,7 @@ def children_of(pid: int) -> dict[str, int]:
             words = Path(f"/proc/{child}/cmdline").read_text().split("\0")
         except FileNotFoundError:
             continue
-        name = next((name for name in ("worker", "keeper") if name in words), "api" if "uvicorn" in words else "")
+        name = next((name for name in ("worker", "keeper") if name in words), "api" if "service.serve" in words else "")
         if name:
             found[name] = int(child)
     return found

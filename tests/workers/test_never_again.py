@@ -43,7 +43,8 @@ def forget(world: World, model_id: str, person: str) -> str:
 def place(world: World, subject: str | None = None, sample: str | None = None) -> None:
     with world.database.write() as session:
         pepper = world.workshop.pepper
-        holds.place(session, pepper, TENANT, subject_id=subject, sample_id=sample, reason="court")
+        hold = holds.place(session, pepper, TENANT, subject_id=subject, sample_id=sample, reason="court")
+        holds.require_something_left(session, hold)
 
 
 def test_rolling_back_is_refused_with_the_requests_that_the_old_version_does_not_lack(

@@ -39,7 +39,7 @@ def in_force(world: World) -> set[str]:
 def members(world: World, model_id: str, subject: str) -> set[int]:
     """The positions of the person in the model's lineage that are not forgotten."""
     lineage = world.lineage(model_id).id
-    digest = subject_digest(world.workshop.pepper, subject)
+    digest = subject_digest(world.workshop.pepper, TENANT, subject)
     with world.database.read() as session:
         theirs = select(Membership.position).where(
             Membership.lineage_id == lineage, Membership.subject_digest == digest
@@ -106,8 +106,8 @@ def test_holds_that_were_placed_after_the_backup_stand_again(world: World, snaps
     assert in_force(old) == {kept, by_sample} and report.holds_lost == report.holds_to_check == []
     rows = {row.id: (row.subject_digest, row.sample_digest) for row in old.rows_of(Hold)}
     pepper = old.workshop.pepper
-    assert rows[kept] == (subject_digest(pepper, "p1"), None)
-    assert rows[by_sample] == (None, sample_digest(pepper, "s3"))
+    assert rows[kept] == (subject_digest(pepper, TENANT, "p1"), None)
+    assert rows[by_sample] == (None, sample_digest(pepper, TENANT, "s3"))
     (request,) = released(old, model_id, "p1")
     assert (old.request(request).status, old.task(request).reason) == ("held", "legal_hold")
 
@@ -117,7 +117,7 @@ def test_the_log_names_nobody_who_is_held(world: World) -> None:
     world.live(require="proved")
     place(world, "p1")
     place(world, "p1")
-    digest = subject_digest(world.workshop.pepper, "p1")
+    digest = subject_digest(world.workshop.pepper, TENANT, "p1")
     with world.database.read() as session:
         bodies = session.scalars(select(AuditEntry.body).where(AuditEntry.kind == "hold.placed")).all()
     assert len({json.loads(body)["sealed"] for body in bodies}) == 2

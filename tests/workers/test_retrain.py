@@ -21,7 +21,7 @@ from service.records import (
     Task,
 )
 from tests.workers import meanwhile
-from tests.workers.worlds import World
+from tests.workers.worlds import TENANT, World
 from unlearning.certificate import Basis, Claim
 from workers import keeper, prepare
 from workers.jobs import Deletions, Retraining
@@ -294,7 +294,7 @@ def test_a_legal_hold_brings_nobody_back_whom_the_model_has_forgotten(world: Wor
 def knows(world: World, model_id: str, person: str) -> bool:
     """Whether the model's lineage was trained on the person."""
     with world.database.read() as session:
-        digest = subject_digest(world.workshop.pepper, person)
+        digest = subject_digest(world.workshop.pepper, TENANT, person)
         there = select(Membership.position).where(Membership.lineage_id == world.lineage(model_id).id)
         return session.scalar(there.where(Membership.subject_digest == digest).limit(1)) is not None
 

@@ -66,7 +66,7 @@ def in_lineage(world: World, lineage_id: int, sample: str) -> bool:
     with world.database.read() as session:
         found = select(Membership.position).where(
             Membership.lineage_id == lineage_id,
-            Membership.sample_digest == sample_digest(world.workshop.pepper, sample),
+            Membership.sample_digest == sample_digest(world.workshop.pepper, TENANT, sample),
         )
         return session.scalar(found) is not None
 

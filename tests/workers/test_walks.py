@@ -238,4 +238,4 @@ def members(world: World, lineage_id: int) -> set[str]:
     with world.database.read() as session:
         here = set(session.scalars(select(Membership.sample_digest).where(Membership.lineage_id == lineage_id)))
     pepper = world.workshop.pepper
-    return {f"p{index}" for index in range(12) if sample_digest(pepper, f"s{3 * index}") in here}
+    return {f"p{index}" for index in range(12) if sample_digest(pepper, TENANT, f"s{3 * index}") in here}

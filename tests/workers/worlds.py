@@ -116,7 +116,7 @@ class World:
                 Hold(
                     id=new_id(),
                     tenant_id=TENANT,
-                    subject_digest=subject_digest(self.workshop.pepper, subject),
+                    subject_digest=subject_digest(self.workshop.pepper, TENANT, subject),
                     pepper_id=self.workshop.pepper.id,
                     reason="litigation",
                     created_at=now(session),
