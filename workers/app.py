@@ -66,7 +66,7 @@ class Worker:
 
         After a piece the message goes to the end of the line, and is looked at again.
         """
-        deletions, pieces = before(self._workshop.database, model_id)
+        deletions, pieces = before(self._workshop.database, model_id, self._workshop.tenants)
         for other in deletions:
             self._claim_and_do(other)
         if pieces is None or not self._help(pieces):

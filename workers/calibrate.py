@@ -104,7 +104,7 @@ def measure_all(workshop: Workshop, job: Preparation, course: Course, progress: 
             queue.ring(workshop.database, workshop.bell, [course.model_id])
             _measure(workshop, course, number)
         if pieces.done() < orders:
-            give_way(workshop.database)
+            give_way(workshop.database, workshop.tenants)
     return found_of(course.design, _orders(workshop, course))
 
 

@@ -5,6 +5,7 @@ A worker that dies loses the pieces in its hands and no others: one whose owner'
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -94,8 +95,11 @@ class Pieces:
         )
 
 
-def models_with_free_pieces(session: Session) -> list[str]:
-    """Ids of the models that another worker is preparing in pieces, while some piece has no owner, in order."""
+def models_with_free_pieces(session: Session, tenants: Collection[str] | None = None) -> list[str]:
+    """Ids of the models that another worker is preparing in pieces, while some piece has no owner, in order.
+
+    ``tenants``: whom the worker serves; None: everyone.
+    """
     at = now(session)
     found: set[str] = set()
     for record in (Shard, CalibrationOrder):
@@ -106,5 +110,6 @@ def models_with_free_pieces(session: Session) -> list[str]:
             .where(Model.status == "preparing", Model.lease_expires_at > at)
             .where(record.done_at.is_(None), record.owner.is_(None))
         )
-        found.update(session.scalars(query.distinct()))
+        served = query if tenants is None else query.where(Model.tenant_id.in_(sorted(tenants)))
+        found.update(session.scalars(served.distinct()))
     return sorted(found)

@@ -7,7 +7,7 @@ What is done of it is kept, and it is taken up again afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -28,11 +28,14 @@ class Interrupted(Exception):
     """Deletions wait, so the preparation is given back between two pieces."""
 
 
-def waiting_deletions(session: Session, patience_seconds: float = 0.0) -> list[str]:
+def waiting_deletions(
+    session: Session, tenants: Collection[str] | None = None, patience_seconds: float = 0.0
+) -> list[str]:
     """Ids of the live models that have a deletion a worker could take now, the longest waiting first.
 
     Args:
         session: reads the queue.
+        tenants: whom the worker serves; None: everyone.
         patience_seconds: only deletions that could have been taken for so long already.
     """
     at = now(session)
@@ -46,28 +49,33 @@ def waiting_deletions(session: Session, patience_seconds: float = 0.0) -> list[s
         .group_by(Task.model_id)
         .order_by(func.min(Task.not_before), Task.model_id)
     )
+    if tenants is not None:
+        query = query.where(Model.tenant_id.in_(sorted(tenants)))
     return list(session.scalars(query))
 
 
-def before(database: Database, model_id: str) -> tuple[Sequence[str], str | None]:
+def before(
+    database: Database, model_id: str, tenants: Collection[str] | None = None
+) -> tuple[Sequence[str], str | None]:
     """What precedes a model's work: the models with waiting deletions, and a model with free pieces.
 
-    Nothing precedes a waiting deletion of the model itself, and pieces precede preparations alone.
+    Nothing precedes a waiting deletion of the model itself, and pieces precede preparations alone. ``tenants``: whom
+    the worker serves; None: everyone.
     """
     with database.read() as session:
-        deletions = waiting_deletions(session)
+        deletions = waiting_deletions(session, tenants)
         if model_id in deletions:
             return (), None
         if session.scalar(select(Model.status).where(Model.id == model_id)) != "preparing":
             return deletions, None
-        others = (each for each in models_with_free_pieces(session) if each != model_id)
+        others = (each for each in models_with_free_pieces(session, tenants) if each != model_id)
         return deletions, next(others, None)
 
 
-def give_way(database: Database) -> None:
-    """Raises Interrupted where deletions wait; called between two pieces of a preparation."""
+def give_way(database: Database, tenants: Collection[str] | None = None) -> None:
+    """Raises Interrupted where deletions of ``tenants`` wait; called between two pieces of a preparation."""
     with database.read() as session:
-        if waiting_deletions(session, PATIENCE_SECONDS):
+        if waiting_deletions(session, tenants, PATIENCE_SECONDS):
             raise Interrupted
 
 

@@ -107,7 +107,7 @@ def compute_all(workshop: Workshop, job: Preparation, course: Course, progress: 
             queue.ring(workshop.database, workshop.bell, [course.model_id])
             _compute(workshop, course, number, lambda share, done=done: progress((done + share) / count))  # type: ignore[misc]
         if pieces.done() < count:
-            give_way(workshop.database)
+            give_way(workshop.database, workshop.tenants)
 
 
 def assist(workshop: Workshop, model_id: str) -> bool:

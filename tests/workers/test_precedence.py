@@ -14,7 +14,7 @@ from tests.workers.test_shards import keep_lease
 from tests.workers.worlds import World
 from workers import precedence, shards
 from workers.app import Worker
-from workers.precedence import waiting_deletions
+from workers.precedence import Interrupted, give_way, waiting_deletions
 
 
 @pytest.fixture(autouse=True)
@@ -104,3 +104,14 @@ def test_deletions_that_no_release_can_take_now_interrupt_nothing(world: World) 
         with world.database.read() as session:
             assert waiting_deletions(session) == []
         world.change(Model, live, **before)
+
+
+def test_a_worker_is_not_interrupted_for_the_tenants_of_others(world: World) -> None:
+    live = world.live(require="proved")
+    world.delete("p1")
+    with world.database.read() as session:
+        assert waiting_deletions(session, {world.model(live).tenant_id}) == [live]
+        assert waiting_deletions(session, {"another"}) == []
+    give_way(world.database, {"another"})
+    with pytest.raises(Interrupted):
+        give_way(world.database)
