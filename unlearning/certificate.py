@@ -99,8 +99,8 @@ class Part:
     """A tensor that the model brings along and that no retraining changes.
 
     ``kind`` is ``frozen``, ``buffer``, ``attribute`` (a tensor outside the state_dict), ``state`` (an entry that a hook
-    adds to the state_dict) or ``start`` (of a trained parameter); ``size`` counts its numbers; ``digest`` is what ``parts.digest_of`` gives. ``public``: the recipe
-    declares that nobody who may be deleted is in it.
+    adds to the state_dict) or ``start`` (of a trained parameter). ``size`` counts its numbers. ``digest`` is what
+    ``parts.digest_of`` gives. ``public``: the recipe declares that nobody who may be deleted is in it.
     """
 
     name: str

@@ -146,17 +146,21 @@ def _fixed(module: nn.Module) -> Iterator[tuple[str, tuple[str, Tensor]]]:
     for name, buffer in module.named_buffers():
         yield name, ("buffer", buffer.detach())
     known = {id(value) for value in (*module.parameters(), *module.buffers())}
+    for kind, key, tensor in _elsewhere(module):
+        if id(tensor) not in known:
+            yield key, (kind, tensor.detach())
+
+
+def _elsewhere(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
+    """Kind, name and tensor of the attributes of every part, and of what a hook or get_extra_state saves with them."""
     for path, child in module.named_modules():
         for name, attribute in vars(child).items():
-            if name in ("_parameters", "_buffers", "_modules"):
-                continue
-            for key, tensor in _tensors(name, attribute):
-                if id(tensor) not in known:
-                    yield f"{path}.{key}".lstrip("."), ("attribute", tensor.detach())
-    for name, value in module.state_dict(keep_vars=True).items():  # a hook or get_extra_state may add to it
-        if id(value) not in known:
-            for key, tensor in _tensors(name, value):
-                yield key, ("state", tensor.detach())
+            if name not in ("_parameters", "_buffers", "_modules"):
+                for key, tensor in _tensors(name, attribute):
+                    yield "attribute", f"{path}.{key}".lstrip("."), tensor
+    for name, value in module.state_dict(keep_vars=True).items():
+        for key, tensor in _tensors(name, value):
+            yield "state", key, tensor
 
 
 def _tensors(name: str, value: object) -> Iterator[tuple[str, Tensor]]:
