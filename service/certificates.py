@@ -44,7 +44,7 @@ from service.records import (
     Version,
 )
 from unlearning.certificate import Basis, Claim, together
-from unlearning.composition import Composition, Generation, at_limit, over_models
+from unlearning.composition import Composition, Allowance, at_limit, over_models
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 log = logging.getLogger(__name__)
@@ -231,14 +231,14 @@ def _shown(limit: Composition | None) -> dict[str, Any] | None:
     return {"basis": limit.basis.value, "mu": limit.mu, "epsilon": limit.epsilon, "delta": limit.delta} | words
 
 
-def _generations(session: Session, request: DeletionRequest, version: Version) -> list[Generation]:
+def _generations(session: Session, request: DeletionRequest, version: Version) -> list[Allowance]:
     """The lineages with versions from this one on that may have held the person.
 
     A retrain that was begun before the person asked may hold them; it then forgets them before it is published, at a
     price. One whose terms are not fixed yet has no limit.
     """
     claim = Claim.from_json(version.claim)
-    own = Generation(version.lineage_id, claim.basis, 0 if claim.basis is Basis.EXACT else claim.limit)
+    own = Allowance(version.lineage_id, claim.basis, 0 if claim.basis is Basis.EXACT else claim.limit)
     asked = select(func.max(Tombstone.created_at)).where(Tombstone.request_id == request.id)
     later = select(Lineage).where(
         Lineage.model_id == version.model_id,
@@ -249,9 +249,9 @@ def _generations(session: Session, request: DeletionRequest, version: Version) -
     return [own, *(_generation(each) for each in session.scalars(later.order_by(Lineage.id)))]
 
 
-def _generation(lineage: Lineage) -> Generation:
+def _generation(lineage: Lineage) -> Allowance:
     basis = Basis(lineage.basis)
-    return Generation(lineage.id, basis, 0 if basis is Basis.EXACT else lineage.budget)
+    return Allowance(lineage.id, basis, 0 if basis is Basis.EXACT else lineage.budget)
 
 
 def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, version: Version) -> _Part:

@@ -1,6 +1,6 @@
 """What a certificate says of all versions from its own on: mu^2 adds, so the limits bound what will be spent later.
 
-A generation (lineage) begins with a cold training, or is charged for everyone forgotten before: its version 1 is free
+A generation begins with a cold training, or is charged for everyone forgotten before: its version 1 is free
 only when nothing of it was computed from a secret state. Without that rule the sum of the limits bounds nothing.
 Standard library only.
 """
@@ -17,8 +17,8 @@ from unlearning.gaussian import epsilon_at
 
 
 @dataclass(frozen=True)
-class Generation:
-    """A lineage whose weights were computed from the person's samples.
+class Allowance:
+    """What a lineage whose weights were computed from the person's samples may spend.
 
     ``limit`` is in whole units of 1e-12 mu^2; 0: nothing is charged and nothing needs to be; None: no bound.
     """
@@ -41,7 +41,7 @@ class Composition:
     def statement(self) -> str:
         """The bound in one sentence."""
         return (
-            "All versions from this one on, over all generations (lineages) that held the person: mu is at most "
+            "All versions from this one on, over all generations that held the person: mu is at most "
             f"{self.mu:.4g}, epsilon at most {self.epsilon:.4g} at delta {self.delta:g}."
         )
 
@@ -51,7 +51,7 @@ class Composition:
         return in_plain_words(self.basis, self.mu)
 
 
-def at_limit(generations: Iterable[Generation], delta: float | None) -> Composition | None:
+def at_limit(generations: Iterable[Allowance], delta: float | None) -> Composition | None:
     """Bound what all these generations can spend together: mu^2 is at most the sum of their limits.
 
     None where one of them has no limit, or ``delta`` is None: then there is no bound. Without any generation nothing

@@ -11,13 +11,13 @@ import pytest
 from tests.unlearning.test_certificate import claim
 from unlearning.budget import UNITS, limit_of, mu_of
 from unlearning.certificate import NOT_CLAIMED, Basis, advantage, epsilon_at, in_plain_words
-from unlearning.composition import Composition, Generation, at_limit, over_models
+from unlearning.composition import Composition, Allowance, at_limit, over_models
 
 LIMIT = limit_of(1.0, 1e-5)
 
 
-def proved(*limits: int | None) -> list[Generation]:
-    return [Generation(number, Basis.PROVED, limit) for number, limit in enumerate(limits)]
+def proved(*limits: int | None) -> list[Allowance]:
+    return [Allowance(number, Basis.PROVED, limit) for number, limit in enumerate(limits)]
 
 
 def test_the_limits_of_all_generations_add_in_mu_squared_rounded_up() -> None:
@@ -47,9 +47,9 @@ def test_one_generation_without_a_limit_leaves_no_bound() -> None:
 
 
 def test_a_bound_is_as_strong_as_its_weakest_generation() -> None:
-    bound = at_limit([*proved(LIMIT), Generation(9, Basis.CALIBRATED, LIMIT)], 1e-5)
+    bound = at_limit([*proved(LIMIT), Allowance(9, Basis.CALIBRATED, LIMIT)], 1e-5)
     assert bound is not None and bound.basis is Basis.CALIBRATED and bound.in_plain_words is None
-    exact = at_limit([Generation(1, Basis.EXACT, 0)], 1e-5)
+    exact = at_limit([Allowance(1, Basis.EXACT, 0)], 1e-5)
     assert exact == Composition(Basis.EXACT, 0.0, 0.0, 1e-5) == at_limit([], 1e-5)
 
 
