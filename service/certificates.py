@@ -44,7 +44,7 @@ from service.records import (
     Version,
 )
 from unlearning.certificate import Basis, Claim, together
-from unlearning.composition import Composition, Allowance, at_limit, over_models
+from unlearning.composition import Allowance, Composition, at_limit, over_models
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 log = logging.getLogger(__name__)

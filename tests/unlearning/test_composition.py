@@ -11,7 +11,7 @@ import pytest
 from tests.unlearning.test_certificate import claim
 from unlearning.budget import UNITS, limit_of, mu_of
 from unlearning.certificate import NOT_CLAIMED, Basis, advantage, epsilon_at, in_plain_words
-from unlearning.composition import Composition, Allowance, at_limit, over_models
+from unlearning.composition import Allowance, Composition, at_limit, over_models
 
 LIMIT = limit_of(1.0, 1e-5)
 
