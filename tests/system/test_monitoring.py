@@ -86,7 +86,7 @@ def test_prometheus_finds_data_for_every_query_of_the_dashboard(prometheus: http
             stack.eventually(lambda query=query: found(prometheus, query), bool)  # type: ignore[misc]
             assert all(math.isfinite(value) for value in found(prometheus, query)), panel
         firing = stack.eventually(lambda: alerts(prometheus), lambda seen: "ExpungeDeadlineMissed" in seen)
-        assert firing["ExpungeDeadlineMissed"] == model
+        assert firing["ExpungeDeadlineMissed"] is None  # one alarm for the installation, however many models
     finally:
         stack.start("worker")
     stack.ended(waiting)
