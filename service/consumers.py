@@ -9,9 +9,9 @@ from sqlalchemy.orm import Session, aliased
 
 from service.db import now
 from service.ledger import record, recorded_at
-from service.plans import AWAITING_CONSUMERS
 from service.progress import settle
 from service.records import Consumer, Model, Task, Version
+from service.requests import AWAITING_CONSUMERS
 
 SILENT_SECONDS = 300
 

@@ -21,17 +21,17 @@ from sqlalchemy.exc import SQLAlchemyError
 from service import peppers
 from service.db import Busy, Database, now
 from service.identity import Pepper
-from service.plans import AWAITING_RETRAIN, candidate_of
+from service.moments import ALIVE_SECONDS, SECOND
+from service.plans import candidate_of
 from service.recipe_files import is_other_module
 from service.records import Certificate, Heartbeat, Model, Task
+from service.requests import AWAITING_RETRAIN
 from service.schema import SchemaState, schema_state
 from service.settings import SECRETS, Settings, SettingsError, read_secret
 from service.storage import filesystem_of
-from service.telemetry import ALIVE_SECONDS
 
 SKEW_SECONDS = 5
 """leases and deadlines go by the database's clock alone; receipts, log lines and webhooks by each machine's own"""
-SECOND = 1_000_000
 _NAMED = 5
 """certificates that are named one by one"""
 KEEPS_OLD_BLOCKS = {"bcachefs", "btrfs", "f2fs", "nilfs2", "zfs"}

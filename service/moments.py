@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 SECOND = 1_000_000
+ALIVE_SECONDS = 60
+"""how long after its last beat a process counts as alive; it beats every five seconds at most"""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -11,15 +11,10 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from service.db import now
+from service.moments import SECOND
 from service.records import Lineage, Model, Shard, Task
+from service.requests import AWAITING_CONSUMERS, AWAITING_RETRAIN
 from unlearning.budget import Budget
-
-SECOND = 1_000_000
-AWAITING_RETRAIN = "awaiting_retrain"
-"""the reason of a queued task that no release can serve: the retrain does"""
-AWAITING_CONSUMERS = "awaiting_consumers"
-"""the reason of a running task whose version is published: somebody still serves one from before"""
-NOT_FOR_A_RELEASE = (AWAITING_RETRAIN, AWAITING_CONSUMERS)
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,11 @@ class Decided(RuntimeError):
 
 UNVERIFIED = "unverified"
 """the reason of a held request whose sender nobody has yet found to be the person it names: it has no tasks"""
+AWAITING_RETRAIN = "awaiting_retrain"
+"""the reason of a queued task that no release can serve: the retrain does"""
+AWAITING_CONSUMERS = "awaiting_consumers"
+"""the reason of a running task whose version is published: somebody still serves one from before"""
+NOT_FOR_A_RELEASE = (AWAITING_RETRAIN, AWAITING_CONSUMERS)
 _OPEN = frozenset({Status.QUEUED, Status.RUNNING, Status.HELD})
 TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.QUEUED: frozenset({Status.RUNNING, Status.HELD, Status.COMPLETED, Status.CANCELLED}),

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from service.consumers import standing
 from service.db import Database, now
 from service.durations import BUCKETS
+from service.moments import ALIVE_SECONDS, SECOND
 from service.records import (
     AuditEntry,
     BudgetEntry,
@@ -32,9 +33,6 @@ from service.requests import UNVERIFIED
 from service.tenants import DEFAULT_TENANT
 from unlearning.budget import epsilon_of
 
-SECOND = 1_000_000
-ALIVE_SECONDS = 60
-"""a process beats every five seconds at most"""
 KINDS = ("worker", "keeper")
 _LATENCY = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 86_400, 604_800, 2_592_000)
 _OPEN = ("queued", "running", "held")

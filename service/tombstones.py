@@ -13,8 +13,8 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, and_, exists, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
-from service.plans import AWAITING_CONSUMERS
 from service.records import DeletionRequest, Forgotten, HoldoutPerson, Membership, Model, Task, Tombstone, Version
+from service.requests import AWAITING_CONSUMERS
 from service.suppression import concerns, registration_of
 
 _CHUNK = 500  # SQLite allows 32,766 variables in a statement; PostgreSQL plans short lists better

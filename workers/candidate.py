@@ -10,16 +10,10 @@ from sqlalchemy.orm import Session
 from service.db import now
 from service.ledger import record
 from service.lineages import open_lineage
-from service.plans import (
-    AWAITING_CONSUMERS,
-    AWAITING_RETRAIN,
-    budget_of,
-    candidate_of,
-    measured_seconds,
-    waiting_for_retrain,
-)
+from service.plans import budget_of, candidate_of, measured_seconds, waiting_for_retrain
 from service.progress import settle
 from service.records import Lineage, Model, Task, Version
+from service.requests import AWAITING_CONSUMERS, AWAITING_RETRAIN
 from unlearning.certificate import Basis
 from unlearning.policy import OnExhausted, Policy
 from workers.batches import HOLD_AFTER

@@ -10,9 +10,10 @@ from sqlalchemy.orm import Session
 from service.backups import unconfirmed
 from service.db import Database, now
 from service.ledger import record
-from service.plans import AWAITING_CONSUMERS, NOT_FOR_A_RELEASE, budget_of, candidate_of, measured_seconds
+from service.plans import budget_of, candidate_of, measured_seconds
 from service.progress import change_tasks, settle
 from service.records import DeletionRequest, Lineage, Model, Task, Version
+from service.requests import AWAITING_CONSUMERS, NOT_FOR_A_RELEASE
 from unlearning.policy import Clock, Nothing, Policy, Queue, Retrain, Wait, next_action
 from workers.batches import HOLD_AFTER, Choice, Waiting, choose
 from workers.candidate import claim_retrain

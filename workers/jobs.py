@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from service.plans import AWAITING_RETRAIN
 from unlearning.policy import Policy
 from workers.lease import Lease
 
@@ -20,6 +19,11 @@ class Job:
     recipe: str
     policy: Policy
     lineage_id: int
+
+    @property
+    def model_id(self) -> str:
+        """The model that the work is about."""
+        return self.lease.model_id
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,5 @@ class Deletions(Job):
     head_id: str
     tasks: tuple[Claimed, ...]
 
-
-__all__ = ["AWAITING_RETRAIN", "Claimed", "Deletions", "Job", "Preparation", "Retraining", "Work"]
 
 Work: TypeAlias = Preparation | Deletions

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -23,10 +23,20 @@ from service.identity import new_id
 from service.ledger import canonical, recorded_at
 from service.records import DeletionRequest, Forgotten, Lineage, Model, Record, Task, Tombstone, Version
 from service.storage import Files
-from workers.jobs import Job
 from workers.sealing import Sealer
 
 DRAFT, RELEASE, SET_ASIDE = ".draft", ".release", ".set-aside"
+
+
+class Charged(Protocol):
+    """What the journal needs to know of the work that it writes down."""
+
+    @property
+    def tenant_id(self) -> str: ...
+    @property
+    def model_id(self) -> str: ...
+    @property
+    def lineage_id(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,7 @@ class Journal:
         self._files = files or Files()
 
     def write(
-        self, session: Session, job: Job, charge: int, version_id: str | None, *, rewritten: bool = False
+        self, session: Session, job: Charged, charge: int, version_id: str | None, *, rewritten: bool = False
     ) -> Path:
         """Write down what this transaction is about to commit; durable when this returns. Raises OSError.
 
@@ -126,14 +136,14 @@ def confirm_committed(session: Session, releases: Path, versions: Iterable[str] 
     return len(late)
 
 
-def _describe(session: Session, job: Job, charge: int, version_id: str | None) -> dict[str, Any]:
+def _describe(session: Session, job: Charged, charge: int, version_id: str | None) -> dict[str, Any]:
     session.flush()
     spent = session.scalar(select(Lineage.spent).where(Lineage.id == job.lineage_id))
     return {
         "at": recorded_at(session),
         "tenant_id": job.tenant_id,
-        "model_id": job.lease.model_id,
-        "model_name": session.scalar(select(Model.name).where(Model.id == job.lease.model_id)),
+        "model_id": job.model_id,
+        "model_name": session.scalar(select(Model.name).where(Model.id == job.model_id)),
         "lineage_id": job.lineage_id,
         "charge": charge,
         "spent": spent,

@@ -27,10 +27,9 @@ from service.figures import Figures
 from service.identity import Pepper
 from service.ledger import integrate, record
 from service.notes import Signer
-from service.plans import NOT_FOR_A_RELEASE
 from service.progress import settle
 from service.records import DeletionRequest, Heartbeat, IdempotencyKey, Lease, Lineage, Model, Task, Version
-from service.requests import UNVERIFIED
+from service.requests import NOT_FOR_A_RELEASE, UNVERIFIED
 from service.settings import Settings
 from service.storage import Store
 from workers.courier import Courier

@@ -15,13 +15,13 @@ from sqlalchemy.orm import Session
 from service import consumers, ledger, tombstones
 from service.db import Database, now
 from service.identity import new_id
-from service.plans import AWAITING_CONSUMERS, NOT_FOR_A_RELEASE
 from service.progress import change_tasks, settle
 from service.records import DeletionRequest, Lineage, Model, Task, Tombstone
+from service.requests import AWAITING_CONSUMERS, AWAITING_RETRAIN, NOT_FOR_A_RELEASE
 from service.webhooks import announce_exhaustion
 from unlearning.policy import CompleteWhen
 from workers.candidate import exhausted, plan_retrain, retrain_due
-from workers.jobs import AWAITING_RETRAIN, Claimed, Deletions, Job
+from workers.jobs import Claimed, Deletions, Job
 from workers.keystore import batches
 from workers.lease import SECOND, fence, give_back, give_back_beside
 from workers.workshop import Workshop

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 
 from service.db import Database, now
 from service.ledger import record
-from service.plans import NOT_FOR_A_RELEASE
 from service.records import Lineage, Model, Task
+from service.requests import NOT_FOR_A_RELEASE
 from workers.jobs import Preparation
 from workers.lease import SECOND, fence, give_back, give_back_beside
 from workers.pieces import models_with_free_pieces

@@ -19,7 +19,6 @@ from service.db import now
 from service.figures import withdraw
 from service.identity import new_id
 from service.notes import Signer
-from service.plans import AWAITING_CONSUMERS
 from service.progress import settle
 from service.publications import PUBLISHED, RESTORED, facts_of
 from service.records import (
@@ -40,7 +39,7 @@ from service.records import (
     Version,
     WebhookEndpoint,
 )
-from service.requests import Status, awaits_decision, derive
+from service.requests import AWAITING_CONSUMERS, Status, awaits_decision, derive
 from service.tenants import DEFAULT_TENANT
 from workers.journal import SET_ASIDE, Entry, revived
 from workers.keystore import BATCH, batches

@@ -16,8 +16,8 @@ from service import ledger, tombstones
 from service.crash import crash_point
 from service.db import now
 from service.intake import LARGE
-from service.plans import AWAITING_CONSUMERS
 from service.records import Erasure, Forgotten, Lineage, Membership, Model, Recollection, Task, Version
+from service.requests import AWAITING_CONSUMERS
 from workers.certify import Size
 from workers.jobs import Claimed, Retraining
 from workers.keystore import BATCH, batches

@@ -18,6 +18,7 @@ from service.identity import PepperMissing, new_id
 from service.plans import budget_of
 from service.records import Forgotten as ForgottenPosition
 from service.records import Lineage, Membership, Version
+from service.requests import AWAITING_RETRAIN
 from service.storage import Damaged
 from unlearning.budget import Budget
 from unlearning.certificate import Basis, Reference
@@ -33,7 +34,7 @@ from workers.erase import destroy_keys, drop_superseded_state
 from workers.files import write_files
 from workers.footing import basis_from_json
 from workers.held import NUMBERS, RETRAIN_HELPS, STANDBY_HELPS, Held
-from workers.jobs import AWAITING_RETRAIN, Claimed, Deletions
+from workers.jobs import Claimed, Deletions
 from workers.needs import generator, needs_forgotten, needs_retained
 from workers.notes import seal_note
 from workers.outcomes import Outcome, settle_without_version, withhold

@@ -13,10 +13,9 @@ from service.console import words
 from service.context import Service
 from service.db import now
 from service.intake import LARGE
-from service.plans import AWAITING_CONSUMERS, AWAITING_RETRAIN
 from service.progress import settle
 from service.records import DeletionRequest, Model, Task
-from service.requests import UNVERIFIED
+from service.requests import AWAITING_CONSUMERS, AWAITING_RETRAIN, UNVERIFIED
 from tests.service.conftest import Login
 from tests.service.worlds import live_model
 
