@@ -55,17 +55,28 @@ class Patient(H11Protocol):
             self.transport.close()
 
 
-def config(host: str, port: int) -> uvicorn.Config:
-    """How the API is served."""
-    return uvicorn.Config("service.app:create_app", factory=True, host=host, port=port, http=Patient, access_log=False)
+def config(host: str, port: int, keyfile: str | None = None, certfile: str | None = None) -> uvicorn.Config:
+    """Say how the API is served: over TLS where ``keyfile`` and ``certfile`` (PEM) are given."""
+    return uvicorn.Config(
+        "service.app:create_app",
+        factory=True,
+        host=host,
+        port=port,
+        http=Patient,
+        access_log=False,
+        ssl_keyfile=keyfile,
+        ssl_certfile=certfile,
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m service.serve", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8750)
+    parser.add_argument("--ssl-keyfile", help="PEM; with --ssl-certfile: serve TLS without a proxy in front")
+    parser.add_argument("--ssl-certfile", help="PEM")
     given = parser.parse_args()
-    uvicorn.Server(config(given.host, given.port)).run()
+    uvicorn.Server(config(given.host, given.port, given.ssl_keyfile, given.ssl_certfile)).run()
 
 
 if __name__ == "__main__":
