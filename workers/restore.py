@@ -131,9 +131,8 @@ def _take_up(session: Session, report: Report, entry: Entry, new: Iterable[Entry
         _adopt(session, report, entry, model, entry.version["id"] in published)
     elif model is not None:
         _retire(session, report, model)
-    else:
-        if entry.model_name not in report.retired:  # a model that is gone may have several entries
-            report.retired.append(entry.model_name)
+    elif entry.model_name not in report.retired:  # a model that is gone may have several entries
+        report.retired.append(entry.model_name)
     _recover_requests(session, report, entry, known_model=model is not None)
     return model is not None and session.get(Version, entry.version["id"]) is not None
 
