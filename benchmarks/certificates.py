@@ -15,12 +15,12 @@ from typing import Any
 from sqlalchemy import event, select
 
 from drills.worlds import World, open_world, settings_of
-from service.certificates import issue_due
-from service.notes import Signer
-from service.records import Certificate, Task
-from service.schema import migrate
+from service.audit.signed_note import Signer
+from service.certificates.issue import issue_due
+from service.infra.migrate import migrate
+from service.infra.tables import Certificate, Task
 from tests.servers import postgres
-from workers.keeper import extend_log
+from workers.scheduler.run import extend_log
 
 RECIPES = Path(__file__).parent.parent / "drills" / "recipes"
 REQUESTS = int(os.environ.get("BENCH_REQUESTS", "2000"))

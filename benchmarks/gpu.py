@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unlearning import Problem, Recipe, Samples, Training
-from unlearning.curvature import hessian_products
+from unlearning.model.curvature import hessian_products
 
 REPEATS = 5
 CPU = "a CPU"

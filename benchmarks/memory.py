@@ -50,8 +50,8 @@ def prepare(people: int) -> dict[str, float]:
     from torch import nn  # noqa: PLC0415
 
     from unlearning import Problem, Recipe, Samples, Training  # noqa: PLC0415
-    from unlearning.sketch import Sketch  # noqa: PLC0415
-    from unlearning.training import train  # noqa: PLC0415
+    from unlearning.methods.recollection.sketch import Sketch  # noqa: PLC0415
+    from unlearning.model.training import train  # noqa: PLC0415
 
     torch.set_num_threads(1)
     random = torch.Generator().manual_seed(0)

@@ -26,14 +26,14 @@ from examples.digits import convolutional
 from examples.digits.recipe import features
 from examples.digits.recipe import recipe as digits
 from unlearning import Problem, Recipe, Samples, Training
-from unlearning.convex import distance_bound
-from unlearning.effectiveness import calibration_sets, effectiveness
-from unlearning.gaussian import mu_at
+from unlearning.accounting.gaussian import mu_at
 from unlearning.methods.mini import Mini
 from unlearning.methods.newton import Newton
 from unlearning.methods.retrain import Retrain
-from unlearning.protocol import Examples, ForgetSet, Learned, Method, Refused, State
-from unlearning.training import train
+from unlearning.model.convex import distance_bound
+from unlearning.model.training import train
+from unlearning.quality.distance_left import calibration_sets, effectiveness
+from unlearning.types import Examples, ForgetSet, Learned, Method, Refused, State
 
 MNIST = Path(os.environ.get("EXPUNGE_MNIST", Path(__file__).parents[2] / "shared" / "data" / "mnist10k"))
 REPEATS = 7

@@ -21,13 +21,13 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from unlearning import Problem, Recipe, Samples, Training
-from unlearning.descent import distance_of, measured_constants, published_h
-from unlearning.gaussian import mu_at
+from unlearning.accounting.gaussian import mu_at
+from unlearning.bounds.rewind import distance_of, measured_constants, published_h
 from unlearning.methods.retrain import Retrain
 from unlearning.methods.rewind import Rewind
 from unlearning.methods.safe import Safe
-from unlearning.protocol import Examples, ForgetSet, Learned
-from unlearning.training import train
+from unlearning.model.training import train
+from unlearning.types import Examples, ForgetSet, Learned
 
 SHARES = (0.1, 0.22, 0.41, 0.61, 0.81)
 """K/T"""

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from benchmarks.recollection_mnist import FOLDER, idx
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.methods.recollection import Recollection
-from unlearning.protocol import Learned
-from unlearning.training import train
+from unlearning.model.training import train
+from unlearning.types import Learned
 
 COUNT, PEOPLE = 1000, 20
 UNSTABLE, STABLE = 0.05, 0.02

@@ -30,8 +30,8 @@ from torch.func import grad, jvp
 
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.methods.recollection import Recollection
-from unlearning.protocol import Examples, ForgetSet, Learned, State
-from unlearning.training import replay, train
+from unlearning.model.training import replay, train
+from unlearning.types import Examples, ForgetSet, Learned, State
 
 FOLDER = Path(__file__).parents[2] / "shared" / "data" / "mnist10k"
 COUNT = 1000

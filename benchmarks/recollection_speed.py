@@ -28,11 +28,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unlearning import Problem, Recipe, Samples, Training
-from unlearning.curvature import hessian_products
 from unlearning.methods.recollection import Recollection
-from unlearning.protocol import Examples, ForgetSet, Learned, State
-from unlearning.sketch import Sketch
-from unlearning.training import replay, train
+from unlearning.methods.recollection.sketch import Sketch
+from unlearning.model.curvature import hessian_products
+from unlearning.model.training import replay, train
+from unlearning.types import Examples, ForgetSet, Learned, State
 
 REPEATS = 3
 SUBSET = 40

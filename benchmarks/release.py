@@ -18,22 +18,24 @@ import numpy as np
 import torch
 from sqlalchemy import func, select
 
-from service import intake, registration
-from service.db import Database, now
-from service.records import Model, PhaseSeconds, Task
-from service.schema import migrate
-from service.settings import Settings, ensure_secrets
-from service.storage import Store
+from service.infra.db import Database, now
+from service.infra.files import Store
+from service.infra.migrate import migrate
+from service.infra.settings import Settings, ensure_secrets
+from service.infra.tables import Model, PhaseSeconds, Task
+from service.models import register as registration
+from service.requests import intake
 from tests import servers
-from unlearning.policy import Policy
-from workers import codec, unlearn
+from unlearning.accounting.policy import Policy
 from workers.app import Worker
-from workers.bench import Benches
-from workers.claim import claim
-from workers.jobs import Deletions
-from workers.pulse import Pulse
-from workers.stopwatch import Stopwatch
-from workers.workshop import Workshop, open_workshop
+from workers.runtime.heartbeat import Pulse
+from workers.runtime.jobs import Deletions
+from workers.runtime.model import Benches
+from workers.runtime.stopwatch import Stopwatch
+from workers.storage import checkpoint_format as codec
+from workers.storage.workshop import Workshop, open_workshop
+from workers.update import run as unlearn
+from workers.update.claim import claim
 
 TENANT = "default"
 RECOLLECTION = {"method": "recollection", "threshold": 1e9, "utility_tolerance": None}

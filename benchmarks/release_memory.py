@@ -17,10 +17,10 @@ import torch
 from sqlalchemy import func, select
 
 from benchmarks import release
-from service.records import Model, Version
-from service.settings import Settings
-from unlearning.policy import Policy
-from workers.workshop import Workshop, open_workshop
+from service.infra.settings import Settings
+from service.infra.tables import Model, Version
+from unlearning.accounting.policy import Policy
+from workers.storage.workshop import Workshop, open_workshop
 
 FEATURES, CLASSES = 1_120_000, 10
 CHECKPOINT = 4 * FEATURES * CLASSES

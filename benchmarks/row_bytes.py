@@ -17,9 +17,9 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Engine, Table, create_engine, insert, text
 
-from service.records import Membership, Recollection
+from service.infra.tables import Membership, Recollection
 from tests import servers
-from workers.keystore import HolderKey
+from workers.storage.key_store import HolderKey
 
 COUNT = 100_000
 BATCH = 10_000

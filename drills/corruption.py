@@ -22,19 +22,19 @@ from sqlalchemy import select, update
 from drills.judge import exported
 from drills.result import Result
 from drills.worlds import World, end_keepers_lease, open_world, settings_of, sqlite_databases
-from service import verify
-from service.app import create_app
-from service.auth import Scope, create_key
-from service.db import Database
-from service.notes import Signer
-from service.records import Recollection, Task, TreeHead
-from service.storage import Damaged
-from workers import state
-from workers.codec import Malformed
-from workers.keeper import open_keeper
-from workers.keyfiles import SHARE_BYTES
-from workers.keystore import HolderKey
-from workers.sealing import Unsealable
+from service.access.api_keys import Scope, create_key
+from service.api.app import create_app
+from service.audit import verify
+from service.audit.signed_note import Signer
+from service.infra.db import Database
+from service.infra.files import Damaged
+from service.infra.tables import Recollection, Task, TreeHead
+from workers.scheduler.run import open_keeper
+from workers.storage import private_state as state
+from workers.storage.checkpoint_format import Malformed
+from workers.storage.encryption import Unsealable
+from workers.storage.key_files import SHARE_BYTES
+from workers.storage.key_store import HolderKey
 
 CORRUPTIONS = 500
 WHOLE_RELEASES = 20

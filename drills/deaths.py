@@ -15,14 +15,14 @@ from sqlalchemy import update
 from drills.invariants import Broken
 from drills.places import Place
 from drills.worlds import end_keepers_lease
-from service.app import create_app
-from service.db import Database
-from service.records import Heartbeat, Lease, WebhookDelivery
-from service.webhooks import News, add_endpoint, announce
-from workers.courier import Courier
-from workers.keeper import open_keeper
-from workers.lease import retrain_lease
-from workers.outbound import Outbound
+from service.api.app import create_app
+from service.infra.db import Database
+from service.infra.tables import Heartbeat, Lease, WebhookDelivery
+from service.requests.webhooks import News, add_endpoint, announce
+from workers.runtime.lease import retrain_lease
+from workers.scheduler.run import open_keeper
+from workers.scheduler.ssrf_guard import Outbound
+from workers.scheduler.webhook_sender import Courier
 
 Death = Callable[[Place, str, Random], list[Broken]]
 ORDERS = "/v1/deletion-requests"

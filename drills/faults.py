@@ -29,13 +29,13 @@ from drills.judge import harm, sentences
 from drills.proxy import Cut, Proxy, proxy
 from drills.result import Result
 from drills.worlds import World, end_keepers_lease, open_world, postgres_databases, settings_of, sqlite_databases
-from service.app import create_app
-from service.auth import Scope, create_key
-from service.db import Database
-from service.records import DeletionRequest
-from service.settings import Settings
-from service.storage import Files, Store
-from workers.keeper import open_keeper
+from service.access.api_keys import Scope, create_key
+from service.api.app import create_app
+from service.infra.db import Database
+from service.infra.files import Files, Store
+from service.infra.settings import Settings
+from service.infra.tables import DeletionRequest
+from workers.scheduler.run import open_keeper
 
 ROUNDS = 120
 PEOPLE = 400

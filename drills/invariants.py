@@ -16,9 +16,9 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from drills.result import HARM
-from service.db import Database
-from service.publications import claim_digest
-from service.records import (
+from service.infra.db import Database
+from service.infra.files import Damaged, Store
+from service.infra.tables import (
     AuditEntry,
     BudgetEntry,
     Certificate,
@@ -34,9 +34,9 @@ from service.records import (
     Tombstone,
     Version,
 )
-from service.requests import derive
-from service.storage import Damaged, Store
-from workers.keystore import KeyStore
+from service.models.publications import claim_digest
+from service.requests.states import derive
+from workers.storage.key_store import KeyStore
 
 ENDED = ("completed", "cancelled", "rejected", "held")
 

@@ -14,11 +14,13 @@ from sqlalchemy.orm import Session
 from drills.invariants import Broken, broken, left_behind, unfinished, unreadable
 from drills.result import HARM
 from drills.traffic import Journal
-from service import verify
-from service.db import Busy, Database
-from service.identity import Pepper, subject_digest
-from service.notes import Signer
-from service.records import (
+from service.audit import verify
+from service.audit.signed_note import Signer
+from service.infra.db import Busy, Database
+from service.infra.files import Store
+from service.infra.pseudonyms import Pepper, subject_digest
+from service.infra.settings import Settings
+from service.infra.tables import (
     AuditEntry,
     DeletionRequest,
     Erasure,
@@ -29,10 +31,8 @@ from service.records import (
     TreeHead,
     Version,
 )
-from service.settings import Settings
-from service.storage import Store
-from service.tenants import DEFAULT_TENANT
-from workers.keystore import KeyStore
+from service.infra.tenants import DEFAULT_TENANT
+from workers.storage.key_store import KeyStore
 
 PATIENCE_SECONDS = 240.0
 ID = re.compile(r"[0-9a-f]{32}")

@@ -25,12 +25,12 @@ from drills.worlds import (
     settings_of,
     sqlite_databases,
 )
-from service import queue
-from service.app import create_app
-from service.auth import Scope, create_key
-from service.records import Model
+from service.access.api_keys import Scope, create_key
+from service.api.app import create_app
+from service.infra.queue import notify as queue
+from service.infra.tables import Model
 from tests import servers
-from workers.keeper import Keeper, open_keeper
+from workers.scheduler.run import Keeper, open_keeper
 
 PEOPLE = 12
 """in the recipe convex, three samples each"""

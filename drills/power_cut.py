@@ -20,14 +20,14 @@ from sqlalchemy import event, select
 from drills.invariants import Broken, broken, counted, left_behind, unfinished, unreadable
 from drills.result import Result
 from drills.worlds import World, end_keepers_lease, open_world, settings_of, sqlite_databases
-from service.backups import RELEASES
-from service.records import Version
-from service.storage import DIGEST, Store
+from service.infra.files import DIGEST, Store
+from service.infra.tables import Version
+from service.models.restore_guard import RELEASES
 from tests.powercut import Recorded, State, states_after_power_cut
-from workers.keeper import open_keeper
-from workers.keyfiles import KeyFiles
-from workers.keystore import KeyStore
-from workers.sealing import Unsealable
+from workers.scheduler.run import open_keeper
+from workers.storage.encryption import Unsealable
+from workers.storage.key_files import KeyFiles
+from workers.storage.key_store import KeyStore
 
 FOLDERS = ("store", "private", "keys", f"store/{RELEASES}")
 """the journal of releases lies with the published checkpoints"""

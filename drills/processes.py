@@ -20,11 +20,11 @@ from drills.result import Result
 from drills.shim import THREE_DAYS, built
 from drills.sites import KINDS, Site, site
 from drills.traffic import Journal
-from service.commands.screen import CommandError
-from service.db import Database
-from service.moments import SECOND
-from service.records import Certificate, DeletionRequest, Model, Version
-from service.schema import SchemaState, schema_state
+from service.cli.output import CommandError
+from service.infra.db import Database
+from service.infra.migrate import SchemaState, schema_state
+from service.infra.tables import Certificate, DeletionRequest, Model, Version
+from service.infra.time import SECOND
 from tests.servers import postgres
 
 MEMORY_BYTES = 16 << 30
@@ -221,7 +221,7 @@ def migrations(kind: str, rounds: int) -> Told:
             with server.database() as url:
                 chosen = url if kind == "postgres" else f"sqlite:///{folder}/{number}.db"
                 variables = {"EXPUNGE_HOME": f"{folder}/{number}", "EXPUNGE_DATABASE_URL": chosen}
-                command = [sys.executable, "-m", "service.cli", "migrate"]
+                command = [sys.executable, "-m", "service.cli.main", "migrate"]
                 racers = [
                     subprocess.Popen(command, env=os.environ | variables, stderr=subprocess.PIPE, text=True)
                     for _ in range(RACERS)

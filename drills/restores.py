@@ -10,11 +10,11 @@ from sqlalchemy import select
 
 from drills.invariants import Broken
 from drills.town import Standing, Town
-from service.auth import revoke_key, rotate_key
-from service.records import DeletionRequest, WebhookEndpoint
-from service.webhooks import disable
-from workers.jobs import Work
-from workers.replay import Report
+from service.access.api_keys import revoke_key, rotate_key
+from service.infra.tables import DeletionRequest, WebhookEndpoint
+from service.requests.webhooks import disable
+from workers.runtime.jobs import Work
+from workers.scheduler.replay import Report
 
 OVERLAP = 60_000_000
 """microseconds"""

@@ -45,13 +45,13 @@ from drills.invariants import (
 from drills.restores import Restores
 from drills.result import Result
 from drills.town import MODELS, Died, Photograph, Town, dying_at, found, meanwhile_at
-from service import holds
-from service.cancellation import TooLate, cancel
-from service.records import DeletionRequest, Hold, Lineage, Model, Task
+from service.infra.tables import DeletionRequest, Hold, Lineage, Model, Task
+from service.requests import legal_holds as holds
+from service.requests.cancel import TooLate, cancel
 from tests.workers.worlds import TENANT
-from workers.claim import claim
-from workers.jobs import Deletions, Work
-from workers.lease import Stale
+from workers.runtime.jobs import Deletions, Work
+from workers.runtime.lease import Stale
+from workers.update.claim import claim
 
 RUNS = 5000
 STEPS = 20

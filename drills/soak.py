@@ -26,8 +26,8 @@ from drills.judge import at_rest, harm, judge, sentences
 from drills.load import SILENT, orders, register
 from drills.sites import KINDS, Site, site
 from drills.traffic import Traffic
-from service.db import Database
-from service.records import DeletionRequest
+from service.infra.db import Database
+from service.infra.tables import DeletionRequest
 
 DOCS = Path(__file__).parent.parent / "docs"
 CLIENTS = 4

@@ -16,29 +16,31 @@ from sqlalchemy import select
 
 from drills.judge import exported
 from drills.worlds import World, open_world, settings_of, sqlite_databases
-from service import crash, intake, queue
-from service.auth import NewKey, Scope, authenticate, create_key
-from service.backups import confirm
-from service.identity import subject_digest
-from service.ledger import newest_head
-from service.memory import Clock, MemoryBell, MemoryDatabase, MemoryStore, image_of
-from service.notes import Signer
-from service.records import Forgotten, Hold, Membership, Model, WebhookEndpoint
-from service.registration import NameTaken
-from service.settings import Settings
-from service.webhooks import add_endpoint
+from service.access.api_keys import NewKey, Scope, authenticate, create_key
+from service.audit.log import newest_head
+from service.audit.signed_note import Signer
+from service.infra import fault_injection as crash
+from service.infra.memory import Clock, MemoryBell, MemoryDatabase, MemoryStore, image_of
+from service.infra.pseudonyms import subject_digest
+from service.infra.queue import notify as queue
+from service.infra.settings import Settings
+from service.infra.tables import Forgotten, Hold, Membership, Model, WebhookEndpoint
+from service.models.register import NameTaken
+from service.models.restore_guard import confirm
+from service.requests import intake
+from service.requests.webhooks import add_endpoint
 from tests.workers.worlds import TENANT
-from workers.bench import Benches
-from workers.jobs import Preparation, Retraining, Work
-from workers.keeper import Keeper, extend_log, open_keeper
-from workers.keyfiles import ERASED, SHARE_BYTES, KeyFileMissing, KeyFiles
-from workers.keystore import KeyRecord, KeyStore
-from workers.prepare import prepare
-from workers.replay import Report
-from workers.restore import restore
-from workers.retrain import retrain
-from workers.stopwatch import Stopwatch
-from workers.unlearn import Errand, release
+from workers.runtime.jobs import Preparation, Retraining, Work
+from workers.runtime.model import Benches
+from workers.runtime.stopwatch import Stopwatch
+from workers.scheduler.replay import Report
+from workers.scheduler.restore import restore
+from workers.scheduler.run import Keeper, extend_log, open_keeper
+from workers.storage.key_files import ERASED, SHARE_BYTES, KeyFileMissing, KeyFiles
+from workers.storage.key_store import KeyRecord, KeyStore
+from workers.training.retrain import retrain
+from workers.training.run import prepare
+from workers.update.run import Errand, release
 
 LEASE_SECONDS = 30.0
 MODELS: dict[str, dict[str, Any]] = {

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from sqlalchemy import update
 
-from service.db import Database
-from service.records import Lease
-from service.schema import migrate
-from service.settings import Settings, ensure_secrets
+from service.infra.db import Database
+from service.infra.migrate import migrate
+from service.infra.settings import Settings, ensure_secrets
+from service.infra.tables import Lease
 from tests import servers
 from tests.workers.worlds import RECIPES, World, open_world
-from workers.keeper import LEASE
+from workers.scheduler.run import LEASE
 
 torch.set_num_threads(1)  # drills fork workers that are to die: a pool of threads would not survive the fork
 

@@ -1,10 +1,10 @@
-"""Alembic's entry. The connection, its lock and its transaction come from service.schema."""
+"""Alembic's entry. The connection, its lock and its transaction come from service.infra.migrate."""
 
 from __future__ import annotations
 
 from alembic import context
 
-from service.records import Record
+from service.infra.tables import Record
 
 connection = context.config.attributes.get("connection")
 if connection is None:

@@ -20,12 +20,12 @@ import redis
 import torch
 from sqlalchemy import select
 
-from service.identity import Pepper, subject_digest
-from service.records import Model, Recollection, Version
-from service.tenants import DEFAULT_TENANT
+from service.infra.pseudonyms import Pepper, subject_digest
+from service.infra.tables import Model, Recollection, Version
+from service.infra.tenants import DEFAULT_TENANT
 from tests.stack import Stack
-from workers.keystore import HolderKey, KeyStore
-from workers.sealing import SealedRow, open_row
+from workers.storage.encryption import SealedRow, open_row
+from workers.storage.key_store import HolderKey, KeyStore
 
 RECIPES = Path(__file__).parent / "system" / "recipes"
 

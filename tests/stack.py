@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 import httpx
 
-from service.auth import Scope, create_key
-from service.commands.client import Account, Client
-from service.commands.processes import prepare
-from service.db import Database
-from service.identity import Pepper
-from service.settings import Settings
-from service.supervisor import Child, children
+from service.access.api_keys import Scope, create_key
+from service.cli.client import Account, Client
+from service.cli.commands.processes import prepare
+from service.cli.supervisor import Child, children
+from service.infra.db import Database
+from service.infra.pseudonyms import Pepper
+from service.infra.settings import Settings
 from tests.servers import free_port
 
 Value = TypeVar("Value")

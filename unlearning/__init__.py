@@ -6,13 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unlearning.problem import Problem as Problem
+    from unlearning.model.problem import Problem as Problem
+    from unlearning.model.training import Recorder as Recorder
+    from unlearning.model.training import Trajectory as Trajectory
     from unlearning.recipe import Recipe as Recipe
     from unlearning.recipe import RecipeError as RecipeError
     from unlearning.recipe import Samples as Samples
     from unlearning.recipe import Training as Training
-    from unlearning.training import Recorder as Recorder
-    from unlearning.training import Trajectory as Trajectory
 
 _HOMES = {
     "Problem": "problem",

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checka
 import torch
 from torch import Tensor, nn
 
-from unlearning.protocol import Examples
+from unlearning.types import Examples
 
 if TYPE_CHECKING:
-    from unlearning.training import Trajectory
+    from unlearning.model.training import Trajectory
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 LOSSES = ("cross_entropy", "binary_logistic", "squared_error", "squared_hinge")

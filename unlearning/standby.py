@@ -12,8 +12,9 @@ from typing import ClassVar, cast
 
 import torch
 
-from unlearning.problem import Problem
-from unlearning.protocol import (
+from unlearning.model.problem import Problem
+from unlearning.model.training import silent
+from unlearning.types import (
     Examples,
     ForgetSet,
     Forgotten,
@@ -26,7 +27,6 @@ from unlearning.protocol import (
     Resumable,
     State,
 )
-from unlearning.training import silent
 
 PREFIX = "standby."
 READS = frozenset({Need.TRAJECTORY, Need.RETAINED})

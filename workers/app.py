@@ -9,27 +9,28 @@ import traceback
 from celery import Celery
 from sqlalchemy import select
 
-from service import queue
-from service.crash import crash_point
-from service.db import Busy, now
-from service.doorbell import MODEL_ID
-from service.records import Model
-from workers import calibrate, shards
-from workers.batches import HALVE_AFTER, HOLD_AFTER
-from workers.bench import Benches
-from workers.claim import claim
-from workers.failures import of_the_machine
-from workers.jobs import Deletions, Preparation, Retraining, Work
-from workers.lease import Stale
-from workers.outcomes import give_up
-from workers.patience import patiently
-from workers.precedence import Interrupted, before, put_off
-from workers.prepare import prepare
-from workers.pulse import Pulse
-from workers.retrain import retrain
-from workers.stopwatch import Stopwatch
-from workers.unlearn import Errand, release
-from workers.workshop import Workshop
+from service.infra.db import Busy, now
+from service.infra.fault_injection import crash_point
+from service.infra.queue import notify as queue
+from service.infra.queue.messages import MODEL_ID
+from service.infra.tables import Model
+from workers.runtime.db_retry import patiently
+from workers.runtime.failures import of_the_machine
+from workers.runtime.heartbeat import Pulse
+from workers.runtime.jobs import Deletions, Preparation, Retraining, Work
+from workers.runtime.lease import Stale
+from workers.runtime.model import Benches
+from workers.runtime.stopwatch import Stopwatch
+from workers.storage.workshop import Workshop
+from workers.training import calibrate
+from workers.training import parallel as shards
+from workers.training.retrain import retrain
+from workers.training.run import prepare
+from workers.update.batches import HALVE_AFTER, HOLD_AFTER
+from workers.update.claim import claim
+from workers.update.precedence import Interrupted, before, put_off
+from workers.update.run import Errand, release
+from workers.update.task_results import give_up
 
 PAUSE_SECONDS = 2.0
 MACHINE_PAUSE_SECONDS = 5.0

@@ -16,23 +16,24 @@ import torch
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.db import Busy, Database
-from service.doctor import Finding, lacks_file
-from service.identity import Pepper, PepperMissing
-from service.recipe_files import is_other_module, locate
-from service.records import Lineage, Model, Version
-from service.schema import SchemaState, schema_state
-from service.settings import Settings, SettingsError
-from service.storage import Store
-from service.tenants import recipes_of
-from unlearning.certificate import Basis
-from unlearning.policy import Policy
-from unlearning.protocol import Method, Need, Refused
-from workers import manifest, recipes
-from workers.bench import device_of
-from workers.needs import needs_forgotten, needs_retained
-from workers.options import method_of
-from workers.plan import forgotten
+from service.cli.checks import Finding, lacks_file
+from service.infra.db import Busy, Database
+from service.infra.files import Store
+from service.infra.migrate import SchemaState, schema_state
+from service.infra.pseudonyms import Pepper, PepperMissing
+from service.infra.settings import Settings, SettingsError
+from service.infra.tables import Lineage, Model, Version
+from service.infra.tenants import recipes_of
+from service.models.recipe_files import is_other_module, locate
+from unlearning.accounting.certificate import Basis
+from unlearning.accounting.policy import Policy
+from unlearning.types import Method, Need, Refused
+from workers.guarantee.needs import needs_forgotten, needs_retained
+from workers.runtime import recipes
+from workers.runtime.method_options import method_of
+from workers.runtime.model import device_of
+from workers.storage import manifest
+from workers.update.select import forgotten
 
 
 @dataclass(frozen=True)

@@ -21,21 +21,22 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from torch import Tensor
 
-from unlearning.certificate import Basis, Reference
-from unlearning.evaluation import evaluate, stream
-from unlearning.measurements import Certified, Instruments, Plan, Row, Spread, spread
+from unlearning.accounting.certificate import Basis, Reference
+from unlearning.accounting.policy import Policy, PolicyError
+from unlearning.evaluation.metrics import Certified, Instruments, Plan, Row, Spread, spread
+from unlearning.evaluation.run import evaluate, stream
 from unlearning.methods import NAMES
-from unlearning.parts import parts_of
-from unlearning.policy import Policy, PolicyError
-from unlearning.problem import Problem
-from unlearning.protocol import Examples, ForgetSet, Forgotten, Method, Refused
+from unlearning.model.parts import parts_of
+from unlearning.model.problem import Problem
 from unlearning.recipe import Recipe, RecipeError
-from workers import plots, recipes
-from workers.bases import basis_of
-from workers.bench import Bench, device_of
-from workers.certify import CapNotReached, Size, Terms, certify
-from workers.options import method_of
-from workers.terms import sigma_of
+from unlearning.types import Examples, ForgetSet, Forgotten, Method, Refused
+from workers import plots
+from workers.guarantee.certify import CapNotReached, Size, Terms, certify
+from workers.guarantee.choose import basis_of
+from workers.guarantee.register import sigma_of
+from workers.runtime import recipes
+from workers.runtime.method_options import method_of
+from workers.runtime.model import Bench, device_of
 
 ANY_EFFECTIVENESS = 1e9
 """evaluation measures what registration would refuse: that is what it is for"""

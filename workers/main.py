@@ -7,13 +7,13 @@ import os
 import sys
 from pathlib import Path
 
-from service.backups import releases_missing
-from service.continuation import read_export
-from service.db import Busy, Database
-from service.logs import configure
-from service.notes import Signer
-from service.schema import SchemaState, schema_state
-from service.settings import Settings, ensure_secrets
+from service.audit.import_export import read_export
+from service.audit.signed_note import Signer
+from service.infra.db import Busy, Database
+from service.infra.logging import configure
+from service.infra.migrate import SchemaState, schema_state
+from service.infra.settings import Settings, ensure_secrets
+from service.models.restore_guard import releases_missing
 
 NEEDED = {"worker": ("sealing_key_file", "pepper_file"), "keeper": ("pepper_file", "signing_key_file")}
 """the secrets that each process reads"""
@@ -48,11 +48,11 @@ def _older_than_store(settings: Settings) -> bool:
 
 
 def _worker(settings: Settings) -> int:
-    from service import queue  # noqa: PLC0415  (the keeper starts without torch)
+    from service.infra.queue import notify as queue  # noqa: PLC0415  (the keeper starts without torch)
     from workers.app import Worker, register  # noqa: PLC0415
-    from workers.patience import once_there  # noqa: PLC0415
-    from workers.pulse import Pulse  # noqa: PLC0415
-    from workers.workshop import open_workshop  # noqa: PLC0415
+    from workers.runtime.db_retry import once_there  # noqa: PLC0415
+    from workers.runtime.heartbeat import Pulse  # noqa: PLC0415
+    from workers.storage.workshop import open_workshop  # noqa: PLC0415
 
     workshop = once_there(lambda: open_workshop(settings))
     pulse = Pulse(workshop.database, workshop.owner, "worker", settings.lease_seconds, settings.device)
@@ -77,7 +77,7 @@ def _worker(settings: Settings) -> int:
 
 
 def _keeper(settings: Settings) -> int:
-    from workers.keeper import run  # noqa: PLC0415
+    from workers.scheduler.run import run  # noqa: PLC0415
 
     run(settings)
     return 0
@@ -85,10 +85,10 @@ def _keeper(settings: Settings) -> int:
 
 def _restore(settings: Settings, exports: list[Path]) -> int:
     """The report as JSON on standard output, or why it was refused on standard error."""
-    from service.continuation import CannotContinue  # noqa: PLC0415
-    from workers.restore import StillRunning, restore  # noqa: PLC0415
-    from workers.sealing import Unsealable  # noqa: PLC0415
-    from workers.workshop import open_workshop  # noqa: PLC0415
+    from service.audit.import_export import CannotContinue  # noqa: PLC0415
+    from workers.scheduler.restore import StillRunning, restore  # noqa: PLC0415
+    from workers.storage.encryption import Unsealable  # noqa: PLC0415
+    from workers.storage.workshop import open_workshop  # noqa: PLC0415
 
     workshop = open_workshop(settings)
     try:

@@ -9,9 +9,9 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from unlearning.budget import epsilon_of
-from unlearning.measurements import Row, spread
-from unlearning.policy import Policy
+from unlearning.accounting.budget import epsilon_of
+from unlearning.accounting.policy import Policy
+from unlearning.evaluation.metrics import Row, spread
 
 RELEASES = 200
 

@@ -16,7 +16,7 @@ from torch import nn
 
 import unlearning as ul
 from unlearning.methods import NAMES
-from unlearning.protocol import Examples, ForgetSet, Method, Need
+from unlearning.types import Examples, ForgetSet, Method, Need
 
 HOLDERS = tuple(f"person-{letter}" for letter in "abcdefghijkl")
 

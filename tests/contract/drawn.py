@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import unlearning as ul
-from unlearning.parts import parts_of
-from unlearning.policy import Policy
+from unlearning.accounting.policy import Policy
+from unlearning.model.parts import parts_of
 
 LOSSES = ("cross_entropy", "binary_logistic", "squared_error", "squared_hinge")
 TRAP_SHARE = 0.4

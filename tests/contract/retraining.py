@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from unlearning.protocol import Examples
 from unlearning.recipe import Recipe
+from unlearning.types import Examples
 
 STEPS = 200
 

@@ -20,20 +20,20 @@ from torch import Tensor
 
 from tests.contract import retraining
 from tests.contract.drawn import TRAPS, Drawn, draw
-from unlearning.certificate import Basis
-from unlearning.parts import parts_of, require_declared
-from unlearning.policy import PolicyError
-from unlearning.problem import Problem
-from unlearning.protocol import Examples, ForgetSet, Forgotten, Refused, State
+from unlearning.accounting.certificate import Basis
+from unlearning.accounting.policy import PolicyError
+from unlearning.model.parts import parts_of, require_declared
+from unlearning.model.problem import Problem
+from unlearning.model.training import learn
 from unlearning.recipe import RecipeError
-from unlearning.training import learn
-from workers.bases import basis_of, require_closed_form, require_needs
-from workers.bench import Bench
-from workers.certify import CapNotReached, Certified, Size, certify
-from workers.footing import establish
-from workers.options import method_of
-from workers.retrain import cold
-from workers.terms import reference_of, terms_of
+from unlearning.types import Examples, ForgetSet, Forgotten, Refused, State
+from workers.guarantee.certify import CapNotReached, Certified, Size, certify
+from workers.guarantee.choose import basis_of, require_closed_form, require_needs
+from workers.guarantee.dry_run import establish
+from workers.guarantee.register import reference_of, terms_of
+from workers.runtime.method_options import method_of
+from workers.runtime.model import Bench
+from workers.training.retrain import cold
 
 torch.set_num_threads(1)
 

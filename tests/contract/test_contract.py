@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from tests.contract.cases import CASES, HOLDERS, Case, all_cases
-from unlearning.effectiveness import effectiveness
 from unlearning.methods import NAMES
-from unlearning.problem import Problem
-from unlearning.protocol import Examples, ForgetSet, Forgotten, Learned, Method, Need, Refused, State
-from unlearning.training import train
+from unlearning.model.problem import Problem
+from unlearning.model.training import train
+from unlearning.quality.distance_left import effectiveness
+from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Method, Need, Refused, State
 
 ALL = pytest.mark.parametrize("case", all_cases(), ids=lambda case: f"{case.method}-{case.label}")
 GONE = ("person-c", "person-h")

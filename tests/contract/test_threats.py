@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from service.doctor import examine
-from service.identity import Pepper
-from service.notes import Signer
-from service.settings import SECRETS, Settings, ensure_secrets
-from unlearning.protocol import Refused
-from workers import recipes
-from workers.sealing import Sealer
+from service.audit.signed_note import Signer
+from service.cli.checks import examine
+from service.infra.pseudonyms import Pepper
+from service.infra.settings import SECRETS, Settings, ensure_secrets
+from unlearning.types import Refused
+from workers.runtime import recipes
+from workers.storage.encryption import Sealer
 
 ROOT = Path(__file__).parents[2]
 TABLE = (ROOT / "SECURITY.md").read_text().partition("| an attacker wants")[2].splitlines()[2:]

@@ -8,8 +8,8 @@ from statistics import NormalDist
 
 import pytest
 
-from unlearning.certificate import Basis, Claim, mu_at
-from unlearning.policy import Policy
+from unlearning.accounting.certificate import Basis, Claim, mu_at
+from unlearning.accounting.policy import Policy
 
 DOCS = Path(__file__).parents[2] / "docs"
 GLOSSARY = (DOCS / "glossary.md").read_text()

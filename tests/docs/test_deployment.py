@@ -16,9 +16,9 @@ import pytest
 import redis
 import yaml
 
-from service import queue
-from service.doctor import _broker
-from service.settings import Settings
+from service.cli.checks import _broker
+from service.infra.queue import notify as queue
+from service.infra.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
@@ -216,7 +216,12 @@ def test_the_images_install_steps_work_in_a_clean_environment_without_root() -> 
             "EXPUNGE_SIGNING_KEY_FILE": f"{secret}/signing",
         }
         run(f"{target}/expunge/bin/expunge migrate", place, environment | ours, who)
-        run(f"{target}/expunge/bin/python -c 'import workers.unlearn, service.app'", place, environment | ours, who)
+        run(
+            f"{target}/expunge/bin/python -c 'import workers.update.run, service.api.app'",
+            place,
+            environment | ours,
+            who,
+        )
     finally:
         shutil.rmtree(place, ignore_errors=True)
 

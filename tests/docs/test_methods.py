@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.bases import ESTIMATED_METHODS
+from workers.guarantee.choose import ESTIMATED_METHODS
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ("mini", "newton", "recollection", "rewind", "safe")

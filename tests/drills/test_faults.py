@@ -11,8 +11,8 @@ from sqlalchemy import make_url, text
 
 from drills import faults
 from drills.proxy import proxy
-from service import db
-from service.db import Busy, Database
+from service.infra import db
+from service.infra.db import Busy, Database
 
 
 @pytest.fixture(scope="module")

@@ -17,13 +17,13 @@ from drills.invariants import Broken, Wrong, harms_of
 from drills.planted_bugs import copy_tree
 from drills.result import Result
 from drills.simulation import Simulation, simulate
-from service.db import now
-from service.memory import Clock, MemoryBell, MemoryDatabase, MemoryStore, image_of
-from service.queue import nudge
-from service.records import Model
-from service.storage import Damaged
+from service.infra.db import now
+from service.infra.files import Damaged
+from service.infra.memory import Clock, MemoryBell, MemoryDatabase, MemoryStore, image_of
+from service.infra.queue.notify import nudge
+from service.infra.tables import Model
 from tests.workers.worlds import TENANT
-from workers import replay
+from workers.scheduler import replay
 
 RUNS = 12
 VISIBLE = ["no_fence", "hold_not_seen_by_publish", "cancelled_tombstone_stays", "cancelled_still_executed"]

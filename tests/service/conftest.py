@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from service.app import create_app
-from service.auth import Scope, create_key
-from service.context import Service
-from service.db import Database
-from service.schema import migrate
-from service.settings import Settings
+from service.access.api_keys import Scope, create_key
+from service.api.app import create_app
+from service.api.dependencies import Service
+from service.infra.db import Database
+from service.infra.migrate import migrate
+from service.infra.settings import Settings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Login = Callable[..., TestClient]

@@ -9,11 +9,11 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from service import tree
-from service.context import Service
-from service.ledger import integrate, record
-from service.notes import Signer
-from service.verify import verify
+from service.api.dependencies import Service
+from service.audit import merkle as tree
+from service.audit.log import integrate, record
+from service.audit.signed_note import Signer
+from service.audit.verify import verify
 from tests.service import rfc6962
 from tests.service.test_verify import KINDS, tamper
 

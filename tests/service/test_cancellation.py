@@ -9,11 +9,11 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 
-from service.context import Service
-from service.ledger import charge
-from service.progress import settle
-from service.records import AuditEntry, DeletionRequest, Forgotten, Task, Tombstone
-from service.tombstones import positions
+from service.api.dependencies import Service
+from service.audit.log import charge
+from service.infra.tables import AuditEntry, DeletionRequest, Forgotten, Task, Tombstone
+from service.requests.status import settle
+from service.requests.suppression import positions
 from tests.service.worlds import live_model
 
 SEARCHED = "people.searched"

@@ -13,21 +13,31 @@ from fastapi.testclient import TestClient
 from sqlalchemy import event, select, update
 from sqlalchemy.orm import Session
 
-from service.certificates import NotAuthentic, accepted_commitment, issue_due, sign, summed, verify
-from service.context import Service
-from service.db import now
-from service.doctor import examine
-from service.intake import Order, commitment
-from service.ledger import charge, integrate, record
-from service.notes import Signer
-from service.progress import settle
-from service.publications import claim_digest, facts_of
-from service.records import AuditEntry, Certificate, DeletionRequest, Erasure, Forgotten, Lineage, Model, Task, Version
-from service.telemetry import render
-from service.tree import leaf_hash
+from service.api.dependencies import Service
+from service.api.metrics import render
+from service.audit.log import charge, integrate, record
+from service.audit.merkle import leaf_hash
+from service.audit.signed_note import Signer
+from service.certificates.issue import NotAuthentic, accepted_commitment, issue_due, sign, summed, verify
+from service.cli.checks import examine
+from service.infra.db import now
+from service.infra.tables import (
+    AuditEntry,
+    Certificate,
+    DeletionRequest,
+    Erasure,
+    Forgotten,
+    Lineage,
+    Model,
+    Task,
+    Version,
+)
+from service.models.publications import claim_digest, facts_of
+from service.requests.intake import Order, commitment
+from service.requests.status import settle
 from tests.service.worlds import live_model, publish
-from unlearning.budget import mu_of
-from unlearning.certificate import Basis, Claim, Reference, advantage, epsilon_at
+from unlearning.accounting.budget import mu_of
+from unlearning.accounting.certificate import Basis, Claim, Reference, advantage, epsilon_at
 
 PATH = "/v1/deletion-requests"
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from service.commands.client import Account, Client
-from service.commands.screen import CommandError
-from service.routes.models import Registration
-from service.settings import Settings
+from service.api.routes.models import Registration
+from service.cli.client import Account, Client
+from service.cli.output import CommandError
+from service.infra.settings import Settings
 from tests.servers import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ def site() -> Iterator[Site]:
 def expunge(*arguments: str, home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
     variables = kept | {"EXPUNGE_HOME": str(home)} | environment
-    command = [sys.executable, "-m", "service.cli", *arguments]
+    command = [sys.executable, "-m", "service.cli.main", *arguments]
     return subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, text=True, check=False)
 
 

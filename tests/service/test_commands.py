@@ -10,10 +10,11 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from service.cli import app
-from service.commands import consumers, deletions, holds, models, tombstones, webhooks
-from service.commands.client import Account, Client
-from service.context import Service
+from service.api.dependencies import Service
+from service.cli.client import Account, Client
+from service.cli.commands import consumers, deletions, holds, models, webhooks
+from service.cli.commands import suppression as tombstones
+from service.cli.main import app
 from tests.service.worlds import live_model
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

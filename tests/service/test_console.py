@@ -11,17 +11,17 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import delete, func, select, update
 
-from service.auth import revoke_key
-from service.console import pages, plots, words
-from service.console.watch import AuditWatch
-from service.consumers import report
-from service.context import Service
-from service.db import now
-from service.ledger import integrate, record
-from service.notes import Signer
-from service.progress import settle
-from service.records import ApiKey, AuditEntry, Lineage, Model, Task, TreeHead, Version
-from service.sessions import COOKIE, SESSION_SECONDS
+from service.access.api_keys import revoke_key
+from service.access.session_cookie import COOKIE, SESSION_SECONDS
+from service.api.console import pages, plots, words
+from service.api.console.watch import AuditWatch
+from service.api.dependencies import Service
+from service.audit.log import integrate, record
+from service.audit.signed_note import Signer
+from service.infra.db import now
+from service.infra.tables import ApiKey, AuditEntry, Lineage, Model, Task, TreeHead, Version
+from service.models.consumers import report
+from service.requests.status import settle
 from tests.service.conftest import Login
 from tests.service.worlds import live_model, publish
 
@@ -115,7 +115,7 @@ def test_a_session_ends_with_its_hour_and_with_its_key(login: Login, service: Se
 
 
 def test_a_session_is_over_after_an_hour_unless_a_page_is_opened(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.sessions.SESSION_SECONDS", -1)
+    monkeypatch.setattr("service.access.session_cookie.SESSION_SECONDS", -1)
     assert login().get("/").status_code == 401
     monkeypatch.undo()
     client = login()
@@ -320,12 +320,12 @@ def test_a_log_that_was_tampered_with_is_told(
     assert "verified" in client.get("/").text
     with service.database.write() as session:
         harm(session)
-    monkeypatch.setattr("service.console.watch._AGAIN_SECONDS", 0.0)  # the ten minutes are over
+    monkeypatch.setattr("service.api.console.watch._AGAIN_SECONDS", 0.0)  # the ten minutes are over
     assert '<span class="value word">tampered</span>' in client.get("/").text
 
 
 def test_a_log_is_verified_in_parts(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.console.watch._STEP", 2)
+    monkeypatch.setattr("service.api.console.watch._STEP", 2)
     grow(service, 5)
     watch = AuditWatch(service.settings)
     states = [watch.check(service.database) for _ in range(3)]

@@ -9,13 +9,13 @@ from pathlib import Path
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
-from service.console import words
-from service.context import Service
-from service.db import now
-from service.intake import LARGE
-from service.progress import settle
-from service.records import DeletionRequest, Model, Task
-from service.requests import AWAITING_CONSUMERS, AWAITING_RETRAIN, UNVERIFIED
+from service.api.console import words
+from service.api.dependencies import Service
+from service.infra.db import now
+from service.infra.tables import DeletionRequest, Model, Task
+from service.requests.intake import LARGE
+from service.requests.states import AWAITING_CONSUMERS, AWAITING_RETRAIN, UNVERIFIED
+from service.requests.status import settle
 from tests.service.conftest import Login
 from tests.service.worlds import live_model
 

@@ -13,8 +13,8 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 
-from service.context import Service
-from service.records import AuditEntry, DeletionRequest, IdempotencyKey, Task, Tombstone
+from service.api.dependencies import Service
+from service.infra.tables import AuditEntry, DeletionRequest, IdempotencyKey, Task, Tombstone
 from tests.service.worlds import live_model
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ POINTS = ("api-before-transaction", "api-after-request", "api-after-audit", "api
 SCRIPT = """
 import sys
 from fastapi.testclient import TestClient
-from service.app import create_app
+from service.api.app import create_app
 with TestClient(create_app()) as client:
     client.headers["Authorization"] = sys.argv[1]
     client.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers={"Idempotency-Key": "once"})

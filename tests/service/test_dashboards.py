@@ -10,13 +10,13 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import select, update
 
-from service.consumers import report
-from service.context import Service
-from service.db import now
-from service.identity import new_id
-from service.ledger import record
-from service.progress import settle
-from service.records import DeletionRequest, Heartbeat, Model, PhaseSeconds, Task, Version
+from service.api.dependencies import Service
+from service.audit.log import record
+from service.infra.db import now
+from service.infra.pseudonyms import new_id
+from service.infra.tables import DeletionRequest, Heartbeat, Model, PhaseSeconds, Task, Version
+from service.models.consumers import report
+from service.requests.status import settle
 from tests.dashboards import FOLDER, dashboard, metrics_in, program, queries, rules
 from tests.service.worlds import live_model, publish
 

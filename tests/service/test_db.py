@@ -14,11 +14,12 @@ from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from service import db, storage
-from service.db import Busy, Database, now
-from service.ledger import record
-from service.records import AuditEntry, Lease, Record
-from service.schema import SchemaState, migrate, schema_state
+from service.audit.log import record
+from service.infra import db
+from service.infra import files as storage
+from service.infra.db import Busy, Database, now
+from service.infra.migrate import SchemaState, migrate, schema_state
+from service.infra.tables import AuditEntry, Lease, Record
 
 
 def test_the_tables_are_those_of_the_records(database: Database) -> None:
@@ -196,8 +197,8 @@ def test_an_errors_text_carries_no_values(database: Database) -> None:
 def test_a_death_inside_commit_leaves_all_or_nothing(database: Database, attempt: int) -> None:
     url = database.engine.url.render_as_string(hide_password=False)
     script = f"""
-from service.db import Database
-from service.records import Lease
+from service.infra.db import Database
+from service.infra.tables import Lease
 with Database({url!r}).write(crash="api-inside-commit") as session:
     session.add_all(Lease(name=str(n), token=1, owner="me", expires_at=0) for n in range(50))
 import time; time.sleep(1)

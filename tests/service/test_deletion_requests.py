@@ -13,13 +13,13 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 
-from service.auth import authenticate
-from service.context import Service
-from service.idempotency import Use, begin
-from service.intake import Order, commitment
-from service.progress import settle
-from service.queue import publisher
-from service.records import AuditEntry, DeletionRequest, IdempotencyKey, Membership, Model, Task, Tombstone
+from service.access.api_keys import authenticate
+from service.api.dependencies import Service
+from service.infra.queue.notify import publisher
+from service.infra.tables import AuditEntry, DeletionRequest, IdempotencyKey, Membership, Model, Task, Tombstone
+from service.requests.idempotency import Use, begin
+from service.requests.intake import Order, commitment
+from service.requests.status import settle
 from tests.service.worlds import live_model, publish
 
 PATH = "/v1/deletion-requests"

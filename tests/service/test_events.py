@@ -15,13 +15,13 @@ import uvicorn
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
-from service.auth import revoke_key
-from service.context import Service
-from service.db import now
-from service.ledger import integrate, record
-from service.notes import Signer
-from service.records import ApiKey
-from service.sessions import COOKIE, end
+from service.access.api_keys import revoke_key
+from service.access.session_cookie import COOKIE, end
+from service.api.dependencies import Service
+from service.audit.log import integrate, record
+from service.audit.signed_note import Signer
+from service.infra.db import now
+from service.infra.tables import ApiKey
 from tests.service.conftest import Login
 
 Keys = Callable[..., dict[str, str]]

@@ -13,13 +13,13 @@ from fastapi.testclient import TestClient
 from sqlalchemy import func, select, text
 from sqlalchemy.exc import DBAPIError
 
-from service import express
-from service.auth import revoke_key
-from service.context import Service
-from service.db import Busy, Database
-from service.keyring import SECONDS, Keyring
-from service.records import ApiKey, AuditEntry, DeletionRequest, IdempotencyKey, Task, Tombstone
-from service.wire import inserting
+from service.access.api_keys import revoke_key
+from service.access.keyring import SECONDS, Keyring
+from service.api.dependencies import Service
+from service.infra.db import Busy, Database
+from service.infra.tables import ApiKey, AuditEntry, DeletionRequest, IdempotencyKey, Task, Tombstone
+from service.infra.wire import inserting
+from service.requests import express
 from tests.service.worlds import live_model
 
 PATH = "/v1/deletion-requests"

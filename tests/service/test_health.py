@@ -14,12 +14,12 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import select, text, update
 
-from service.context import Service
-from service.db import now
-from service.identity import new_id
-from service.ledger import charge
-from service.progress import settle
-from service.records import DeletionRequest, Heartbeat, PhaseSeconds, Task
+from service.api.dependencies import Service
+from service.audit.log import charge
+from service.infra.db import now
+from service.infra.pseudonyms import new_id
+from service.infra.tables import DeletionRequest, Heartbeat, PhaseSeconds, Task
+from service.requests.status import settle
 from tests.service.worlds import live_model, publish
 
 ROOT = Path(__file__).parents[2]
@@ -149,7 +149,7 @@ def test_every_metric_of_the_surface_is_there(client: TestClient, service: Servi
 SCRIPT = """
 import sys, time
 began = time.process_time()  # CPU seconds: the machine may be busy
-from service.app import create_app
+from service.api.app import create_app
 create_app()
 took = time.process_time() - began
 heavy = {"torch", "numpy", "safetensors", "sklearn", "workers"}

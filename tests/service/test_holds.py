@@ -9,9 +9,9 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from service.context import Service
-from service.progress import settle
-from service.records import AuditEntry, Forgotten, Hold, Model, Task
+from service.api.dependencies import Service
+from service.infra.tables import AuditEntry, Forgotten, Hold, Model, Task
+from service.requests.status import settle
 from tests.service.worlds import live_model, publish
 
 PATH = "/v1/holds"

@@ -9,15 +9,15 @@ from contextlib import suppress
 import pytest
 from sqlalchemy import func, select, text
 
-from service import tree
-from service.db import Busy, Database, now
-from service.identity import new_id
-from service.ledger import Overspent, canonical, charge, integrate, newest_head, record
-from service.lineages import empty_lineage, open_lineage
-from service.notes import Signer
-from service.records import AuditEntry, BudgetEntry, Lineage, Membership, Model, TreeHead
-from service.schema import migrate
-from service.verify import verify
+from service.audit import merkle as tree
+from service.audit.log import Overspent, canonical, charge, integrate, newest_head, record
+from service.audit.signed_note import Signer
+from service.audit.verify import verify
+from service.infra.db import Busy, Database, now
+from service.infra.migrate import migrate
+from service.infra.pseudonyms import new_id
+from service.infra.tables import AuditEntry, BudgetEntry, Lineage, Membership, Model, TreeHead
+from service.models.generations import empty_lineage, open_lineage
 
 SIGNER = Signer("log.example/one", b"s" * 32)
 

@@ -9,12 +9,12 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from service.context import Service
-from service.holds import drive_large
-from service.identity import new_id
-from service.ledger import integrate
-from service.notes import Signer
-from service.records import AuditEntry, DeletionRequest, Task
+from service.api.dependencies import Service
+from service.audit.log import integrate
+from service.audit.signed_note import Signer
+from service.infra.pseudonyms import new_id
+from service.infra.tables import AuditEntry, DeletionRequest, Task
+from service.requests.legal_holds import drive_large
 from tests.service.worlds import live_model
 
 PATH = "/v1/deletion-requests"

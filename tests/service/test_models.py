@@ -11,14 +11,14 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from service.context import Service
-from service.db import now
-from service.ledger import charge
-from service.records import AuditEntry, Lineage, Model
-from service.registration import register
-from service.storage import Store
+from service.api.dependencies import Service
+from service.audit.log import charge
+from service.infra.db import now
+from service.infra.files import Store
+from service.infra.tables import AuditEntry, Lineage, Model
+from service.models.register import register
 from tests.service.worlds import live_model, publish
-from unlearning.policy import Policy
+from unlearning.accounting.policy import Policy
 
 Keys = Callable[..., dict[str, str]]
 BODY = {"name": "digits", "recipe": "digits/convolutional", "method": "recollection"}

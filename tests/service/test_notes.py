@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.notes import Checkpoint, NoteError, Signer, Verifier
+from service.audit.signed_note import Checkpoint, NoteError, Signer, Verifier
 
 # the example of https://c2sp.org/signed-note
 VKEY = "example.com/foo+530d903a+AekyeRrm56hApGFkyQR4ZCbV54Id2LKaANYcrnKv3U2k"

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from service import db, problems
-from service.app import create_app
-from service.context import Service
-from service.db import Busy, Database, now
-from service.settings import Settings
+from service.api import problems
+from service.api.app import create_app
+from service.api.dependencies import Service
+from service.infra import db
+from service.infra.db import Busy, Database, now
+from service.infra.settings import Settings
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 PATH = "/v1/deletion-requests"

@@ -8,11 +8,11 @@ import threading
 import pytest
 from sqlalchemy import select
 
-from service.db import Database, now
-from service.identity import new_id
-from service.progress import settle
-from service.records import AuditEntry, DeletionRequest, Model, Task
-from service.requests import IllegalTransition
+from service.infra.db import Database, now
+from service.infra.pseudonyms import new_id
+from service.infra.tables import AuditEntry, DeletionRequest, Model, Task
+from service.requests.states import IllegalTransition
+from service.requests.status import settle
 
 
 def a_request(database: Database, *tasks: str) -> str:

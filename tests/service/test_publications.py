@@ -8,9 +8,9 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
-from service.context import Service
-from service.publications import Contradicted, compare_shown, unlogged
-from service.records import Version
+from service.api.dependencies import Service
+from service.infra.tables import Version
+from service.models.publications import Contradicted, compare_shown, unlogged
 from tests.service.test_certificates import issued
 from tests.service.worlds import live_model
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
-from service import queue
+from service.infra.queue import notify as queue
 
 MODEL = "0123456789abcdef" * 2
 

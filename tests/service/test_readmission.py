@@ -7,11 +7,11 @@ from typing import Any
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from service.auth import Scope
-from service.context import Service
-from service.progress import settle
-from service.records import AuditEntry, Lineage, Task, Tombstone
-from service.tombstones import positions
+from service.access.api_keys import Scope
+from service.api.dependencies import Service
+from service.infra.tables import AuditEntry, Lineage, Task, Tombstone
+from service.requests.status import settle
+from service.requests.suppression import positions
 from tests.service.worlds import live_model
 
 PATH = "/v1/deletion-requests"

@@ -9,11 +9,11 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from service import registration
-from service.context import Service
-from service.recipe_files import NoRecipe, require_recipe
-from service.records import AuditEntry, Lineage, Model
-from unlearning.policy import Policy
+from service.api.dependencies import Service
+from service.infra.tables import AuditEntry, Lineage, Model
+from service.models import register as registration
+from service.models.recipe_files import NoRecipe, require_recipe
+from unlearning.accounting.policy import Policy
 
 POLICY = {"method": "recollection"}
 GOOD = {

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from service.settings import Settings
+from service.infra.settings import Settings
 from tests.service.worlds import live_model
 
 PATH = "/v1/deletion-requests"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.requests import (
+from service.requests.states import (
     TRANSITIONS,
     UNVERIFIED,
     Decided,

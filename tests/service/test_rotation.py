@@ -10,14 +10,14 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from service import tree
-from service.certificates import verify as verify_certificate
-from service.cli import app
-from service.context import Service
-from service.ledger import KeyRetired, canonical, integrate, record
-from service.notes import Handover, NoteError, Signer, Verifier
-from service.rotation import Succession, rotate, succeed
-from service.verify import Tampered, retired_keys, verify
+from service.api.dependencies import Service
+from service.audit import merkle as tree
+from service.audit.key_rotation import Succession, rotate, succeed
+from service.audit.log import KeyRetired, canonical, integrate, record
+from service.audit.signed_note import Handover, NoteError, Signer, Verifier
+from service.audit.verify import Tampered, retired_keys, verify
+from service.certificates.issue import verify as verify_certificate
+from service.cli.main import app
 from tests.service.test_audit import download, grow
 from tests.service.test_certificates import PATH, carry_out, tick
 from tests.service.worlds import live_model
@@ -103,7 +103,7 @@ def test_a_rotation_that_was_cut_short_is_completed(
     grow(service, 2)
     old = Signer.of(service.settings)
     with pytest.MonkeyPatch.context() as cut:
-        cut.setattr("service.commands.keys.adopt_secret", lambda _: 1 / 0)
+        cut.setattr("service.cli.commands.keys.adopt_secret", lambda _: 1 / 0)
         cut.setenv("EXPUNGE_HOME", str(service.settings.home))
         cut.setenv("EXPUNGE_DATABASE_URL", service.database.engine.url.render_as_string(hide_password=False))
         assert CliRunner().invoke(app, ["keys", "rotate-signing"]).exit_code != 0

@@ -6,14 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from service.db import Database
-from service.schema import SchemaState, schema_state
+from service.infra.db import Database
+from service.infra.migrate import SchemaState, schema_state
 
 RACER = """
 import sys
 from alembic import command
-from service.db import Database
-from service.schema import migrate
+from service.infra.db import Database
+from service.infra.migrate import migrate
 database = Database(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()

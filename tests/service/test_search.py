@@ -10,8 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from service.context import Service
-from service.records import AuditEntry, DeletionRequest, Forgotten
+from service.api.dependencies import Service
+from service.infra.tables import AuditEntry, DeletionRequest, Forgotten
 from tests.service.worlds import live_model, publish
 
 PATH = "/v1/deletion-requests"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from fastapi.testclient import TestClient
 
-from service.sessions import COOKIE
+from service.access.session_cookie import COOKIE
 from tests.service.conftest import Login
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from service.identity import Pepper, digest, new_id
-from service.settings import (
+from service.infra.files import Files
+from service.infra.pseudonyms import Pepper, digest, new_id
+from service.infra.settings import (
     API_SECRETS,
     LEAST_DIFFERENT_BYTES,
     Settings,
@@ -21,7 +22,6 @@ from service.settings import (
     next_secret,
     read_secret,
 )
-from service.storage import Files
 from workers.main import main as workers_main
 
 ROOT = Path(__file__).parents[2]

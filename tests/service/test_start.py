@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.latency import started_api
-from service.settings import Settings, ensure_secrets
+from service.infra.settings import Settings, ensure_secrets
 
 ATTEMPTS = 3
 """CPU seconds too grow on a crowded core: one quiet start is what the process itself needs"""

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import pytest
 
-from service.storage import Damaged, Files, Store
+from service.infra.files import Damaged, Files, Store
 from tests.powercut import Recorded, states_after_power_cut
 
 CONTENT = b"a checkpoint" * 1000

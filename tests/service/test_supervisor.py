@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from service.supervisor import Child, Supervisor, children
+from service.cli.supervisor import Child, Supervisor, children
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
 PARENT = """
 import sys, time
 from pathlib import Path
-from service.supervisor import Child
+from service.cli.supervisor import Child
 child = Child("child", [sys.executable, "-c", "import time; time.sleep(60)"], {}, Path(sys.argv[1]))
 child.start()
 print(child.process.pid, flush=True)
@@ -64,7 +64,7 @@ def test_a_child_that_keeps_dying_is_given_more_and_more_time(tmp_path: Path) ->
 
 
 def test_stopping_ends_every_child_and_waits_for_none_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.supervisor.STOP_SECONDS", 0.5)
+    monkeypatch.setattr("service.cli.supervisor.STOP_SECONDS", 0.5)
     members = [child(tmp_path / "polite"), child(tmp_path / "stubborn", STUBBORN)]
     supervisor = Supervisor(members, lambda _: None)
     supervisor.start()
@@ -89,7 +89,7 @@ def test_the_service_has_three_processes(tmp_path: Path) -> None:
     found = {each.name: each.command[1:] for each in children(tmp_path, "127.0.0.1", 8750, {})}
     assert set(found) == {"api", "worker", "keeper"}
     assert found["worker"] == ["-m", "workers.main", "worker"]
-    assert found["api"] == ["-m", "service.serve", "--host", "127.0.0.1", "--port", "8750"]
+    assert found["api"] == ["-m", "service.api.http.serve", "--host", "127.0.0.1", "--port", "8750"]
 
 
 def _running(pid: int) -> bool:

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from service.auth import Scope
-from service.context import Service
-from service.db import now
-from service.identity import new_id
-from service.ledger import integrate
-from service.notes import Signer
-from service.records import Restoration
-from service.webhooks import News, announce
+from service.access.api_keys import Scope
+from service.api.dependencies import Service
+from service.audit.log import integrate
+from service.audit.signed_note import Signer
+from service.infra.db import now
+from service.infra.pseudonyms import new_id
+from service.infra.tables import Restoration
+from service.requests.webhooks import News, announce
 from tests.service.worlds import live_model
 
 Keys = Callable[..., dict[str, str]]

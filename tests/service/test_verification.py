@@ -11,14 +11,14 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 
-from service.auth import Scope
-from service.context import Service
-from service.identity import subject_digest
-from service.records import AuditEntry, DeletionRequest, Task, Tombstone, WebhookDelivery
-from service.tombstones import carried_out, positions
-from service.webhooks import News, add_endpoint
+from service.access.api_keys import Scope
+from service.api.dependencies import Service
+from service.infra.pseudonyms import subject_digest
+from service.infra.tables import AuditEntry, DeletionRequest, Task, Tombstone, WebhookDelivery
+from service.requests.suppression import carried_out, positions
+from service.requests.webhooks import News, add_endpoint
 from tests.service.worlds import live_model
-from workers import keeper
+from workers.scheduler import run as keeper
 
 PATH = "/v1/deletion-requests"
 WHY = {"reason": "could not show who they are"}

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from service import tree
-from service.ledger import canonical
-from service.notes import Signer
-from service.verify import Tampered, verify
+from service.audit import merkle as tree
+from service.audit.log import canonical
+from service.audit.signed_note import Signer
+from service.audit.verify import Tampered, verify
 from tests.service import rfc6962
 
 SIGNER = Signer("log.example/one", b"s" * 32)

@@ -13,14 +13,14 @@ from fastapi.testclient import TestClient
 from pydantic import ValidationError
 from sqlalchemy import select
 
-from service.app import create_app
-from service.auth import create_key
-from service.context import Service
-from service.ledger import charge
-from service.progress import settle
-from service.records import Lineage, Task, WebhookDelivery, WebhookEndpoint
-from service.settings import Settings
-from service.webhooks import MAX_ATTEMPTS, News, announce, announce_exhaustion, signature
+from service.access.api_keys import create_key
+from service.api.app import create_app
+from service.api.dependencies import Service
+from service.audit.log import charge
+from service.infra.settings import Settings
+from service.infra.tables import Lineage, Task, WebhookDelivery, WebhookEndpoint
+from service.requests.status import settle
+from service.requests.webhooks import MAX_ATTEMPTS, News, announce, announce_exhaustion, signature
 from tests.service.worlds import live_model
 
 PATH = "/v1/webhooks"

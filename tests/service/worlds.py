@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from service.context import Service
-from service.db import now
-from service.identity import new_id, sample_digest, subject_digest
-from service.lineages import open_lineage
-from service.records import Lineage, Membership, Model, Version
-from service.storage import Store
+from service.api.dependencies import Service
+from service.infra.db import now
+from service.infra.files import Store
+from service.infra.pseudonyms import new_id, sample_digest, subject_digest
+from service.infra.tables import Lineage, Membership, Model, Version
+from service.models.generations import open_lineage
 
 PEOPLE = {"ada": ["ada-1", "ada-2"], "bob": ["bob-1"]}
 

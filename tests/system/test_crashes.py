@@ -9,7 +9,7 @@ import httpx
 import redis
 from sqlalchemy import func, select
 
-from service.records import BudgetEntry, Forgotten, Membership, Model, Version
+from service.infra.tables import BudgetEntry, Forgotten, Membership, Model, Version
 from tests.stack import Stack
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from safetensors.torch import load
 
-from service.commands.client import Client
-from service.notes import Verifier
-from service.verify import verify
+from service.audit.signed_note import Verifier
+from service.audit.verify import verify
+from service.cli.client import Client
 from tests.stack import Stack
 
 PROVED = {"require": "proved", "sigma": 0.01, "delta_cap": 1e-5, "epsilon": 1.0, "delta": 1e-5}
@@ -164,7 +164,7 @@ def expunge(stack: Stack, *arguments: str) -> Any:
 
 def run(stack: Stack, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = stack.environment | {"EXPUNGE_URL": stack.account.url, "EXPUNGE_API_KEY": stack.account.api_key}
-    command = [sys.executable, "-m", "service.cli", *arguments]
+    command = [sys.executable, "-m", "service.cli.main", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import yaml
 
-from service.supervisor import children
+from service.cli.supervisor import children
 from tests.dashboards import FOLDER, program, queries, rules
 from tests.servers import free_port
 from tests.stack import Stack

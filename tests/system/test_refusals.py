@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from service.auth import Scope
-from service.records import Record
+from service.access.api_keys import Scope
+from service.infra.tables import Record
 from tests.stack import Stack
 
 SECRET = "person-who-must-not-be-echoed"

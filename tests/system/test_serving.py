@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.auth import Scope
+from service.access.api_keys import Scope
 from tests.stack import Stack
 
 ROOT = Path(__file__).parents[2]

@@ -18,8 +18,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from service.auth import Scope
-from service.supervisor import children
+from service.access.api_keys import Scope
+from service.cli.supervisor import children
 from tests.browser import ENTER, Browser, chromium
 from tests.dashboards import UNVERIFIED
 from tests.servers import WHEELS, free_port

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 from sqlalchemy import func, select
 
-from service.records import Forgotten, Model, Recollection, Shard
+from service.infra.tables import Forgotten, Model, Recollection, Shard
 from tests import stack as stacks
 from tests.stack import Stack
 from tests.system.conftest import SETTINGS, recipes_in

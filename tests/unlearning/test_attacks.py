@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.svm import SVC
 
 from unlearning import Problem, Recipe, Samples, Training
-from unlearning.attacks import (
+from unlearning.evaluation.attacks import (
     auc,
     confidence,
     likelihood_ratio_auc,
@@ -18,7 +18,7 @@ from unlearning.attacks import (
     shadows,
     signatures,
 )
-from unlearning.training import train
+from unlearning.model.training import train
 
 
 def svc(features: torch.Tensor, labels: torch.Tensor, judged: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unlearning.budget import (
+from unlearning.accounting.budget import (
     UNITS,
     Budget,
     Overspent,
@@ -23,7 +23,7 @@ from unlearning.budget import (
     releases_left,
     would_overspend,
 )
-from unlearning.gaussian import mu_at
+from unlearning.accounting.gaussian import mu_at
 
 sizes = st.floats(1e-9, 1e3)
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unlearning import Problem, Recipe, Samples, Training
-from unlearning.calibration import Calibrated, Design, calibrate, errors_along, score
+from unlearning.bounds.calibration import Calibrated, Design, calibrate, errors_along, score
 from unlearning.methods.recollection import Recollection
-from unlearning.protocol import Forgotten, Need, Refused, State
-from unlearning.training import train
+from unlearning.model.training import train
+from unlearning.types import Forgotten, Need, Refused, State
 
 SIZES = (1, 2, 4, 6, 9, 12)
 CALIBRATION, FRESH = 99, 200

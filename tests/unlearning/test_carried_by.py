@@ -8,18 +8,18 @@ from torch import Tensor
 
 from tests.unlearning.recipes import draw, network, recipe, softmax
 from tests.unlearning.test_recollection import PUBLISHED, forget_set, prepared
-from unlearning import vectors
-from unlearning.curvature import (
+from unlearning.methods.recollection import vectors
+from unlearning.model.curvature import (
     clipped_map,
     gauss_newton_products,
     hessian_products,
     own_gauss_newton_products,
     own_hessian_products,
 )
-from unlearning.problem import Problem
-from unlearning.protocol import Examples
+from unlearning.model.problem import Problem
+from unlearning.model.training import Trajectory, train
 from unlearning.recipe import Recipe
-from unlearning.training import Trajectory, train
+from unlearning.types import Examples
 
 
 def per_holder_loop(problem: Problem, examples: Examples, trajectory: Trajectory, holder: str) -> Tensor:

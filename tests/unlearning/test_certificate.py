@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from unlearning.budget import charge_of, limit_of
-from unlearning.certificate import NOT_CLAIMED, Basis, Claim, Constant, Part, Reference, epsilon_at, together
+from unlearning.accounting.budget import charge_of, limit_of
+from unlearning.accounting.certificate import NOT_CLAIMED, Basis, Claim, Constant, Part, Reference, epsilon_at, together
 
 CHARGE, LIMIT = charge_of(1e-3, 0.05), limit_of(1.0, 1e-5)
 BOUNDED = [Basis.PROVED, Basis.CALIBRATED, Basis.ESTIMATED]

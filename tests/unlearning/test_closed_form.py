@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from tests.unlearning.recipes import draw, recipe
-from unlearning import convex
-from unlearning.closed_form import require_agreement, require_own_weights
-from unlearning.heads import CURVES, head_of
-from unlearning.problem import Problem
-from unlearning.protocol import Examples, Refused
+from unlearning.model import convex
+from unlearning.model.closed_form import require_agreement, require_own_weights
+from unlearning.model.linear_head import CURVES, head_of
+from unlearning.model.problem import Problem
+from unlearning.types import Examples, Refused
 
 X = draw(40, 5)
 LABELS = torch.arange(40) % 3

@@ -9,9 +9,9 @@ import mpmath
 import pytest
 
 from tests.unlearning.test_certificate import claim
-from unlearning.budget import UNITS, limit_of, mu_of
-from unlearning.certificate import NOT_CLAIMED, Basis, advantage, epsilon_at, in_plain_words
-from unlearning.composition import Allowance, Composition, at_limit, over_models
+from unlearning.accounting.budget import UNITS, limit_of, mu_of
+from unlearning.accounting.certificate import NOT_CLAIMED, Basis, advantage, epsilon_at, in_plain_words
+from unlearning.accounting.composition import Allowance, Composition, at_limit, over_models
 
 LIMIT = limit_of(1.0, 1e-5)
 

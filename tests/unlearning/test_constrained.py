@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from tests.unlearning.recipes import softmax
-from unlearning.constrained import Constrained, measured, rounded_up
+from unlearning.bounds.newton import Constrained, measured, rounded_up
 from unlearning.methods.newton import Newton
-from unlearning.objective import Objective
-from unlearning.problem import Problem
-from unlearning.protocol import ForgetSet, Refused, State
-from unlearning.training import train
+from unlearning.model.objective import Objective
+from unlearning.model.problem import Problem
+from unlearning.model.training import train
+from unlearning.types import ForgetSet, Refused, State
 
 
 def test_the_bound_by_hand() -> None:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.unlearning.recipes import draw, recipe, softmax
-from unlearning import convex
-from unlearning.heads import head_of
-from unlearning.problem import Problem
-from unlearning.protocol import Examples, Refused
+from unlearning.model import convex
+from unlearning.model.linear_head import head_of
+from unlearning.model.problem import Problem
+from unlearning.types import Examples, Refused
 
 LABELS = torch.arange(60) % 3
 FEATURES = draw(60, 6)

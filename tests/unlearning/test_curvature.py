@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.func import hessian, jacrev
 
 from tests.unlearning.recipes import draw, network, recipe
-from unlearning import curvature
-from unlearning.problem import Problem
+from unlearning.model import curvature
+from unlearning.model.problem import Problem
 
 IMAGES = draw(10, 1, 6, 6)
 LABELS = torch.arange(10) % 3

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from unlearning import Problem, Recipe, Samples, Training
-from unlearning.descent import (
+from unlearning.bounds.rewind import (
     Descent,
     admitted,
     closed_form_gradient_bound,
@@ -25,8 +25,8 @@ from unlearning.descent import (
     rounding_errors,
     tight_h,
 )
-from unlearning.protocol import Refused
-from unlearning.training import advance
+from unlearning.model.training import advance
+from unlearning.types import Refused
 
 
 def test_theorem_3_1_by_hand() -> None:

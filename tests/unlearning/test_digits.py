@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from unlearning import Problem, Recipe
-from unlearning.convex import converge, distance_bound
-from unlearning.training import batch_of, step_gradient, train
+from unlearning.model.convex import converge, distance_bound
+from unlearning.model.training import batch_of, step_gradient, train
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "digits"
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.unlearning.recipes import network
-from unlearning.effectiveness import calibration_sets, effectiveness
-from unlearning.protocol import Examples, Refused
+from unlearning.quality.distance_left import calibration_sets, effectiveness
+from unlearning.types import Examples, Refused
 
 
 def people(count: int) -> Examples:

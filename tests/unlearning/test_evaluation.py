@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from tests.unlearning.test_attacks import memorising, svc
-from unlearning.evaluation import evaluate, stream
-from unlearning.measurements import Certified, Instruments, Plan, Row, spread
+from unlearning.evaluation.metrics import Certified, Instruments, Plan, Row, spread
+from unlearning.evaluation.run import evaluate, stream
 from unlearning.methods.recollection import Recollection
 from unlearning.methods.retrain import Retrain
-from unlearning.protocol import Forgotten, Need, Refused, State
-from unlearning.releases import choose
+from unlearning.quality.simulate import choose
+from unlearning.types import Forgotten, Need, Refused, State
 
 PLAN = Plan(fractions=(0.1,), seeds=(0, 1), shadows=8, trials=4)
 

@@ -8,8 +8,8 @@ from torch import nn
 from torch.func import hessian
 
 from tests.unlearning.recipes import draw, recipe
-from unlearning.heads import CURVES, head_of
-from unlearning.problem import Problem
+from unlearning.model.linear_head import CURVES, head_of
+from unlearning.model.problem import Problem
 
 X = draw(15, 2, 3)
 LABELS = torch.arange(15) % 3

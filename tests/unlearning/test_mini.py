@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from unlearning.effectiveness import calibration_sets
 from unlearning.methods.mini import METHOD, NOBODY, Mini
-from unlearning.problem import Problem
-from unlearning.protocol import Examples, ForgetSet, Learned, Need, Refused, State
+from unlearning.methods.mini.secant import secant_product
+from unlearning.model.problem import Problem
+from unlearning.model.training import Recorder, Trajectory, replay, train
+from unlearning.quality.distance_left import calibration_sets
 from unlearning.recipe import Recipe, Samples, Training
-from unlearning.secant import secant_product
-from unlearning.training import Recorder, Trajectory, replay, train
+from unlearning.types import Examples, ForgetSet, Learned, Need, Refused, State
 
 COUNT = 48
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unlearning.convex import converge, distance_bound
-from unlearning.curvature import refined_conjugate_gradients
-from unlearning.effectiveness import calibration_sets
 from unlearning.methods.newton import METHOD, Newton
-from unlearning.objective import Objective
-from unlearning.problem import Problem
-from unlearning.protocol import Examples, ForgetSet, Need, Refused, State
+from unlearning.model.convex import converge, distance_bound
+from unlearning.model.curvature import refined_conjugate_gradients
+from unlearning.model.objective import Objective
+from unlearning.model.problem import Problem
+from unlearning.model.training import learn, train
+from unlearning.quality.distance_left import calibration_sets
 from unlearning.recipe import Recipe, Samples, Training
-from unlearning.training import learn, train
+from unlearning.types import Examples, ForgetSet, Need, Refused, State
 
 CONVERGED = Training(epochs=0, weight_decay=0.05, converge=1e-11, seed=3)
 
@@ -101,7 +101,7 @@ def test_pieces_of_the_samples_give_the_same_objective(monkeypatch: pytest.Monke
     problem, examples = Problem(made).double(), made.samples.examples()
     w, v = problem.initial(), torch.randn(problem.dimension, generator=seeded(), dtype=torch.float64)
     whole = Objective(problem, examples)
-    monkeypatch.setattr("unlearning.objective.WORKING_SET", 7 * 4 * 20)
+    monkeypatch.setattr("unlearning.model.objective.WORKING_SET", 7 * 4 * 20)
     pieces = Objective(problem, examples)
     hessian, gradient = dense(problem, w, examples)
     assert len(pieces._pieces) > 3

@@ -12,9 +12,9 @@ from torch import nn
 
 import unlearning as ul
 from tests.unlearning.recipes import draw, perceptron, recipe
-from unlearning import parts
-from unlearning.protocol import Refused
+from unlearning.model import parts
 from unlearning.recipe import RecipeError
+from unlearning.types import Refused
 
 X = draw(40, 6).float()
 Y = (X[:, :3] + draw(40, 3, seed=1).float()).argmax(dim=1)

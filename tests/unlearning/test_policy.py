@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unlearning.budget import Budget
-from unlearning.certificate import Basis, Reference
-from unlearning.policy import (
+from unlearning.accounting.budget import Budget
+from unlearning.accounting.certificate import Basis, Reference
+from unlearning.accounting.policy import (
     SECOND,
     Clock,
     Granularity,

@@ -8,7 +8,7 @@ from torch import nn
 
 import unlearning as ul
 from tests.unlearning.recipes import draw, network, recipe
-from unlearning.problem import Problem
+from unlearning.model.problem import Problem
 
 X, Y = draw(12, 4), torch.arange(12) % 3
 

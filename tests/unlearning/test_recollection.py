@@ -12,17 +12,14 @@ from torch import Tensor
 
 from tests.unlearning.recipes import draw, network, recipe, softmax
 from tests.unlearning.test_training import recorded
-from unlearning import vectors
-from unlearning.curvature import (
-    clipped_map,
-)
-from unlearning.effectiveness import effectiveness
 from unlearning.methods import recollection as module
-from unlearning.methods.recollection import Recollection
-from unlearning.problem import Problem
-from unlearning.protocol import Examples, ForgetSet, Learned, Refused, State
+from unlearning.methods.recollection import Recollection, vectors
+from unlearning.model.curvature import clipped_map
+from unlearning.model.problem import Problem
+from unlearning.model.training import Trajectory, learn, train
+from unlearning.quality.distance_left import effectiveness
 from unlearning.recipe import Recipe
-from unlearning.training import Trajectory, learn, train
+from unlearning.types import Examples, ForgetSet, Learned, Refused, State
 
 SETTINGS = {"plain": {}, "clipped": {"clip": 0.55}, "always clipped": {"clip": 0.05}, "decaying": {"decay": 0.9}}
 LAX = Recollection(threshold=10.0)

@@ -10,14 +10,13 @@ from torch import Tensor
 
 from tests.unlearning.recipes import draw, network, recipe, softmax
 from tests.unlearning.test_recollection import SETTINGS, forget_set, prepared, weighted_training
-from unlearning import repair, vectors
-from unlearning.methods.recollection import Recollection
-from unlearning.problem import Problem
-from unlearning.protocol import Examples, ForgetSet, Forgotten, Need, Refused, State
+from unlearning.methods.recollection import Recollection, repair, vectors
+from unlearning.model.problem import Problem
+from unlearning.model.training import train
+from unlearning.quality.simulate import forget_set as whole
+from unlearning.quality.simulate import left_by, release
 from unlearning.recipe import Recipe
-from unlearning.releases import forget_set as whole
-from unlearning.releases import left_by, release
-from unlearning.training import train
+from unlearning.types import Examples, ForgetSet, Forgotten, Need, Refused, State
 
 REPAIRING = Recollection(threshold=10.0, repair_epochs=2, carried_by="everyone")
 GONE = ("p1", "p4")

@@ -11,11 +11,11 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from unlearning import Problem, Recipe, Samples, Training
-from unlearning.effectiveness import calibration_sets
 from unlearning.methods.retrain import Retrain
 from unlearning.methods.rewind import Proximal, Rewind
-from unlearning.protocol import Examples, ForgetSet, Learned, Refused, State
-from unlearning.training import Recorder, train
+from unlearning.model.training import Recorder, train
+from unlearning.quality.distance_left import calibration_sets
+from unlearning.types import Examples, ForgetSet, Learned, Refused, State
 
 CLASSES, WIDTH, N = 3, 4, 30
 GENERATOR = torch.Generator().manual_seed(0)

@@ -9,12 +9,12 @@ import torch
 
 from tests.unlearning.test_sketch import SEED, Setting, network, problem_of, setting_of, softmax
 from tests.unlearning.test_sketch import digits as some_digits
-from unlearning import room
 from unlearning.methods.recollection import Recollection
-from unlearning.protocol import Refused
+from unlearning.methods.recollection.sketch import Sketch
+from unlearning.model import room
+from unlearning.model.training import steps_per_epoch
 from unlearning.recipe import Training
-from unlearning.sketch import Sketch
-from unlearning.training import steps_per_epoch
+from unlearning.types import Refused
 
 CPU = torch.device("cpu")
 HERE = Training(epochs=3, learning_rate=0.1, batch_size=10)

@@ -12,11 +12,11 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from unlearning import Problem, Recipe, Samples, Training
-from unlearning.effectiveness import calibration_sets
 from unlearning.methods.safe import MODES, STEPS, Safe, class_probabilities, forgetting_gradient
-from unlearning.moments import Moments
-from unlearning.protocol import Examples, ForgetSet, Learned, Refused, State
-from unlearning.training import train
+from unlearning.methods.safe.moments import Moments
+from unlearning.model.training import train
+from unlearning.quality.distance_left import calibration_sets
+from unlearning.types import Examples, ForgetSet, Learned, Refused, State
 
 CLASSES, WIDTH, N = 3, 5, 45
 GENERATOR = torch.Generator().manual_seed(0)

@@ -14,14 +14,14 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.func import hessian
 
-from unlearning.curvature import clipped_map, hessian_products, spectral_norm
-from unlearning.direct import Course, Factored, Replayed, direct_sum, form_of
-from unlearning.heads import head_of
-from unlearning.problem import Problem
-from unlearning.protocol import Examples, ForgetSet, Learned, OutOfTolerance, Refused, State
+from unlearning.methods.recollection.direct import Course, Factored, Replayed, direct_sum, form_of
+from unlearning.methods.recollection.sketch import Sketch
+from unlearning.model.curvature import clipped_map, hessian_products, spectral_norm
+from unlearning.model.linear_head import head_of
+from unlearning.model.problem import Problem
+from unlearning.model.training import replay, step_gradient, train
 from unlearning.recipe import Recipe, SampleLoss, Samples, Training
-from unlearning.sketch import Sketch
-from unlearning.training import replay, step_gradient, train
+from unlearning.types import Examples, ForgetSet, Learned, OutOfTolerance, Refused, State
 
 SEED = 20_240_613
 ROUNDING = 1e-9

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from unlearning import totals
-from unlearning.totals import distance, total_of
+from unlearning.model import sums as totals
+from unlearning.model.sums import distance, total_of
 
 
 @pytest.mark.parametrize("dimension", [1, 7, 8, 9, 50])

@@ -10,9 +10,9 @@ from torch import Tensor
 
 import unlearning as ul
 from tests.unlearning.recipes import draw, network, recipe, softmax
-from unlearning.problem import Problem
-from unlearning.protocol import Examples, Learned
-from unlearning.training import Trajectory, learn, replay, retrace, train, verify
+from unlearning.model.problem import Problem
+from unlearning.model.training import Trajectory, learn, replay, retrace, train, verify
+from unlearning.types import Examples, Learned
 
 
 def trained(dtype: torch.dtype = torch.float32, **training: float) -> tuple[Problem, Examples, Learned, Trajectory]:

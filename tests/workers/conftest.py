@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from service.settings import Settings, ensure_secrets
+from service.infra.settings import Settings, ensure_secrets
 from tests.service.conftest import database_url, postgres_template, sqlite_template
 from tests.workers import meanwhile
 from tests.workers.worlds import RECIPES, World, open_world

@@ -8,13 +8,13 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from service.db import Busy
-from service.records import Forgotten, Model
-from service.storage import Files, Store
+from service.infra.db import Busy
+from service.infra.files import Files, Store
+from service.infra.tables import Forgotten, Model
 from tests.workers.worlds import World
-from workers import unlearn
 from workers.app import Worker
-from workers.batches import HALVE_AFTER
+from workers.update import run as unlearn
+from workers.update.batches import HALVE_AFTER
 
 
 class Sick(Files):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from service import holds
-from service.records import BudgetEntry, DeletionRequest, Forgotten
+from service.infra.tables import BudgetEntry, DeletionRequest, Forgotten
+from service.requests import legal_holds as holds
 from tests.workers import meanwhile
 from tests.workers.test_retrain import entries, exhausted, lineages
 from tests.workers.worlds import World
-from unlearning.certificate import Basis, Claim
+from unlearning.accounting.certificate import Basis, Claim
 from unlearning.methods import NAMES
 
 PROVED = ("recollection", "newton")

@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 import torch
 
-from service.records import AuditEntry
+from service.infra.tables import AuditEntry
 from tests.unlearning.recipes import draw
 from tests.unlearning.recipes import recipe as ridge
 from tests.workers import meanwhile
 from tests.workers.worlds import World
-from unlearning.certificate import Basis, Claim
-from unlearning.convex import rounding_floor
+from unlearning.accounting.certificate import Basis, Claim
 from unlearning.methods import NAMES
 from unlearning.methods.newton import Newton
-from unlearning.problem import Problem
-from unlearning.protocol import ForgetSet, State
-from unlearning.training import train
-from workers import state
-from workers.bases import constrained_of, residual_of
-from workers.recipes import load
+from unlearning.model.convex import rounding_floor
+from unlearning.model.problem import Problem
+from unlearning.model.training import train
+from unlearning.types import ForgetSet, State
+from workers.guarantee.choose import constrained_of, residual_of
+from workers.runtime.recipes import load
+from workers.storage import private_state as state
 
 """what a basis needs does not depend on the database"""
 

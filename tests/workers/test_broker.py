@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from service import queue
-from service.records import Heartbeat
+from service.infra.queue import notify as queue
+from service.infra.tables import Heartbeat
 from tests.workers.worlds import RECIPES, World
 
 CANARY = "canary-7531"

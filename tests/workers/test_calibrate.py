@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from service.records import AuditEntry, CalibrationOrder, Lineage
-from service.settings import Settings
+from service.infra.settings import Settings
+from service.infra.tables import AuditEntry, CalibrationOrder, Lineage
 from tests.workers import meanwhile
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import World, open_world
-from unlearning.calibration import Calibrated, Design, calibrate, errors_along
-from unlearning.certificate import Basis, Claim
-from unlearning.protocol import Refused
-from workers import calibrate as measuring
-from workers.calibrate import Found, assist, require_useful_cap
-from workers.keeper import open_keeper, sweep_files
+from unlearning.accounting.certificate import Basis, Claim
+from unlearning.bounds.calibration import Calibrated, Design, calibrate, errors_along
+from unlearning.types import Refused
+from workers.scheduler.run import open_keeper, sweep_files
+from workers.training import calibrate as measuring
+from workers.training.calibrate import Found, assist, require_useful_cap
 
 ASKED: dict[str, Any] = {
     "basis": "calibrated",

@@ -9,11 +9,11 @@ import torch
 
 from tests.unlearning.recipes import softmax
 from tests.workers.worlds import World
-from unlearning.certificate import Basis, Reference
-from unlearning.convex import converge
-from unlearning.problem import Problem
-from unlearning.training import train
-from workers.certify import Terms, within_cap
+from unlearning.accounting.certificate import Basis, Reference
+from unlearning.model.convex import converge
+from unlearning.model.problem import Problem
+from unlearning.model.training import train
+from workers.guarantee.certify import Terms, within_cap
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

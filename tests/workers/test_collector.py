@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from workers.collector import collector_at_rest
+from workers.runtime.collector import collector_at_rest
 
 
 @pytest.fixture(autouse=True)

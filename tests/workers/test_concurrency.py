@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from service.ledger import Overspent, charge
-from service.records import BudgetEntry, Forgotten, Lineage
+from service.audit.log import Overspent, charge
+from service.infra.tables import BudgetEntry, Forgotten, Lineage
 from tests.workers.worlds import World, open_world
-from workers.claim import claim
-from workers.pulse import Pulse
+from workers.runtime.heartbeat import Pulse
+from workers.update.claim import claim
 
 
 def test_of_eight_claims_at_once_one_wins(world: World) -> None:

@@ -25,13 +25,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from service.db import Database, now
-from service.identity import Pepper
-from service.records import WebhookDelivery, WebhookEndpoint
-from service.webhooks import MAX_ATTEMPTS, News, add_endpoint, announce, public_key, replay
+from service.infra.db import Database, now
+from service.infra.pseudonyms import Pepper
+from service.infra.tables import WebhookDelivery, WebhookEndpoint
+from service.requests.webhooks import MAX_ATTEMPTS, News, add_endpoint, announce, public_key, replay
 from tests.service.conftest import database
-from workers.courier import ROUND_PER_ENDPOINT, Courier, claim
-from workers.outbound import Outbound, Resolver, public
+from workers.scheduler.ssrf_guard import Outbound, Resolver, public
+from workers.scheduler.webhook_sender import ROUND_PER_ENDPOINT, Courier, claim
 
 __all__ = ["database"]
 PEPPER = Pepper.of(b"p" * 32)

@@ -15,15 +15,16 @@ from typing import Any
 import pytest
 import torch
 
-from service.records import CalibrationOrder
-from service.settings import Settings, ensure_secrets
+from service.infra.settings import Settings, ensure_secrets
+from service.infra.tables import CalibrationOrder
 from tests.workers.worlds import RECIPES, World, open_world
-from unlearning.calibration import Calibrated, Design, calibrate
-from unlearning.certificate import Basis, Claim
-from unlearning.problem import Problem
-from unlearning.releases import forget_set, left_by
-from unlearning.training import train
-from workers import recipes, state
+from unlearning.accounting.certificate import Basis, Claim
+from unlearning.bounds.calibration import Calibrated, Design, calibrate
+from unlearning.model.problem import Problem
+from unlearning.model.training import train
+from unlearning.quality.simulate import forget_set, left_by
+from workers.runtime import recipes
+from workers.storage import private_state as state
 
 SIZES = (1, 2)
 CAP = 0.05

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from drills.invariants import broken
-from service.records import BudgetEntry, Erasure, Forgotten, Lease, Membership, Recollection
+from service.infra.tables import BudgetEntry, Erasure, Forgotten, Lease, Membership, Recollection
 from tests.workers.worlds import World, open_world
-from workers.keeper import open_keeper, sweep_files
-from workers.lease import retrain_lease
+from workers.runtime.lease import retrain_lease
+from workers.scheduler.run import open_keeper, sweep_files
 
 RELEASE_POINTS = (
     "worker-after-claim",

@@ -7,12 +7,12 @@ from base64 import b64encode
 import pytest
 from sqlalchemy import func, select
 
-from service import intake
-from service.identity import new_id
-from service.plans import plan_of
-from service.records import AuditEntry, DeletionRequest, Lineage, Model, Task, WebhookDelivery, WebhookEndpoint
+from service.infra.pseudonyms import new_id
+from service.infra.tables import AuditEntry, DeletionRequest, Lineage, Model, Task, WebhookDelivery, WebhookEndpoint
+from service.models.retrain_plan import plan_of
+from service.requests import intake
 from tests.workers.worlds import TENANT, World
-from unlearning.certificate import Basis, Claim
+from unlearning.accounting.certificate import Basis, Claim
 
 WAITING = 5_000
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from service.records import AuditEntry
+from service.infra.tables import AuditEntry
 from tests.workers.worlds import World
-from unlearning.certificate import Basis, Claim
-from workers import codec, state
+from unlearning.accounting.certificate import Basis, Claim
+from workers.storage import checkpoint_format as codec
+from workers.storage import private_state as state
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 

@@ -13,18 +13,19 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, select, text, update
 
-from service import doctor, storage
-from service.db import now
-from service.doctor import Finding
-from service.lineages import open_lineage
-from service.records import Heartbeat, Lineage, Model, Version
-from service.settings import Settings
+from service.cli import checks as doctor
+from service.cli.checks import Finding
+from service.infra import files as storage
+from service.infra.db import now
+from service.infra.settings import Settings
+from service.infra.tables import Heartbeat, Lineage, Model, Version
+from service.models.generations import open_lineage
 from tests.servers import free_port
 from tests.workers.worlds import World
 from workers import doctor as sickbay
-from workers.keeper import SILENT_SECONDS, forget_processes
-from workers.lease import SECOND
-from workers.pulse import Pulse
+from workers.runtime.heartbeat import Pulse
+from workers.runtime.lease import SECOND
+from workers.scheduler.run import SILENT_SECONDS, forget_processes
 
 RECIPE = """
 import json, pathlib, torch
@@ -245,7 +246,7 @@ def test_the_command_asks_a_worker_process_and_its_exit_code_tells(sound: World)
             "EXPUNGE_DATABASE_URL": sound.settings.database_url,
             "EXPUNGE_RECIPES": str(sound.settings.recipes),
         }
-        words = [sys.executable, "-m", "service.cli", "doctor", *arguments]
+        words = [sys.executable, "-m", "service.cli.main", "doctor", *arguments]
         return subprocess.run(words, env=os.environ | ours | environment, capture_output=True, text=True, check=False)
 
     well = command()

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from workers import recipes
 from workers.evaluate import main, support_vectors
+from workers.runtime import recipes
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from service.figures import DATA_FREE, DELETED, FOLDER
-from service.records import Lineage
+from service.infra.tables import Lineage
+from service.models.figures import DATA_FREE, DELETED, FOLDER
 from tests.workers.test_sketch import database_text
 from tests.workers.test_switch import before
 from tests.workers.worlds import World
-from workers.jobs import Preparation
-from workers.prepare import prepare
+from workers.runtime.jobs import Preparation
+from workers.training.run import prepare
 
 SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 

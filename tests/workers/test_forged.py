@@ -8,7 +8,7 @@ import pytest
 from kombu.exceptions import ContentDisallowed
 from kombu.serialization import loads, prepare_accept_content
 
-from service import queue
+from service.infra.queue import notify as queue
 from tests.workers.worlds import World
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from fastapi.testclient import TestClient
 
-from service import holds
-from service.records import HoldoutPerson, Task
-from service.routes.holds import ONLY_HELD_OUT
+from service.api.routes.holds import ONLY_HELD_OUT
+from service.infra.tables import HoldoutPerson, Task
+from service.requests import legal_holds as holds
 from tests.unlearning.recipes import softmax
 from tests.workers.test_never_again import api
 from tests.workers.worlds import TENANT, World

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from service import queue
-from service.db import Busy, now
-from service.records import Erasure, IdempotencyKey, Model, TreeHead, Version
+from service.infra.db import Busy, now
+from service.infra.queue import notify as queue
+from service.infra.tables import Erasure, IdempotencyKey, Model, TreeHead, Version
 from tests.workers.worlds import World, seconds
-from workers import keeper
-from workers.erase import destroy_keys, drop_superseded_state
-from workers.jobs import Deletions
+from workers.runtime.jobs import Deletions
+from workers.scheduler import run as keeper
+from workers.storage.crypto_erase import destroy_keys, drop_superseded_state
 
 
 def messages(world: World) -> int:
@@ -23,7 +23,7 @@ def messages(world: World) -> int:
 
 
 def test_it_runs_without_torch() -> None:
-    code = "import sys, workers.keeper, workers.main; sys.exit(int('torch' in sys.modules))"
+    code = "import sys, workers.scheduler.run, workers.main; sys.exit(int('torch' in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

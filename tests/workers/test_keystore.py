@@ -11,9 +11,9 @@ import pytest
 from tests.powercut import Operation, Recorded, states_after_power_cut
 from tests.residue import share_in_file
 from tests.servers import Postgres
-from workers import keystore
-from workers.keyfiles import ERASED, SHARE_BYTES, KeyFileMissing, KeyFiles
-from workers.keystore import HolderKey, KeyStore
+from workers.storage import key_store as keystore
+from workers.storage.key_files import ERASED, SHARE_BYTES, KeyFileMissing, KeyFiles
+from workers.storage.key_store import HolderKey, KeyStore
 
 Everything = Callable[[], bytes]
 

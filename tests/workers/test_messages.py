@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.workers.worlds import World
-from workers.messages import ADVICE, drop_messages
+from workers.runtime.recipe_messages import ADVICE, drop_messages
 
 
 def test_a_message_goes_with_the_next_deletion_request(world: World, tmp_path: Path) -> None:

@@ -11,19 +11,20 @@ from fastapi.testclient import TestClient
 from sqlalchemy import update
 
 from drills.invariants import broken
-from service import holds, intake, readmission
-from service.app import create_app
-from service.auth import Scope, create_key
-from service.holds import AlreadyForgotten, Released
-from service.records import DeletionRequest, Forgotten, Model, Recollection, Tombstone
+from service.access.api_keys import Scope, create_key
+from service.api.app import create_app
+from service.infra.tables import DeletionRequest, Forgotten, Model, Recollection, Tombstone
+from service.requests import intake, readmission
+from service.requests import legal_holds as holds
+from service.requests.legal_holds import AlreadyForgotten, Released
 from tests.workers.test_retrain import ONE_RELEASE, exhausted, lineages
 from tests.workers.test_switch import before
 from tests.workers.worlds import TENANT, World
-from workers import unlearn
-from workers.plan import Plan, Target
-from workers.prepare import prepare
-from workers.publish import Lacking
-from workers.unlearn import release
+from workers.training.run import prepare
+from workers.update import run as unlearn
+from workers.update.publish import Lacking
+from workers.update.run import release
+from workers.update.select import Plan, Target
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from service import db
-from service.records import Heartbeat
-from service.schema import migrate
-from workers import patience
-from workers.keystore import KeyStore
-from workers.patience import once_there
-from workers.pulse import Pulse
+from service.infra import db
+from service.infra.migrate import migrate
+from service.infra.tables import Heartbeat
+from workers.runtime import db_retry as patience
+from workers.runtime.db_retry import once_there
+from workers.runtime.heartbeat import Pulse
+from workers.storage.key_store import KeyStore
 
 
 @contextmanager

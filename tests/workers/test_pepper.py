@@ -9,21 +9,24 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from service import doctor, express, holds, intake, sessions
-from service.app import create_app
-from service.auth import Scope, create_key
-from service.holds import AlreadyForgotten
-from service.peppers import aware, needed
-from service.records import ApiKey, Hold, Membership, Model, Tombstone, WebhookEndpoint
-from service.settings import adopt_secret
-from service.webhooks import pepper_of, public_key
+from service.access import session_cookie as sessions
+from service.access.api_keys import Scope, create_key
+from service.api.app import create_app
+from service.cli import checks as doctor
+from service.infra.settings import adopt_secret
+from service.infra.tables import ApiKey, Hold, Membership, Model, Tombstone, WebhookEndpoint
+from service.requests import express, intake
+from service.requests import legal_holds as holds
+from service.requests.legal_holds import AlreadyForgotten
+from service.requests.peppers import aware, needed
+from service.requests.webhooks import pepper_of, public_key
 from tests.workers.test_calibrate import ASKED as CALIBRATED
 from tests.workers.test_switch import before, in_lineage
 from tests.workers.worlds import TENANT, World, open_world
 from workers import doctor as sickbay
-from workers.courier import claim as letters
-from workers.jobs import Retraining
-from workers.retrain import retrain
+from workers.runtime.jobs import Retraining
+from workers.scheduler.webhook_sender import claim as letters
+from workers.training.retrain import retrain
 
 READS = {"method": "newton", "require": "proved"}
 """its releases read every retained sample"""

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from service.records import AuditEntry, Model, Shard
+from service.infra.tables import AuditEntry, Model, Shard
 from tests.workers.test_calibrate import release_connections
 from tests.workers.test_crashes import die_at
 from tests.workers.test_shards import keep_lease
 from tests.workers.worlds import World
-from workers import precedence, shards
 from workers.app import Worker
-from workers.precedence import Interrupted, give_way, waiting_deletions
+from workers.training import parallel as shards
+from workers.update import precedence
+from workers.update.precedence import Interrupted, give_way, waiting_deletions
 
 
 @pytest.fixture(autouse=True)

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from service.records import AuditEntry, BudgetEntry, Forgotten, Membership, Recollection
+from service.infra.tables import AuditEntry, BudgetEntry, Forgotten, Membership, Recollection
 from tests.workers import meanwhile
 from tests.workers.worlds import World
-from workers import prepare
-from workers.jobs import Preparation
-from workers.keystore import HolderKey
-from workers.lease import Stale
-from workers.stopwatch import Stopwatch
+from workers.runtime.jobs import Preparation
+from workers.runtime.lease import Stale
+from workers.runtime.stopwatch import Stopwatch
+from workers.storage.key_store import HolderKey
+from workers.training import run as prepare
 
 
 def keys_in(world: World) -> int:

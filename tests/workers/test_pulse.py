@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from service.records import Lineage
+from service.infra.tables import Lineage
 from tests.workers.worlds import World
-from workers import pulse
+from workers.runtime import heartbeat as pulse
 
 GREAT = 256 * 2**20
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

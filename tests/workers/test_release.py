@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 from sqlalchemy import select
 
 from drills.invariants import broken
-from service.cancellation import cancel
-from service.durations import BUCKETS
-from service.records import (
+from service.infra.durations import BUCKETS
+from service.infra.files import Damaged
+from service.infra.tables import (
     AuditEntry,
     BudgetEntry,
     DeletionRequest,
@@ -26,14 +26,15 @@ from service.records import (
     Task,
     Version,
 )
-from service.storage import Damaged
+from service.requests.cancel import cancel
 from tests.workers import meanwhile
 from tests.workers.worlds import World
-from unlearning.certificate import Basis, Claim
-from workers import codec, state
-from workers.jobs import Deletions
-from workers.lease import Stale
-from workers.unlearn import release
+from unlearning.accounting.certificate import Basis, Claim
+from workers.runtime.jobs import Deletions
+from workers.runtime.lease import Stale
+from workers.storage import checkpoint_format as codec
+from workers.storage import private_state as state
+from workers.update.run import release
 
 
 def test_a_deletion_makes_one_new_version_without_the_person(world: World) -> None:

@@ -8,20 +8,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from service.records import Recollection
+from service.infra.tables import Recollection
 from tests.workers.test_crashes import die_at
 from tests.workers.test_residue import found
 from tests.workers.worlds import World
-from unlearning.certificate import Basis, Claim
+from unlearning.accounting.certificate import Basis, Claim
 from unlearning.methods.recollection import Recollection as Method
-from unlearning.problem import Problem
-from unlearning.protocol import State
-from unlearning.releases import forget_set, left_by, release
-from unlearning.training import train
-from workers import prepare, recipes, state, unlearn
-from workers.jobs import Deletions, Preparation
-from workers.lease import Stale
-from workers.stopwatch import Stopwatch
+from unlearning.model.problem import Problem
+from unlearning.model.training import train
+from unlearning.quality.simulate import forget_set, left_by, release
+from unlearning.types import State
+from workers.runtime import recipes
+from workers.runtime.jobs import Deletions, Preparation
+from workers.runtime.lease import Stale
+from workers.runtime.stopwatch import Stopwatch
+from workers.storage import private_state as state
+from workers.training import run as prepare
+from workers.update import run as unlearn
 
 REPAIR = {"options": {"repair_epochs": 2}, "threshold": 10.0}
 SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from sqlalchemy import select
 
-from service.records import Recollection
+from service.infra.tables import Recollection
 from tests.residue import share_in_file
 from tests.workers.worlds import World
-from workers import state
+from workers.storage import private_state as state
 
 
 def everything_written(world: World, folder: Path) -> Iterator[tuple[str, bytes]]:

@@ -13,14 +13,13 @@ import pytest
 from sqlalchemy import select
 
 from drills.invariants import broken_after_restore
-from service import backups, holds, readmission, verification
-from service.auth import authenticate, create_key, revoke_key
-from service.cancellation import cancel
-from service.certificates import issue_due
-from service.certificates import verify as verified
-from service.ledger import newest_head
-from service.notes import Signer
-from service.records import (
+from service.access.api_keys import authenticate, create_key, revoke_key
+from service.audit.log import newest_head
+from service.audit.signed_note import Signer
+from service.audit.verify import verify
+from service.certificates.issue import issue_due
+from service.certificates.issue import verify as verified
+from service.infra.tables import (
     AuditEntry,
     BudgetEntry,
     Certificate,
@@ -36,12 +35,17 @@ from service.records import (
     Tombstone,
     Version,
 )
-from service.verify import verify
+from service.models import restore_guard as backups
+from service.requests import identity_check as verification
+from service.requests import legal_holds as holds
+from service.requests import readmission
+from service.requests.cancel import cancel
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import TENANT, World, open_world
-from workers import keeper, main
-from workers.outcomes import withhold
-from workers.restore import StillRunning, restore
+from workers import main
+from workers.scheduler import run as keeper
+from workers.scheduler.restore import StillRunning, restore
+from workers.update.task_results import withhold
 
 Snapshot = Callable[[World], World]
 

@@ -9,13 +9,14 @@ import pytest
 from sqlalchemy import select
 
 from drills.invariants import broken_after_restore
-from service import holds, webhooks
-from service.auth import NewKey, authenticate, create_key, revoke_key, rotate_key
-from service.identity import sample_digest, subject_digest
-from service.records import ApiKey, AuditEntry, Forgotten, Hold, Membership, Task, WebhookEndpoint
+from service.access.api_keys import NewKey, authenticate, create_key, revoke_key, rotate_key
+from service.infra.pseudonyms import sample_digest, subject_digest
+from service.infra.tables import ApiKey, AuditEntry, Forgotten, Hold, Membership, Task, WebhookEndpoint
+from service.requests import legal_holds as holds
+from service.requests import webhooks
 from tests.workers.test_restore import Snapshot, confirmed, export, released, signer, snapshot
 from tests.workers.worlds import TENANT, World
-from workers.restore import restore
+from workers.scheduler.restore import restore
 
 __all__ = ["snapshot"]
 HOUR = 3_600_000_000

@@ -7,8 +7,8 @@ import json
 import pytest
 from sqlalchemy import select
 
-from service.identity import subject_digest
-from service.records import (
+from service.infra.pseudonyms import subject_digest
+from service.infra.tables import (
     AuditEntry,
     Certificate,
     Erasure,
@@ -22,13 +22,14 @@ from service.records import (
 )
 from tests.workers import meanwhile
 from tests.workers.worlds import TENANT, World
-from unlearning.certificate import Basis, Claim
-from workers import keeper, prepare
-from workers.jobs import Deletions, Retraining
-from workers.lease import Stale, retrain_lease
-from workers.retrain import ending_of, retrain
-from workers.stopwatch import Stopwatch
-from workers.unlearn import release
+from unlearning.accounting.certificate import Basis, Claim
+from workers.runtime.jobs import Deletions, Retraining
+from workers.runtime.lease import Stale, retrain_lease
+from workers.runtime.stopwatch import Stopwatch
+from workers.scheduler import run as keeper
+from workers.training import run as prepare
+from workers.training.retrain import ending_of, retrain
+from workers.update.run import release
 
 ONE_RELEASE = {"epsilon": 1.0, "sigma": 0.01, "delta_cap": 0.0018}
 """a policy whose budget allows two releases"""

@@ -12,13 +12,13 @@ import pytest
 import torch
 from sqlalchemy import event
 
-from service.records import Recollection
+from service.infra.tables import Recollection
 from tests.workers.test_calibrate import release_connections
 from tests.workers.worlds import World, open_world
 from unlearning.methods.recollection import sum_of
-from workers import state
-from workers.pieced import PIECE
-from workers.sealing import Unsealable
+from workers.storage import private_state as state
+from workers.storage.encryption import Unsealable
+from workers.storage.pieced import PIECE
 
 CPU = torch.device("cpu")
 MEBIBYTE = 2**20

@@ -6,7 +6,16 @@ import secrets
 
 import pytest
 
-from workers.sealing import CHUNK, SealedRow, Sealer, Unsealable, new_key, open_row, open_row_in_pieces, seal_row
+from workers.storage.encryption import (
+    CHUNK,
+    SealedRow,
+    Sealer,
+    Unsealable,
+    new_key,
+    open_row,
+    open_row_in_pieces,
+    seal_row,
+)
 
 SIZES = [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from sqlalchemy import delete
 
-from service import consumers, intake
-from service.records import AuditEntry, Certificate, Consumer, Model, Task, Version
+from service.infra.tables import AuditEntry, Certificate, Consumer, Model, Task, Version
+from service.models import consumers
+from service.requests import intake
 from tests.workers.test_retrain import ONE_RELEASE
 from tests.workers.worlds import TENANT, World
-from workers import keeper
+from workers.scheduler import run as keeper
 
 
 def serves(world: World, model_id: str, number: int, name: str = "web") -> None:

@@ -8,18 +8,20 @@ import pytest
 import torch
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.plans import shards_of
-from service.records import Model, Recollection, Shard
-from service.telemetry import render
+from service.api.metrics import render
+from service.infra.tables import Model, Recollection, Shard
+from service.models.retrain_plan import shards_of
 from tests.workers import meanwhile
 from tests.workers.test_calibrate import release_connections
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import World, open_world
-from unlearning import room
 from unlearning.methods.recollection import Recollection as Method
-from unlearning.training import train
-from workers import prepare, shards, state
-from workers.keeper import open_keeper
+from unlearning.model import room
+from unlearning.model.training import train
+from workers.scheduler.run import open_keeper
+from workers.storage import private_state as state
+from workers.training import parallel as shards
+from workers.training import run as prepare
 
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 """what does not depend on the database"""

@@ -8,12 +8,12 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from service.records import Recollection, Record
+from service.infra.tables import Recollection, Record
 from tests.workers.worlds import World
-from unlearning.policy import Policy
-from unlearning.protocol import Need
-from workers import state
-from workers.bench import build
+from unlearning.accounting.policy import Policy
+from unlearning.types import Need
+from workers.runtime.model import build
+from workers.storage import private_state as state
 
 SKETCH = {"rank": 10, "probes": 8, "tolerance": 1.0}
 

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from service.records import AuditEntry, PhaseSeconds, Recollection, Version
+from service.infra.tables import AuditEntry, PhaseSeconds, Recollection, Version
 from tests.workers.test_crashes import die_at
 from tests.workers.test_sketch import SKETCH, database_text
 from tests.workers.worlds import World
-from unlearning.certificate import Basis, Claim
-from workers import codec, state
+from unlearning.accounting.certificate import Basis, Claim
+from workers.storage import checkpoint_format as codec
+from workers.storage import private_state as state
 
 SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 """what does not differ between the databases"""

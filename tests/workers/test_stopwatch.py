@@ -8,12 +8,12 @@ from typing import cast
 
 import pytest
 
-from service.durations import BUCKETS, LONGEST, SHORTEST, bucket
-from service.records import AuditEntry
+from service.infra.durations import BUCKETS, LONGEST, SHORTEST, bucket
+from service.infra.tables import AuditEntry
 from tests.workers.worlds import World
-from workers import unlearn
-from workers.pulse import Pulse
-from workers.stopwatch import UNLEARN, Stopwatch
+from workers.runtime.heartbeat import Pulse
+from workers.runtime.stopwatch import UNLEARN, Stopwatch
+from workers.update import run as unlearn
 
 
 class Phases:

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drills.invariants import broken
-from service import intake, verification
-from service.records import DeletionRequest
-from service.requests import Suppress
-from service.suppression import concerns
+from service.infra.tables import DeletionRequest
+from service.requests import identity_check as verification
+from service.requests import intake
+from service.requests.concerns import concerns
+from service.requests.states import Suppress
 from tests.workers.worlds import TENANT, World
 
 LEAVE_OUT = {"require": "proved", "forgotten_in_recipe": "leave_out"}

@@ -9,22 +9,36 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import select
 
-from service import cancellation, holds, intake
-from service.db import now
-from service.identity import sample_digest
-from service.plans import Plan, plan_of
-from service.records import AuditEntry, BudgetEntry, DeletionRequest, Lease, Lineage, Membership, Model, Task, Version
+from service.infra.db import now
+from service.infra.pseudonyms import sample_digest
+from service.infra.tables import (
+    AuditEntry,
+    BudgetEntry,
+    DeletionRequest,
+    Lease,
+    Lineage,
+    Membership,
+    Model,
+    Task,
+    Version,
+)
+from service.models.retrain_plan import Plan, plan_of
+from service.requests import cancel as cancellation
+from service.requests import intake
+from service.requests import legal_holds as holds
 from tests.workers.test_calibrate import ASKED as CALIBRATED
 from tests.workers.test_retrain import entries, exhausted, finish_retrain, lineages, rows_in, start_retrain
 from tests.workers.worlds import TENANT, World, seconds
-from unlearning.certificate import Basis, Claim
-from workers import codec, keeper, prepare
-from workers.jobs import Deletions, Preparation, Retraining
-from workers.lease import retrain_lease
-from workers.prepare import Ready
-from workers.retrain import retrain
-from workers.stopwatch import Stopwatch
-from workers.unlearn import release
+from unlearning.accounting.certificate import Basis, Claim
+from workers.runtime.jobs import Deletions, Preparation, Retraining
+from workers.runtime.lease import retrain_lease
+from workers.runtime.stopwatch import Stopwatch
+from workers.scheduler import run as keeper
+from workers.storage import checkpoint_format as codec
+from workers.training import run as prepare
+from workers.training.retrain import retrain
+from workers.training.run import Ready
+from workers.update.run import release
 
 
 def while_drafting(ready: Ready, act: Callable[[], None]) -> None:

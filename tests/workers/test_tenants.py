@@ -12,17 +12,17 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from service.app import create_app
-from service.auth import Scope, create_key
-from service.identity import new_id
-from service.records import Erasure, Membership, Model, Task
-from service.settings import Settings
-from service.tenants import recipes_of
+from service.access.api_keys import Scope, create_key
+from service.api.app import create_app
+from service.infra.pseudonyms import new_id
+from service.infra.settings import Settings
+from service.infra.tables import Erasure, Membership, Model, Task
+from service.infra.tenants import recipes_of
 from tests.workers.worlds import RECIPES, World, open_world
-from workers.calibrate import assist as assist_calibration
-from workers.erase import destroy_keys
-from workers.keeper import sweep
-from workers.shards import assist
+from workers.scheduler.run import sweep
+from workers.storage.crypto_erase import destroy_keys
+from workers.training.calibrate import assist as assist_calibration
+from workers.training.parallel import assist
 
 ONE, TWO = "one", "two"
 Ask = Callable[..., Any]

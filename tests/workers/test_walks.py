@@ -11,25 +11,27 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from standardwebhooks import Webhook
 
-from service import backups, certificates, intake
-from service.app import create_app
-from service.auth import Scope, create_key
-from service.identity import new_id, sample_digest
-from service.records import AuditEntry, BudgetEntry, DeletionRequest, Forgotten, Lease, Membership, Task
-from service.requests import Status
-from service.verify import verify
-from service.webhooks import News, add_endpoint
+from service.access.api_keys import Scope, create_key
+from service.api.app import create_app
+from service.audit.verify import verify
+from service.certificates import issue as certificates
+from service.infra.pseudonyms import new_id, sample_digest
+from service.infra.tables import AuditEntry, BudgetEntry, DeletionRequest, Forgotten, Lease, Membership, Task
+from service.models import restore_guard as backups
+from service.requests import intake
+from service.requests.states import Status
+from service.requests.webhooks import News, add_endpoint
 from tests.workers import meanwhile
 from tests.workers.test_courier import Receiver, receiver
 from tests.workers.test_restore import Snapshot, export, signer, snapshot
 from tests.workers.test_retrain import ONE_RELEASE
 from tests.workers.worlds import TENANT, World
-from workers.courier import Courier
-from workers.keeper import LEASE, open_keeper
-from workers.lease import retrain_lease
-from workers.outbound import Outbound
-from workers.restore import restore
-from workers.unlearn import release
+from workers.runtime.lease import retrain_lease
+from workers.scheduler.restore import restore
+from workers.scheduler.run import LEASE, open_keeper
+from workers.scheduler.ssrf_guard import Outbound
+from workers.scheduler.webhook_sender import Courier
+from workers.update.run import release
 
 __all__ = ["receiver", "snapshot"]
 PATH = "/v1/deletion-requests"

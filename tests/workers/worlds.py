@@ -9,11 +9,10 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from service import intake, registration, verification
-from service.db import Database, now
-from service.identity import new_id, subject_digest
-from service.publications import PUBLISHING, claim_digest
-from service.records import (
+from service.infra.db import Database, now
+from service.infra.pseudonyms import new_id, subject_digest
+from service.infra.settings import Settings
+from service.infra.tables import (
     AuditEntry,
     BudgetEntry,
     DeletionRequest,
@@ -25,18 +24,21 @@ from service.records import (
     Task,
     Version,
 )
-from service.requests import Suppress
-from service.settings import Settings
-from unlearning.policy import Policy
+from service.models import register as registration
+from service.models.publications import PUBLISHING, claim_digest
+from service.requests import identity_check as verification
+from service.requests import intake
+from service.requests.states import Suppress
+from unlearning.accounting.policy import Policy
 from workers.app import Worker
-from workers.bench import Benches
-from workers.claim import claim
-from workers.jobs import Deletions, Preparation
-from workers.lease import SECOND
-from workers.pulse import Pulse
-from workers.stopwatch import Stopwatch
-from workers.unlearn import Errand
-from workers.workshop import Workshop, open_workshop
+from workers.runtime.heartbeat import Pulse
+from workers.runtime.jobs import Deletions, Preparation
+from workers.runtime.lease import SECOND
+from workers.runtime.model import Benches
+from workers.runtime.stopwatch import Stopwatch
+from workers.storage.workshop import Workshop, open_workshop
+from workers.update.claim import claim
+from workers.update.run import Errand
 
 TENANT = "default"
 RECIPES = Path(__file__).parent / "recipes"

@@ -43,12 +43,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from unlearning.curvature import Solution, refined_conjugate_gradients, spectral_norm
-from unlearning.effectiveness import calibration_sets, measure, require_effective
-from unlearning.heads import head_of
-from unlearning.objective import Objective, Point, Product
-from unlearning.problem import Problem
-from unlearning.protocol import (
+from unlearning.model.curvature import Solution, refined_conjugate_gradients, spectral_norm
+from unlearning.model.linear_head import head_of
+from unlearning.model.objective import Objective, Point, Product
+from unlearning.model.problem import Problem
+from unlearning.model.training import silent, train
+from unlearning.quality.distance_left import calibration_sets, measure, require_effective
+from unlearning.types import (
     Examples,
     ForgetSet,
     Forgotten,
@@ -61,7 +62,6 @@ from unlearning.protocol import (
     Unsuited,
     retained,
 )
-from unlearning.training import silent, train
 
 SOLVERS = ("conjugate-gradients", "lissa")
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32}

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import torch
 
-from unlearning.problem import Problem
-from unlearning.protocol import Examples, ForgetSet, Forgotten, Learned, Need, Progress, Refused, State
-from unlearning.training import REFERENCES, silent, train
+from unlearning.model.problem import Problem
+from unlearning.model.training import REFERENCES, silent, train
+from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Need, Progress, Refused, State
 
 
 @dataclass(frozen=True)

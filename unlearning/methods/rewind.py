@@ -14,13 +14,13 @@ Without a recorded trajectory (a model trained elsewhere by full-batch gradient 
 backwards by the proximal-point method, algorithm 3: w_t = argmin_v -F(v) + ||v - w_{t+1}||^2 / (2 eta_t), whose
 stationary point is the inverse of one step, w_t = w_{t+1} + eta_t g(w_t).
 
-How far the result can be from retraining is in ``unlearning.descent``.
+How far the result can be from retraining is in ``unlearning.bounds.rewind``.
 
 Deviations from the paper, each with its reason:
 
 * Mini-batches are served (the same batches without the forgotten), but theorem 3.1 is about full batches: such a
   release is ``estimated`` at most.
-* The bound is a tighter one than theorem 3.1, and noise follows the exact Gaussian curve (``unlearning.descent``).
+* The bound is a tighter one than theorem 3.1, and noise follows the exact Gaussian curve (``bounds.rewind``).
 * Training may clip: a step by its batch, or each sample's gradient. The repeated steps clip in the same way.
 * The inverse steps of algorithm 3 are taken in float64 and then taken forward again: they are ill-conditioned, and
   a rewind that does not come back to the given weights is refused. That cannot tell whether the weights were trained
@@ -36,13 +36,13 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from unlearning.descent import Descent, admitted, proved_constants, require_within, rounding_errors
-from unlearning.effectiveness import mean_effectiveness
-from unlearning.protocol import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State
-from unlearning.training import REFERENCES, advance, rate_of, replay, silent, train
+from unlearning.bounds.rewind import Descent, admitted, proved_constants, require_within, rounding_errors
+from unlearning.model.training import REFERENCES, advance, rate_of, replay, silent, train
+from unlearning.quality.distance_left import mean_effectiveness
+from unlearning.types import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State
 
 if TYPE_CHECKING:
-    from unlearning.problem import Problem
+    from unlearning.model.problem import Problem
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,161 @@
+"""API keys: ``exp_<prefix>_<secret>``. The database keeps the prefix and an HMAC; the key is shown once.
+
+A key is 256 random bits, so one fast HMAC is enough; a slow hash on each call would be a way to stop the service.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.audit.log import record
+from service.infra.db import now
+from service.infra.pseudonyms import Pepper, agrees, digest, new_id
+from service.infra.tables import ApiKey
+from service.infra.tenants import DEFAULT_TENANT, require_name
+
+_KEY = re.compile(r"exp_([0-9a-f]{12})_[0-9a-f]{64}")
+
+
+class Scope(StrEnum):
+    DELETIONS_WRITE = "deletions:write"
+    DELETIONS_READ = "deletions:read"
+    PEOPLE_SEARCH = "people:search"
+    """learn whether a person is in the data, or was forgotten"""
+    MODELS_ADMIN = "models:admin"
+    MODELS_READ = "models:read"
+    CHECKPOINTS_READ = "checkpoints:read"
+    AUDIT_READ = "audit:read"
+    KEYS_ADMIN = "keys:admin"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who calls: every query is limited to ``tenant_id``."""
+
+    tenant_id: str
+    key_id: str
+    scopes: frozenset[str]
+
+
+@dataclass(frozen=True)
+class NewKey:
+    """A key that was just made. ``secret`` is the whole key, to be shown once and kept nowhere."""
+
+    id: str
+    prefix: str
+    secret: str = field(repr=False)
+
+
+def create_key(
+    session: Session,
+    pepper: Pepper,
+    *,
+    label: str,
+    scopes: Iterable[str],
+    tenant_id: str = DEFAULT_TENANT,
+    expires_at: int | None = None,
+) -> NewKey:
+    """Make a key. ``expires_at`` in microseconds since 1970; None: never.
+
+    Raises ValueError for an unknown scope, an empty list of scopes, or a malformed tenant.
+    """
+    granted = sorted(Scope(scope) for scope in set(scopes))
+    if not granted:
+        raise ValueError(f"A key needs at least one scope of: {', '.join(Scope)}.")
+    require_name(tenant_id)
+    prefix = secrets.token_hex(6)
+    key = NewKey(new_id(), prefix, f"exp_{prefix}_{secrets.token_hex(32)}")
+    row = ApiKey(
+        id=key.id,
+        tenant_id=tenant_id,
+        prefix=prefix,
+        digest=digest(pepper, "api-key", key.secret),
+        pepper_id=pepper.id,
+        label=label,
+        scopes=list(granted),
+        created_at=now(session),
+        expires_at=expires_at,
+    )
+    session.add(row)
+    record(session, tenant_id, "key.created", key=key.id, scopes=list(granted), expires_at=expires_at)
+    return key
+
+
+def list_keys(session: Session, tenant_id: str = DEFAULT_TENANT) -> Sequence[ApiKey]:
+    """All keys of a tenant, oldest first, revoked ones included."""
+    rows = select(ApiKey).where(ApiKey.tenant_id == tenant_id).order_by(ApiKey.created_at, ApiKey.id)
+    return session.scalars(rows).all()
+
+
+def revoke_key(session: Session, key: str, tenant_id: str = DEFAULT_TENANT) -> bool:
+    """Revoke the key with this id or prefix. False: there is none, or it was revoked before."""
+    named = (ApiKey.id == key) | (ApiKey.prefix == key)
+    row = session.scalar(select(ApiKey).where(ApiKey.tenant_id == tenant_id, named, ApiKey.revoked_at.is_(None)))
+    if row is None:
+        return False
+    row.revoked_at = now(session)
+    record(session, tenant_id, "key.revoked", key=row.id)
+    return True
+
+
+def rotate_key(
+    session: Session, pepper: Pepper, key: str, overlap: int, tenant_id: str = DEFAULT_TENANT
+) -> NewKey | None:
+    """A successor of the key with this id or prefix: same label, scopes and length of life. None: it does not stand.
+
+    The old one goes on for ``overlap`` microseconds at most, so that its holders can change over.
+    """
+    at = now(session)
+    named = (ApiKey.id == key) | (ApiKey.prefix == key)
+    row = session.scalar(select(ApiKey).where(ApiKey.tenant_id == tenant_id, named).with_for_update())
+    if row is None or _caller(session, row) is None:
+        return None
+    ends = successor_ends(row, at)
+    made = create_key(session, pepper, label=row.label, scopes=row.scopes, tenant_id=tenant_id, expires_at=ends)
+    row.expires_at = at + overlap if row.expires_at is None else min(row.expires_at, at + overlap)
+    record(session, tenant_id, "key.rotated", key=row.id, successor=made.id, expires_at=row.expires_at)
+    return made
+
+
+def successor_ends(key: ApiKey, at: int) -> int | None:
+    """When the successor ends of a key that is rotated ``at``, in microseconds since 1970; None: never."""
+    return None if key.expires_at is None else at + key.expires_at - key.created_at
+
+
+def authenticate(session: Session, pepper: Pepper, key: str) -> Caller | None:
+    """Who holds this key; None for a malformed, unknown, expired or revoked one."""
+    shape = _KEY.fullmatch(key)
+    row = session.scalar(select(ApiKey).where(ApiKey.prefix == shape[1])) if shape else None
+    # compared even where there is no such prefix, so that the time taken tells nothing
+    right = agrees(pepper, "api-key", key, row.digest if row else "0" * 64)
+    return _caller(session, row) if right else None
+
+
+def holder(session: Session, key_id: str) -> Caller | None:
+    """Who holds the key of this id; None for an unknown, expired or revoked one."""
+    return _caller(session, session.get(ApiKey, key_id))
+
+
+def searched(session: Session, caller: Caller) -> str:
+    """Record that the caller learns whether a person is in the data; returns the search's id.
+
+    The entry names the key and the search. Who was looked for is written nowhere.
+    """
+    search = new_id()
+    record(session, caller.tenant_id, "people.searched", actor=caller.key_id, search=search)
+    return search
+
+
+def _caller(session: Session, row: ApiKey | None) -> Caller | None:
+    if row is None or row.revoked_at is not None:
+        return None
+    if row.expires_at is not None and row.expires_at <= now(session):
+        return None
+    return Caller(row.tenant_id, row.id, frozenset(row.scopes))

@@ -1,0 +1,85 @@
+"""Sessions of the status page: a signed cookie that names an API key by its id and carries none of its secret.
+
+The key's row is read again at every use, so that a revoked or expired key ends its sessions at once. Log-out is
+written down, so that it ends every copy of the cookie.
+"""
+
+from __future__ import annotations
+
+import hmac
+
+from fastapi import Request, Response
+from sqlalchemy import delete
+from sqlalchemy.orm import Session
+
+from service.access.api_keys import Caller, holder
+from service.infra.db import now
+from service.infra.pseudonyms import Pepper, digest, new_id
+from service.infra.tables import EndedSession
+
+COOKIE = "expunge_session"
+SESSION_SECONDS = 3600
+
+
+def begin(session: Session, pepper: Pepper, key_id: str) -> str:
+    """The cookie's value: the key's id, the session's own id, its end in seconds since 1970, and their HMAC."""
+    return _seal(session, pepper, f"{key_id}.{new_id()}")
+
+
+def renew(session: Session, pepper: Pepper, value: str) -> str:
+    """The same session, ending an hour from now. ``value`` must have been opened before."""
+    return _seal(session, pepper, _lasting(value))
+
+
+def end(session: Session, value: str) -> None:
+    """Log out: no cookie of this session is valid from now on, whenever it was renewed. Twice is once.
+
+    ``value`` must have been opened before. Rows of sessions whose last cookie is over are removed here.
+    """
+    at = now(session)
+    session.execute(delete(EndedSession).where(EndedSession.until <= at))
+    # a visit under way may still renew the cookie once: hence twice the time
+    session.merge(EndedSession(id=_id(value), until=at + 2 * SESSION_SECONDS * 1_000_000))
+
+
+def _seal(session: Session, pepper: Pepper, lasting: str) -> str:
+    text = f"{lasting}.{now(session) // 1_000_000 + SESSION_SECONDS}"
+    return f"{text}.{digest(pepper, 'session', text)}"
+
+
+def open_session(session: Session, pepper: Pepper, value: str) -> Caller | None:
+    """Who holds the session; None where it is forged, over or logged out, or its key is revoked or expired."""
+    text, _, seal_of_it = value.rpartition(".")
+    if not hmac.compare_digest(seal_of_it.encode(), digest(pepper, "session", text).encode()):
+        return None
+    key_id, _, ends = text.split(".")
+    if int(ends) * 1_000_000 <= now(session) or session.get(EndedSession, _id(value)) is not None:
+        return None
+    return holder(session, key_id)
+
+
+def form_token(pepper: Pepper, value: str) -> str:
+    """What a form of this session must carry, so that no other site can send one. Renewing keeps it."""
+    return digest(pepper, "form", _lasting(value))
+
+
+def _lasting(value: str) -> str:
+    """What renewing keeps: the ids of the key and of the session."""
+    return value.rsplit(".", 2)[0]
+
+
+def _id(value: str) -> str:
+    """The session's own id."""
+    return value.split(".")[1]
+
+
+def set_cookie(request: Request, response: Response, value: str, secure: bool) -> None:
+    """HttpOnly, SameSite=Strict, and Secure where the page came over TLS or the installation is in production."""
+    response.set_cookie(
+        COOKIE,
+        value,
+        max_age=SESSION_SECONDS,
+        httponly=True,
+        samesite="strict",
+        secure=secure or request.url.scheme == "https",
+    )

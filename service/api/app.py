@@ -1,0 +1,101 @@
+"""The API process: ``python -m service.api.http.serve``. It loads neither torch nor a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import FastAPI
+
+from service.api import health, problems
+from service.api.console import pages as console
+from service.api.dependencies import Service
+from service.api.http.bodies import Bodies
+from service.api.http.limits import Limiter, Quotas
+from service.api.openapi import document, operation_id
+from service.api.routes import (
+    audit,
+    batches,
+    certificates,
+    consumers,
+    deletion_requests,
+    events,
+    holds,
+    keys,
+    models,
+    tombstones,
+    verification,
+    versions,
+    webhooks,
+)
+from service.infra.db import Database
+from service.infra.logging import configure
+from service.infra.pseudonyms import Pepper
+from service.infra.queue.notify import publisher
+from service.infra.settings import API_SECRETS, Settings, ensure_secrets
+from service.infra.trace import Traced
+from service.requests.peppers import aware
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The application. Raises SettingsError where production lacks a secret."""
+    settings = settings or Settings()
+    configure(settings.log_level)
+    ensure_secrets(settings, API_SECRETS)
+    database = Database(settings.database_url)
+    service = Service(
+        settings=settings,
+        database=database,
+        pepper=aware(database, Pepper.configured(settings)),
+        bell=publisher(settings.broker_url),
+        limiter=Limiter(settings.rate_per_second, settings.rate_burst),
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.database.close()
+
+    app = FastAPI(
+        title="Expunge",
+        version=software_version(),
+        lifespan=lifespan,
+        redoc_url=None,
+        docs_url=None,
+        generate_unique_id_function=operation_id,
+    )
+    app.state.service = service
+    problems.install(app)
+    for room in (
+        batches,
+        deletion_requests,
+        certificates,
+        models,
+        versions,
+        consumers,
+        holds,
+        keys,
+        tombstones,
+        verification,
+        audit,
+        events,
+        webhooks,
+        health,
+    ):
+        app.include_router(room.router)
+    console.install(app, service)
+    app.add_middleware(Bodies, max_bytes=settings.max_body_bytes)
+    app.add_middleware(Quotas)
+    app.add_middleware(problems.Unexpected)
+    app.add_middleware(Traced)
+    app.openapi = lambda: document(app, settings.idempotency_seconds)  # type: ignore[method-assign]
+    return app
+
+
+def software_version() -> str:
+    """The installed release."""
+    try:
+        return version("expunge")
+    except PackageNotFoundError:
+        return "0"

@@ -1,0 +1,279 @@
+"""What the pages show, read from the database in one transaction each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import case, func, select
+from sqlalchemy.orm import Session
+
+from service.access.api_keys import Caller
+from service.api.console import plots
+from service.api.routes.deletion_requests import DeletionRequestView, views
+from service.infra.db import now
+from service.infra.tables import (
+    AuditEntry,
+    BudgetEntry,
+    Certificate,
+    DeletionRequest,
+    Heartbeat,
+    Lineage,
+    Model,
+    Task,
+    Version,
+)
+from service.models.consumers import standing
+from service.requests.intake import LARGE
+from unlearning.accounting.budget import epsilon_of, releases_left
+
+SECOND = 1_000_000
+_OPEN = ("queued", "running", "held")
+_SOON_SECONDS = 7 * 86_400
+_LOW = 0.8
+ROWS = 50
+_RECENT = 10
+_ENDINGS = ("request.completed", "request.cancelled", "request.rejected")
+_ORDER = {"request.accepted": 0, "version.published": 1, "request.completed": 2, "certificate.issued": 3}
+"""of what is written in one transaction, and so at one moment"""
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """A lineage's budget. ``share`` of it is spent, 0 to 1, in mu squared; ``level`` is ok, low or out."""
+
+    share: float
+    level: str
+    left: int | None
+    epsilon_spent: float | None
+    epsilon_limit: float | None
+    delta: float | None
+    arc: str
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    model: Model
+    lineage: Lineage | None
+    head: Version | None
+    gauge: Gauge | None
+    waiting: int
+    consumers: dict[str, int]
+    """current, behind, unknown: how many"""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What needs an operator: counts over the tenant's open requests."""
+
+    open: int
+    held: int
+    overdue: int
+    due_soon: int
+    oldest_seconds: float | None
+
+
+@dataclass(frozen=True)
+class Happening:
+    at: int
+    kind: str
+    detail: str
+    log_index: int | None
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A request that ended, and when: microseconds since 1970."""
+
+    request: DeletionRequestView
+    ended_at: int
+
+
+def figures(session: Session, tenant_id: str) -> Figures:
+    at = now(session)
+    request = DeletionRequest
+    counts = select(
+        func.count(),
+        func.sum(case((request.status == "held", 1), else_=0)),
+        func.sum(case((request.due_at < at, 1), else_=0)),
+        func.sum(case((request.due_at.between(at, at + _SOON_SECONDS * SECOND), 1), else_=0)),
+        func.min(request.received_at),
+    ).where(request.tenant_id == tenant_id, request.status.in_(_OPEN))
+    total, held, overdue, soon, oldest = session.execute(counts).one()
+    age = None if oldest is None else max(0.0, (at - oldest) / SECOND)
+    return Figures(total, int(held or 0), int(overdue or 0), int(soon or 0), age)
+
+
+def model_rows(session: Session, tenant_id: str, after: str = "") -> list[ModelRow]:
+    """The tenant's models by name, after the name ``after``; one more than a page, if there is one."""
+    rows = (
+        select(Model, Lineage, Version)
+        .outerjoin(Lineage, Lineage.id == Model.lineage_id)
+        .outerjoin(Version, Version.id == Model.head_id)
+        .where(Model.tenant_id == tenant_id, Model.name > after)
+        .order_by(Model.name)
+        .limit(ROWS + 1)
+    )
+    found = session.execute(rows).all()
+    waiting = _waiting(session, [model.id for model, _, _ in found])
+    return [_model_row(session, *row, waiting.get(row[0].id, 0)) for row in found]
+
+
+def model_row(session: Session, model: Model) -> ModelRow:
+    lineage = session.get(Lineage, model.lineage_id) if model.lineage_id else None
+    head = session.get(Version, model.head_id) if model.head_id else None
+    return _model_row(session, model, lineage, head, _waiting(session, [model.id]).get(model.id, 0))
+
+
+def _waiting(session: Session, models: list[str]) -> dict[str, int]:
+    counts = select(Task.model_id, func.count()).where(Task.model_id.in_(models), Task.status.in_(_OPEN))
+    return {model: count for model, count in session.execute(counts.group_by(Task.model_id))}
+
+
+def _model_row(session: Session, model: Model, lineage: Lineage | None, head: Version | None, waiting: int) -> ModelRow:
+    counts = {"current": 0, "behind": 0, "unknown": 0}
+    for each in standing(session, model, head) if head else ():
+        counts[each["status"]] += 1
+    return ModelRow(model, lineage, head, gauge(lineage) if lineage and head else None, waiting, counts)
+
+
+def gauge(lineage: Lineage) -> Gauge | None:
+    """None: the lineage's basis has no budget, or its releases cost nothing of it."""
+    if lineage.budget is None or lineage.charge == 0:
+        return None
+    share = lineage.spent / lineage.budget if lineage.budget else 1.0
+    left = releases_left(lineage.spent, lineage.budget, lineage.charge)
+    level = "out" if left == 0 else "low" if share > _LOW else "ok"
+    spent = None if lineage.delta is None else epsilon_of(lineage.spent, lineage.delta)
+    return Gauge(share, level, left, spent, lineage.epsilon, lineage.delta, plots.arc(share))
+
+
+def queue(session: Session, tenant_id: str) -> list[DeletionRequestView]:
+    """Open requests, the nearest deadline first; those without one after them, oldest first."""
+    rows = (
+        select(DeletionRequest)
+        .where(DeletionRequest.tenant_id == tenant_id, DeletionRequest.status.in_(_OPEN))
+        .order_by(DeletionRequest.due_at.is_(None), DeletionRequest.due_at, DeletionRequest.received_at)
+        .limit(ROWS)
+    )
+    return views(session, session.scalars(rows).all())
+
+
+def recent(session: Session, tenant_id: str) -> list[Finished]:
+    """The requests that ended last, the latest first: completed, cancelled or rejected, and not opened again since."""
+    ended: dict[str, AuditEntry] = {}
+    for entry in sorted(_endings(session, tenant_id), key=lambda each: each.id, reverse=True):
+        ended.setdefault(entry.request_id or "", entry)
+    rows = select(DeletionRequest).where(DeletionRequest.id.in_(ended), DeletionRequest.status.not_in(_OPEN))
+    found = sorted(session.scalars(rows).all(), key=lambda each: ended[each.id].id, reverse=True)[:_RECENT]
+    return [Finished(each, ended[each.id].created_at) for each in views(session, found)]
+
+
+def _endings(session: Session, tenant_id: str) -> Iterator[AuditEntry]:
+    """The newest entries of each kind that ends a request: one question a kind reads its index backwards."""
+    for kind in _ENDINGS:
+        newest = (
+            select(AuditEntry)
+            .where(AuditEntry.kind == kind, AuditEntry.tenant_id == tenant_id)
+            .order_by(AuditEntry.id.desc())
+            .limit(2 * _RECENT)
+        )
+        yield from session.scalars(newest)
+
+
+def timeline(session: Session, request: DeletionRequest) -> list[Happening]:
+    """A request's life, oldest first: the log's entries, the releases that carried it out, the certificate."""
+    entries = select(AuditEntry).where(AuditEntry.request_id == request.id, AuditEntry.tenant_id == request.tenant_id)
+    found = [Happening(entry.created_at, entry.kind, "", entry.log_index) for entry in session.scalars(entries)]
+    releases = (
+        select(Model.name, Version.number, Version.published_at, Task.method, Task.samples)
+        .join(Task, Task.version_id == Version.id)
+        .join(Model, Model.id == Version.model_id)
+        .where(Task.request_id == request.id)
+    )
+    for name, number, at, method, samples in session.execute(releases):
+        detail = f"version {number} of {name}: {samples} samples forgotten by {method}"
+        found.append(Happening(at, "version.published", detail, None))
+    issued = select(Certificate.issued_at).where(
+        Certificate.request_id == request.id, Certificate.issued_at.is_not(None)
+    )
+    found += [Happening(at or 0, "certificate.issued", "", None) for at in session.scalars(issued)]
+    return sorted(found, key=lambda each: (each.at, _ORDER.get(each.kind, 1)))
+
+
+def window_ends(session: Session, request: DeletionRequest) -> int | None:
+    """Until when the request can be cancelled in its window; None: no longer (``service.requests.cancel`` decides)."""
+    tasks = session.execute(select(Task.status, Task.not_before).where(Task.request_id == request.id)).all()
+    waiting = ("queued", "held") if request.reason == LARGE else ("queued",)
+    if not tasks or any(status not in waiting for status, _ in tasks):
+        return None
+    ends = min(not_before for _, not_before in tasks)
+    return int(ends) if ends > now(session) else None
+
+
+def has_certificate(session: Session, request: DeletionRequest) -> bool:
+    return certificate(session, request) is not None
+
+
+def certificate(session: Session, request: DeletionRequest) -> str | None:
+    """The envelope of the request's present completion; None: not issued, or not yet."""
+    row = session.get(Certificate, (request.id, request.completed_at)) if request.completed_at else None
+    return row.envelope if row else None
+
+
+def versions(session: Session, model: Model) -> list[Version]:
+    """Newest first."""
+    rows = select(Version).where(Version.model_id == model.id).order_by(Version.number.desc()).limit(ROWS)
+    return list(session.scalars(rows))
+
+
+def budget_plot(session: Session, lineage: Lineage) -> plots.Plot | None:
+    """Spent budget over time against its limit, newest thousand charges."""
+    if not lineage.budget:
+        return None
+    newest = (
+        select(BudgetEntry.created_at, BudgetEntry.charge)
+        .where(BudgetEntry.lineage_id == lineage.id)
+        .order_by(BudgetEntry.id.desc())
+        .limit(1000)
+    )
+    rows = list(reversed(session.execute(newest).all()))
+    spent = lineage.spent - sum(charge for _, charge in rows)
+    points = [(float(lineage.created_at), float(spent))]
+    for at, charge in rows:
+        spent += charge
+        points.append((float(at), float(spent)))
+    return plots.steps(points, float(lineage.budget), float(now(session)))
+
+
+def accuracy_plot(newest_first: Iterable[Version]) -> tuple[plots.Plot, float, float] | None:
+    """Holdout accuracy over the versions shown, with its lowest and highest value."""
+    points = [(float(each.number), each.holdout_accuracy) for each in newest_first if each.holdout_accuracy is not None]
+    if len(points) < 2:
+        return None
+    values = [value for _, value in points]
+    margin = max(0.005, (max(values) - min(values)) * 0.1)
+    low, high = max(0.0, min(values) - margin), min(1.0, max(values) + margin)
+    plot = plots.line(points[::-1], low, high)
+    return (plot, low, high) if plot else None
+
+
+def processes(session: Session, lease_seconds: float) -> list[dict[str, Any]]:
+    """Workers and keepers heard of in the last hour, the living first."""
+    at = now(session)
+    rows = select(Heartbeat).where(Heartbeat.beat_at > at - 3600 * SECOND).order_by(Heartbeat.beat_at.desc())
+    return [
+        {
+            "row": row,
+            "silent_seconds": max(0.0, (at - row.beat_at) / SECOND),
+            "alive": row.beat_at >= at - int(lease_seconds * SECOND),
+        }
+        for row in session.scalars(rows.limit(ROWS))
+    ]
+
+
+def is_busy(caller: Caller, figures: Figures | None, rows: list[ModelRow]) -> bool:
+    """Is something under way that no event will tell of: a release or a preparation?"""
+    preparing = any(row.model.status == "preparing" for row in rows)
+    return preparing or (figures is not None and figures.open > figures.held and "deletions:read" in caller.scopes)

@@ -1,0 +1,230 @@
+"""What every route is given: the service it runs in, and the caller with the scope that the route asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import Depends, Request, Security
+from fastapi.concurrency import run_in_threadpool
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from service.access.api_keys import Caller, Scope, authenticate, holder
+from service.access.keyring import Keyring
+from service.access.session_cookie import COOKIE, open_session
+from service.api.http.limits import Limiter, client_of, wrong_keys
+from service.api.openapi import answer, problem
+from service.api.problems import Problem
+from service.infra.db import Database
+from service.infra.pseudonyms import Pepper, digest
+from service.infra.settings import Settings
+from service.models.restore_guard import unconfirmed
+
+if TYPE_CHECKING:
+    from celery import Celery
+    from sqlalchemy.orm import Session
+
+_BEARER = HTTPBearer(auto_error=False, description="An API key: exp_..., made by `expunge keys create`.")
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_CHALLENGE = {"WWW-Authenticate": 'Bearer realm="expunge"'}
+
+
+@dataclass(frozen=True)
+class Service:
+    """One API process. ``bell`` rings the workers; where it fails, the keeper's sweep finds the work."""
+
+    settings: Settings
+    database: Database
+    pepper: Pepper
+    bell: Celery
+    limiter: Limiter
+    keyring: Keyring = field(default_factory=Keyring)
+    wrong_keys: Limiter = field(default_factory=wrong_keys)
+    """by client address"""
+
+    def nudge(self, model_ids: Collection[str]) -> None:
+        """Ring the workers for these models; never raises."""
+        if not model_ids:
+            return
+        from service.infra.queue.notify import ring  # noqa: PLC0415 (celery is slow to load, and only writes ring)
+
+        ring(self.database, self.bell, model_ids)
+
+
+async def running(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+Running = Annotated[Service, Depends(running)]
+
+
+def holding(*scopes: Scope) -> Callable[..., Caller]:
+    """A dependency: the caller, who must hold one of ``scopes``. 401 without a valid key, 403 without the scope."""
+
+    def caller(
+        service: Running,
+        request: Request,
+        credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
+    ) -> Caller:
+        found = _identified(service, request, credentials)
+        _within_limits(service, request, found)
+        permitted = _permitted(found, scopes)
+        if request.method not in _READING:
+            require_writable(service)
+        return permitted
+
+    return caller
+
+
+def holding_all(first: Scope, *others: Scope) -> Callable[..., Caller]:
+    """Make a dependency as ``holding`` does, for a caller who must hold every one of the scopes."""
+    by_key = holding(first)
+
+    def caller(
+        service: Running,
+        request: Request,
+        credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
+    ) -> Caller:
+        found = by_key(service, request, credentials)
+        for scope in others:
+            _permitted(found, (scope,))
+        return found
+
+    return caller
+
+
+def remembered(*scopes: Scope) -> Callable[..., Awaitable[Caller]]:
+    """As ``holding``, without a look into the database at every call. The route's own transaction must ask whether
+    the key still stands (``api_keys.holder``) and whether the service may write (``require_writable``)."""
+
+    async def caller(
+        service: Running,
+        request: Request,
+        credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
+    ) -> Caller:
+        found = None if credentials is None else service.keyring.holder(_mark(service, credentials.credentials))
+        if found is None:
+            found = await run_in_threadpool(_identified, service, request, credentials)
+        _within_limits(service, request, found)
+        return _permitted(found, scopes)
+
+    return caller
+
+
+def _identified(service: Service, request: Request, credentials: HTTPAuthorizationCredentials | None) -> Caller:
+    """Who holds the key that was sent. Raises Problem (401, 429)."""
+    if credentials is None:
+        detail = "Send an API key: Authorization: Bearer exp_..."
+        raise Problem(401, "key_missing", detail, headers=_CHALLENGE)
+    found = known(service, request, credentials.credentials)
+    if found is None:
+        raise key_invalid()
+    return found
+
+
+def known(service: Service, request: Request, key: str) -> Caller | None:
+    """Who holds the key; None for an unknown, expired or revoked one, which is counted for the client's address.
+
+    Raises Problem (429) where that address has tried too many. A key that was right lately is looked up all the same,
+    so that nobody shuts out others who call from one address.
+    """
+    client, mark = client_of(request.client.host if request.client else None), _mark(service, key)
+    wait = service.wrong_keys.shut_for(client) if service.keyring.holder(mark) is None else 0
+    if wait:
+        detail = f"Too many wrong keys came from this address. Wait {wait} s, then send the right one."
+        raise Problem(429, "too_many_wrong_keys", detail, headers={"Retry-After": str(wait)})
+    with service.database.read() as session:
+        found = authenticate(session, service.pepper, key)
+    if found is None:
+        service.wrong_keys.wait_of(client)
+    else:
+        service.keyring.remember(mark, found)
+    return found
+
+
+def _mark(service: Service, key: str) -> str:
+    return digest(service.pepper, "api-key", key)
+
+
+def key_invalid() -> Problem:
+    challenge = {"WWW-Authenticate": _CHALLENGE["WWW-Authenticate"] + ', error="invalid_token"'}
+    return Problem(401, "key_invalid", "The API key is unknown, expired or revoked.", headers=challenge)
+
+
+def watching(*scopes: Scope) -> Callable[..., Caller]:
+    """As ``holding``, for what the status page reads itself: without a key its session's cookie will do."""
+    by_key = holding(*scopes)
+
+    def caller(
+        service: Running,
+        request: Request,
+        credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
+    ) -> Caller:
+        found = session_of(service, request) if credentials is None else None
+        request.state.by_session = found is not None
+        return by_key(service, request, credentials) if found is None else _permitted(found, scopes)
+
+    return caller
+
+
+def in_force(service: Service, request: Request, caller: Caller) -> Callable[[Session], bool]:
+    """Whether what let the caller in by ``watching`` still does, to be asked again while an answer goes on."""
+    cookie = request.cookies.get(COOKIE, "") if request.state.by_session else None
+
+    def asked(session: Session) -> bool:
+        if cookie is None:
+            return holder(session, caller.key_id) is not None
+        return open_session(session, service.pepper, cookie) is not None
+
+    return asked
+
+
+def session_of(service: Service, request: Request) -> Caller | None:
+    """Who holds the status page's session that this request carries."""
+    cookie = request.cookies.get(COOKIE)
+    if cookie is None:
+        return None
+    with service.database.read() as session:
+        return open_session(session, service.pepper, cookie)
+
+
+def require_writable(service: Service) -> None:
+    """Raises Problem (503) while a restored backup waits for the operator."""
+    with service.database.read() as session:
+        if unconfirmed(session) is None:
+            return
+    detail = (
+        "The database was restored from a backup and can only be read. An operator checks the report of "
+        "`expunge restore` and ends this with `expunge restore --confirm`."
+    )
+    raise Problem(503, "read_only", detail, headers={"Retry-After": "60"})
+
+
+def _within_limits(service: Service, request: Request, found: Caller) -> None:
+    """Count the call. Raises Problem (429) where the key has called too often."""
+    wait = service.limiter.wait_of(found.key_id)
+    request.state.quota = service.limiter.headers(found.key_id)
+    if wait:
+        raise Problem(429, "too_many_calls", "This key calls too often.", headers={"Retry-After": str(wait)})
+
+
+def _permitted(found: Caller, scopes: Collection[Scope]) -> Caller:
+    """The caller, who must hold one of ``scopes``. Raises Problem (403)."""
+    if not found.scopes.isdisjoint(scopes):
+        return found
+    needed = " ".join(scopes)
+    challenge = {"WWW-Authenticate": f'Bearer realm="expunge", error="insufficient_scope", scope="{needed}"'}
+    raise Problem(403, "scope_missing", f"This call needs a key with the scope {needed}.", headers=challenge)
+
+
+def problems(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """The problem answers of a route, for its OpenAPI description. Every route may answer 401, 403, 422, 429, 503."""
+    return {code: problem() for code in sorted({401, 403, 422, 429, 503, *codes})}
+
+
+def reading(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """The answers of a route that shows one resource under its ETag."""
+    same = {304: {"description": "Not modified"} | answer(304, "ETag")[304]}
+    return problems(*codes) | answer(200, "ETag") | same

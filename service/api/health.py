@@ -1,0 +1,73 @@
+"""Is the process alive, is the service ready, and its metrics. No key is needed: no personal data is shown."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from service.api.dependencies import Running, problems
+from service.api.metrics import render
+from service.api.problems import Problem
+from service.infra.db import Busy, now
+from service.infra.migrate import SchemaState, schema_state
+from service.infra.tables import Heartbeat
+from service.models.restore_guard import releases_missing, unconfirmed
+
+router = APIRouter(tags=["health"])
+_METRICS = "text/plain; version=1.0.0; charset=utf-8"
+
+
+class HealthView(BaseModel):
+    status: Literal["ok"] = "ok"
+
+
+class ReadyView(BaseModel):
+    status: Literal["ready"] = "ready"
+    workers: int
+
+
+@router.head("/healthz", include_in_schema=False)
+@router.get("/healthz", summary="The process answers")
+def healthz() -> HealthView:
+    return HealthView()
+
+
+@router.get("/readyz", responses={503: problems()[503]}, summary="The schema is current and a worker is alive")
+def readyz(service: Running) -> ReadyView:
+    try:
+        state = schema_state(service.database)
+    except Busy:
+        raise _not_ready("The database does not answer.") from None
+    if state is SchemaState.BEHIND:
+        raise _not_ready("The schema is behind this release: run `expunge migrate`.")
+    if state is SchemaState.AHEAD:
+        raise _not_ready("The schema is ahead of this release: start the newer release.")
+    if releases_missing(service.database, service.settings.store):
+        raise _not_ready("The database is older than the store: run `expunge restore`.")
+    with service.database.read() as session:
+        if unconfirmed(session) is not None:
+            raise _not_ready("A restored backup waits for `expunge restore --confirm`; until then only reading works.")
+        workers = live_workers(session, service.settings.lease_seconds)
+    if workers == 0:
+        raise _not_ready("No worker is alive: start one with `expunge worker`.")
+    return ReadyView(workers=workers)
+
+
+@router.get("/metrics", response_class=Response, summary="Prometheus metrics")
+def metrics(service: Running) -> Response:
+    return Response(render(service.database), media_type=_METRICS)
+
+
+def live_workers(session: Session, lease_seconds: float) -> int:
+    """Workers whose heartbeat is younger than a lease, on the database's clock."""
+    since = now(session) - int(lease_seconds * 1_000_000)
+    count = select(func.count()).where(Heartbeat.kind == "worker", Heartbeat.beat_at >= since)
+    return session.scalar(count) or 0
+
+
+def _not_ready(detail: str) -> Problem:
+    return Problem(503, "not_ready", detail, headers={"Retry-After": "2"})

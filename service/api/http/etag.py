@@ -1,0 +1,63 @@
+"""Conditional requests (RFC 9110, section 13) on resources that are shown as JSON.
+
+``ETag`` names the state of a resource as it is shown. ``If-None-Match`` spares a client who polls an answer it has;
+``If-Match`` refuses a change that was decided on a state that is no longer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, TypeVar
+
+from fastapi import Header, Response
+from pydantic import BaseModel
+
+from service.api.problems import NotModified, Problem
+
+View = TypeVar("View", bound=BaseModel)
+IfNoneMatch = Annotated[
+    str | None,
+    Header(alias="If-None-Match", max_length=1200, description="ETags; a match is answered with 304"),
+]
+IfMatch = Annotated[
+    str | None,
+    Header(
+        alias="If-Match",
+        max_length=1200,
+        description="ETags; without a match the call changes nothing: 412",
+    ),
+]
+
+
+def tag(view: BaseModel) -> str:
+    """The strong ETag of a resource in this state."""
+    return f'"{hashlib.sha256(view.model_dump_json().encode()).hexdigest()[:32]}"'
+
+
+def shown(view: View, response: Response, condition: str | None) -> View:
+    """The view, under its ETag. Raises NotModified where the client has it already."""
+    name = tag(view)
+    if condition is not None and _named(condition, name, weak=True):
+        raise NotModified(name)
+    response.headers["ETag"] = name
+    return view
+
+
+def changed(view: View, response: Response) -> View:
+    """The view after a change, under its new ETag."""
+    response.headers["ETag"] = tag(view)
+    return view
+
+
+def require(view: BaseModel, condition: str | None) -> None:
+    """Raises Problem (412) where the resource is no longer in the state that the client decided on."""
+    if condition is not None and not _named(condition, tag(view), weak=False):
+        detail = "The resource has changed since this ETag. Read it again, then decide."
+        raise Problem(412, "changed_meanwhile", detail, [{"header": "If-Match", "detail": "no ETag matches"}])
+
+
+def _named(condition: str, name: str, *, weak: bool) -> bool:
+    if condition.strip() == "*":
+        return True
+    tags = {each.strip() for each in condition.split(",")}
+    return name in ({each.removeprefix("W/") for each in tags} if weak else tags)

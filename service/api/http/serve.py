@@ -1,0 +1,83 @@
+"""Serve the API: ``python -m service.api.http.serve --host HOST --port PORT``. A client that stalls is cut off.
+
+Bodies have a time limit of their own (``service.api.http.bodies``). Here it is the head, which no application sees
+before it is whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_SECONDS = 10.0
+"""from the connection, or from the first byte of a later request, to the end of the request's head"""
+_LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class Patient(H11Protocol):
+    """HTTP/1.1 on one connection, whose heads must come within ``HEAD_SECONDS``."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            self._expect_head()
+        else:
+            self._forget()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+        super().connection_lost(exc)
+
+    def _expect_head(self) -> None:
+        """Start the clock, unless it runs already: bytes that trickle in do not set it back."""
+        if self._late is None:
+            self._late = self.loop.call_later(HEAD_SECONDS, self._end)
+
+    def _forget(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _end(self) -> None:
+        self._late = None
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            self.transport.write(_LATE)
+            self.transport.close()
+
+
+def config(host: str, port: int, keyfile: str | None = None, certfile: str | None = None) -> uvicorn.Config:
+    """Say how the API is served: over TLS where ``keyfile`` and ``certfile`` (PEM) are given."""
+    return uvicorn.Config(
+        "service.api.app:create_app",
+        factory=True,
+        host=host,
+        port=port,
+        http=Patient,
+        access_log=False,
+        ssl_keyfile=keyfile,
+        ssl_certfile=certfile,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m service.api.http.serve", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8750)
+    parser.add_argument("--ssl-keyfile", help="PEM; with --ssl-certfile: serve TLS without a proxy in front")
+    parser.add_argument("--ssl-certfile", help="PEM")
+    given = parser.parse_args()
+    uvicorn.Server(config(given.host, given.port, given.ssl_keyfile, given.ssl_certfile)).run()
+
+
+if __name__ == "__main__":
+    main()

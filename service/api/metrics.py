@@ -1,0 +1,316 @@
+"""Metrics, read from the database at scrape time, so that several workers never undercount."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any
+
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from sqlalchemy import ColumnElement, Select, case, func, select
+from sqlalchemy.orm import Session
+
+from service.infra.db import Database, now
+from service.infra.durations import BUCKETS
+from service.infra.tables import (
+    AuditEntry,
+    BudgetEntry,
+    Certificate,
+    DeletionRequest,
+    Heartbeat,
+    Lineage,
+    Model,
+    PhaseSeconds,
+    Shard,
+    Task,
+    Version,
+)
+from service.infra.tenants import DEFAULT_TENANT
+from service.infra.time import ALIVE_SECONDS, SECOND
+from service.models.consumers import standing
+from service.requests.states import UNVERIFIED
+from unlearning.accounting.budget import epsilon_of
+
+KINDS = ("worker", "keeper")
+_LATENCY = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 86_400, 604_800, 2_592_000)
+_OPEN = ("queued", "running", "held")
+# a tenant's name belongs to the label, or two tenants' models of one name would be one series
+_LABEL = case((Model.tenant_id == DEFAULT_TENANT, Model.name), else_=Model.tenant_id + "/" + Model.name)
+
+
+class _Scrape:
+    """One scrape's collector: its metrics were computed before prometheus_client asks for them."""
+
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self._metrics)
+
+
+def render(database: Database) -> bytes:
+    """The exposition text: this process's own metrics, then the database's. Raises Busy."""
+    with database.read() as session:
+        parts = (_requests, _certificates, _preparations, _releases, _budgets, _consumers, _processes)
+        metrics = [metric for part in parts for metric in part(session)]
+    registry = CollectorRegistry()
+    registry.register(_Scrape(metrics))
+    return generate_latest(REGISTRY) + generate_latest(registry)
+
+
+def _requests(session: Session) -> Iterator[Metric]:
+    """Steps of requests are counted from the audit log, so that the counter never goes down."""
+    total = CounterMetricFamily(
+        "expunge_deletion_requests",
+        "Deletion requests that reached a status, as the audit log tells",
+        labels=["status"],
+    )
+    kinds = {f"request.{status}": status for status in ("completed", "held", "cancelled", "rejected")}
+    kinds["request.accepted"] = "queued"
+    counts = select(AuditEntry.kind, func.count()).where(AuditEntry.kind.in_(kinds)).group_by(AuditEntry.kind)
+    found = {kind: count for kind, count in session.execute(counts)}
+    for kind, status in sorted(kinds.items()):
+        total.add_metric([status], found.get(kind, 0))
+    yield total
+    at = now(session)
+    pending = _per_model("expunge_deletion_requests_pending", "Tasks of a model that are not finished")
+    oldest = _per_model(
+        "expunge_deletion_oldest_pending_seconds", "Age of the oldest unfinished task, from its receipt"
+    )
+    held = _per_model("expunge_requests_held", "Tasks of a model that wait for an operator")
+    due = _per_model(
+        "expunge_deletion_next_due_timestamp_seconds", "The nearest statutory deadline of unfinished tasks"
+    )
+    stopped = func.sum(case((Task.status == "held", 1), else_=0))
+    waiting = (
+        select(
+            _LABEL,
+            func.count(Task.id),
+            func.min(DeletionRequest.received_at),
+            stopped,
+            func.min(DeletionRequest.due_at),
+        )
+        .select_from(Model)
+        .outerjoin(Task, (Task.model_id == Model.id) & Task.status.in_(_OPEN))
+        .outerjoin(DeletionRequest, DeletionRequest.id == Task.request_id)
+        .group_by(_LABEL)
+    )
+    for model, count, received_at, stands, due_at in session.execute(waiting):
+        pending.add_metric([model], count)
+        oldest.add_metric([model], (at - received_at) / SECOND if received_at is not None else 0)
+        held.add_metric([model], int(stands or 0))
+        if due_at is not None:
+            due.add_metric([model], due_at / SECOND)
+    yield from (pending, oldest, held, due, *_deadlines(session, at), *_unverified(session))
+
+
+def _deadlines(session: Session, at: int) -> Iterator[Metric]:
+    """Of requests, not of tasks: one in two models counts once, and one that nobody has verified counts too."""
+    late = func.sum(case((DeletionRequest.due_at < at, 1), else_=0))
+    unfinished = select(late, func.min(DeletionRequest.due_at)).where(DeletionRequest.status.in_(_OPEN))
+    count, due_at = session.execute(unfinished).one()
+    yield GaugeMetricFamily(
+        "expunge_requests_overdue",
+        "Unfinished requests whose statutory deadline is over, verified or not; each counts once",
+        value=int(count or 0),
+    )
+    due = GaugeMetricFamily(
+        "expunge_requests_next_due_timestamp_seconds",
+        "The nearest statutory deadline of unfinished requests, verified or not",
+    )
+    if due_at is not None:
+        due.add_metric([], due_at / SECOND)
+    yield due
+
+
+def _unverified(session: Session) -> Iterator[Metric]:
+    """Requests that nobody has verified: they belong to no model, and their clock runs all the same."""
+    waiting = (DeletionRequest.status == "held") & (DeletionRequest.reason == UNVERIFIED)
+    count, due_at = session.execute(select(func.count(), func.min(DeletionRequest.due_at)).where(waiting)).one()
+    yield GaugeMetricFamily("expunge_requests_unverified", "Requests that wait to be verified or rejected", value=count)
+    due = GaugeMetricFamily(
+        "expunge_requests_unverified_next_due_timestamp_seconds",
+        "The nearest statutory deadline of unverified requests",
+    )
+    if due_at is not None:
+        due.add_metric([], due_at / SECOND)
+    yield due
+
+
+def _certificates(session: Session) -> Iterator[Metric]:
+    """Certificates that are due and not signed, and those that the keeper refuses to sign."""
+    counts = select(func.count(), func.count(Certificate.refused)).where(Certificate.issued_at.is_(None))
+    due, refused = session.execute(counts).one()
+    yield GaugeMetricFamily("expunge_certificates_pending", "Certificates that are not signed yet", value=due)
+    text = "Certificates that are not signed because the database contradicts the audit log"
+    yield GaugeMetricFamily("expunge_certificates_refused", text, value=refused)
+
+
+def _preparations(session: Session) -> Iterator[Metric]:
+    """Lineages that are being built, first ones and retrains."""
+    progress = _per_model("expunge_preparation_progress", "How far the lineage that is being built is, 0 to 1")
+    shards = GaugeMetricFamily(
+        "expunge_preparation_shards", "Shards of the lineage that is being built", labels=["model", "state"]
+    )
+    counts = (func.count(Shard.done_at), func.count(Shard.number))
+    rows = (
+        select(_LABEL, func.max(Lineage.progress), *counts)
+        .select_from(Lineage)
+        .join(Model, Model.id == Lineage.model_id)
+        .outerjoin(Shard, Shard.lineage_id == Lineage.id)
+        .where(Lineage.status.in_(("preparing", "candidate")))
+        .group_by(_LABEL)
+    )
+    for model, share, done, count in session.execute(rows):
+        progress.add_metric([model], share)
+        shards.add_metric([model, "done"], done)
+        shards.add_metric([model, "waiting"], count - done)
+    yield from (progress, shards)
+
+
+def _releases(session: Session) -> Iterator[Metric]:
+    taken = (Task.completed_at - DeletionRequest.received_at) / float(SECOND)
+    done = (
+        select(_LABEL, Task.method, *_buckets(taken, _LATENCY))
+        .join(Model, Model.id == Task.model_id)
+        .join(DeletionRequest, DeletionRequest.id == Task.request_id)
+        .where(Task.status == "completed", Task.version_id.is_not(None), Task.method.is_not(None))
+        .group_by(_LABEL, Task.method)
+    )
+    latency = HistogramMetricFamily(
+        "expunge_deletion_latency_seconds",
+        "From the receipt of a request to the publication that carried it out",
+        labels=["model", "method"],
+    )
+    yield _fill(latency, session.execute(done), _LATENCY)
+    phases = (
+        select(_LABEL, PhaseSeconds.method, PhaseSeconds.phase, *_buckets(PhaseSeconds.seconds, BUCKETS))
+        .join(Model, Model.id == PhaseSeconds.model_id)
+        .group_by(_LABEL, PhaseSeconds.method, PhaseSeconds.phase)
+    )
+    seconds = HistogramMetricFamily(
+        "expunge_unlearning_seconds",
+        "Phases of a release, each rounded up to a power of two; unlearn: forgetting and certifying together",
+        labels=["model", "method", "phase"],
+    )
+    yield _fill(seconds, session.execute(phases), BUCKETS)
+    forgotten = CounterMetricFamily("expunge_samples_forgotten", "Samples forgotten", labels=["model", "method"])
+    published = CounterMetricFamily("expunge_publications", "Releases by result", labels=["model", "result"])
+    head = _per_model("expunge_model_version", "Number of the version that is served")
+    versions = select(_LABEL, Version.method, func.sum(Version.samples), func.count(), func.max(Version.number))
+    numbers: dict[str, tuple[int, int]] = {}
+    for model, method, samples, count, newest in session.execute(
+        versions.join(Model, Model.id == Version.model_id).group_by(_LABEL, Version.method)
+    ):
+        forgotten.add_metric([model, method], int(samples))
+        count_so_far, newest_so_far = numbers.get(model, (0, 0))
+        numbers[model] = (count_so_far + count, max(newest_so_far, newest))
+    for model, (count, newest) in numbers.items():
+        published.add_metric([model, "published"], count)
+        head.add_metric([model], newest)
+    for result, rows in (("withheld", _withheld()), ("failed", _failed())):
+        for model, count in session.execute(rows):
+            published.add_metric([model, result], count)
+    yield from (forgotten, published, head)
+
+
+def _withheld() -> Select[Any]:
+    """Draws that were charged and then held by the utility gate; 0 for a model without any."""
+    return (
+        select(_LABEL, func.count(BudgetEntry.id))
+        .select_from(Model)
+        .outerjoin(Lineage, Lineage.model_id == Model.id)
+        .outerjoin(BudgetEntry, (BudgetEntry.lineage_id == Lineage.id) & BudgetEntry.version_id.is_(None))
+        .group_by(_LABEL)
+    )
+
+
+def _failed() -> Select[Any]:
+    """Attempts at a release that ended in an error, as the audit log tells; 0 for a model without any."""
+    return (
+        select(_LABEL, func.count(AuditEntry.id))
+        .select_from(Model)
+        .outerjoin(AuditEntry, (AuditEntry.model_id == Model.id) & (AuditEntry.kind == "attempt.failed"))
+        .group_by(_LABEL)
+    )
+
+
+def _consumers(session: Session) -> Iterator[Metric]:
+    """Who still serves an old version, and who is silent."""
+    serving = GaugeMetricFamily(
+        "expunge_consumers", "Consumers of a model by their standing to its head", labels=["model", "standing"]
+    )
+    heads = select(_LABEL, Model, Version).join(Version, Version.id == Model.head_id)
+    for label, model, head in session.execute(heads):
+        counts = Counter(each["status"] for each in standing(session, model, head))
+        for status in ("current", "behind", "unknown"):
+            serving.add_metric([label, status], counts[status])
+    yield serving
+
+
+def _budgets(session: Session) -> Iterator[Metric]:
+    spent = _per_model("expunge_budget_epsilon_spent", "Epsilon of all releases of the lineage, at the policy's delta")
+    limit = _per_model("expunge_budget_epsilon_limit", "Epsilon that the policy allows the lineage")
+    ratio = _per_model("expunge_budget_spent_ratio", "Spent share of the lineage's budget, in mu squared")
+    rows = (
+        select(_LABEL, Lineage.spent, Lineage.budget, Lineage.epsilon, Lineage.delta)
+        .join(Lineage, Lineage.id == Model.lineage_id)
+        .where(Lineage.budget.is_not(None), Lineage.epsilon.is_not(None), Lineage.delta.is_not(None))
+    )
+    for model, units, budget, epsilon, delta in session.execute(rows):
+        spent.add_metric([model], epsilon_of(units, delta))
+        limit.add_metric([model], epsilon)
+        ratio.add_metric([model], units / budget if budget else 1)
+    yield from (spent, limit, ratio)
+
+
+def _processes(session: Session) -> Iterator[Metric]:
+    beats = GaugeMetricFamily(
+        "expunge_worker_heartbeat_timestamp_seconds", "Last heartbeat of a worker or keeper", labels=["worker"]
+    )
+    dropped = CounterMetricFamily(
+        "expunge_messages_dropped", "Messages in the broker that were none of ours, and were dropped", labels=["worker"]
+    )
+    columns = (Heartbeat.process, Heartbeat.beat_at, Heartbeat.kind, Heartbeat.dropped)
+    for process, beat_at, kind, count in session.execute(select(*columns)):
+        beats.add_metric([process], beat_at / SECOND)
+        if kind == "worker":
+            dropped.add_metric([process], count)
+    yield from (beats, dropped)
+    living = select(Heartbeat.kind, func.count()).where(Heartbeat.beat_at > now(session) - ALIVE_SECONDS * SECOND)
+    counts = {kind: count for kind, count in session.execute(living.group_by(Heartbeat.kind))}
+    processes = GaugeMetricFamily("expunge_processes", "Processes that beat within the last minute", labels=["kind"])
+    for kind in KINDS:
+        processes.add_metric([kind], counts.get(kind, 0))
+    yield processes
+    newest = session.scalar(select(func.max(AuditEntry.log_index)))
+    yield GaugeMetricFamily(
+        "expunge_audit_log_size", "Entries in the signed log", value=(-1 if newest is None else newest) + 1
+    )
+
+
+def _per_model(name: str, text: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, labels=["model"])
+
+
+def _buckets(seconds: Any, bounds: tuple[float, ...]) -> list[ColumnElement[Any]]:
+    """Columns: how many values lie at or below each bound, and how many there are."""
+    below = [func.sum(case((seconds <= bound, 1), else_=0)) for bound in bounds]
+    return [*below, func.count()]
+
+
+def _fill(family: HistogramMetricFamily, rows: Iterable[Any], bounds: tuple[float, ...]) -> Metric:
+    """Add one sample per row: its labels, then what ``_buckets`` selected.
+
+    The sum counts every value as its bucket's upper bound (the last one beyond it): an exact sum would tell a single
+    value to whoever reads it before and after.
+    """
+    for row in rows:
+        values, below = list(row[: -len(bounds) - 1]), [int(count) for count in row[-len(bounds) - 1 :]]
+        buckets = [(str(float(bound)), count) for bound, count in zip(bounds, below, strict=False)]
+        inside = (count - before for before, count in pairwise([0, *below]))
+        total = sum(count * bound for count, bound in zip(inside, [*bounds, bounds[-1]], strict=True))
+        family.add_metric(values, [*buckets, ("+Inf", below[-1])], total)
+    return family

@@ -1,0 +1,172 @@
+"""Every error is an RFC 9457 problem, and none repeats what the client sent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from itertools import takewhile
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api.openapi import allowed, fields, members
+from service.infra.db import Busy
+from service.infra.logging import describe
+from service.infra.pseudonyms import new_id
+from service.requests.idempotency import KeyRefused
+
+log = logging.getLogger(__name__)
+Error = dict[str, str]
+
+
+class Problem(Exception):
+    """An answer that is an error. ``detail`` and ``errors`` are our own words, never the client's.
+
+    Args:
+        status: the HTTP status code.
+        code: a stable name in snake_case that clients may test for.
+        detail: what happened and what to do.
+        errors: one entry for each faulty field: ``pointer`` or ``header`` or ``parameter``, and ``detail``.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        errors: Sequence[Error] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(f"{status} {code}")
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.errors = list(errors)
+        self.headers = dict(headers or {})
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "type": f"urn:expunge:problem:{self.code}",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": self.detail,
+            "instance": f"urn:expunge:occurrence:{new_id()}",
+            "code": self.code,
+            "errors": self.errors,
+        }
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body(), self.status, self.headers, media_type="application/problem+json")
+
+
+class NotModified(Exception):
+    """Not an error: the client has this state of the resource already, under the ETag ``tag``."""
+
+    def __init__(self, tag: str) -> None:
+        super().__init__("304")
+        self.tag = tag
+
+
+def not_found(what: str) -> Problem:
+    """404: there is no such thing, or it belongs to another tenant: the answer is the same."""
+    return Problem(404, f"{what}_not_found", f"There is no such {what.replace('_', ' ')}.")
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of ours and of the framework as a problem."""
+    handlers = {
+        Problem: _problem,
+        NotModified: _not_modified,
+        Busy: _busy,
+        KeyRefused: _key_refused,
+        RequestValidationError: _invalid,
+        HTTPException: _framework,
+    }
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, handler)
+
+
+def _problem(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Problem)  # noqa: S101 (for mypy)
+    return error.response()
+
+
+def _not_modified(_: Request, error: Exception) -> Response:
+    assert isinstance(error, NotModified)  # noqa: S101 (for mypy)
+    return Response(status_code=304, headers={"ETag": error.tag})
+
+
+def _busy(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Busy)  # noqa: S101 (for mypy)
+    detail = "The database is busy or unreachable. Repeat the call with the same Idempotency-Key."
+    return Problem(503, "busy", detail, headers={"Retry-After": str(error.retry_after_seconds)}).response()
+
+
+def _key_refused(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, KeyRefused)  # noqa: S101 (for mypy)
+    errors = [{"header": "Idempotency-Key", "detail": error.detail}]
+    headers = {"Retry-After": "1"} if error.status == 409 else {}
+    return Problem(error.status, f"idempotency_key_{error.code}", error.detail, errors, headers).response()
+
+
+def _framework(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)  # noqa: S101 (for mypy)
+    headers = dict(error.headers or {})
+    if error.status_code == 405 and (methods := allowed(request.app, request.url.path)):
+        headers["Allow"] = ", ".join(methods)  # the framework names the methods of the first route alone
+    phrase = HTTPStatus(error.status_code).phrase
+    code = phrase.lower().replace(" ", "_").replace("-", "_")
+    return Problem(error.status_code, code, f"{phrase}.", headers=headers).response()
+
+
+def _invalid(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)  # noqa: S101 (for mypy)
+    detail = "The request does not have the form that this route expects; see errors."
+    return Problem(422, "invalid_request", detail, [_fault(each, request) for each in error.errors()]).response()
+
+
+def _fault(fault: Mapping[str, Any], request: Request) -> Error:
+    """Where and why, without the value. Names that the client chose are values too: only their parent is told."""
+    place, *path = tuple[Any, ...](fault["loc"] or ("body",))
+    if place == "body":
+        names = fields(request.app)
+        path = list(takewhile(lambda part: isinstance(part, int) or part in names, path))
+        path = path[:-1] if fault["type"] == "extra_forbidden" and len(path) == len(fault["loc"]) - 1 else path
+    if fault["type"] == "json_invalid":
+        return {"pointer": "", "detail": "The body is not valid JSON."}
+    detail = str(fault["msg"])
+    if fault["type"] == "extra_forbidden":
+        known = members(request.app, request.method, request.url.path, path)
+        detail = f"There is a field of another name. Fields that are allowed here: {', '.join(known)}."
+    if place == "body":
+        return {"pointer": "".join(f"/{part}" for part in path), "detail": detail}
+    return {"header" if place == "header" else "parameter": str(path[0]) if path else "", "detail": detail}
+
+
+class Unexpected:
+    """The outermost layer: an exception nobody expected becomes a 500, logged without any value it carried."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            log.error("unexpected error: %s", describe(error))
+            if started or scope["type"] != "http":
+                raise ConnectionAbortedError from None
+            detail = "Something went wrong here. The occurrence is in our log."
+            await Problem(500, "internal_error", detail).response()(scope, receive, send)

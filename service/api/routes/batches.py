@@ -1,0 +1,142 @@
+"""Many requests in one call, and what requests would cost."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.access.api_keys import Caller, Scope, searched
+from service.api.dependencies import Running, Service, holding, problems
+from service.api.problems import Problem
+from service.api.receipts import ReceiptView
+from service.api.routes.deletion_requests import (
+    AcceptedView,
+    DeletionOrder,
+    KeyHeader,
+    accepted_view,
+    check_length,
+    key_use,
+    opened,
+    take_in,
+)
+from service.infra.tables import DeletionRequest
+from service.requests import idempotency
+from service.requests.disclosure import told
+from service.requests.estimate import estimate
+from service.requests.intake import UnknownModels
+
+router = APIRouter(tags=["deletion requests"])
+Writer = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]
+Searcher = Annotated[Caller, Depends(holding(Scope.PEOPLE_SEARCH))]
+_BATCH = "/v1/deletion-requests/batch"
+
+
+class Batch(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    requests: list[DeletionOrder] = Field(min_length=1, max_length=1000)
+
+
+class Outcome(BaseModel):
+    """What became of one item: 202 and the request, or the problem that kept it out."""
+
+    index: int
+    status: int
+    request: AcceptedView | ReceiptView | None = None
+    problem: dict[str, Any] | None = None
+
+
+class BatchView(BaseModel):
+    outcomes: list[Outcome]
+
+
+class CostView(BaseModel):
+    model: str
+    samples: int
+    method: str
+    basis: str
+    charge: int = Field(description="units of 1e-12 mu^2 of one release, however many requests it carries")
+    releases_left: int | None = Field(description="after this request; null: nothing limits them")
+    retrain_due: bool
+
+
+class EstimateView(BaseModel):
+    search: str = Field(description="id of this search: the audit log's entry names it and the key, not the person")
+    samples: int
+    models: list[CostView]
+
+
+@router.post(
+    _BATCH,
+    status_code=207,
+    response_model=BatchView,
+    responses=problems(400, 409),
+    summary="Forget many people",
+)
+def create_batch(batch: Batch, service: Running, caller: Writer, idempotency_key: KeyHeader = None) -> Response:
+    """One transaction: the items that are accepted are accepted together. A malformed item refuses the whole call."""
+    use = key_use(service, caller, idempotency_key, _BATCH, batch)
+    for order in batch.requests:
+        check_length(order, service.settings.max_sample_ids)
+    nudges: set[str] = set()
+    with service.database.write(crash="api-inside-commit") as session:
+        stored = idempotency.begin(session, use)
+        if stored is None:
+            outcomes = []
+            for place, order in enumerate(batch.requests):
+                outcome, rung = _outcome(session, service, caller, order)
+                outcomes.append({"index": place} | outcome)
+                nudges.update(rung)
+            stored = idempotency.Stored(207, {}, {"outcomes": outcomes})
+            idempotency.finish(session, use, stored, service.settings.idempotency_seconds)
+        answer = {"outcomes": _opened(session, service, caller, stored.answer["outcomes"])}
+    service.nudge(sorted(nudges))
+    return JSONResponse(answer, stored.status)
+
+
+@router.post(
+    "/v1/deletion-requests/estimate",
+    response_model=EstimateView,
+    responses=problems(),
+    summary="What a request would cost",
+)
+def estimate_cost(order: DeletionOrder, service: Running, caller: Searcher) -> EstimateView:
+    check_length(order, service.settings.max_sample_ids)
+    with service.database.write() as session:
+        try:
+            costs = estimate(session, service.pepper, caller.tenant_id, order.order())
+        except UnknownModels as error:
+            errors = [{"pointer": f"/models/{place}", "detail": "There is no such model."} for place in error.places]
+            raise Problem(422, "unknown_model", "The request names models that do not exist.", errors) from None
+        search = searched(session, caller)
+    models = [CostView(**vars(cost)) for cost in costs]
+    return EstimateView(search=search, samples=sum(cost.samples for cost in costs), models=models)
+
+
+def _outcome(
+    session: Session, service: Service, caller: Caller, order: DeletionOrder
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    try:
+        accepted = take_in(session, service, caller, order)
+    except Problem as problem:
+        return {"status": problem.status, "request": None, "problem": problem.body()}, ()
+    view = accepted_view(accepted).model_dump(mode="json")
+    return {"status": 202, "request": view, "problem": None}, accepted.nudges
+
+
+def _opened(session: Session, service: Service, caller: Caller, outcomes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The outcomes with their openings, which are derived at every replay and never stored."""
+    ids = [outcome["request"]["id"] for outcome in outcomes if outcome["request"]]
+    rows = {row.id: row for row in session.scalars(select(DeletionRequest).where(DeletionRequest.id.in_(ids)))}
+    return [
+        outcome
+        if outcome["request"] is None
+        else outcome
+        | {"request": told(caller, outcome["request"]) | {"opening": opened(service, rows[outcome["request"]["id"]])}}
+        for outcome in outcomes
+    ]

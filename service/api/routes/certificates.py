@@ -1,0 +1,60 @@
+"""The certificate of erasure of a request."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Response
+from pydantic import BaseModel
+from sqlalchemy import select
+
+from service.access.api_keys import Caller, Scope
+from service.api.dependencies import Running, holding, problems
+from service.api.problems import Problem
+from service.api.routes.deletion_requests import find
+from service.api.types import RequestId
+from service.infra.tables import Certificate
+from service.requests.states import Status
+
+router = APIRouter(tags=["certificates"])
+Reader = Annotated[Caller, Depends(holding(Scope.DELETIONS_READ))]
+
+
+class Signature(BaseModel):
+    keyid: str
+    sig: str
+
+
+class EnvelopeView(BaseModel):
+    """A DSSE envelope around an in-toto Statement v1."""
+
+    payloadType: str
+    payload: str
+    signatures: list[Signature]
+
+
+@router.get(
+    "/v1/deletion-requests/{request_id}/certificate",
+    response_model=EnvelopeView,
+    responses=problems(404, 409),
+    summary="Certificate of erasure (in-toto in DSSE)",
+)
+def show(request_id: RequestId, service: Running, caller: Reader) -> Any:
+    with service.database.read() as session:
+        request = find(session, caller.tenant_id, request_id)
+        issued = session.scalar(
+            select(Certificate).where(
+                Certificate.request_id == request.id, Certificate.completed_at == request.completed_at
+            )
+        )
+    if request.status != Status.COMPLETED:
+        raise Problem(409, "not_completed", "A certificate is issued when the request is completed.")
+    if issued is None:
+        raise Problem(404, "no_certificate", "No model was trained on this subject, so there is nothing to certify.")
+    if issued.refused is not None and issued.envelope is None:
+        detail = f"Nothing is signed. {issued.refused} The operator must find out who edited the database."
+        raise Problem(409, "certificate_refused", detail)
+    if issued.envelope is None:
+        detail = "The keys are being destroyed and the log is being signed. Ask again in a moment."
+        raise Problem(409, "certificate_pending", detail, headers={"Retry-After": "1"})
+    return Response(issued.envelope, media_type="application/json")

@@ -1,0 +1,83 @@
+"""Consumers of a model: who serves which version."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import select
+
+from service.access.api_keys import Caller, Scope
+from service.api.dependencies import Running, holding, problems
+from service.api.problems import Problem, not_found
+from service.api.routes.models import find as find_model
+from service.api.types import LARGEST_NUMBER, WHOLE, ModelName
+from service.infra.tables import Consumer, Version
+from service.models.consumers import leave, report, standing
+
+router = APIRouter(tags=["consumers"])
+Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
+Downloader = Annotated[Caller, Depends(holding(Scope.CHECKPOINTS_READ))]
+Reader = Annotated[Caller, Depends(holding(Scope.MODELS_READ))]
+_PATH = "/v1/models/{name}/consumers"
+
+
+class Report(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    version: Annotated[
+        int, Field(strict=True, ge=1, le=LARGEST_NUMBER, description="the version that is served now"), WHOLE
+    ]
+
+
+class ConsumerView(BaseModel):
+    name: str
+    version: int
+    status: str = Field(description="current, behind, or unknown after five minutes without a report")
+
+
+class ConsumersView(BaseModel):
+    data: list[ConsumerView]
+
+
+@router.put(
+    _PATH + "/{consumer_id}",
+    response_model=ConsumerView,
+    responses=problems(404),
+    summary="Report what you serve",
+)
+def put(name: ModelName, consumer_id: ModelName, body: Report, service: Running, caller: Downloader) -> ConsumerView:
+    with service.database.write() as session:
+        model = find_model(session, caller.tenant_id, name)
+        served = select(Version).where(Version.model_id == model.id, Version.number == body.version)
+        version = session.scalar(served)
+        head = session.get(Version, model.head_id) if model.head_id else None
+        if version is None or head is None:
+            errors = [{"pointer": "/version", "detail": "The model has no such version."}]
+            raise Problem(422, "unknown_version", "The model has no such version.", errors)
+        report(session, model, consumer_id, version)
+        session.flush()
+        found = next(each for each in standing(session, model, head) if each["name"] == consumer_id)
+    return ConsumerView(**found)
+
+
+@router.delete(
+    _PATH + "/{consumer_id}", status_code=204, responses=problems(404), summary="A consumer serves the model no more"
+)
+def remove(name: ModelName, consumer_id: ModelName, service: Running, caller: Admin) -> None:
+    with service.database.write() as session:
+        model = find_model(session, caller.tenant_id, name)
+        row = session.get(Consumer, (model.id, consumer_id))
+        if row is None:
+            raise not_found("consumer")
+        leave(session, model, row)
+
+
+@router.get(_PATH, response_model=ConsumersView, responses=problems(404), summary="Who serves which version")
+def index(name: ModelName, service: Running, caller: Reader) -> ConsumersView:
+    with service.database.read() as session:
+        model = find_model(session, caller.tenant_id, name)
+        head = session.get(Version, model.head_id) if model.head_id else None
+        found = standing(session, model, head) if head else []
+    return ConsumersView(data=[ConsumerView(**each) for each in found])

@@ -1,0 +1,412 @@
+"""Deletion requests: taking them in and showing how far they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, model_validator
+from sqlalchemy import select, tuple_
+from sqlalchemy.orm import Session
+
+from service.access.api_keys import Caller, Scope, holder
+from service.api.dependencies import (
+    Running,
+    Service,
+    holding,
+    holding_all,
+    key_invalid,
+    problems,
+    reading,
+    remembered,
+    require_writable,
+)
+from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
+from service.api.http.pagination import Limit, MomentCursor, Page, after, link
+from service.api.openapi import answer
+from service.api.problems import Problem, not_found
+from service.api.receipts import OPENING, ReceiptView
+from service.api.types import ModelName, Moment, PersonalId, RequestId, When, one_of
+from service.audit.log import canonical
+from service.infra.fault_injection import crash_point
+from service.infra.pseudonyms import PepperMissing, digest
+from service.infra.tables import DeletionRequest, Model, Task, Version
+from service.requests import express, idempotency
+from service.requests import identity_check as verification
+from service.requests.cancel import TooLate, cancel
+from service.requests.concerns import suppressed
+from service.requests.deadlines import extend
+from service.requests.disclosure import told
+from service.requests.intake import LARGE, Accepted, Order, ReceivedInFuture, UnknownModels, Windows, accept, opening
+from service.requests.states import NotExtendable, Regulation, Status, Suppress, awaits_decision
+from service.requests.suppression import related
+
+router = APIRouter(tags=["deletion requests"])
+Decider = Annotated[Caller, Depends(holding_all(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ))]
+Applicant = Annotated[Caller, Depends(remembered(Scope.DELETIONS_WRITE))]
+Reader = Annotated[Caller, Depends(holding(Scope.DELETIONS_READ))]
+KeyHeader = Annotated[
+    list[str] | None,
+    Header(alias="Idempotency-Key"),
+    WithJsonSchema({"type": "string", "pattern": idempotency.PATTERN, "maxLength": 257}),
+]
+_PATH = "/v1/deletion-requests"
+ITEM = _PATH + "/{request_id:digest}"
+"""so that the fixed addresses beside it, as /batch, are not taken for ids"""
+_POLL_SECONDS = 2
+
+
+class DeletionOrder(BaseModel):
+    """Whom to forget: a data subject, or single samples."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra=one_of(subject_id="string", sample_ids="array"))
+
+    subject_id: PersonalId | None = None
+    sample_ids: list[PersonalId] | None = Field(default=None, min_length=1)
+    models: list[ModelName] | None = Field(default=None, min_length=1, max_length=1000)
+    regulation: Literal["gdpr", "ccpa"] | None = None
+    received_at: When | None = Field(default=None, description="when the person asked; now, if left out")
+    verified: StrictBool = Field(default=True, description="false: held, and changes nothing, until it is verified")
+    suppress: Suppress = Field(default=Suppress.EVERYWHERE, description="where later registrations leave them out")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> DeletionOrder:
+        if (self.subject_id is None) == (self.sample_ids is None):
+            raise ValueError("give either subject_id or sample_ids")
+        if self.suppress is Suppress.NAMED_MODELS and self.models is None:
+            raise ValueError("suppress: named_models needs models")
+        return self
+
+    def order(self, default: str | None = None) -> Order:
+        """The order; one that does not mention a regulation is under ``default``."""
+        law = self.regulation if "regulation" in self.model_fields_set else default
+        return Order(
+            subject_id=self.subject_id,
+            sample_ids=None if self.sample_ids is None else tuple(self.sample_ids),
+            models=None if self.models is None else tuple(self.models),
+            regulation=None if law is None else Regulation(law),
+            received_at=self.received_at,
+            verified=self.verified,
+            suppress=self.suppress,
+        )
+
+
+class ModelPart(BaseModel):
+    """One model's part in a request."""
+
+    model: str
+    status: str
+    samples: int | None
+    version: int | None
+    method: str | None
+    reason: str | None
+
+
+class DeletionRequestView(BaseModel):
+    id: str
+    status: Status
+    reason: str | None
+    subject_digest: str | None
+    samples: int | None = Field(description="forgotten over all models; null while that is not known")
+    suppress: Suppress = Field(description="where later registrations leave the person out")
+    regulation: str | None
+    received_at: Moment
+    due_at: Moment | None
+    completed_at: Moment | None
+    extended_at: Moment | None = Field(description="when the deadline was extended; null: it was not")
+    first_due_at: Moment | None = Field(description="the deadline before that")
+    rejection: str | None = Field(description="why it was rejected; null: it was not")
+    models: list[ModelPart]
+
+
+class RelatedView(BaseModel):
+    data: list[str] = Field(description="ids, newest first, at most 50")
+
+
+class TakenView(DeletionRequestView):
+    remains_in: list[str] | None = Field(description="other models that hold the person, or may; null: not told")
+
+
+class AcceptedView(TakenView):
+    opening: str = OPENING
+
+
+@router.post(
+    _PATH,
+    status_code=202,
+    response_model=AcceptedView | ReceiptView,
+    responses=problems(400, 409) | answer(202, "Location", "Retry-After"),
+    summary="Forget a person",
+)
+def create(
+    *,
+    order: DeletionOrder,
+    service: Running,
+    caller: Applicant,
+    idempotency_key: KeyHeader = None,
+) -> Response:
+    use = key_use(service, caller, idempotency_key, _PATH, order)
+    check_length(order, service.settings.max_sample_ids)
+    crash_point("api-before-transaction")
+    taken = _express(service, order, use) or _plain(service, caller, order, use)
+    crash_point("api-after-commit")
+    service.nudge(taken.nudges)
+    # the opening is never stored, not even in the stored answer: it is derived again on a replay
+    answer = told(caller, taken.stored.answer) | {"opening": taken.opening}
+    return JSONResponse(answer, taken.stored.status, taken.stored.headers)
+
+
+@router.get(
+    _PATH,
+    response_model=Page[DeletionRequestView],
+    responses=problems(),
+    summary="List deletion requests, newest first",
+)
+def index(
+    *,
+    request: Request,
+    response: Response,
+    service: Running,
+    caller: Reader,
+    status: Annotated[Status | None, Query()] = None,
+    model: Annotated[ModelName | None, Query()] = None,
+    cursor: MomentCursor = None,
+    limit: Limit = 50,
+) -> Page[DeletionRequestView]:
+    rows = select(DeletionRequest).where(DeletionRequest.tenant_id == caller.tenant_id)
+    if status is not None:
+        rows = rows.where(DeletionRequest.status == status)
+    if model is not None:
+        with_model = select(Task.request_id).join(Model, Model.id == Task.model_id)
+        rows = rows.where(
+            DeletionRequest.id.in_(with_model.where(Model.tenant_id == caller.tenant_id, Model.name == model))
+        )
+    if cursor is not None:
+        place = tuple_(DeletionRequest.created_at, DeletionRequest.id)
+        rows = rows.where(place < after(cursor))
+    rows = rows.order_by(DeletionRequest.created_at.desc(), DeletionRequest.id.desc()).limit(limit + 1)
+    with service.database.read() as session:
+        found = session.scalars(rows).all()
+        data = views(session, found[:limit])
+    next_cursor = f"{found[limit - 1].created_at}.{found[limit - 1].id}" if len(found) > limit else None
+    link(request, response, next_cursor)
+    return Page(data=data, next_cursor=next_cursor, has_more=next_cursor is not None)
+
+
+@router.get(ITEM, response_model=DeletionRequestView, responses=reading(404), summary="Show a request")
+def show(
+    request_id: RequestId, service: Running, caller: Reader, response: Response, if_none_match: IfNoneMatch = None
+) -> DeletionRequestView:
+    with service.database.read() as session:
+        view = views(session, [find(session, caller.tenant_id, request_id)])[0]
+    if view.status in (Status.QUEUED, Status.RUNNING):
+        response.headers["Retry-After"] = str(_POLL_SECONDS)
+    return shown(view, response, if_none_match)
+
+
+@router.delete(
+    ITEM,
+    response_model=DeletionRequestView,
+    responses=problems(404, 409, 412) | answer(200, "ETag"),
+    summary="Cancel a request inside its cancel window",
+)
+def withdraw(
+    request_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
+) -> DeletionRequestView:
+    with service.database.write() as session:
+        row = find(session, caller.tenant_id, request_id)
+        require(views(session, [row])[0], if_match)
+        try:
+            cancel(session, row)
+        except TooLate:
+            detail = "The cancel window is over or a worker has begun; the request will be carried out."
+            raise Problem(409, "not_cancellable", detail) from None
+        return changed(views(session, [row])[0], response)
+
+
+@router.get(
+    ITEM + "/related",
+    response_model=RelatedView,
+    responses=problems(404),
+    summary="Other requests that name the same person, or one of the samples",
+)
+def others(request_id: RequestId, service: Running, caller: Reader) -> RelatedView:
+    with service.database.read() as session:
+        return RelatedView(data=related(session, find(session, caller.tenant_id, request_id)))
+
+
+@router.post(
+    ITEM + "/extend",
+    response_model=DeletionRequestView,
+    responses=problems(404, 409, 412) | answer(200, "ETag"),
+    summary="Extend the deadline, once",
+)
+def prolong(
+    request_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
+) -> DeletionRequestView:
+    with service.database.write() as session:
+        row = find(session, caller.tenant_id, request_id)
+        require(views(session, [row])[0], if_match)
+        try:
+            extend(session, row)
+        except NotExtendable as error:
+            raise Problem(409, error.code, str(error)) from None
+        return changed(views(session, [row])[0], response)
+
+
+def find(session: Session, tenant_id: str, request_id: str) -> DeletionRequest:
+    """The tenant's request. Raises Problem (404)."""
+    row = session.get(DeletionRequest, request_id)
+    if row is None or row.tenant_id != tenant_id:
+        raise not_found("deletion_request")
+    return row
+
+
+def views(session: Session, requests: Sequence[DeletionRequest]) -> list[DeletionRequestView]:
+    """The requests as clients see them, with every model's part, in two queries."""
+    parts: dict[str, list[ModelPart]] = {request.id: [] for request in requests}
+    rows = (
+        select(Task, Model.name, Version.number)
+        .join(Model, Model.id == Task.model_id)
+        .outerjoin(Version, Version.id == Task.version_id)
+        .where(Task.request_id.in_(parts))
+        .order_by(Model.name)
+    )
+    for task, name, number in session.execute(rows):
+        part = ModelPart(
+            model=name, status=task.status, samples=task.samples, version=number, method=task.method, reason=task.reason
+        )
+        parts[task.request_id].append(part)
+    return [_view(request, parts[request.id]) for request in requests]
+
+
+def _view(request: DeletionRequest, parts: list[ModelPart]) -> DeletionRequestView:
+    status = Status(request.status)
+    return DeletionRequestView(
+        id=request.id,
+        status=status,
+        reason=request.reason,
+        subject_digest=request.subject_digest,
+        samples=None if awaits_decision(status, request.reason) else _total(part.samples for part in parts),
+        suppress=suppressed(request.models, request.suppress_after),
+        regulation=request.regulation,
+        received_at=request.received_at,
+        due_at=request.due_at,
+        completed_at=request.completed_at,
+        extended_at=request.extended_at,
+        first_due_at=request.first_due_at,
+        rejection=request.rejection,
+        models=parts,
+    )
+
+
+def _total(samples: Iterable[int | None]) -> int | None:
+    counts = list(samples)
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def key_use(service: Service, caller: Caller, header: list[str] | None, path: str, body: BaseModel) -> idempotency.Use:
+    """The call's use of its Idempotency-Key. Raises KeyRefused (400)."""
+    sent = canonical({"path": path, "body": body.model_dump(mode="json", exclude_unset=True)})
+    digests = [digest(each, "idempotency", sent) for each in service.pepper.every]
+    return idempotency.Use(caller, idempotency.read_key(header), digests[0], tuple(digests[1:]))
+
+
+def opened(service: Service, request: DeletionRequest) -> str:
+    """What opens the request's commitment, in hex. Raises Problem (503) where its pepper is not configured."""
+    try:
+        return opening(service.pepper.named(request.pepper_id), request.salt).hex()
+    except PepperMissing as error:
+        raise Problem(503, "pepper_missing", str(error), headers={"Retry-After": "60"}) from None
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """An order that was taken in now, or before under the same Idempotency-Key."""
+
+    stored: idempotency.Stored
+    opening: str
+    nudges: tuple[str, ...] = ()
+
+
+def _express(service: Service, order: DeletionOrder, use: idempotency.Use) -> _Taken | None:
+    settings = service.settings
+    with _refusals():
+        taken = express.accept(
+            service.database,
+            service.pepper,
+            order.order(settings.default_regulation),
+            use,
+            _answer,
+            windows=windows_of(service),
+            lifetime_seconds=settings.idempotency_seconds,
+        )
+    return None if taken is None else _Taken(taken[1], opened(service, taken[0].request), taken[0].nudges)
+
+
+def _plain(service: Service, caller: Caller, order: DeletionOrder, use: idempotency.Use) -> _Taken:
+    require_writable(service)
+    with service.database.write(crash="api-inside-commit") as session:
+        if holder(session, caller.key_id) is None:
+            raise key_invalid()
+        stored = idempotency.begin(session, use)
+        if stored is not None:
+            return _Taken(stored, opened(service, session.get_one(DeletionRequest, stored.answer["id"])))
+        accepted = take_in(session, service, caller, order)
+        stored = _answer(accepted)
+        idempotency.finish(session, use, stored, service.settings.idempotency_seconds)
+    return _Taken(stored, opened(service, accepted.request), accepted.nudges)
+
+
+def take_in(session: Session, service: Service, caller: Caller, order: DeletionOrder) -> Accepted:
+    """Accept an order. Raises Problem (422) for one that cannot be."""
+    asked = order.order(service.settings.default_regulation)
+    with _refusals():
+        if not order.verified:
+            return verification.take_in(session, service.pepper, caller.tenant_id, asked)
+        return accept(session, service.pepper, caller.tenant_id, asked, windows_of(service))
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """What keeps an order out, as a Problem (422)."""
+    try:
+        yield
+    except UnknownModels as error:
+        errors = [{"pointer": f"/models/{place}", "detail": "There is no such model."} for place in error.places]
+        raise Problem(422, "unknown_model", "The request names models that do not exist.", errors) from None
+    except ReceivedInFuture:
+        errors = [{"pointer": "/received_at", "detail": "It must not be in the future."}]
+        raise Problem(422, "received_in_future", "received_at lies in the future.", errors) from None
+
+
+def windows_of(service: Service) -> Windows:
+    said = service.settings
+    return Windows(said.cancel_window_seconds, said.large_request_samples, said.large_request_seconds)
+
+
+def _answer(accepted: Accepted) -> idempotency.Stored:
+    headers = {"Location": f"{_PATH}/{accepted.request.id}", "Retry-After": str(_POLL_SECONDS)}
+    return idempotency.Stored(202, headers, accepted_view(accepted).model_dump(mode="json"))
+
+
+def accepted_view(accepted: Accepted) -> TakenView:
+    """The view of a request whose tasks were written a moment ago."""
+    waiting = {"status": "queued", "samples": None, "version": None, "method": None, "reason": None}
+    large = {"status": "held", "reason": LARGE}
+    parts = [
+        ModelPart.model_validate({"model": name} | waiting | (large if name in accepted.large else {}))
+        for name in accepted.models
+    ]
+    return TakenView.model_validate(vars(_view(accepted.request, parts)) | {"remains_in": accepted.remains_in})
+
+
+def check_length(order: DeletionOrder, limit: int) -> None:
+    if order.sample_ids is not None and len(order.sample_ids) > limit:
+        errors = [{"pointer": "/sample_ids", "detail": f"At most {limit} ids."}]
+        raise Problem(422, "too_many_sample_ids", "Name fewer samples, or send several requests.", errors)

@@ -1,0 +1,194 @@
+"""Legal holds: placing, listing and releasing them; and driving a held request on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from sqlalchemy import select, tuple_
+from sqlalchemy.orm import Session
+
+from service.access.api_keys import Caller, Scope, searched
+from service.api.dependencies import Running, Service, holding, problems, reading
+from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
+from service.api.http.pagination import Limit, MomentCursor, Page, after, link
+from service.api.openapi import answer
+from service.api.problems import Problem, not_found
+from service.api.routes.deletion_requests import DeletionRequestView, find, views
+from service.api.types import Moment, PersonalId, RequestId, one_of
+from service.infra.tables import Hold
+from service.requests.legal_holds import (
+    AlreadyForgotten,
+    drive_on,
+    lift,
+    place,
+    protects_nothing,
+    require_something_left,
+)
+from service.requests.states import Status, awaits_decision
+
+router = APIRouter(tags=["holds"])
+Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
+Reason = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\x00-\x08\x0b-\x1f]+$")]
+_PATH = "/v1/holds"
+ONLY_HELD_OUT = "This hold protects nothing now: the person is only in a holdout, which deletions leave as it is."
+
+
+class HoldOrder(BaseModel):
+    """What must be kept: a subject's data, or one sample. The reason must not name anybody."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra=one_of(subject_id="string", sample_id="string"))
+
+    subject_id: PersonalId | None = None
+    sample_id: PersonalId | None = None
+    reason: Reason
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> HoldOrder:
+        if (self.subject_id is None) == (self.sample_id is None):
+            raise ValueError("give either subject_id or sample_id")
+        return self
+
+
+class HoldView(BaseModel):
+    id: str
+    subject_digest: str | None
+    sample_digest: str | None
+    reason: str
+    created_at: Moment
+    released_at: Moment | None
+    note: str | None = Field(
+        default=None, description="told once, when it is placed, and only to a key with the scope people:search"
+    )
+
+
+@router.post(
+    _PATH,
+    status_code=201,
+    response_model=HoldView,
+    responses=problems(409) | answer(201, "Location", "ETag"),
+    summary="Place a legal hold",
+)
+def create(body: HoldOrder, service: Running, caller: Admin, response: Response) -> HoldView:
+    """Without `people:search` a hold on somebody who was forgotten is taken, and keeps nothing."""
+    try:
+        view, idle = _placed(body, service, caller)
+    except AlreadyForgotten as error:
+        with service.database.write() as session:
+            searched(session, caller)
+        where = ", ".join(f"version {each.version} of {each.model}" for each in error.releases)
+        raise Problem(409, "already_forgotten", f"Forgotten already, in {where}; nothing can be held.") from None
+    response.headers["Location"] = f"{_PATH}/{view.id}"
+    return changed(view, response).model_copy(update={"note": ONLY_HELD_OUT if idle else None})
+
+
+def _placed(body: HoldOrder, service: Service, caller: Caller) -> tuple[HoldView, bool]:
+    """Place the hold; returns whether it protects nothing.
+
+    Raises AlreadyForgotten. Both are told only to a caller who may search for people.
+    """
+    with service.database.write() as session:
+        hold = place(
+            session,
+            service.pepper,
+            caller.tenant_id,
+            subject_id=body.subject_id,
+            sample_id=body.sample_id,
+            reason=body.reason,
+        )
+        session.flush()
+        if Scope.PEOPLE_SEARCH not in caller.scopes:
+            return _view(hold), False
+        require_something_left(session, hold)
+        idle = protects_nothing(session, hold)
+        if idle:
+            searched(session, caller)
+        return _view(hold), idle
+
+
+@router.get(_PATH, response_model=Page[HoldView], responses=problems(), summary="List holds, newest first")
+def index(
+    *,
+    request: Request,
+    response: Response,
+    service: Running,
+    caller: Admin,
+    cursor: MomentCursor = None,
+    limit: Limit = 50,
+) -> Page[HoldView]:
+    rows = select(Hold).where(Hold.tenant_id == caller.tenant_id, Hold.twin_of.is_(None))
+    if cursor is not None:
+        rows = rows.where(tuple_(Hold.created_at, Hold.id) < after(cursor))
+    with service.database.read() as session:
+        found = session.scalars(rows.order_by(Hold.created_at.desc(), Hold.id.desc()).limit(limit + 1)).all()
+    next_cursor = f"{found[limit - 1].created_at}.{found[limit - 1].id}" if len(found) > limit else None
+    link(request, response, next_cursor)
+    data = [_view(hold) for hold in found[:limit]]
+    return Page(data=data, next_cursor=next_cursor, has_more=next_cursor is not None)
+
+
+@router.get(_PATH + "/{hold_id}", response_model=HoldView, responses=reading(404), summary="Show a hold")
+def show(
+    hold_id: RequestId, service: Running, caller: Admin, response: Response, if_none_match: IfNoneMatch = None
+) -> HoldView:
+    with service.database.read() as session:
+        return shown(_view(_find(session, caller.tenant_id, hold_id)), response, if_none_match)
+
+
+@router.delete(
+    _PATH + "/{hold_id}",
+    response_model=HoldView,
+    responses=problems(404, 412) | answer(200, "ETag"),
+    summary="Release a hold",
+)
+def release(
+    hold_id: RequestId, service: Running, caller: Admin, response: Response, if_match: IfMatch = None
+) -> HoldView:
+    with service.database.write() as session:
+        hold = _find(session, caller.tenant_id, hold_id, lock=True)
+        require(_view(hold), if_match)
+        nudges = lift(session, hold)
+        view = _view(hold)
+    service.nudge(nudges)
+    return changed(view, response)
+
+
+@router.post(
+    "/v1/deletion-requests/{request_id}/release",
+    response_model=DeletionRequestView,
+    responses=problems(404, 409, 412) | answer(200, "ETag"),
+    summary="Drive a held request on",
+)
+def release_request(
+    request_id: RequestId, service: Running, caller: Admin, response: Response, if_match: IfMatch = None
+) -> DeletionRequestView:
+    with service.database.write() as session:
+        request = find(session, caller.tenant_id, request_id)
+        require(views(session, [request])[0], if_match)
+        if request.status != Status.HELD:
+            raise Problem(409, "not_held", "Only a held request can be released.")
+        if awaits_decision(Status(request.status), request.reason):
+            raise Problem(409, "unverified", "Nobody has verified this request. Verify it, or reject it.")
+        nudges = drive_on(session, request)
+        view = views(session, [request])[0]
+    service.nudge(nudges)
+    return changed(view, response)
+
+
+def _find(session: Session, tenant_id: str, hold_id: str, *, lock: bool = False) -> Hold:
+    hold = session.get(Hold, hold_id, with_for_update=lock)
+    if hold is None or hold.tenant_id != tenant_id or hold.twin_of is not None:
+        raise not_found("hold")
+    return hold
+
+
+def _view(hold: Hold) -> HoldView:
+    return HoldView(
+        id=hold.id,
+        subject_digest=hold.subject_digest,
+        sample_digest=hold.sample_digest,
+        reason=hold.reason,
+        created_at=hold.created_at,
+        released_at=hold.released_at,
+    )

@@ -1,0 +1,155 @@
+"""API keys over HTTP: made, listed and revoked by a key that may. The first one comes from `expunge keys create`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from sqlalchemy.orm import Session
+
+from service.access.api_keys import Caller, Scope, create_key, list_keys, revoke_key, rotate_key, successor_ends
+from service.api.dependencies import Running, holding, problems, reading
+from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
+from service.api.openapi import answer
+from service.api.problems import Problem, not_found
+from service.api.types import Moment, RequestId, When
+from service.infra.db import now
+from service.infra.tables import ApiKey
+from service.infra.time import SECOND, moment, rfc_3339
+
+router = APIRouter(tags=["keys"])
+Admin = Annotated[Caller, Depends(holding(Scope.KEYS_ADMIN))]
+Label = Annotated[str, StringConstraints(max_length=120, pattern=r"^[^\x00-\x1f]*$")]
+_PATH = "/v1/keys"
+
+
+class KeyOrder(BaseModel):
+    """A key grants no more than the key that makes it holds, and ends no later."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    label: Label = ""
+    scopes: list[Scope] = Field(min_length=1, max_length=20)
+    expires_at: When | None = None
+
+
+class KeyView(BaseModel):
+    id: str
+    prefix: str
+    label: str
+    scopes: list[str]
+    created_at: Moment
+    expires_at: Moment | None
+    revoked_at: Moment | None
+
+
+class NewKeyView(KeyView):
+    key: str = Field(description="the key itself; shown once and kept nowhere")
+
+
+class KeysView(BaseModel):
+    data: list[KeyView]
+
+
+@router.post(
+    _PATH,
+    status_code=201,
+    response_model=NewKeyView,
+    responses=problems() | answer(201, "Location", "Cache-Control"),
+    summary="Make a key",
+)
+def create(body: KeyOrder, service: Running, caller: Admin, response: Response) -> NewKeyView:
+    if not caller.scopes.issuperset(body.scopes):
+        raise Problem(403, "scope_exceeded", "A key can only grant scopes that it holds itself.")
+    ends = None if body.expires_at is None else moment(body.expires_at)
+    with service.database.write() as session:
+        if ends is not None and ends <= now(session):
+            fault = [{"pointer": "/expires_at", "detail": "must lie in the future"}]
+            raise Problem(422, "expired_already", "The key would have expired already.", fault)
+        _require_within(session, caller, ends)
+        made = create_key(
+            session, service.pepper, label=body.label, scopes=body.scopes, tenant_id=caller.tenant_id, expires_at=ends
+        )
+        view = NewKeyView(**dict(_view(session.get_one(ApiKey, made.id))), key=made.secret)
+    response.headers["Location"] = f"{_PATH}/{view.id}"
+    response.headers["Cache-Control"] = "no-store"
+    return view
+
+
+@router.get(_PATH, response_model=KeysView, responses=problems(), summary="List keys, revoked ones included")
+def index(service: Running, caller: Admin) -> KeysView:
+    with service.database.read() as session:
+        return KeysView(data=[_view(key) for key in list_keys(session, caller.tenant_id)])
+
+
+@router.get(_PATH + "/{key_id}", response_model=KeyView, responses=reading(404), summary="Show a key")
+def show(
+    key_id: RequestId, service: Running, caller: Admin, response: Response, if_none_match: IfNoneMatch = None
+) -> KeyView:
+    with service.database.read() as session:
+        return shown(_view(_find(session, caller.tenant_id, key_id)), response, if_none_match)
+
+
+@router.delete(
+    _PATH + "/{key_id}",
+    response_model=KeyView,
+    responses=problems(404, 412) | answer(200, "ETag"),
+    summary="Revoke a key",
+)
+def revoke(key_id: RequestId, service: Running, caller: Admin, response: Response, if_match: IfMatch = None) -> KeyView:
+    with service.database.write() as session:
+        key = _find(session, caller.tenant_id, key_id, lock=True)
+        require(_view(key), if_match)
+        revoke_key(session, key_id, caller.tenant_id)
+        return changed(_view(key), response)
+
+
+@router.post(
+    _PATH + "/{key_id}/rotate",
+    status_code=201,
+    response_model=NewKeyView,
+    responses=problems(404, 409, 412) | answer(201, "Location", "Cache-Control"),
+    summary="Make a key's successor; the old one ends after an overlap",
+)
+def rotate(
+    *,
+    key_id: RequestId,
+    service: Running,
+    caller: Admin,
+    response: Response,
+    overlap_seconds: Annotated[int, Query(ge=0, le=31_536_000)] = 86_400,
+    if_match: IfMatch = None,
+) -> NewKeyView:
+    with service.database.write() as session:
+        key = _find(session, caller.tenant_id, key_id, lock=True)
+        require(_view(key), if_match)
+        if not caller.scopes.issuperset(key.scopes):
+            raise Problem(403, "scope_exceeded", "A key can only grant scopes that it holds itself.")
+        _require_within(session, caller, successor_ends(key, now(session)))
+        made = rotate_key(session, service.pepper, key.id, overlap_seconds * SECOND, caller.tenant_id)
+        if made is None:
+            raise Problem(409, "key_ended", "The key is revoked or expired; make a new one instead.")
+        view = NewKeyView(**dict(_view(session.get_one(ApiKey, made.id))), key=made.secret)
+    response.headers["Location"] = f"{_PATH}/{view.id}"
+    response.headers["Cache-Control"] = "no-store"
+    return view
+
+
+def _require_within(session: Session, caller: Caller, ends: int | None) -> None:
+    """A key makes none that outlives it, or its own end would mean nothing. Raises Problem (403)."""
+    own = session.get_one(ApiKey, caller.key_id).expires_at
+    if own is not None and (ends is None or ends > own):
+        detail = f"Your key ends at {rfc_3339(own)}. A key that it makes or rotates must end no later."
+        raise Problem(403, "outlives_its_maker", detail, [{"pointer": "/expires_at", "detail": "must not be later"}])
+
+
+def _find(session: Session, tenant_id: str, key_id: str, *, lock: bool = False) -> ApiKey:
+    key = session.get(ApiKey, key_id, with_for_update=lock)
+    if key is None or key.tenant_id != tenant_id:
+        raise not_found("key")
+    return key
+
+
+def _view(key: ApiKey) -> KeyView:
+    return KeyView.model_validate(key, from_attributes=True)

@@ -1,0 +1,56 @@
+"""Lifting tombstones: a person who was deleted may come back, in lineages that begin afterwards."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.access.api_keys import Caller, Scope
+from service.api.dependencies import Running, holding, problems
+from service.api.http.etag import IfMatch, require
+from service.api.problems import Problem
+from service.api.routes.deletion_requests import find, views
+from service.api.routes.holds import Reason
+from service.api.types import RequestId
+from service.requests.readmission import LineageBeginning, StillOpen, lift
+
+router = APIRouter(tags=["tombstones"])
+Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
+
+
+class LiftOrder(BaseModel):
+    """The reason is kept; it must not name anybody."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Reason
+
+
+class LiftedView(BaseModel):
+    request: str
+    lifted: int = Field(description="tombstones that were in force until now")
+    others: int = Field(description="other requests that still keep out the same person or samples")
+
+
+@router.post(
+    "/v1/deletion-requests/{request_id}/lift",
+    response_model=LiftedView,
+    responses=problems(404, 409, 412),
+    summary="Lift the request's tombstones, for new lineages only",
+)
+def create(
+    request_id: RequestId, body: LiftOrder, service: Running, caller: Admin, if_match: IfMatch = None
+) -> LiftedView:
+    with service.database.write() as session:
+        request = find(session, caller.tenant_id, request_id)
+        require(views(session, [request])[0], if_match)
+        try:
+            lifted = lift(session, request, body.reason)
+        except StillOpen:
+            raise Problem(409, "still_open", "The request is not ended. Cancel it, or let it complete first.") from None
+        except LineageBeginning:
+            detail = "A model is being prepared or retrained. Lift the tombstones when that is over."
+            raise Problem(409, "lineage_beginning", detail) from None
+        return LiftedView(request=request.id, lifted=lifted.stones, others=lifted.others)

@@ -1,0 +1,93 @@
+"""The strings that clients may send, and the shape in which moments leave."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BeforeValidator,
+    PlainSerializer,
+    StringConstraints,
+    WithJsonSchema,
+)
+from starlette.convertors import Convertor, register_url_convertor
+
+from service.infra.time import rfc_3339
+
+MODEL_NAME = r"^[a-z0-9][a-z0-9_-]{0,62}$"
+RECIPE_NAME = r"^[a-z0-9][a-z0-9_-]*(/[a-z0-9][a-z0-9_-]*)*$"
+LARGEST_NUMBER = 2**53 - 1
+"""that every JSON parser reads exactly"""
+_YEARS = r"^(197[1-9]|19[89][0-9]|[2-8][0-9]{3}|9[0-8][0-9]{2}|99[0-8][0-9]|999[0-8])-"
+_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def _is_rfc_3339(value: Any) -> Any:
+    """Pydantic would also take numbers, and dates without a time."""
+    if not isinstance(value, str) or not _RFC_3339.fullmatch(value):
+        raise ValueError("must be an RFC 3339 date and time with its offset, as 2026-01-31T12:00:00Z")
+    return value
+
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 3.0 is the integer 3."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _after_1970(value: datetime) -> datetime:
+    if not 1970 < value.year < 9999:
+        raise ValueError("must lie between the years 1971 and 9998")
+    return value
+
+
+class _Digest(Convertor[str]):
+    """A part of an address that can only be an id."""
+
+    regex = "[0-9a-f]{32}"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("digest", _Digest())
+
+
+def one_of(**kinds: str) -> dict[str, Any]:
+    """The part of a JSON schema that says: exactly one of these fields (name, JSON type); the others null or absent."""
+    absent = {name: {"type": "null"} for name in kinds}
+    return {
+        "oneOf": [
+            {
+                "required": [name],
+                "properties": absent | {name: {"type": kind} | ({"items": {}} if kind == "array" else {})},
+            }
+            for name, kind in kinds.items()
+        ]
+    }
+
+
+WHOLE = BeforeValidator(_whole)
+"""after a strict integer's Field"""
+ModelName = Annotated[str, StringConstraints(pattern=MODEL_NAME)]
+RecipeName = Annotated[str, StringConstraints(pattern=RECIPE_NAME, max_length=255)]
+PersonalId = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+RequestId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+When = Annotated[
+    AwareDatetime,
+    BeforeValidator(_is_rfc_3339),
+    AfterValidator(_after_1970),
+    WithJsonSchema({"type": "string", "format": "date-time", "pattern": _YEARS, "maxLength": 36}),
+]
+Moment = Annotated[
+    int,
+    PlainSerializer(rfc_3339, return_type=str),
+    WithJsonSchema({"type": "string", "format": "date-time"}, mode="serialization"),
+]
+"""microseconds in the tables, RFC 3339 in answers"""

@@ -1,0 +1,88 @@
+"""A new signing key for the log and the certificates; the old one is retired in the log itself.
+
+The entry that retires a key names its successor, and carries the old key's signature over it. So whoever trusts the
+old key can go on to the new one, and whoever trusts the new one finds in the log which keys were used before: what
+these signed until then still verifies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.audit.log import ROTATED, integrate, record
+from service.audit.signed_note import Handover, NoteError, Signer, Verifier
+from service.infra.tables import AuditEntry
+from service.infra.tenants import DEFAULT_TENANT
+
+
+@dataclass(frozen=True)
+class Succession:
+    """One rotation, as the log tells it. No head over more than ``index`` + 1 entries may bear the retired key."""
+
+    index: int
+    retired: Verifier
+    key: Verifier
+    endorsement: str
+
+    @classmethod
+    def parse(cls, index: int, body: str) -> Succession:
+        """Read the entry's text. Raises NoteError."""
+        facts = json.loads(body)
+        return cls(index, Verifier.parse(facts["retired"]), Verifier.parse(facts["key"]), str(facts["endorsement"]))
+
+    @property
+    def endorsed(self) -> bool:
+        """Whether the retired key itself signed for its successor."""
+        try:
+            return self.retired.open(self.endorsement) == _endorsement(self.key)
+        except NoteError:
+            return False
+
+
+def rotate(session: Session, old: Signer, new: Signer) -> None:
+    """Retire ``old`` in the log, under a head that both keys sign. Call it once; it takes effect with the commit."""
+    while integrate(session, old):
+        pass
+    record(
+        session,
+        DEFAULT_TENANT,
+        ROTATED,
+        retired=str(old.verifier),
+        key=str(new.verifier),
+        endorsement=old.sign(_endorsement(new.verifier)),
+    )
+    session.flush()
+    integrate(session, Handover(old, new))
+
+
+def successions(entries: Iterable[dict[str, Any]]) -> list[Succession]:
+    """The rotations in exported entries, oldest first. They are as authentic as the entries. Raises NoteError."""
+    return [
+        Succession.parse(int(entry["index"]), entry["body"])
+        for entry in entries
+        if entry.get("body") and f'"kind":"{ROTATED}"' in entry["body"]
+    ]
+
+
+def verifiers(session: Session, current: Verifier) -> list[Verifier]:
+    """The key in use, and all that were retired: what certificates of any age verify with."""
+    rows = select(AuditEntry.log_index, AuditEntry.body).where(AuditEntry.kind == ROTATED).order_by(AuditEntry.id)
+    return [current, *(Succession.parse(index or 0, body).retired for index, body in session.execute(rows))]
+
+
+def succeed(trusted: Verifier, history: Iterable[Succession]) -> Verifier:
+    """The key in use today, for somebody who trusts an older one: from each key to the one that it signed for."""
+    for each in history:
+        if each.retired == trusted and each.endorsed:
+            trusted = each.key
+    return trusted
+
+
+def _endorsement(successor: Verifier) -> str:
+    return f"expunge: this key's successor\n{successor}\n"

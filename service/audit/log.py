@@ -1,0 +1,224 @@
+"""The two append-only ledgers: the audit log, and the privacy budget."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import literal, or_, select, text, tuple_, update
+from sqlalchemy.orm import Session
+
+from service.audit import merkle as tree
+from service.infra.db import now
+from service.infra.fault_injection import crash_point
+from service.infra.pseudonyms import new_id
+from service.infra.tables import AuditEntry, BudgetEntry, Lineage, TreeHead, TreeNode
+
+if TYPE_CHECKING:
+    from service.audit.signed_note import Signer
+
+_LOG_LOCK = 0x6578_7075_6E68
+
+
+ROTATED = "log.key_rotated"
+"""the kind of the entry that retires a signing key"""
+
+
+class KeyRetired(RuntimeError):
+    """The log names another signing key than this one. Nothing was signed."""
+
+
+class Overspent(RuntimeError):
+    """The charge does not fit into what is left of the lineage's budget. Nothing was charged."""
+
+
+def canonical(facts: dict[str, Any]) -> str:
+    """JSON with sorted keys, no spaces, ASCII only: one text for one meaning. Refuses NaN and infinities."""
+    return json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def record(
+    session: Session,
+    tenant_id: str,
+    kind: str,
+    *,
+    request_id: str | None = None,
+    model_id: str | None = None,
+    **facts: Any,
+) -> None:
+    """Append an audit entry in the transaction of what it records. Its place in the log is given later.
+
+    ``facts`` are JSON values; whoever they concern appears by keyed digest only, never by name.
+    """
+    row = entry(recorded_at(session), tenant_id, kind, request_id=request_id, model_id=model_id, **facts)
+    session.add(AuditEntry(**row))
+
+
+def entry(
+    at: int, tenant_id: str, kind: str, /, *, request_id: str | None = None, model_id: str | None = None, **facts: Any
+) -> dict[str, Any]:
+    """The row of an audit entry, as ``record`` appends it."""
+    names = {"entry": new_id(), "at": at, "kind": kind, "tenant": tenant_id, "request": request_id, "model": model_id}
+    taken = names.keys() & facts.keys()
+    if taken:
+        raise ValueError(f"An audit entry sets {sorted(taken)} itself; name the fact otherwise.")
+    return {
+        "tenant_id": tenant_id,
+        "kind": kind,
+        "request_id": request_id,
+        "model_id": model_id,
+        "body": canonical(names | facts),
+        "created_at": at,
+    }
+
+
+def recorded_at(session: Session) -> int:
+    """One moment for all entries of a transaction: a session lives as long as its transaction (service.infra.db)."""
+    if "recorded_at" not in session.info:
+        session.info["recorded_at"] = now(session)
+    return int(session.info["recorded_at"])
+
+
+def charge(session: Session, lineage_id: int, version_id: str | None, units: int) -> None:
+    """Spend ``units`` (1e-12 mu^2) of the lineage's budget in one conditional update, and write the ledger's entry.
+
+    ``version_id`` None: a draw that was looked at and then held; it is paid for all the same.
+    Raises Overspent where it does not fit; reading first and writing then would overspend under contention.
+    """
+    if units < 0:
+        raise ValueError(f"A charge of {units} units would give budget back.")
+    spend = (
+        update(Lineage)
+        .where(Lineage.id == lineage_id)
+        .where(or_(Lineage.budget.is_(None), Lineage.spent + units <= Lineage.budget))
+        .values(spent=Lineage.spent + units)
+        .returning(Lineage.tenant_id)
+        .execution_options(synchronize_session=False)
+    )
+    tenant_id = session.execute(spend).scalar_one_or_none()
+    if tenant_id is None:
+        raise Overspent(f"A charge of {units} units does not fit into the budget of lineage {lineage_id}.")
+    session.add(
+        BudgetEntry(
+            tenant_id=tenant_id,
+            lineage_id=lineage_id,
+            version_id=version_id,
+            charge=units,
+            created_at=recorded_at(session),
+        )
+    )
+
+
+NODES_AT_ONCE = 500
+"""that one query asks for"""
+
+
+def integrate(session: Session, signer: Signer, limit: int = 5000) -> int:
+    """Give up to ``limit`` committed entries their places in the log, extend the tree and sign its new head.
+
+    Returns how many. Entries are found by their missing place, not by their id: one that commits late under a
+    small id is not skipped. Every integrator works under one lock from the head that is stored, so one that was
+    taken for dead and wakes up does no harm. Raises KeyRetired.
+    """
+    _lock_log(session)
+    _check_key(session, str(signer.verifier))
+    waiting = select(AuditEntry).where(AuditEntry.log_index.is_(None)).order_by(AuditEntry.id).limit(limit)
+    entries = session.scalars(waiting).all()
+    if not entries:
+        return 0
+    head = newest_head(session)
+    size = head.size if head else 0
+    frontier = [bytes.fromhex(each) for each in head.frontier] if head else []
+    for entry in entries:
+        leaf = tree.leaf_hash(entry.body.encode())
+        for level, index, found in tree.append(frontier, size, leaf):
+            session.add(TreeNode(level=level, index=index, hash=found.hex()))
+        entry.log_index, entry.leaf_hash = size, leaf.hex()
+        size += 1
+    session.flush()
+    crash_point("log-before-head")
+    root = tree.root(frontier)
+    session.add(
+        TreeHead(
+            size=size,
+            root=root.hex(),
+            frontier=[each.hex() for each in frontier],
+            note=signer.checkpoint(size, root),
+            created_at=recorded_at(session),
+        )
+    )
+    session.flush()
+    crash_point("log-after-head")
+    return len(entries)
+
+
+def newest_head(session: Session) -> TreeHead | None:
+    """The newest signed head; None before the first entry is integrated."""
+    return session.scalar(select(TreeHead).order_by(TreeHead.size.desc()).limit(1))
+
+
+def newest_key(session: Session) -> str | None:
+    """The signing key that the log was last handed over to; None: it was never rotated."""
+    newest = select(AuditEntry.body).where(AuditEntry.kind == ROTATED).order_by(AuditEntry.id.desc()).limit(1)
+    found = session.scalar(newest)
+    return None if found is None else str(json.loads(found)["key"])
+
+
+def nodes(session: Session) -> tree.Node:
+    """The log's stored nodes: a proof reads a few dozen rows, however long the log is."""
+
+    def node(level: int, index: int) -> bytes:
+        leaf = select(AuditEntry.leaf_hash).where(AuditEntry.log_index == index)
+        inner = select(TreeNode.hash).where(TreeNode.level == level, TreeNode.index == index)
+        return bytes.fromhex(str(session.execute(inner if level else leaf).scalar_one()))
+
+    return node
+
+
+def proofs(session: Session, size: int, indexes: Iterable[int]) -> dict[int, list[bytes]]:
+    """Return the inclusion proof of every entry in the tree of ``size``, by index; the nodes of all are read together.
+
+    Raises IndexError for an entry outside of that tree.
+    """
+    wanted: set[tuple[int, int]] = set()
+
+    def note(level: int, index: int) -> bytes:
+        wanted.add((level, index))
+        return b""
+
+    places = set(indexes)
+    for each in places:
+        tree.inclusion_proof(note, size, each)
+    known = _nodes_at(session, sorted(wanted))
+    return {each: tree.inclusion_proof(lambda level, index: known[level, index], size, each) for each in places}
+
+
+def _nodes_at(session: Session, places: list[tuple[int, int]]) -> dict[tuple[int, int], bytes]:
+    """Return the stored nodes at these (level, index)."""
+    known: dict[tuple[int, int], bytes] = {}
+    for start in range(0, len(places), NODES_AT_ONCE):
+        part = places[start : start + NODES_AT_ONCE]
+        leaves = [index for level, index in part if level == 0]
+        inner = select(TreeNode.level, TreeNode.index, TreeNode.hash).where(
+            tuple_(TreeNode.level, TreeNode.index).in_([place for place in part if place[0]])
+        )
+        leaf = select(literal(0), AuditEntry.log_index, AuditEntry.leaf_hash).where(AuditEntry.log_index.in_(leaves))
+        for query in (inner, leaf):
+            known |= {(level, index or 0): bytes.fromhex(found or "") for level, index, found in session.execute(query)}
+    return known
+
+
+def _check_key(session: Session, key: str) -> None:
+    """A process that still holds a retired key must not go on signing with it."""
+    if newest_key(session) not in (None, key):
+        raise KeyRetired(
+            "The log was handed over to another signing key. Is EXPUNGE_SIGNING_KEY_FILE the newest? "
+            "Where a rotation was cut short, `expunge keys rotate-signing` completes it."
+        )
+
+
+def _lock_log(session: Session) -> None:
+    """SQLite's writers are alone already."""
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOG_LOCK})

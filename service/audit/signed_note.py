@@ -1,0 +1,148 @@
+"""Signed notes (C2SP signed-note) and log checkpoints (C2SP tlog-checkpoint), Ed25519."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from service.infra.settings import Settings, read_secret
+
+_ED25519 = b"\x01"
+
+
+class NoteError(ValueError):
+    """A note, a key or a checkpoint is malformed, or a signature is not the key's."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A tree head: the log's name, its number of leaves, and its root (32 bytes)."""
+
+    origin: str
+    size: int
+    root: bytes
+
+    @property
+    def text(self) -> str:
+        return f"{self.origin}\n{self.size}\n{b64encode(self.root).decode()}\n"
+
+
+class Signer:
+    """An Ed25519 key under the name of a log."""
+
+    def __init__(self, name: str, seed: bytes) -> None:
+        self._key = Ed25519PrivateKey.from_private_bytes(seed)
+        self.verifier = Verifier(name, self._key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw))
+
+    @classmethod
+    def of(cls, settings: Settings) -> Signer:
+        """The installation's signer. Raises SettingsError where the key file is missing or malformed."""
+        return cls.at(settings, settings.signing_key_file)
+
+    @classmethod
+    def at(cls, settings: Settings, path: Path) -> Signer:
+        """The signer of the installation's log with the key in this file. Raises SettingsError."""
+        return cls(settings.log_origin, read_secret("EXPUNGE_SIGNING_KEY_FILE", path))
+
+    def sign(self, text: str) -> str:
+        """The note: the text, an empty line, and one signature line."""
+        if not text.endswith("\n"):
+            raise NoteError("A note's text ends with a newline.")
+        signature = b64encode(self.verifier.key_id + self.sign_bytes(text.encode())).decode()
+        return f"{text}\n\u2014 {self.verifier.name} {signature}\n"
+
+    def sign_bytes(self, data: bytes) -> bytes:
+        """The bare Ed25519 signature, 64 bytes."""
+        return self._key.sign(data)
+
+    def checkpoint(self, size: int, root: bytes) -> str:
+        """The signed head of the log that carries this signer's name."""
+        return self.sign(Checkpoint(self.verifier.name, size, root).text)
+
+
+class Handover(Signer):
+    """Signs heads with the key that is retired and with its successor: whoever trusts either can read them."""
+
+    def __init__(self, old: Signer, new: Signer) -> None:
+        self._old, self._new, self.verifier = old, new, new.verifier
+
+    def sign(self, text: str) -> str:
+        return self._old.sign(text) + self._new.sign(text).rpartition("\n\n")[2]
+
+    def sign_bytes(self, data: bytes) -> bytes:
+        return self._new.sign_bytes(data)
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """A public key (32 bytes) under a name. As text: ``name+hash+base64``, the verifier key of C2SP."""
+
+    name: str
+    public_key: bytes
+
+    @property
+    def key_id(self) -> bytes:
+        """The first four bytes of SHA-256(name, newline, type, key)."""
+        return hashlib.sha256(self.name.encode() + b"\n" + _ED25519 + self.public_key).digest()[:4]
+
+    def __str__(self) -> str:
+        return f"{self.name}+{self.key_id.hex()}+{b64encode(_ED25519 + self.public_key).decode()}"
+
+    @classmethod
+    def parse(cls, text: str) -> Verifier:
+        """Read ``name+hash+base64``. Raises NoteError."""
+        name, _, rest = text.strip().partition("+")
+        key_hash, _, encoded = rest.partition("+")
+        raw = _decode(encoded)
+        if not name or len(raw) != 33 or raw[:1] != _ED25519:
+            raise NoteError("A verifier key has the form name+hash+base64, of an Ed25519 key.")
+        verifier = cls(name, raw[1:])
+        if verifier.key_id.hex() != key_hash:
+            raise NoteError("The verifier key's hash does not fit its name and key.")
+        return verifier
+
+    @classmethod
+    def load(cls, path: Path) -> Verifier:
+        return cls.parse(path.read_text())
+
+    def open(self, note: str) -> str:
+        """The note's text, if this key signed it. Raises NoteError."""
+        text, found, lines = note.rpartition("\n\n")
+        if not found:
+            raise NoteError("The note has no signature.")
+        text += "\n"
+        for line in lines.splitlines():
+            dash, name, signature, *_ = [*line.split(" "), "", ""]
+            raw = _decode(signature)
+            if dash == "\u2014" and name == self.name and raw[:4] == self.key_id:
+                self.verify(text.encode(), raw[4:])
+                return text
+        raise NoteError("The note is not signed by this key.")
+
+    def verify(self, data: bytes, signature: bytes) -> None:
+        """Raises NoteError where the signature is not this key's over ``data``."""
+        try:
+            Ed25519PublicKey.from_public_bytes(self.public_key).verify(signature, data)
+        except InvalidSignature:
+            raise NoteError("The signature is not valid.") from None
+
+    def checkpoint(self, note: str) -> Checkpoint:
+        """The signed tree head in ``note``. Raises NoteError."""
+        origin, size, root, *_ = [*self.open(note).split("\n"), "", ""]
+        raw = _decode(root)
+        if origin != self.name or not size.isdigit() or str(int(size)) != size or len(raw) != 32:
+            raise NoteError("The note is not a tree head of this log.")
+        return Checkpoint(origin, int(size), raw)
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        return b""

@@ -1,0 +1,300 @@
+"""What is missing or misconfigured, in plain words. Each check looks at one thing and changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import redis
+from sqlalchemy import func, make_url, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.infra.db import Busy, Database, now
+from service.infra.files import filesystem_of
+from service.infra.migrate import SchemaState, schema_state
+from service.infra.pseudonyms import Pepper
+from service.infra.settings import SECRETS, Settings, SettingsError, read_secret
+from service.infra.tables import Certificate, Heartbeat, Model, Task
+from service.infra.time import ALIVE_SECONDS, SECOND
+from service.models.recipe_files import is_other_module
+from service.models.retrain_plan import candidate_of
+from service.requests import peppers
+from service.requests.states import AWAITING_RETRAIN
+
+SKEW_SECONDS = 5
+"""leases and deadlines go by the database's clock alone; receipts, log lines and webhooks by each machine's own"""
+_NAMED = 5
+"""certificates that are named one by one"""
+KEEPS_OLD_BLOCKS = {"bcachefs", "btrfs", "f2fs", "nilfs2", "zfs"}
+"""filesystems that write what is overwritten to a new place"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One look. ``hint`` says what to do, empty where all is well."""
+
+    name: str
+    well: bool
+    what: str
+    hint: str = ""
+
+
+def examine(settings: Settings, clock: Callable[[], float] = time.time) -> Iterator[Finding]:
+    """Every check in order; later ones are left out where an earlier one makes them pointless.
+
+    Args:
+        settings: what to look at.
+        clock: this machine's clock, in seconds since 1970 UTC.
+    """
+    yield from _secrets(settings)
+    yield _recipes(settings.recipes)
+    for name in ("store", "private_store"):
+        yield _folder(name, getattr(settings, name))
+    yield _folder("key_folder", settings.key_folder)
+    yield _overwritable(settings.key_folder)
+    yield from _disks(settings)
+    yield _broker(settings.broker_url)
+    yield from _database(settings, clock)
+
+
+def ask_worker() -> Iterator[Finding]:
+    """What takes torch and the recipes' code to see (``workers.doctor``), looked at by a process of its own."""
+    command = [sys.executable, "-m", "workers.doctor"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 (the command is ours)
+        for line in process.stdout or ():
+            yield Finding(**json.loads(line))
+    if process.returncode:
+        what = f"`python -m workers.doctor` ended with {process.returncode}: this machine cannot run a worker."
+        yield Finding("worker_process", False, what, "Its own words stand above, on standard error.")
+
+
+def _secrets(settings: Settings) -> Iterator[Finding]:
+    files = [(name, getattr(settings, name)) for name in SECRETS]
+    files += [("retired_pepper_files", path) for path in settings.retired_peppers]
+    for name, path in files:
+        variable = f"EXPUNGE_{name.upper()}"
+        try:
+            read_secret(variable, path)
+        except (SettingsError, OSError) as error:
+            yield Finding(name, False, str(error), "`expunge migrate` creates it in development.")
+            continue
+        if path.stat().st_mode & 0o077:
+            yield Finding(name, False, f"{path} can be read by others.", f"chmod 600 {path}")
+        else:
+            yield Finding(name, True, f"{path} is there and private.")
+
+
+def _recipes(folder: Path) -> Finding:
+    if not folder.is_dir():
+        return Finding("recipes", False, f"There is no folder {folder.absolute()}.", "Set EXPUNGE_RECIPES.")
+    files = {path: path.stem for path in folder.glob("*.py")}
+    files |= {path: path.parent.name for path in folder.glob("*/recipe.py")}
+    found = sorted(name for path, name in files.items() if not is_other_module(path))
+    skipped = sorted(path.name for path in files if is_other_module(path))
+    told = f" Skipped, for they define no recipe(): {', '.join(skipped)}." if skipped else ""
+    if not found:
+        what = f"{folder.absolute()} holds no recipe.{told}"
+        return Finding("recipes", False, what, "Put NAME.py or NAME/recipe.py there.")
+    return Finding("recipes", True, f"{folder.absolute()}: {', '.join(found)}.{told}")
+
+
+def _folder(name: str, path: Path) -> Finding:
+    nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        return Finding(
+            name, False, f"{path} cannot be written.", f"Let this user write there, or set EXPUNGE_{name.upper()}."
+        )
+    return Finding(name, True, f"{path} can be written.")
+
+
+def _overwritable(folder: Path) -> Finding:
+    """A key is destroyed by overwriting it, which some filesystems do elsewhere on the disk."""
+    point, kind = filesystem_of(folder.absolute())
+    if kind not in KEEPS_OLD_BLOCKS:
+        return Finding("key_folder", True, f"What is overwritten in {folder} is not kept by its filesystem.")
+    what = f"{folder} is on {point} ({kind}), which keeps old blocks when a file is overwritten: keys stay readable."
+    return Finding("key_folder", False, what, "Set EXPUNGE_KEY_FOLDER to a folder on ext4 or xfs, without snapshots.")
+
+
+def _disks(settings: Settings) -> Iterator[Finding]:
+    """One finding for each disk that the service writes to."""
+    seen: set[int] = set()
+    for folder in (settings.home, settings.store, settings.private_store, settings.key_folder):
+        nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+        disk = nearest.stat().st_dev
+        if disk not in seen:
+            seen.add(disk)
+            yield _disk(nearest, settings.disk_reserve_bytes)
+
+
+def _disk(folder: Path, reserve: int) -> Finding:
+    free = shutil.disk_usage(folder).free
+    what = f"{free / 1e9:.1f} GB are free under {folder}."
+    if free >= reserve:
+        return Finding("disk", True, what)
+    hint = f"Make room: EXPUNGE_DISK_RESERVE_BYTES asks for {reserve / 1e9:.1f} GB, and a release needs its checkpoint."
+    return Finding("disk", False, what, hint)
+
+
+def _broker(url: str) -> Finding:
+    address = urlsplit(url)
+    if address.scheme == "filesystem":
+        return _folder("broker", Path(address.path))
+    place = f"{address.hostname}:{address.port or 6379}"
+    hint = "Requests are kept and worked off by the sweep, later. Start the broker."
+    try:
+        with redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2) as client:
+            client.ping()
+    except redis.AuthenticationError:
+        return Finding("broker", False, f"{place} refuses this user or password.", "Set EXPUNGE_BROKER_URL.")
+    except (redis.RedisError, ValueError) as error:
+        return Finding("broker", False, f"{place} does not answer ({type(error).__name__}).", hint)
+    return Finding("broker", True, f"{place} answers.")
+
+
+def lacks_file(database_url: str) -> bool:
+    """Whether it names an SQLite file that is not there: merely opening it would create one."""
+    url = make_url(database_url)
+    return url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file()
+
+
+def _database(settings: Settings, clock: Callable[[], float]) -> Iterator[Finding]:
+    shown = make_url(settings.database_url).render_as_string(hide_password=True)
+    if lacks_file(settings.database_url):
+        yield Finding("database", False, f"There is no file behind {shown}.", "Run `expunge migrate`.")
+        return
+    try:
+        database = Database(settings.database_url)
+        state = schema_state(database)
+    except (Busy, SQLAlchemyError, ValueError, OSError) as error:
+        yield Finding(
+            "database", False, f"{shown} cannot be used ({type(error).__name__}).", "Set EXPUNGE_DATABASE_URL."
+        )
+        return
+    try:
+        yield Finding("database", True, f"{shown} answers.")
+        yield _schema(state)
+        yield _clock("this machine", _skew(database, clock))
+        if state is SchemaState.CURRENT:
+            yield _heartbeat(database, "worker", settings)
+            yield _heartbeat(database, "keeper", settings)
+            yield from _clocks(database, settings)
+            yield from _peppers(database, settings)
+            yield from _exhausted(database)
+            yield from _certificates(database)
+    finally:
+        database.close()
+
+
+def _peppers(database: Database, settings: Settings) -> Iterator[Finding]:
+    """What still stands under a pepper that was replaced; nothing where there was only one."""
+    try:
+        pepper = Pepper.configured(settings)
+    except (SettingsError, OSError):  # told among the secrets
+        return
+    with database.read() as session:
+        needed = peppers.needed(session, pepper)
+    unknown = needed.pop(peppers.UNKNOWN, {}) if pepper.retired else {}
+    for pepper_id in sorted(set(needed) - {each.id for each in pepper.every} - {peppers.UNKNOWN}):
+        what = f"{_listed(needed[pepper_id])} were made under pepper {pepper_id}, which is not configured: whoever "
+        hint = "Put its file back and name it in EXPUNGE_RETIRED_PEPPER_FILES; then restart every process."
+        yield Finding("pepper", False, what + "they name cannot be found.", hint)
+    for old in pepper.retired:
+        rows = _listed(Counter(unknown) + Counter(needed.get(old.id, {})))
+        told = f"is still needed by {rows}" if rows else "is needed by no row: drop it, and restart every process"
+        yield Finding("pepper", True, f"Retired pepper {old.id} {told}.")
+
+
+def _exhausted(database: Database) -> Iterator[Finding]:
+    """Models whose budget is exhausted while requests wait: well only where a retrain is planned or runs."""
+    with database.read() as session:
+        waiting = (
+            select(Model.id, Model.name, func.count(Task.id))
+            .join(Task, Task.model_id == Model.id)
+            .where(Model.status == "exhausted", Task.status.in_(("queued", "running", "held")))
+            .where(func.coalesce(Task.reason, "").in_(("", "budget_exhausted", AWAITING_RETRAIN, "retrain_refused")))
+            .group_by(Model.id, Model.name)
+            .order_by(Model.name)
+        )
+        for model_id, name, count in session.execute(waiting).all():
+            what = f"Its budget is exhausted, and {count} requests wait."
+            if candidate_of(session, model_id) is not None:
+                yield Finding(f"budget of {name}", True, f"{what} A retrain is planned or runs.")
+                continue
+            hint = "Release the requests to retrain (on_exhausted retrain), or register the model again."
+            yield Finding(f"budget of {name}", False, what, hint)
+
+
+def _certificates(database: Database) -> Iterator[Finding]:
+    """Certificates that the keeper refuses to sign; nothing where there is none."""
+    with database.read() as session:
+        rows = select(Certificate).where(Certificate.refused.is_not(None), Certificate.issued_at.is_(None))
+        for row in session.scalars(rows.order_by(Certificate.completed_at).limit(_NAMED)):
+            what = f"The certificate of request {row.request_id} is not signed. {row.refused}"
+            hint = "Somebody edited the database: run `expunge audit verify`, and restore what was published."
+            yield Finding("certificate", False, what, hint)
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} rows of {table}" for table, count in sorted(counts.items()))
+
+
+def _schema(state: SchemaState) -> Finding:
+    hints = {
+        SchemaState.CURRENT: "",
+        SchemaState.BEHIND: "Run `expunge migrate`.",
+        SchemaState.AHEAD: "Install the newer release that migrated it.",
+    }
+    return Finding("schema", state is SchemaState.CURRENT, f"The schema is {state}.", hints[state])
+
+
+def _skew(database: Database, clock: Callable[[], float]) -> float:
+    """By how many seconds this machine's clock is ahead of the database's, at most."""
+    before = clock()
+    with database.read() as session:
+        theirs = now(session) / SECOND
+    # the database looked at its clock somewhere between our two looks at ours
+    after = clock()
+    return max(before - theirs, 0.0) + min(after - theirs, 0.0)
+
+
+def _clocks(database: Database, settings: Settings) -> Iterator[Finding]:
+    """The clocks of processes that are alive, as each told with its last heartbeat; the right ones are not named."""
+    with database.read() as session:
+        since = now(session) - int(settings.lease_seconds * SECOND)
+        told = select(Heartbeat.process, Heartbeat.skew).where(Heartbeat.beat_at >= since, Heartbeat.skew.is_not(None))
+        for process, skew in session.execute(told.order_by(Heartbeat.process)):
+            finding = _clock(process, (skew or 0) / SECOND)
+            if not finding.well:
+                yield finding
+
+
+def _clock(whose: str, skew: float) -> Finding:
+    if abs(skew) <= SKEW_SECONDS:
+        return Finding("clock", True, f"The clock of {whose} agrees with the database's within {SKEW_SECONDS} s.")
+    way = "ahead of" if skew > 0 else "behind"
+    what = f"The clock of {whose} is {abs(skew):.0f} s {way} the database's."
+    return Finding("clock", False, what, "Let both machines set their clocks by NTP.")
+
+
+def _heartbeat(database: Database, kind: str, settings: Settings) -> Finding:
+    with database.read() as session:
+        beats = select(Heartbeat.beat_at).where(Heartbeat.kind == kind).order_by(Heartbeat.beat_at.desc()).limit(1)
+        last = session.scalar(beats)
+        seconds = None if last is None else (now(session) - last) / SECOND
+    if seconds is None:
+        return Finding(
+            kind, False, f"No {kind} has ever run.", f"Start `expunge {kind}`, or everything with `expunge up`."
+        )
+    if seconds > max(settings.lease_seconds, ALIVE_SECONDS):  # a busy machine may beat late
+        return Finding(kind, False, f"The last {kind} was seen {seconds:.0f} s ago.", f"Start `expunge {kind}`.")
+    return Finding(kind, True, f"A {kind} was seen {seconds:.0f} s ago.")

@@ -1,0 +1,96 @@
+"""``expunge backup`` and ``expunge restore``: a copy of the database, and what follows after one was put back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from sqlalchemy import make_url
+
+from service.cli.output import AsJson, CommandError, errors, show_facts, show_json
+from service.infra.db import Database
+from service.infra.settings import Settings
+from service.infra.tenants import DEFAULT_TENANT
+from service.models.restore_guard import confirm
+
+
+def backup(file: Annotated[Path, typer.Argument(help="Where to write the copy; it must not exist.")]) -> None:
+    """Copy the database while it runs. The key store and the secrets are never part of it."""
+    if file.exists():
+        raise CommandError(f"{file} exists.", "Name a new file: a backup is never overwritten.")
+    url = make_url(Settings().database_url)
+    if url.get_backend_name() == "sqlite":
+        _copy_sqlite(Path(url.database or ""), file)
+    else:
+        _dump_postgresql(url.render_as_string(hide_password=False), file)
+    errors.print(f"written: {file}", markup=False)
+
+
+def restore(
+    log: Annotated[list[Path] | None, typer.Option(help="An exported audit log; one for each tenant.")] = None,
+    confirm_it: Annotated[bool, typer.Option("--confirm", help="The report is read: let the service write.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """After a backup was put back: take up what was released since, and read only until --confirm."""
+    report = _confirmed() if confirm_it else _restored(log or [])
+    show_json(report) if as_json else show_facts(report)
+
+
+def _restored(exports: list[Path]) -> dict[str, Any]:
+    arguments = [sys.executable, "-m", "workers.main", "restore", *map(str, exports)]
+    done = subprocess.run(arguments, check=False, capture_output=True, text=True)  # noqa: S603
+    if done.returncode:
+        what = done.stderr.strip().splitlines()[-1:] or ["The restore failed."]
+        raise CommandError(what[0], "Nothing was changed.")
+    report: dict[str, Any] = json.loads(done.stdout)
+    errors.print("The service reads only now. Read the report, then: expunge restore --confirm")
+    return report
+
+
+def _confirmed() -> dict[str, Any]:
+    database = Database(Settings().database_url)
+    try:
+        with database.write() as session:
+            report = confirm(session, DEFAULT_TENANT)
+    finally:
+        database.close()
+    if report is None:
+        raise CommandError("No restore waits to be confirmed.", "`expunge restore` comes first.")
+    return report
+
+
+def _copy_sqlite(source: Path, target: Path) -> None:
+    """A consistent copy without what was deleted: VACUUM leaves free pages out."""
+    if not source.is_file():
+        raise CommandError(f"There is no database {source}.", "Set EXPUNGE_DATABASE_URL.")
+    os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    connection = sqlite3.connect(source)
+    try:
+        connection.execute("VACUUM INTO ?", (str(target),))
+    finally:
+        connection.close()
+
+
+def _dump_postgresql(url: str, target: Path) -> None:
+    tool = shutil.which("pg_dump")
+    if tool is None:
+        raise CommandError("pg_dump is not on PATH.", "Install PostgreSQL's client tools, or back up on the server.")
+    address = make_url(url)
+    environment = os.environ | {"PGPASSWORD": str(address.password or "")}
+    plain = address.set(drivername="postgresql", password=None).render_as_string()
+    done = subprocess.run(  # noqa: S603
+        [tool, "--format=custom", f"--file={target}", plain],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    if done.returncode:
+        raise CommandError("pg_dump failed.", (done.stderr.strip().splitlines() or [""])[-1])

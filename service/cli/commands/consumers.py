@@ -1,0 +1,42 @@
+"""``expunge consumers``: who serves a model, and which version."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from service.cli.client import connect
+from service.cli.output import AsJson, errors, show_facts, show_json, show_rows
+
+commands = typer.Typer(no_args_is_help=True, help="Who serves which version: list, report, remove.")
+Model = Annotated[str, typer.Argument(help="Name of a model.")]
+
+
+@commands.command("list")
+def list_consumers(model: Model, as_json: AsJson = False) -> None:
+    """How each consumer stands to the head: current, behind, or unknown after five silent minutes."""
+    with connect() as client:
+        rows = client.get(f"/v1/models/{model}/consumers")["data"]
+    show_json(rows) if as_json else show_rows(rows, ("name", "version", "status"))
+
+
+@commands.command("report")
+def report(
+    model: Model,
+    consumer: Annotated[str, typer.Argument(help="A name of your own for what serves it.")],
+    version: Annotated[int, typer.Argument(help="The version that it serves now.", min=1)],
+    as_json: AsJson = False,
+) -> None:
+    """Say which version is served; repeat it at least every five minutes."""
+    with connect() as client:
+        standing = client.put(f"/v1/models/{model}/consumers/{consumer}", {"version": version})
+    show_json(standing) if as_json else show_facts(standing)
+
+
+@commands.command("remove")
+def remove(model: Model, consumer: Annotated[str, typer.Argument(help="Name of a consumer.")]) -> None:
+    """Say that a consumer serves the model no more; nobody waits for it then."""
+    with connect() as client:
+        client.delete(f"/v1/models/{model}/consumers/{consumer}")
+    errors.print("removed.")

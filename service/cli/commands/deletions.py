@@ -1,0 +1,192 @@
+"""``expunge delete`` and ``requests``: ask for a deletion, follow it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import uuid
+from base64 import b64decode
+from typing import Annotated, Any
+
+import typer
+
+from service.cli.client import Client, connect
+from service.cli.output import AsJson, CommandError, errors, meter, show_facts, show_json, show_rows
+
+commands = typer.Typer(
+    no_args_is_help=True,
+    help="Deletion requests: list, show, cancel, verify, reject, release, extend, certificate.",
+)
+POLL_SECONDS = 0.3
+ENDED = {"completed", "cancelled", "rejected", "held"}
+
+Request = Annotated[str, typer.Argument(help="Id of a deletion request.")]
+
+
+def delete(
+    subject: Annotated[str | None, typer.Option(help="The person's id; - reads it from standard input.")] = None,
+    sample: Annotated[
+        list[str] | None, typer.Option(help="A sample's id instead of a person; may be repeated.")
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Only this model forgets; may be repeated. Left out: every model.")
+    ] = None,
+    suppress: Annotated[
+        str | None,
+        typer.Option(
+            help="With --model: everywhere (default) keeps the person out of all later registrations, named_models "
+            "out of the named models alone."
+        ),
+    ] = None,
+    regulation: Annotated[
+        str | None, typer.Option(help="gdpr or ccpa: sets the deadline. Left out: the installation's default.")
+    ] = None,
+    received_at: Annotated[str | None, typer.Option(help="When the person asked, ISO 8601.")] = None,
+    idempotency_key: Annotated[str | None, typer.Option(help="Repeat a request safely; random otherwise.")] = None,
+    verified: Annotated[
+        bool, typer.Option(help="--no-verified: it is held, and changes nothing, until `requests verify`.")
+    ] = True,
+    wait: Annotated[bool, typer.Option("--wait", help="Stay until it is completed, or held.")] = False,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Only say what it would cost; change nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Forget a person in every model, or in those that --model names."""
+    if (subject is None) == (not sample):
+        raise typer.BadParameter("name either --subject or --sample")
+    body: dict[str, Any] = {
+        "models": model or None,
+        "suppress": suppress,
+        "regulation": regulation,
+        "received_at": received_at,
+    }
+    body |= (
+        {"subject_id": sys.stdin.read().strip() if subject == "-" else subject} if subject else {"sample_ids": sample}
+    )
+    order = {field: value for field, value in body.items() if value is not None}
+    if not verified:
+        order["verified"] = False
+    with connect() as client:
+        if estimate:
+            _show(client.post("/v1/deletion-requests/estimate", order), as_json)
+            return
+        request = client.post("/v1/deletion-requests", order, idempotency_key or str(uuid.uuid4()))
+        if wait:
+            # the opening is told once, in the first answer
+            request |= await_ended(client, request["id"])
+    _show(request, as_json)
+    _tell_rest(request)
+    if wait and request["status"] != "completed":
+        raise CommandError(
+            f"The request is {request['status']}: {_reasons(request)}", "It stays on record with its deadline."
+        )
+
+
+@commands.command("list")
+def list_requests(
+    status: Annotated[str | None, typer.Option(help="queued, running, completed, cancelled, rejected or held.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only requests that touch this model.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """All deletion requests, newest first."""
+    with connect() as client:
+        rows = list(client.pages("/v1/deletion-requests", status=status, model=model))
+    show_json(rows) if as_json else show_rows(rows, ("id", "status", "received_at", "due_at", "completed_at"))
+
+
+@commands.command("show")
+def show(request: Request, as_json: AsJson = False) -> None:
+    """One request and what each model did."""
+    with connect() as client:
+        record = client.get(f"/v1/deletion-requests/{request}")
+    _show(record, as_json)
+
+
+@commands.command("cancel")
+def cancel(request: Request, as_json: AsJson = False) -> None:
+    """Cancel a request inside its cancel window."""
+    with connect() as client:
+        record = client.delete(f"/v1/deletion-requests/{request}") or client.get(f"/v1/deletion-requests/{request}")
+    _show(record, as_json)
+
+
+@commands.command("verify")
+def verify(request: Request, as_json: AsJson = False) -> None:
+    """Go on with an unverified request: it does come from the person it names."""
+    with connect() as client:
+        record = client.post(f"/v1/deletion-requests/{request}/verify", {})
+    _show(record, as_json)
+
+
+@commands.command("reject")
+def reject(
+    request: Request,
+    reason: Annotated[str, typer.Option(help="Why, as the person was told; it must not name anybody.")],
+    as_json: AsJson = False,
+) -> None:
+    """Turn an unverified request down. Tell the person why, within a month."""
+    with connect() as client:
+        record = client.post(f"/v1/deletion-requests/{request}/reject", {"reason": reason})
+    _show(record, as_json)
+
+
+@commands.command("release")
+def release(request: Request, as_json: AsJson = False) -> None:
+    """Drive a held request on, after what held it was put right."""
+    with connect() as client:
+        record = client.post(f"/v1/deletion-requests/{request}/release", {})
+    _show(record, as_json)
+
+
+@commands.command("extend")
+def extend(request: Request, as_json: AsJson = False) -> None:
+    """Extend the deadline by what the regulation allows, once: GDPR two months, CCPA 45 days. Tell the person first."""
+    with connect() as client:
+        record = client.post(f"/v1/deletion-requests/{request}/extend", {})
+    _show(record, as_json)
+
+
+@commands.command("certificate")
+def certificate(
+    request: Request,
+    statement: Annotated[bool, typer.Option("--statement", help="Only what it states, decoded.")] = False,
+) -> None:
+    """The certificate of a completed request: a DSSE envelope over an in-toto statement, as JSON."""
+    with connect() as client:
+        envelope = client.get(f"/v1/deletion-requests/{request}/certificate")
+    show_json(json.loads(b64decode(envelope["payload"])) if statement else envelope)
+
+
+def await_ended(client: Client, request_id: str) -> dict[str, Any]:
+    """Show the request's status until it ends or is held; returns it."""
+    with meter("deletion request") as progress:
+        while True:
+            request: dict[str, Any] = client.get(f"/v1/deletion-requests/{request_id}")
+            parts = [f"{part['model']} {part['status']}" for part in request["models"]]
+            done = sum(part["status"] in ENDED for part in request["models"])
+            progress.show(done / max(1, len(parts)), ", ".join(parts) or str(request["status"]))
+            if request["status"] in ENDED:
+                return request
+            time.sleep(POLL_SECONDS)
+
+
+def _show(request: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        show_json(request)
+        return
+    show_facts({name: value for name, value in request.items() if name != "models"})
+    if request.get("models"):
+        show_rows(request["models"], tuple(request["models"][0]))
+
+
+def _tell_rest(request: dict[str, Any]) -> None:
+    """Say on standard error where a request that names models leaves the person."""
+    left = request.get("remains_in")
+    if left:
+        what = f"note: other models hold this person, or may: {', '.join(left)}. Leave --model out to delete there too."
+        errors.print(what, markup=False, soft_wrap=True)
+
+
+def _reasons(request: dict[str, Any]) -> str:
+    reasons = [part["reason"] for part in request["models"] if part.get("reason")]
+    return ", ".join(reasons) or str(request.get("reason") or "no reason given")

@@ -1,0 +1,34 @@
+"""``expunge doctor``: what is missing or misconfigured, in plain words."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import chain
+
+import typer
+
+from service.cli.checks import Finding, ask_worker, examine
+from service.cli.output import FAILED, AsJson, output, show_json
+from service.infra.settings import Settings
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Look at secrets, stores, disk, broker, database, clocks, processes, recipes and lineages. Exit 1 on a fault."""
+    findings = []
+    for finding in chain(examine(Settings()), ask_worker()):
+        findings.append(finding)
+        if not as_json:
+            _show(finding)
+    if as_json:
+        show_json([asdict(finding) for finding in findings])
+    if not all(finding.well for finding in findings):
+        raise typer.Exit(FAILED)
+
+
+def _show(finding: Finding) -> None:
+    """At once, since some recipes take their time to read their data."""
+    mark = "[green]ok  [/green]" if finding.well else "[bold red]FAIL[/bold red]"
+    output.print(f"{mark} {finding.name}: ", end="")
+    output.print(finding.what, markup=False, soft_wrap=True)
+    if finding.hint:
+        output.print(f"     {finding.hint}", style="yellow", markup=False, soft_wrap=True)

@@ -1,0 +1,40 @@
+"""``expunge evaluate``: the papers' table for a model or a recipe, computed by a process of its own (torch)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import typer
+
+from service.cli.client import connect
+from service.infra.settings import Settings
+from service.infra.tenants import recipes_of
+
+FORWARDED: dict[str, Any] = {
+    "add_help_option": False,
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+}
+"""every option, --help too, is that of ``python -m workers.evaluate``"""
+
+
+def evaluate(context: typer.Context) -> None:
+    """Measure all methods on a model (NAME) or a recipe (--recipe PATH), beside retraining and doing nothing."""
+    arguments = list(context.args)
+    if arguments and not arguments[0].startswith("-"):
+        arguments = [*_of_model(arguments[0]), *arguments[1:]]
+    done = subprocess.run([sys.executable, "-m", "workers.evaluate", *arguments], check=False)  # noqa: S603
+    raise typer.Exit(done.returncode)
+
+
+def _of_model(name: str) -> list[str]:
+    """A registered model's recipe and policy, as options; those that follow on the command line override them."""
+    with connect() as client:
+        model = client.get(f"/v1/models/{name}")
+    policy = model["policy"]
+    options = {policy["method"]: policy.get("options") or {}}
+    numbers = [f"--{field.replace('_', '-')}={policy[field]}" for field in ("epsilon", "delta", "sigma", "delta_cap")]
+    folder = recipes_of(Settings().recipes, model["tenant"])
+    return [f"--recipe={folder / model['recipe']}", *numbers, f"--options={json.dumps(options)}"]

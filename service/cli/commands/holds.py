@@ -1,0 +1,48 @@
+"""``expunge holds``: legal holds."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from service.cli.client import connect
+from service.cli.output import AsJson, errors, show_facts, show_json, show_rows
+
+commands = typer.Typer(no_args_is_help=True, help="Legal holds: place, list, release.")
+_PATH = "/v1/holds"
+
+
+@commands.command("place")
+def place(
+    reason: Annotated[str, typer.Option(help="Why; must not name anybody.")],
+    subject: Annotated[str | None, typer.Option(help="The person's id; - reads it from standard input.")] = None,
+    sample: Annotated[str | None, typer.Option(help="A sample's id instead of a person.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Keep a person's data, or a sample, from being forgotten."""
+    if (subject is None) == (sample is None):
+        raise typer.BadParameter("name either --subject or --sample")
+    named = {"sample_id": sample} if subject is None else {"subject_id": subject}
+    if subject == "-":
+        named = {"subject_id": sys.stdin.read().strip()}
+    with connect() as client:
+        hold = client.post(_PATH, {**named, "reason": reason})
+    show_json(hold) if as_json else show_facts(hold)
+
+
+@commands.command("list")
+def list_holds(as_json: AsJson = False) -> None:
+    """All holds, newest first, released ones included."""
+    with connect() as client:
+        rows = list(client.pages(_PATH))
+    show_json(rows) if as_json else show_rows(rows, ("id", "reason", "created_at", "released_at"))
+
+
+@commands.command("release")
+def release(hold: Annotated[str, typer.Argument(help="Id of a hold.")]) -> None:
+    """Release a hold; the requests that waited for it go on."""
+    with connect() as client:
+        client.delete(f"{_PATH}/{hold}")
+    errors.print("released.")

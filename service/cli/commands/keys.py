@@ -1,0 +1,133 @@
+"""``expunge keys``: API keys, straight in the database: the first key cannot come over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from service.access.api_keys import Scope, create_key, list_keys, revoke_key, rotate_key
+from service.audit.key_rotation import rotate
+from service.audit.log import newest_key
+from service.audit.signed_note import Signer
+from service.cli.output import AsJson, CommandError, errors, show_json, show_rows
+from service.infra.db import Database, now
+from service.infra.migrate import SchemaState, schema_state
+from service.infra.pseudonyms import Pepper
+from service.infra.settings import Settings, adopt_secret, next_secret
+from service.infra.tenants import DEFAULT_TENANT
+
+commands = typer.Typer(
+    no_args_is_help=True, help="API keys: create, list, rotate, revoke; rotate-signing (uses the database)."
+)
+MICROSECONDS_PER_DAY = 86_400_000_000
+
+Tenant = Annotated[str, typer.Option(help="Whose keys.")]
+
+
+@commands.command("create")
+def create(
+    label: Annotated[str, typer.Option(help="What the key is for.")] = "",
+    scope: Annotated[list[Scope] | None, typer.Option(help="May be repeated; all scopes otherwise.")] = None,
+    days: Annotated[int | None, typer.Option(help="Days until it expires; never otherwise.", min=1)] = None,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key. It is shown once and kept nowhere."""
+    settings = Settings()
+    with _database(settings) as database, database.write() as session:
+        expires_at = None if days is None else now(session) + days * MICROSECONDS_PER_DAY
+        pepper = Pepper.configured(settings)
+        key = create_key(session, pepper, label=label, scopes=scope or Scope, tenant_id=tenant, expires_at=expires_at)
+    if as_json:
+        show_json({"id": key.id, "prefix": key.prefix, "key": key.secret})
+        return
+    errors.print("The key, shown once:")
+    typer.echo(key.secret)
+
+
+@commands.command("list")
+def list_all(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
+    """All keys, revoked ones included; never the keys themselves."""
+    with _database(Settings()) as database, database.read() as session:
+        rows = [
+            {
+                "id": key.id,
+                "prefix": key.prefix,
+                "label": key.label,
+                "scopes": list(key.scopes),
+                "created_at": _iso(key.created_at),
+                "expires_at": _iso(key.expires_at),
+                "revoked_at": _iso(key.revoked_at),
+            }
+            for key in list_keys(session, tenant)
+        ]
+    show_json(rows) if as_json else show_rows(
+        rows, ("prefix", "label", "created_at", "expires_at", "revoked_at", "scopes")
+    )
+
+
+@commands.command("rotate")
+def rotate_one(
+    key: Annotated[str, typer.Argument(help="Id or prefix of the key.")],
+    overlap_hours: Annotated[int, typer.Option(help="How long the old key goes on.", min=0)] = 24,
+    tenant: Tenant = DEFAULT_TENANT,
+) -> None:
+    """Make a key's successor, with the same scopes; it is shown once. The old key ends after the overlap."""
+    settings = Settings()
+    with _database(settings) as database, database.write() as session:
+        overlap = overlap_hours * MICROSECONDS_PER_DAY // 24
+        made = rotate_key(session, Pepper.configured(settings), key, overlap, tenant)
+    if made is None:
+        raise CommandError("There is no such key, or it is over.", "`expunge keys list` shows them.")
+    errors.print("The key, shown once:")
+    typer.echo(made.secret)
+
+
+@commands.command("revoke")
+def revoke(
+    key: Annotated[str, typer.Argument(help="Id or prefix of the key.")], tenant: Tenant = DEFAULT_TENANT
+) -> None:
+    """Revoke a key, at once and for good."""
+    with _database(Settings()) as database, database.write() as session:
+        done = revoke_key(session, key, tenant)
+    if not done:
+        raise CommandError("There is no such key, or it was revoked before.", "`expunge keys list` shows them.")
+    errors.print("revoked.")
+
+
+@commands.command("rotate-signing")
+def rotate_signing() -> None:
+    """Sign the log and certificates with a new key from now on; the old one is retired in the log.
+
+    What was signed before still verifies. Run it where the API and the keeper read EXPUNGE_SIGNING_KEY_FILE.
+    """
+    settings = Settings()
+    old, new = Signer.of(settings), Signer.at(settings, next_secret(settings.signing_key_file))
+    with _database(settings) as database, database.write() as session:
+        if newest_key(session) != str(new.verifier):  # else the database knows already, and the file was not replaced
+            rotate(session, old, new)
+    adopt_secret(settings.signing_key_file)
+    published = settings.home / "log.vkey"
+    if published.exists():
+        published.write_text(f"{new.verifier}\n")
+    errors.print("rotated. The log's public key from now on:")
+    typer.echo(str(new.verifier))
+
+
+@contextmanager
+def _database(settings: Settings) -> Iterator[Database]:
+    database = Database(settings.database_url)
+    try:
+        if schema_state(database) is not SchemaState.CURRENT:
+            raise CommandError("The database does not have the schema of this release.", "Run `expunge migrate`.")
+        yield database
+    finally:
+        database.close()
+
+
+def _iso(moment: int | None) -> str | None:
+    return None if moment is None else datetime.fromtimestamp(moment / 1e6, UTC).isoformat(timespec="seconds")

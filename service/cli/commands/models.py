@@ -1,0 +1,194 @@
+"""``expunge models``, ``versions`` and ``budget``: what is served, and what it may still cost."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated, Any
+
+import typer
+
+from service.cli.client import Client, connect
+from service.cli.output import AsJson, CommandError, errors, meter, nested, output, show_facts, show_json, show_rows
+
+commands = typer.Typer(no_args_is_help=True, help="Models: register, list, show.")
+POLL_SECONDS = 0.3
+SETTLED = {"live", "refused", "exhausted", "retired"}
+
+Name = Annotated[str, typer.Argument(help="The model's name.")]
+
+
+@commands.command("add")
+def add(
+    name: Name,
+    recipe: Annotated[str, typer.Option(help="Name of a recipe in EXPUNGE_RECIPES, e.g. digits.")],
+    method: Annotated[str, typer.Option(help="How people are forgotten: retrain, recollection, ...")] = "recollection",
+    option: Annotated[list[str] | None, typer.Option(help="A field of the method, NAME=VALUE; repeatable.")] = None,
+    fallback: Annotated[
+        str | None, typer.Option(help="What serves where the method cannot: retrain, newton, ...")
+    ] = None,
+    fallback_option: Annotated[
+        list[str] | None, typer.Option(help="A field of the fallback, NAME=VALUE; repeatable.")
+    ] = None,
+    basis: Annotated[
+        str | None, typer.Option(help="How distance is known: calibrated or estimated are asked for.")
+    ] = None,
+    require: Annotated[str | None, typer.Option(help="Weakest basis that may be published: exact, proved, ...")] = None,
+    alpha: Annotated[float | None, typer.Option(help="calibrated: the share of streams that may fail.")] = None,
+    orders: Annotated[int | None, typer.Option(help="calibrated: deletion orders that are measured.")] = None,
+    size: Annotated[
+        list[int] | None, typer.Option(help="calibrated: people forgotten in all; repeatable, increasing.")
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Budget of the lineage.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Budget of the lineage; at least 1e-12.")] = None,
+    sigma: Annotated[float | None, typer.Option(help="Noise of each release, in units of the weights.")] = None,
+    delta_cap: Annotated[float | None, typer.Option(help="Greatest distance to retraining a release may have.")] = None,
+    granularity: Annotated[str | None, typer.Option(help="subject or sample.")] = None,
+    reference: Annotated[str | None, typer.Option(help="renormalised or fixed-denominator.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Greatest effectiveness ratio that counts as working.")
+    ] = None,
+    cadence: Annotated[int | None, typer.Option(help="Least seconds between releases.")] = None,
+    on_exhausted: Annotated[str | None, typer.Option(help="retrain or hold.")] = None,
+    complete_when: Annotated[
+        str | None, typer.Option(help="published, or served: every consumer has moved on.")
+    ] = None,
+    forgotten_in_recipe: Annotated[
+        str | None, typer.Option(help="People who asked before and are still in the recipe: refuse, or leave_out.")
+    ] = None,
+    rank: Annotated[
+        int | None, typer.Option(help="Recollection by sketch: directions kept, e.g. 64. Left out: exact vectors.")
+    ] = None,
+    probes: Annotated[int | None, typer.Option(help="Numbers for each person that the sketch's alarm uses.")] = None,
+    utility_tolerance: Annotated[
+        str | None, typer.Option(help="Greatest fall of holdout accuracy in a release, 0 to 1; none: no gate.")
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="Stay until the model is live or refused.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Register a model: it is trained (or imported), its first version published, and a dry run shown."""
+    body = {
+        "name": name,
+        "recipe": recipe.removeprefix("recipes/").removeprefix("examples/"),
+        "method": method,
+        "options": _options(option, rank=rank, probes=probes),
+        "fallback": fallback,
+        "fallback_options": _options(fallback_option),
+        "basis": basis,
+        "require": require,
+        "alpha": alpha,
+        "orders": orders,
+        "sizes": size or None,
+        "epsilon": epsilon,
+        "delta": delta,
+        "sigma": sigma,
+        "delta_cap": delta_cap,
+        "granularity": granularity,
+        "reference": reference,
+        "threshold": threshold,
+        "cadence_seconds": cadence,
+        "on_exhausted": on_exhausted,
+        "complete_when": complete_when,
+        "forgotten_in_recipe": forgotten_in_recipe,
+    }
+    given: dict[str, Any] = {field: value for field, value in body.items() if value is not None}
+    if utility_tolerance is not None:
+        given["utility_tolerance"] = _tolerance(utility_tolerance)
+    with connect() as client:
+        answer = client.post("/v1/models", given)
+        if wait:
+            state = await_prepared(client, name)
+            answer = client.get(f"/v1/models/{name}") | {"preparation": state}
+    show_json(answer) if as_json else _show(answer)
+
+
+@commands.command("list")
+def list_models(as_json: AsJson = False) -> None:
+    """All models."""
+    with connect() as client:
+        rows = list(client.pages("/v1/models"))
+    show_json(rows) if as_json else show_rows(rows, ("name", "status", "method", "basis", "recipe", "head"))
+
+
+@commands.command("show")
+def show(name: Name, as_json: AsJson = False) -> None:
+    """One model: status, policy, head version, what preparation measured, and the dry run."""
+    with connect() as client:
+        record = client.get(f"/v1/models/{name}") | {"preparation": client.get(f"/v1/models/{name}/preparation")}
+    show_json(record) if as_json else _show(record)
+
+
+def versions(name: Name, as_json: AsJson = False) -> None:
+    """The published versions of a model, with what each one claims."""
+    columns = ("number", "status", "method", "samples", "people", "holdout_accuracy", "claim.basis", "published_at")
+    with connect() as client:
+        rows = list(client.pages(f"/v1/models/{name}/versions"))
+    show_json(rows) if as_json else show_rows(rows, columns)
+
+
+def budget(name: Name, as_json: AsJson = False) -> None:
+    """Spent, limit, remaining, and how many releases are left at the present rate."""
+    with connect() as client:
+        record = client.get(f"/v1/models/{name}/budget")
+    show_json(record) if as_json else show_facts(record)
+
+
+def await_prepared(client: Client, name: str) -> dict[str, Any]:
+    """Show preparation until the model is live. Raises CommandError where it is refused."""
+    with meter(f"preparing {name}") as progress:
+        while True:
+            state: dict[str, Any] = client.get(f"/v1/models/{name}/preparation")
+            progress.show(state.get("progress") or 0.0, _doing(state))
+            if state["status"] in SETTLED:
+                break
+            time.sleep(POLL_SECONDS)
+    if state["status"] != "live":
+        raise CommandError(
+            f"{name} is {state['status']}: {state.get('reason') or 'no reason given'}", "Nothing was published."
+        )
+    errors.print(f"{name} is live.")
+    return state
+
+
+def _show(record: dict[str, Any]) -> None:
+    """The facts; then what other sigmas and caps would cost, one a line."""
+    report = dict(nested(record, "preparation.report") or {})
+    rows = report.pop("dry_run", None)
+    if "preparation" in record:
+        record = {**record, "preparation": {**record["preparation"], "report": report}}
+    show_facts(record)
+    if rows:
+        output.print("\ndry run: the holdout accuracy that sigma costs, and how many releases the budget allows")
+        show_rows(rows, ("sigma", "delta_cap", "accuracy", "releases"))
+
+
+def _options(given: list[str] | None, **named: int | None) -> dict[str, Any] | None:
+    """The method's fields: those that have an option of their own, then NAME=VALUE."""
+    own = {name: value for name, value in named.items() if value is not None}
+    return own | dict(_option(each) for each in given or []) or None
+
+
+def _tolerance(text: str) -> float | None:
+    if text == "none":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is neither a number nor none") from None
+
+
+def _doing(state: dict[str, Any]) -> str:
+    """The phase; where workers share the preparation, how far they are."""
+    shards = state.get("shards")
+    told = f", {shards['done']} of {shards['count']} shards" if shards else ""
+    return f"{state.get('phase') or state['status']}{told}"
+
+
+def _option(text: str) -> tuple[str, Any]:
+    field, equals, value = text.partition("=")
+    if not equals:
+        raise typer.BadParameter(f"{text!r} is not NAME=VALUE")
+    try:
+        return field, json.loads(value)
+    except ValueError:
+        return field, value

@@ -1,0 +1,179 @@
+"""``up``, ``api``, ``worker``, ``keeper``, ``migrate``: commands that run the service itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from typing import Annotated
+
+import httpx
+import typer
+
+from service.access.api_keys import Scope, create_key
+from service.audit.signed_note import Signer
+from service.cli.client import Account
+from service.cli.output import CommandError, errors, output
+from service.cli.supervisor import Child, Supervisor, children
+from service.infra.db import Database
+from service.infra.migrate import migrate as migrate_schema
+from service.infra.pseudonyms import Pepper
+from service.infra.settings import Settings, ensure_secrets
+
+READY_SECONDS = 90.0
+
+
+def migrate() -> None:
+    """Bring the database to the schema of this release; in development also create missing secrets."""
+    try:
+        prepare(Settings()).close()
+    except RuntimeError as error:
+        raise CommandError(str(error), "docs/operations.md, Upgrade and rollback, says in which order.") from error
+    errors.print("The database has the current schema.")
+
+
+def api() -> None:
+    """Run the API process alone, in the foreground."""
+    settings = Settings()
+    _become(["-m", "service.api.http.serve", "--host", settings.host, "--port", str(settings.port)])
+
+
+def worker() -> None:
+    """Run a worker process alone, in the foreground."""
+    _become(["-m", "workers.main", "worker"])
+
+
+def keeper() -> None:
+    """Run the keeper process alone, in the foreground."""
+    _become(["-m", "workers.main", "keeper"])
+
+
+def up(
+    port: Annotated[int | None, typer.Option(help="Port of the API; 0 takes a free one.")] = None,
+) -> None:
+    """Start API, worker and keeper; keep them running until Ctrl-C."""
+    settings = Settings()
+    chosen = _port(settings.host, settings.port if port is None else port)
+    url = f"http://{settings.host}:{chosen}"
+    signal.signal(signal.SIGTERM, _interrupt)
+    errors.print(f"home: {settings.home}")
+    database = prepare(settings)
+    # absolute: the children read the same folder whatever their own working folder will be
+    environment = os.environ | {"EXPUNGE_HOME": str(settings.home)}
+    supervisor = Supervisor(children(settings.home, settings.host, chosen, environment), errors.print)
+    try:
+        supervisor.start()
+        errors.print("starting api, worker, keeper ...")
+        await_ready(url, supervisor)
+        account = _account(settings, database, url)
+        _greet(account)
+        while True:
+            supervisor.watch()
+            time.sleep(0.5)
+    except KeyboardInterrupt:
+        errors.print("stopping api, worker, keeper ...")
+    finally:
+        supervisor.stop()
+        database.close()
+    errors.print("stopped.")
+
+
+def prepare(settings: Settings) -> Database:
+    """Make secrets (development only), a current schema, and a file with the log's public key for others to take.
+
+    Raises SettingsError, RuntimeError, OSError.
+    """
+    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    ensure_secrets(settings)
+    database = Database(settings.database_url)
+    migrate_schema(database)
+    (settings.home / "log.vkey").write_text(f"{Signer.of(settings).verifier}\n")
+    return database
+
+
+def await_ready(url: str, supervisor: Supervisor, seconds: float = READY_SECONDS) -> None:
+    """Wait until /readyz answers 200. Raises CommandError with what it said last."""
+    deadline = time.monotonic() + seconds
+    said = "nothing"
+    while time.monotonic() < deadline:
+        supervisor.watch()
+        try:
+            answer = httpx.get(f"{url}/readyz", timeout=2, trust_env=False)
+        except httpx.TransportError as error:
+            said = type(error).__name__
+        else:
+            if answer.status_code == httpx.codes.OK:
+                return
+            said = answer.text
+        time.sleep(0.2)
+    logs = "\n".join(f"--- {child.log}\n{child.last_words()}" for child in supervisor.members if not _quiet(child))
+    raise CommandError(
+        f"The service is not ready after {seconds:g} s: {said}", logs or "`expunge doctor` looks closer."
+    )
+
+
+def _quiet(child: Child) -> bool:
+    return not child.last_words()
+
+
+def _account(settings: Settings, database: Database, url: str) -> Account:
+    """The stored key where it still opens the service, else a new one. Written to client.json."""
+    stored = Account.read(settings.home)
+    key = stored.api_key if stored and _opens(url, stored.api_key) else _new_key(settings, database)
+    account = Account(url, key)
+    account.write(settings.home)
+    return account
+
+
+def _new_key(settings: Settings, database: Database) -> str:
+    with database.write() as session:
+        return create_key(session, Pepper.configured(settings), label="expunge up", scopes=Scope).secret
+
+
+def _opens(url: str, key: str) -> bool:
+    answer = httpx.get(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"}, timeout=10, trust_env=False)
+    return answer.status_code != httpx.codes.UNAUTHORIZED
+
+
+def _greet(account: Account) -> None:
+    header = f'-H "Authorization: Bearer {account.api_key}"'
+    json_header = '-H "Content-Type: application/json"'
+    model = '{"name": "digits", "recipe": "digits", "method": "recollection"}'
+    lines = [
+        f"Expunge runs at {account.url} (docs: {account.url}/docs)",
+        f"API key: {account.api_key}",
+        "",
+        f"curl -s {account.url}/v1/models {header} {json_header} -d '{model}'",
+        f"curl -s {account.url}/v1/deletion-requests {header} {json_header} \\",
+        '     -H "Idempotency-Key: my-first-request" -d \'{"subject_id": "person-001"}\'',
+        f"curl -s {account.url}/v1/models/digits/versions {header}",
+        "",
+        "Ctrl-C stops it.",
+    ]
+    for line in lines:
+        output.print(line, markup=False, soft_wrap=True)
+
+
+def _port(host: str, wanted: int) -> int:
+    """The wanted port, or a free one for 0. Raises CommandError where it is taken."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, wanted))
+        except OSError as error:
+            raise CommandError(
+                f"Port {wanted} on {host} cannot be used: {error.strerror}.",
+                "Is Expunge running already? Choose another with --port, or --port 0 for a free one.",
+            ) from error
+        return int(probe.getsockname()[1])
+
+
+def _become(arguments: list[str]) -> None:
+    """Replace this process, so that signals reach the real one."""
+    os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,30 @@
+"""``expunge tombstones``: let somebody who was deleted come back."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from service.cli.client import connect
+from service.cli.commands.deletions import Request
+from service.cli.output import AsJson, show_facts, show_json
+
+commands = typer.Typer(no_args_is_help=True, help="Tombstones: lift.")
+
+
+@commands.callback()
+def tombstones() -> None:
+    """Tombstones keep deleted people from coming back."""
+
+
+@commands.command("lift")
+def lift(
+    request: Request,
+    reason: Annotated[str, typer.Option(help="Why; must not name anybody.")],
+    as_json: AsJson = False,
+) -> None:
+    """Admit the person of an ended request to models that are trained from now on."""
+    with connect() as client:
+        lifted = client.post(f"/v1/deletion-requests/{request}/lift", {"reason": reason})
+    show_json(lifted) if as_json else show_facts(lifted)

@@ -1,0 +1,64 @@
+"""``expunge webhooks``: endpoints, and what was sent to them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from service.cli.client import connect
+from service.cli.output import AsJson, errors, show_facts, show_json, show_rows
+
+commands = typer.Typer(no_args_is_help=True, help="Webhooks: add, list, disable, deliveries, replay.")
+Endpoint = Annotated[str, typer.Argument(help="Id of an endpoint.")]
+_PATH = "/v1/webhooks"
+
+
+@commands.command("add")
+def add(
+    url: Annotated[str, typer.Argument(help="Where to, https.")],
+    kind: Annotated[list[str] | None, typer.Option(help="Only this news; may be repeated.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add an endpoint. Its secret is shown once."""
+    with connect() as client:
+        made = client.post(_PATH, {"url": url} | ({"kinds": kind} if kind else {}))
+    show_json(made) if as_json else show_facts(made)
+
+
+@commands.command("list")
+def list_endpoints(as_json: AsJson = False) -> None:
+    """All endpoints, disabled ones included."""
+    with connect() as client:
+        rows = client.get(_PATH)["data"]
+    show_json(rows) if as_json else show_rows(rows, ("id", "url", "kinds", "disabled_at"))
+
+
+@commands.command("disable")
+def disable(endpoint: Endpoint) -> None:
+    """Send nothing more to an endpoint."""
+    with connect() as client:
+        client.delete(f"{_PATH}/{endpoint}")
+    errors.print("disabled.")
+
+
+@commands.command("deliveries")
+def deliveries(endpoint: Endpoint, as_json: AsJson = False) -> None:
+    """What was sent to an endpoint, newest first."""
+    with connect() as client:
+        rows = list(client.pages(f"{_PATH}/{endpoint}/deliveries"))
+    show_json(rows) if as_json else show_rows(
+        rows, ("id", "kind", "state", "attempts", "last_outcome", "last_status", "next_at")
+    )
+
+
+@commands.command("replay")
+def replay(
+    endpoint: Endpoint,
+    delivery: Annotated[str, typer.Argument(help="Id of a delivery, msg_...")],
+    as_json: AsJson = False,
+) -> None:
+    """Send a delivery again, under the same id."""
+    with connect() as client:
+        sent = client.post(f"{_PATH}/{endpoint}/deliveries/{delivery}/replay", {})
+    show_json(sent) if as_json else show_facts(sent)

@@ -1,0 +1,199 @@
+"""The engine and its two scopes: ``write`` (the only commit) and ``read``."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.orm import Session
+
+from service.infra.fault_injection import armed, crash_point
+from service.infra.files import filesystem_of
+from service.infra.wire import Wire
+
+BUSY_SECONDS = 5.0
+SILENT_SECONDS = 60.0
+"""a client that vanished without a word holds its locks no longer; no transaction of ours is idle for so long"""
+CLOCKS = {
+    # SQLite's clock has millisecond resolution
+    "sqlite": "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000",
+    "postgresql": "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)",
+}
+_PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+_NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"}
+
+
+class Busy(RuntimeError):
+    """The database did not answer in time, went away, or has no room. Nothing is known to be written: try again."""
+
+    retry_after_seconds = 1
+
+
+class Database:
+    """One database. Safe to share between threads; each scope is a session of its own."""
+
+    def __init__(self, url: str) -> None:
+        parsed = make_url(url)
+        if parsed.drivername in {"postgresql", "postgres"}:
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        self._serve(_sqlite(parsed.database) if parsed.get_backend_name() == "sqlite" else _postgres(parsed))
+
+    def _serve(self, engine: Engine) -> None:
+        self.engine = engine
+        self.dialect: str = engine.dialect.name
+        self._writer = self.engine.execution_options(expunge_begin="BEGIN IMMEDIATE")
+        self._reader = self.engine.execution_options(postgresql_readonly=True)
+
+    @contextmanager
+    def write(self, crash: str | None = None) -> Iterator[Session]:
+        """One transaction that commits at the end of the block, or rolls back where the block raises.
+
+        ``crash`` names the crash point inside COMMIT (test builds only). Raises Busy.
+        """
+        with _busy(), Session(self._writer, expire_on_commit=False) as session, session.begin():
+            yield session
+            session.flush()
+            if crash is not None and armed(crash):
+                _die_inside_commit(crash, session.connection())
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A session that writes nothing. Raises Busy."""
+        with _busy(), Session(self._reader, expire_on_commit=False) as session:
+            yield session
+
+    @contextmanager
+    def wire(self, crash: str | None = None) -> Iterator[Wire]:
+        """As ``write``, for compiled statements. On PostgreSQL COMMIT travels with the last of them. Raises Busy."""
+        with (
+            _busy(),
+            self._writer.connect() as connection,
+            connection.begin() as transaction,
+            ExitStack() as travelling,
+        ):
+            driver: Any = connection.connection.driver_connection
+            try:
+                if self.dialect == "postgresql":
+                    travelling.enter_context(driver.pipeline())
+                yield Wire(driver, self.dialect)
+                if crash is not None and armed(crash):
+                    travelling.close()
+                    _die_inside_commit(crash, connection)
+                transaction.commit()
+                travelling.close()
+            except (psycopg.Error, DBAPIError):
+                connection.invalidate()  # after an error in a pipeline psycopg may believe in statements never prepared
+                raise
+
+    def truncate_log(self) -> bool:
+        """Empty SQLite's write-ahead log, where deleted bytes linger. False: readers kept it; try again later."""
+        if self.dialect != "sqlite":
+            return True
+        raw = self.engine.raw_connection()
+        try:
+            raw.cursor().execute("PRAGMA busy_timeout=100")  # waiting for readers would make the writers wait
+            busy, _, _ = raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            raw.cursor().execute(f"PRAGMA busy_timeout={int(BUSY_SECONDS * 1000)}")
+            raw.close()
+        return not busy
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def now(session: Session) -> int:
+    """Microseconds since 1970 UTC on the database's own clock, the only clock that leases may use."""
+    return int(session.execute(text(CLOCKS[session.get_bind().dialect.name])).scalar_one())
+
+
+@contextmanager
+def _busy() -> Iterator[None]:
+    try:
+        yield
+    except PoolTimeout as error:
+        raise Busy("No database connection came free in time.") from error
+    except DBAPIError as error:
+        if error.connection_invalidated or _is_busy(error.orig, isinstance(error, OperationalError)):
+            raise Busy("The database is busy or unreachable.") from error
+        raise
+    except (psycopg.Error, sqlite3.Error) as error:  # from the driver itself
+        if _is_busy(error, isinstance(error, psycopg.OperationalError)):
+            raise Busy("The database is busy or unreachable.") from error
+        raise
+
+
+def _is_busy(error: BaseException | None, operational: bool) -> bool:
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING
+    # 55P03 lock timeout, 40P01 deadlock, 40001 serialization, 53 no room, 57P shutting down, 58 disk error
+    state = getattr(error, "sqlstate", None)
+    if state is None:
+        return operational
+    return state in {"55P03", "40P01", "40001"} or state.startswith(("08", "53", "57P", "58"))
+
+
+def _die_inside_commit(name: str, connection: Connection) -> None:
+    """Die while COMMIT runs: whether it took effect is then unknown, as after a real death."""
+    driver: Any = connection.connection.driver_connection
+    if connection.dialect.name == "postgresql":
+        driver.pgconn.send_query(b"COMMIT")
+        driver.pgconn.flush()
+        crash_point(name)
+    # sqlite3 lets other threads run while COMMIT syncs: one of them kills the process somewhere in between
+    threading.Timer(0.0002, crash_point, [name]).start()
+
+
+def _postgres(url: Any) -> Engine:
+    limits = {"lock_timeout": BUSY_SECONDS, "idle_in_transaction_session_timeout": SILENT_SECONDS}
+    options = " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in limits.items())
+    return create_engine(
+        url,
+        hide_parameters=True,  # an error's text must not carry values into logs
+        pool_size=10,
+        max_overflow=10,
+        pool_timeout=BUSY_SECONDS,
+        connect_args={"connect_timeout": 5, "options": options},
+    )
+
+
+def _sqlite(path: str | None) -> Engine:
+    if not path or path == ":memory:":
+        raise ValueError("EXPUNGE_DATABASE_URL: an in-memory SQLite database loses requests. Name a file.")
+    _refuse_network_filesystem(Path(path).absolute())
+    Path(path).absolute().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    Path(path).touch(mode=0o600)  # SQLite gives its log the same mode
+    engine = create_engine(f"sqlite:///{path}", hide_parameters=True, connect_args={"timeout": BUSY_SECONDS})
+    tell_sqlite(engine)
+    return engine
+
+
+def tell_sqlite(engine: Engine) -> None:
+    """Every connection of ``engine`` is durable and wipes what it deletes; writers take their lock at once."""
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    connection.isolation_level = None  # transactions begin where _begin_sqlite says so, never by the driver's guess
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """A writer takes the lock at once: read first, then write, fails under contention."""
+    connection.exec_driver_sql(connection.get_execution_options().get("expunge_begin", "BEGIN"))
+
+
+def _refuse_network_filesystem(path: Path) -> None:
+    point, kind = filesystem_of(path)
+    if kind in _NETWORK_FILESYSTEMS:
+        raise ValueError(f"{path} lies on {point} ({kind}): SQLite's locks do not hold there. Use a local disk.")

@@ -1,0 +1,138 @@
+"""The same service in memory, for simulations: its clock is set by hand, and a run can be started over in a moment.
+
+Nothing of the rules is doubled. The database is SQLite with all constraints and the same statements; the files and
+the broker are dictionaries and lists; the clock is the database's own, which SQL asks for and which here is told.
+Not for serving: what is in memory is lost with its process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import sqlite3
+from collections.abc import Container, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from sqlalchemy import create_engine, event
+from sqlalchemy.pool import StaticPool
+
+from service.infra.db import Database, tell_sqlite
+from service.infra.files import Damaged, Store, Stored
+
+DAY = 86_400_000_000
+_UNIX_EPOCH = 2440587.5  # as a Julian day
+_IN_WAL = slice(18, 20)  # of the header: a database in memory has no log to be read from
+
+
+@dataclass
+class Clock:
+    """Moves when it is told to. ``at`` in microseconds since 1970; SQLite's clock resolves a thousand of them."""
+
+    at: int = 1_767_225_600_000_000
+
+    def advance(self, seconds: float) -> None:
+        self.at += int(seconds * 1_000_000)
+
+    def julian_day(self, _: str) -> float:
+        """What SQLite's julianday('now') answers."""
+        return self.at / DAY + _UNIX_EPOCH
+
+
+class MemoryDatabase(Database):
+    """One SQLite connection in memory, whose clock is ``clock``. For one thread at a time; scopes do not nest."""
+
+    def __init__(self, clock: Clock, image: bytes = b"") -> None:
+        self.clock = clock
+        engine = create_engine(
+            "sqlite://", hide_parameters=True, poolclass=StaticPool, connect_args={"check_same_thread": False}
+        )
+        tell_sqlite(engine)
+        event.listen(engine, "connect", self._tell_time)
+        self._serve(engine)
+        if image:
+            self.restore(image)
+
+    def image(self) -> bytes:
+        """Everything that is committed, as ``restore`` takes it."""
+        return self._raw().serialize()
+
+    def restore(self, image: bytes) -> None:
+        """Become what the image holds, as after a backup is played back.
+
+        Copied page by page: the connection that took an image in whole dies of a segmentation fault in SQLite 3.40
+        once it has written to it.
+        """
+        whole = bytearray(image)
+        whole[_IN_WAL] = b"\x01\x01"
+        with closing(sqlite3.connect(":memory:")) as source:
+            source.deserialize(bytes(whole))
+            source.backup(self._raw())
+
+    def changes(self) -> int:
+        """Grows with every row that is written: unchanged means that nothing needs to be looked at again."""
+        return self._raw().total_changes
+
+    def _raw(self) -> sqlite3.Connection:
+        with self.engine.connect() as connection:
+            driver: Any = connection.connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection)  # noqa: S101 (for mypy)
+        return driver
+
+    def _tell_time(self, connection: sqlite3.Connection, _record: object) -> None:
+        connection.create_function("julianday", 1, self.clock.julian_day)
+
+
+def image_of(path: Path) -> bytes:
+    """The image of a SQLite file: what is committed in it, its log included."""
+    with sqlite3.connect(path) as source, sqlite3.connect(":memory:") as target:
+        source.backup(target)
+        return target.serialize()
+
+
+class MemoryStore(Store):
+    """Files by digest in a dictionary. ``root`` is only a name, for what lies beside the files."""
+
+    def __init__(self, root: Path, clock: Clock) -> None:
+        super().__init__(root)
+        self.files: dict[str, bytes] = {}
+        self._clock = clock
+        self._written: dict[str, int] = {}
+
+    def hold(self, files: Mapping[str, bytes]) -> None:
+        """These files, digest to bytes, and no others; they are as old as time."""
+        self.files, self._written = dict(files), {}
+
+    def put(self, chunks: Iterable[bytes | memoryview]) -> Stored:
+        data = b"".join(bytes(chunk) for chunk in chunks)
+        digest = hashlib.sha256(data).hexdigest()
+        self.files[digest], self._written[digest] = data, self._clock.at
+        return Stored(digest, len(data))
+
+    def open(self, digest: str) -> BinaryIO:
+        data = self.files.get(self.path(digest).name)
+        if data is None or hashlib.sha256(data).hexdigest() != digest:
+            raise Damaged(f"file {digest} is missing from memory, or has other bytes")
+        return io.BytesIO(data)
+
+    def delete(self, digest: str) -> None:
+        self.files.pop(self.path(digest).name, None)
+
+    def sweep(self, keep: Container[str], older_than: float) -> int:
+        before = self._clock.at - int(older_than * 1_000_000)
+        orphans = [digest for digest in self.files if digest not in keep and self._written.get(digest, 0) <= before]
+        for digest in orphans:
+            del self.files[digest]
+        return len(orphans)
+
+
+@dataclass
+class MemoryBell:
+    """Stands for the Celery app that rings: messages lie in a list, to be taken in any order, twice, or never."""
+
+    messages: list[str] = field(default_factory=list)
+
+    def send_task(self, _name: str, args: list[str], **_options: object) -> None:
+        self.messages += args

@@ -1,0 +1,145 @@
+"""The doorbell: Celery carries the id of a model that has work, and nothing else.
+
+The row in the database is the queue. A message may be lost, doubled or late at any time: the keeper's sweep
+rings again, and a worker that finds nothing to claim goes back to sleep. So results are ignored, publishing is
+never retried, and its errors are swallowed and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from celery import Celery, group
+from kombu.connection import Connection
+from prometheus_client import Counter
+from sqlalchemy import select, update
+
+from service.infra.db import Busy, Database, now
+from service.infra.queue import messages as doorbell
+from service.infra.tables import Model
+
+TASK, QUEUE = doorbell.TASK, doorbell.QUEUE
+POLLING_SECONDS = 0.05
+SOCKET_SECONDS = 1.0
+FAILED_NUDGES = Counter("expunge_nudges_failed", "Nudges that could not be sent; the keeper's sweep repairs them")
+
+log = logging.getLogger(__name__)
+
+
+def publisher(broker_url: str) -> Celery:
+    """The app that rings: it gives up after one second, because a caller is waiting for its answer."""
+    app = _app(broker_url)
+    app.conf.broker_transport_options |= {
+        "socket_timeout": SOCKET_SECONDS,
+        "socket_connect_timeout": SOCKET_SECONDS,
+        "max_retries": 0,
+        "retry_on_timeout": False,
+    }
+    return app
+
+
+def consumer(broker_url: str) -> Celery:
+    """The app that a worker runs. Acknowledged late: a message outlives a worker that dies before its end."""
+    return _app(broker_url)
+
+
+def ring(database: Database, app: Celery, model_ids: Iterable[str]) -> None:
+    """Nudge each model that has no nudge outstanding. Never raises: what is lost here, the keeper's sweep finds.
+
+    A model's mark is cleared when a worker claims. Ten thousand requests for one model ring once.
+    """
+    try:
+        marked = _mark(database, list(model_ids))
+    except Busy:
+        FAILED_NUDGES.inc()
+        return
+    for model_id in marked:
+        nudge(app, model_id)
+
+
+def _mark(database: Database, model_ids: list[str]) -> list[str]:
+    silent = (Model.id.in_(model_ids), Model.nudged_at == 0)
+    with database.read() as session:
+        if session.scalar(select(Model.id).where(*silent).limit(1)) is None:
+            return []
+    with database.write() as session:
+        mark = update(Model).where(*silent).values(nudged_at=now(session)).returning(Model.id)
+        return list(session.scalars(mark.execution_options(synchronize_session=False)))
+
+
+def nudge(app: Celery, model_id: str) -> bool:
+    """Ring the workers for ``model_id``. False when the broker could not be reached; never raises."""
+    try:
+        app.send_task(TASK, args=[model_id], queue=QUEUE, retry=False, ignore_result=True)
+    except Exception as error:  # any broker's failure: the sweep repairs it
+        FAILED_NUDGES.inc()
+        log.warning("nudge not sent: %s", type(error).__name__)
+        return False
+    return True
+
+
+def gather(app: Celery, model_id: str, count: int) -> None:
+    """Ring for ``count`` more workers at ``model_id``: a group of the same nudge. Never raises, as ``nudge``."""
+    if count < 1:
+        return
+    call = app.signature(TASK, args=[model_id], options={"queue": QUEUE, "ignore_result": True})
+    try:
+        group([call] * count, app=app).apply_async(retry=False)
+    except Exception as error:  # any broker's failure: whoever is at it goes on alone
+        FAILED_NUDGES.inc(count)
+        log.warning("nudges not sent: %s", type(error).__name__)
+
+
+def _app(broker_url: str) -> Celery:
+    app = Celery("expunge", set_as_current=False)
+    app.conf.update(
+        **_transport(broker_url),
+        broker_connection_retry_on_startup=True,
+        task_serializer="json",
+        accept_content=["json"],
+        task_ignore_result=True,
+        task_store_errors_even_if_ignored=False,
+        task_acks_late=True,
+        task_default_queue=QUEUE,
+        task_publish_retry=False,
+        worker_prefetch_multiplier=1,
+        worker_enable_remote_control=False,
+        worker_send_task_events=False,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        event_queue_expires=60,
+    )
+    return app
+
+
+def _transport(broker_url: str) -> dict[str, Any]:
+    """Celery's broker settings. ``filesystem:///folder`` names the folder in its path."""
+    parts = urlsplit(broker_url)
+    if parts.scheme in ("redis", "rediss"):
+        return {
+            "broker_url": broker_url,
+            "broker_transport": "service.infra.queue.transport:RedisTransport",
+            "broker_transport_options": {},
+            # kombu reads it from the address for its own transports alone
+            "broker_use_ssl": Connection(broker_url).ssl,  # type: ignore[no-untyped-call]
+        }
+    if parts.scheme != "filesystem":
+        raise ValueError(f"broker scheme {parts.scheme!r} is not supported: use filesystem:///folder or redis://host")
+    folder = Path(unquote(parts.path))
+    for name in ("messages", "control"):
+        (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    options = {
+        "data_folder_in": str(folder / "messages"),
+        "data_folder_out": str(folder / "messages"),
+        "control_folder": str(folder / "control"),
+        "polling_interval": POLLING_SECONDS,
+    }
+    return {
+        "broker_url": "filesystem://localhost//",
+        "broker_transport": "service.infra.queue.transport:Transport",
+        "broker_transport_options": options,
+    }

@@ -1,0 +1,183 @@
+"""Every setting, read from ``EXPUNGE_*`` variables. docs/operations.md explains each one; a test compares."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from service.infra.files import Files
+from service.infra.tenants import listed
+
+
+class SettingsError(ValueError):
+    """A setting is missing or wrong; the message names the variable and says what to do."""
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="EXPUNGE_", frozen=True)
+
+    mode: Literal["development", "production"] = "development"
+    home: Path = Path(".expunge")
+    database_url: str = Field(repr=False)
+    broker_url: str = Field(repr=False)
+    store: Path
+    private_store: Path
+    key_store_url: str = Field(repr=False)
+    key_folder: Path
+    sealing_key_file: Path
+    pepper_file: Path
+    retired_pepper_files: str = ""
+    signing_key_file: Path
+    tenants: str = ""
+    recipes: Path = Path("recipes")
+    device: str = "auto"
+    host: str = "127.0.0.1"
+    port: int = Field(default=8750, ge=0, le=65535)
+    url: str = "http://127.0.0.1:8750"
+    api_key: str | None = Field(default=None, repr=False)
+    default_regulation: Literal["gdpr", "ccpa"] | None = None
+    cancel_window_seconds: float = Field(default=0, ge=0)
+    large_request_samples: int = Field(default=1000, ge=0)
+    large_request_seconds: float = Field(default=86_400, gt=0)
+    lease_seconds: float = Field(default=30, gt=0)
+    sweep_seconds: float = Field(default=1, gt=0)
+    grace_seconds: float = Field(default=3600, ge=0)
+    disk_reserve_bytes: int = Field(default=1_000_000_000, ge=0)
+    webhook_loopback: bool = False
+    idempotency_seconds: float = Field(default=86_400, gt=0)
+    max_body_bytes: int = Field(default=1_048_576, gt=0)
+    max_sample_ids: int = Field(default=10_000, gt=0)
+    rate_per_second: float = Field(default=100, gt=0)
+    rate_burst: int = Field(default=2000, ge=1)
+    shards: int = Field(default=8, ge=1, le=10_000)
+    vector_bytes: int = Field(default=64 * 2**30, gt=0)
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_origin: str = Field(default="expunge.local/log", pattern=r"^[^\s+]+$")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_home(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Whatever was not set lies in the home folder, by absolute path: processes may differ in their cwd."""
+        home = Path(values.get("home") or ".expunge").expanduser().resolve()
+        from_home: dict[str, Any] = {
+            "database_url": f"sqlite:///{home / 'expunge.db'}",
+            "broker_url": f"filesystem://{home / 'broker'}",
+            "store": home / "store",
+            "private_store": home / "private",
+            "key_store_url": f"sqlite:///{home / 'keys.db'}",
+            "key_folder": home / "keys",
+            "sealing_key_file": home / "secrets" / "sealing.key",
+            "pepper_file": home / "secrets" / "pepper",
+            "signing_key_file": home / "secrets" / "signing.key",
+        }
+        return from_home | values | {"home": home}
+
+    @property
+    def retired_peppers(self) -> list[Path]:
+        """The files that ``retired_pepper_files`` lists, separated by commas."""
+        return [Path(name.strip()) for name in self.retired_pepper_files.split(",") if name.strip()]
+
+    @property
+    def served_tenants(self) -> frozenset[str] | None:
+        """The tenants that ``tenants`` lists, separated by commas; None: every one."""
+        return listed(self.tenants)
+
+    @field_validator("tenants")
+    @classmethod
+    def _names_tenants(cls, value: str) -> str:
+        listed(value)
+        return value
+
+    @model_validator(mode="after")
+    def _no_loopback_in_production(self) -> Settings:
+        if self.mode == "production" and self.webhook_loopback:
+            raise SettingsError("EXPUNGE_WEBHOOK_LOOPBACK is for development. Unset it in production.")
+        return self
+
+
+SECRETS = ("sealing_key_file", "pepper_file", "signing_key_file")
+LEAST_DIFFERENT_BYTES = 20
+"""of the 32 of a secret: random ones have fewer once in 10^9"""
+API_SECRETS = ("pepper_file", "signing_key_file")
+"""what the API process may hold: it can open neither states nor vectors"""
+
+
+def ensure_secrets(settings: Settings, names: Sequence[str] = SECRETS) -> None:
+    """Create missing secret files in development (mode 0600); in production refuse, naming the variable.
+
+    ``names`` are the files that the calling process needs.
+
+    Raises:
+        SettingsError: production, and a file is missing or holds a pattern; or a file is malformed.
+    """
+    for name in names:
+        path: Path = getattr(settings, name)
+        if path.exists():
+            _refuse_default(settings, name, path)
+            continue
+        if settings.mode == "production":
+            raise SettingsError(
+                f"EXPUNGE_{name.upper()}: there is no file {path}. Write 64 random hex digits there, mode 0600."
+            )
+        _create_secret(path)
+
+
+def _refuse_default(settings: Settings, name: str, path: Path) -> None:
+    """A secret that somebody typed (zeros, a pattern, a phrase in hex) is as good as none: 32 random bytes differ."""
+    secret = read_secret(f"EXPUNGE_{name.upper()}", path)
+    if settings.mode == "production" and len(set(secret)) < LEAST_DIFFERENT_BYTES:
+        raise SettingsError(f"EXPUNGE_{name.upper()}: {path} holds a pattern. Write 64 random hex digits there.")
+
+
+def _create_secret(path: Path) -> None:
+    """The name appears with the whole secret behind it: processes of one installation start at the same time."""
+    files = Files()
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.sync_folder(path.parent.parent)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    with files.create(part) as file:
+        files.write(file, f"{secrets.token_hex(32)}\n".encode())
+        files.sync(file)
+    with suppress(FileExistsError):  # another process was first
+        files.link(part, path)
+    files.unlink(part)
+    files.sync_folder(path.parent)
+
+
+def next_secret(path: Path) -> Path:
+    """The file beside ``path`` that holds its successor; made where there is none yet."""
+    successor = path.with_name(path.name + ".next")
+    if not successor.exists():
+        _create_secret(successor)
+    return successor
+
+
+def adopt_secret(path: Path) -> None:
+    """The successor takes the place of the secret, durably; the old one is gone."""
+    files = Files()
+    files.rename(next_secret(path), path)
+    files.sync_folder(path.parent)
+
+
+def read_secret(variable: str, path: Path) -> bytes:
+    """The 32 bytes of a secret file (64 hex digits).
+
+    Raises:
+        SettingsError: the file is missing, or is not 64 hex digits.
+    """
+    try:
+        secret = bytes.fromhex(path.read_text().strip())
+    except FileNotFoundError:
+        raise SettingsError(f"{variable}: there is no file {path}. Run `expunge migrate` or create it.") from None
+    except ValueError:
+        secret = b""
+    if len(secret) != 32:
+        raise SettingsError(f"{variable}: {path} must hold 64 hex digits.")
+    return secret

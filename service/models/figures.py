@@ -1,0 +1,118 @@
+"""What registration measured on everyone: kept in a file, never in the database, and deleted with the first deletion.
+
+A figure like lambda_max tells, at any precision, worlds apart that differ by one person. A row that is overwritten
+stays in PostgreSQL's heap and write-ahead log for long, so the figures lie in a file beside the checkpoints, one for
+each lineage. The row holds what follows from settings and counts alone, and whether the file may still be shown.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.orm import Session
+
+from service.infra.db import Database
+from service.infra.files import Files
+from service.infra.tables import Lineage
+
+FOLDER = "figures"
+"""in the store, beside the checkpoints"""
+DATA_FREE = frozenset(
+    {
+        "attempts",
+        "dimension",
+        "eta_seconds",
+        "form",
+        "kept_out",
+        "mode",
+        "rank",
+        "reason",
+        "reference",
+        "refused",
+        "seconds",
+        "switched",
+    }
+)
+"""what a report tells that follows from settings and counts; every other name in it is a measured figure"""
+DELETED = "deleted with the first deletion: they were measured on everyone"
+
+
+class Figures:
+    """The folder of measured figures, one JSON file for each lineage."""
+
+    def __init__(self, store: Path, files: Files | None = None) -> None:
+        self._root = store / FOLDER
+        self._files = files or Files()
+
+    def keep(self, lineage_id: int, report: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the report's figures durably, with those kept before; return what the row may hold of the report."""
+        measured = {name: value for name, value in report.items() if name not in DATA_FREE | {FOLDER}}
+        measured = self._read(lineage_id) | measured
+        self._make_root()
+        part = self._path(lineage_id).with_suffix(f".{os.getpid()}.part")
+        self._files.unlink(part)
+        with self._files.create(part) as file:
+            self._files.write(file, json.dumps(measured).encode())
+            self._files.sync(file)
+        self._files.rename(part, self._path(lineage_id))
+        self._files.sync_folder(self._root)
+        return {name: value for name, value in report.items() if name in DATA_FREE} | {FOLDER: True}
+
+    def shown(self, lineage: Lineage) -> dict[str, Any] | None:
+        """The lineage's report, with its figures as long as nobody was deleted. None: there is no report yet."""
+        if lineage.report is None or lineage.report.get(FOLDER) is not True:
+            return lineage.report
+        told = {name: value for name, value in lineage.report.items() if name != FOLDER}
+        return told | self._read(lineage.id)
+
+    def delete(self, lineage_id: int) -> None:
+        """Delete the lineage's file, if there is one; durable when this returns."""
+        self._files.unlink(self._path(lineage_id))
+        if self._root.is_dir():
+            self._files.sync_folder(self._root)
+
+    def sweep(self, database: Database) -> int:
+        """Delete every file whose lineage may not show it any more; return how many."""
+        kept = {int(path.stem): path for path in self._root.glob("*.json")} if self._root.is_dir() else {}
+        if not kept:
+            return 0
+        with database.read() as session:
+            rows = session.execute(
+                select(Lineage.id, Lineage.status, Lineage.report).where(Lineage.id.in_(sorted(kept)))
+            )
+            needed = {key for key, status, report in rows if _needed(status, report)}
+        gone = sorted(set(kept) - needed)
+        for lineage_id in gone:
+            self.delete(lineage_id)
+        return len(gone)
+
+    def _read(self, lineage_id: int) -> dict[str, Any]:
+        with suppress(FileNotFoundError):
+            found: dict[str, Any] = json.loads(self._path(lineage_id).read_bytes())
+            return found
+        return {}
+
+    def _path(self, lineage_id: int) -> Path:
+        return self._root / f"{lineage_id:d}.json"
+
+    def _make_root(self) -> None:
+        if not self._root.is_dir():
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._files.sync_folder(self._root.parent)
+
+
+def withdraw(session: Session, *lineages: ColumnElement[bool]) -> None:
+    """Show no figure of these lineages from this transaction on; the files are deleted once it is committed."""
+    for lineage in session.scalars(select(Lineage).where(*lineages)):
+        if (lineage.report or {}).get(FOLDER) is True:
+            lineage.report = (lineage.report or {}) | {FOLDER: DELETED}
+
+
+def _needed(status: str, report: Mapping[str, Any] | None) -> bool:
+    return status in ("preparing", "candidate") or (status == "live" and (report or {}).get(FOLDER) is True)

@@ -1,0 +1,104 @@
+"""What the audit log says of a published version, and where the database says something else.
+
+The entry that publishes a version holds the digests of its claim and of its file. A row that is edited later does not
+change the entry, for the entry is under the log's signed head: so nothing is signed that the entry does not say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from service.audit import merkle as tree
+from service.audit.log import canonical
+from service.infra.tables import AuditEntry, BudgetEntry, Version
+
+PUBLISHED, RESTORED = "version.published", "version.restored"
+PUBLISHING = (PUBLISHED, RESTORED)
+"""the kinds of the entries that publish a version: by a worker, and by a restore that adopts a release"""
+
+
+class Contradicted(ValueError):
+    """The database and the audit log say different things about a version. The message names what differs."""
+
+
+def claim_digest(claim: Mapping[str, Any]) -> str:
+    """SHA-256 over the claim as canonical JSON, in lower-case hex."""
+    return hashlib.sha256(canonical(dict(claim)).encode()).hexdigest()
+
+
+def facts_of(version: Version, parent: Version | None, charge: int) -> dict[str, Any]:
+    """The facts of the entry that publishes ``version``. ``charge``: units of 1e-12 mu^2 that it cost."""
+    return {
+        "version": version.id,
+        "number": version.number,
+        "parent": None if parent is None else parent.id,
+        "parent_checkpoint": None if parent is None else parent.checkpoint,
+        "checkpoint": version.checkpoint,
+        "lineage": version.lineage_id,
+        "charge": charge,
+        "method": version.method,
+        "claim_sha256": claim_digest(version.claim),
+    }
+
+
+def require_published(session: Session, version: Version, entries: Iterable[AuditEntry]) -> None:
+    """Check that the entry that publishes the version says what the database says. Raises Contradicted."""
+    name = f"version {version.number} of lineage {version.lineage_id}"
+    bodies = [_body(entry) for entry in entries if entry.kind in PUBLISHING]
+    body = next((each for each in bodies if each.get("version") == version.id), None)
+    if body is None:
+        raise Contradicted(f"The audit log has no entry that publishes {name}.")
+    parent = session.get(Version, version.parent_id) if version.parent_id else None
+    charged = select(func.sum(BudgetEntry.charge)).where(BudgetEntry.version_id == version.id)
+    facts = facts_of(version, parent, int(session.scalar(charged) or 0))
+    wrong = sorted(fact for fact, value in facts.items() if fact not in body or body[fact] != value)
+    if wrong:
+        raise Contradicted(f"The audit log and the database differ on {name}: {', '.join(wrong)}.")
+
+
+def compare_shown(entries: Iterable[Mapping[str, Any]], versions: Collection[Mapping[str, Any]]) -> int:
+    """Check versions as the API shows them against exported entries; return how many were compared.
+
+    Raises Contradicted. A version is known by its lineage and number: a lineage belongs to one model.
+    """
+    said = _said(entries)
+    for version in versions:
+        name = f"version {version['number']} of {version['model']}"
+        body = said.get((version["lineage"], version["number"]))
+        if body is None:
+            raise Contradicted(f"The audit log has no entry that publishes {name}.")
+        shown = {
+            "checkpoint": version["checkpoint_sha256"],
+            "method": version["method"],
+            "claim_sha256": claim_digest(version["claim"]),
+        }
+        wrong = sorted(fact for fact, value in shown.items() if body.get(fact) != value)
+        if wrong:
+            raise Contradicted(f"The audit log and the database differ on {name}: {', '.join(wrong)}.")
+    return len(versions)
+
+
+def unlogged(entries: Iterable[Mapping[str, Any]], versions: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the entry that publishes one of these versions is missing from the exported entries."""
+    said = _said(entries)
+    return any((version["lineage"], version["number"]) not in said for version in versions)
+
+
+def _said(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[int, int], dict[str, Any]]:
+    """What the exported entries say of each version, by its lineage and number."""
+    bodies = [json.loads(entry["body"]) for entry in entries if entry["body"] and entry["kind"] in PUBLISHING]
+    return {(body["lineage"], body["number"]): body for body in bodies}
+
+
+def _body(entry: AuditEntry) -> dict[str, Any]:
+    """What the entry says. Raises Contradicted where its text does not have the hash that is in the log."""
+    if tree.leaf_hash(entry.body.encode()).hex() != entry.leaf_hash:
+        raise Contradicted(f"The text of audit entry {entry.log_index} does not have the hash that is in the log.")
+    body: dict[str, Any] = json.loads(entry.body)
+    return body

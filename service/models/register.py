@@ -1,0 +1,83 @@
+"""Registering a model: its row, its first lineage, and the audit entry. The worker does the rest."""
+
+from __future__ import annotations
+
+from sqlalchemy import Select, select
+from sqlalchemy.orm import Session
+
+from service.audit.log import record
+from service.infra.db import now
+from service.infra.pseudonyms import new_id
+from service.infra.tables import Lineage, Model
+from service.models.generations import open_lineage
+from unlearning.accounting.policy import Policy
+
+LONGEST_NAME = 63
+"""characters of a model's name"""
+
+
+class NameTaken(ValueError):
+    """The tenant has a model of that name."""
+
+
+def register(session: Session, tenant_id: str, name: str, recipe: str, policy: Policy) -> Model:
+    """Add a model in status ``preparing`` with an empty lineage. Raises NameTaken.
+
+    A model whose registration was refused gives its name up, and is kept as ``NAME-refused-N``. The recipe is only
+    named here: neither it nor torch is ever loaded by the API. Basis, charge and budget of the lineage are ``none``,
+    0 and None until preparation, which knows the model, sets them.
+    """
+    namesake = session.scalar(_named(tenant_id, name).with_for_update())
+    if namesake is not None:
+        _give_name_up(session, namesake)
+    at = now(session)
+    model = Model(
+        id=new_id(),
+        tenant_id=tenant_id,
+        name=name,
+        status="preparing",
+        recipe=recipe,
+        policy=policy.to_json(),
+        created_at=at,
+    )
+    session.add(model)
+    session.flush()
+    model.lineage_id = open_lineage(session, _lineage(model, policy, at)).id
+    record(session, tenant_id, "model.registered", model_id=model.id, name=name, recipe=recipe, policy=model.policy)
+    return model
+
+
+def _named(tenant_id: str, name: str) -> Select[Model]:
+    return select(Model).where(Model.tenant_id == tenant_id, Model.name == name)
+
+
+def _give_name_up(session: Session, model: Model) -> None:
+    """Rename a refused model: it never had a version, and its requests are ended. Raises NameTaken for any other."""
+    if model.status != "refused":
+        raise NameTaken
+    old, number = model.name, 1
+    while session.scalar(_named(model.tenant_id, name := _refused_name(old, number))) is not None:
+        number += 1
+    model.name = name
+    session.flush()
+    record(session, model.tenant_id, "model.renamed", model_id=model.id, name=name, was=old)
+
+
+def _refused_name(name: str, number: int) -> str:
+    suffix = f"-refused-{number}"
+    return name[: LONGEST_NAME - len(suffix)] + suffix
+
+
+def _lineage(model: Model, policy: Policy, at: int) -> Lineage:
+    return Lineage(
+        tenant_id=model.tenant_id,
+        model_id=model.id,
+        status="preparing",
+        method=policy.method,
+        basis="none",
+        sigma=policy.sigma,
+        delta_cap=policy.delta_cap,
+        epsilon=policy.epsilon,
+        delta=policy.delta,
+        created_at=at,
+    )

@@ -1,0 +1,57 @@
+"""After a backup was restored: the service reads only, until the operator has confirmed what was put right.
+
+A release leaves a file beside the checkpoints (workers.storage.release_journal). A database that lacks the version of
+one is older than its store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.audit.log import record, recorded_at
+from service.infra.db import Database
+from service.infra.tables import Restoration, Version
+
+RELEASES = "releases"
+"""the journal's folder in the store"""
+COMMITTED = ".release"
+_CHUNK = 500
+
+
+def unconfirmed(session: Session) -> Restoration | None:
+    """The restoration that waits for the operator; None: the service may write."""
+    waiting = select(Restoration).where(Restoration.confirmed_at.is_(None))
+    return session.scalars(waiting.limit(1)).one_or_none()
+
+
+def confirm(session: Session, tenant_id: str) -> dict[str, Any] | None:
+    """Let the service write again; returns the report that was confirmed. None: nothing waited."""
+    waiting = unconfirmed(session)
+    if waiting is None:
+        return None
+    waiting.confirmed_at = recorded_at(session)
+    record(session, tenant_id, "restore.confirmed", restoration=waiting.id)
+    return waiting.report
+
+
+def releases_missing(database: Database, store: Path) -> int:
+    """How many releases that were committed the database does not know: it was restored from an older backup."""
+    folder = store / RELEASES
+    names = [path.stem for path in folder.glob(f"*{COMMITTED}")] if folder.is_dir() else []
+    versions = [name for name in names if not name.startswith("draw-")]
+    with database.read() as session:
+        known = sum(len(_known(session, part)) for part in _chunks(versions))
+    return len(versions) - known
+
+
+def _known(session: Session, ids: list[str]) -> list[str]:
+    return list(session.scalars(select(Version.id).where(Version.id.in_(ids))))
+
+
+def _chunks(values: list[str]) -> Iterator[list[str]]:
+    return (values[start : start + _CHUNK] for start in range(0, len(values), _CHUNK))

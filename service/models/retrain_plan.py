@@ -1,0 +1,87 @@
+"""The plan to retrain a model: one candidate lineage, however many requests wait for it.
+
+While it is built the old lineage keeps releasing. Only workers plan and carry it out; the API shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from service.infra.db import now
+from service.infra.tables import Lineage, Model, Shard, Task
+from service.infra.time import SECOND
+from service.requests.states import AWAITING_CONSUMERS, AWAITING_RETRAIN
+from unlearning.accounting.budget import Budget
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A retrain that waits or runs; moments in microseconds since 1970."""
+
+    reason: str
+    lineage: int
+    waiting: int
+    """requests that it will serve, as far as they have come"""
+    attempt: int
+    phase: str | None
+    progress: float
+    planned_at: int
+    eta: int | None
+    """None: no training of this model was ever timed"""
+
+
+def candidate_of(session: Session, model_id: str) -> Lineage | None:
+    """The model's candidate lineage, if one is planned or being built."""
+    query = select(Lineage).where(Lineage.model_id == model_id, Lineage.status == "candidate")
+    return session.scalars(query.order_by(Lineage.id.desc()).limit(1)).one_or_none()
+
+
+def plan_of(session: Session, model: Model) -> Plan | None:
+    """The model's plan; None where no retrain is planned."""
+    candidate = candidate_of(session, model.id)
+    if candidate is None:
+        return None
+    report = candidate.report or {}
+    seconds = report.get("eta_seconds")
+    left = None if seconds is None else int(float(seconds) * (1.0 - candidate.progress) * SECOND)
+    return Plan(
+        reason=str(report.get("reason")),
+        lineage=candidate.id,
+        waiting=session.scalar(select(func.count(Task.id)).where(*waiting_for_retrain(model))) or 0,
+        attempt=candidate.attempts,
+        phase=candidate.phase,
+        progress=candidate.progress,
+        planned_at=candidate.created_at,
+        eta=None if left is None else now(session) + left,
+    )
+
+
+def shards_of(session: Session, lineage_id: int) -> tuple[int, int]:
+    """How many shards of a lineage that is being built are done, and how many there are; 0 of 0: in one piece."""
+    counts = select(func.count(Shard.done_at), func.count()).where(Shard.lineage_id == lineage_id)
+    done, count = session.execute(counts).one()
+    return done, count
+
+
+def waiting_for_retrain(model: Model) -> tuple[ColumnElement[bool], ...]:
+    """The tasks that wait for the retrain: all of an exhausted model's, else those that no release can serve."""
+    waits = (
+        Task.model_id == model.id,
+        Task.status.in_(("queued", "running")),
+        func.coalesce(Task.reason, "") != AWAITING_CONSUMERS,
+    )
+    return waits if model.status == "exhausted" else (*waits, Task.reason == AWAITING_RETRAIN)
+
+
+def budget_of(lineage: Lineage) -> Budget:
+    """Where the lineage's budget stands."""
+    return Budget(spent=lineage.spent, limit=lineage.budget, charge=lineage.charge)
+
+
+def measured_seconds(lineage: Lineage) -> float | None:
+    """How long the lineage's own training and preparation took; None where that was not timed."""
+    seconds = (lineage.report or {}).get("seconds")
+    return float(seconds) if isinstance(seconds, int | float) else None

@@ -1,0 +1,118 @@
+"""Idempotency-Key (IETF draft-ietf-httpapi-idempotency-key-header-07): the answer is stored with the work."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import insert, text
+from sqlalchemy.orm import Session
+
+from service.access.api_keys import Caller
+from service.audit.log import recorded_at
+from service.infra.tables import IdempotencyKey
+
+PATTERN = r'^("[\x20-\x21\x23-\x5b\x5d-\x7e]{1,255}"|[\x21\x23-\x5b\x5d-\x7e]{1,255})$'
+_KEY = re.compile(PATTERN.replace("$", r"\Z"))
+
+
+class KeyRefused(Exception):
+    """The Idempotency-Key cannot be used: ``status`` and ``code`` say why, ``detail`` what to do."""
+
+    def __init__(self, status: int, code: str, detail: str) -> None:
+        super().__init__(code)
+        self.status = status
+        self.code = code
+        self.detail = detail
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An answer given before."""
+
+    status: int
+    headers: dict[str, str]
+    answer: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Use:
+    """One call's use of a key. ``body_digest`` is keyed and covers the path too."""
+
+    caller: Caller
+    key: str
+    body_digest: str
+    earlier: tuple[str, ...] = ()
+    """the same under retired peppers"""
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """The primary key: keys of two callers do not meet."""
+        return self.caller.tenant_id, self.caller.key_id, self.key
+
+    @property
+    def lock(self) -> int:
+        """The number of the advisory lock that its transaction holds on PostgreSQL."""
+        place = hashlib.sha256("\0".join(self.place).encode()).digest()
+        return int.from_bytes(place[:8], "big", signed=True)
+
+
+def read_key(lines: Sequence[str] | None) -> str:
+    """The key in the header: one quoted string of printable ASCII; quotes may be left out.
+
+    Raises KeyRefused (400) where it is missing, repeated or malformed.
+    """
+    if not lines:
+        raise KeyRefused(400, "missing", "Send an Idempotency-Key header: a new random value for each new request.")
+    shape = _KEY.fullmatch(lines[0].strip()) if len(lines) == 1 else None
+    if shape is None:
+        raise KeyRefused(400, "invalid", "Idempotency-Key must be one string of 1 to 255 printable ASCII characters.")
+    return shape[1].removeprefix('"').removesuffix('"')
+
+
+def begin(session: Session, use: Use) -> Stored | None:
+    """Take the key for this transaction, or return the answer it was given before.
+
+    Raises KeyRefused: 422, it was used with another body; 409, another call is using it right now.
+    """
+    if not _take(session, use):
+        raise KeyRefused(409, "in_flight", "A call with this Idempotency-Key is in progress. Repeat it in a moment.")
+    row = session.get(IdempotencyKey, use.place)
+    if row is None:
+        return None
+    if row.expires_at <= recorded_at(session):
+        session.delete(row)
+        session.flush()
+        return None
+    if row.body_digest not in (use.body_digest, *use.earlier):
+        raise KeyRefused(422, "reused", "This Idempotency-Key was used with another body. Take a new one.")
+    return Stored(row.status_code, row.headers, row.answer)
+
+
+def finish(session: Session, use: Use, stored: Stored, lifetime_seconds: float) -> None:
+    """Store the answer under the key that ``begin`` took, in the same transaction as the work."""
+    session.execute(insert(IdempotencyKey), row_of(use, stored, recorded_at(session), lifetime_seconds))
+
+
+def row_of(use: Use, stored: Stored, at: int, lifetime_seconds: float) -> dict[str, Any]:
+    """The row that keeps an answer."""
+    return {
+        "tenant_id": use.caller.tenant_id,
+        "key_id": use.caller.key_id,
+        "key": use.key,
+        "body_digest": use.body_digest,
+        "status_code": stored.status,
+        "headers": stored.headers,
+        "answer": stored.answer,
+        "expires_at": at + int(lifetime_seconds * 1_000_000),
+    }
+
+
+def _take(session: Session, use: Use) -> bool:
+    """Whether nobody else works under this key. SQLite's writers are alone anyway."""
+    if session.get_bind().dialect.name != "postgresql":
+        return True
+    return bool(session.scalar(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": use.lock}))

@@ -1,0 +1,150 @@
+"""Requests that nobody has verified: taken in, then verified, rejected or withdrawn. Until then they change nothing.
+
+Their tombstones are written at once, so that duplicates are linked, but they are not in force: a stranger must not keep
+anybody out of a model, let alone have them forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlalchemy import Select, insert, select
+from sqlalchemy.orm import Session
+
+from service.audit.log import record, recorded_at
+from service.infra.fault_injection import crash_point
+from service.infra.pseudonyms import Pepper
+from service.infra.tables import AuditEntry, DeletionRequest, Model, Task, Tombstone
+from service.requests.concerns import registered_after
+from service.requests.intake import (
+    AT_ONCE,
+    LARGE,
+    Accepted,
+    Named,
+    Order,
+    Reach,
+    Windows,
+    digests,
+    draft,
+    forgetters,
+    named_models,
+    reach,
+    suppress_after,
+    tasks_of,
+    why_nothing,
+)
+from service.requests.states import UNVERIFIED, Status, awaits_decision, may_reject, may_verify, step
+from service.requests.status import record_status
+
+
+def take_in(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> Accepted:
+    """Write the request down; it is held, and its clock runs. Raises UnknownModels, ReceivedInFuture."""
+    named_models(session, tenant_id, order)
+    at = recorded_at(session)
+    drawn = draft(pepper, tenant_id, order, digests(pepper, tenant_id, order), at=at, touched=(), windows=AT_ONCE)
+    drawn.row.update(status=Status.HELD.value, reason=UNVERIFIED, completed_at=None)
+    drawn.row["suppress_after"] = suppress_after(session, order)
+    session.execute(insert(DeletionRequest), drawn.row)
+    crash_point("api-after-request")
+    session.execute(
+        insert(Tombstone), [stone | {"lifted_at": at, "lifted_reason": UNVERIFIED} for stone in drawn.tombstones]
+    )
+    session.execute(insert(AuditEntry), drawn.entry)
+    record_status(session, drawn.request)
+    session.flush()
+    crash_point("api-after-audit")
+    return Accepted(drawn.request, (), (), remains_in=None)
+
+
+def verify(session: Session, request: DeletionRequest, windows: Windows) -> tuple[str, ...]:
+    """Go on as the intake would have; returns the ids of models whose workers are to be rung. Twice is once.
+
+    Raises Decided.
+    """
+    found = enforce(session, request, windows)
+    if found is None:
+        return ()
+    names = sorted(name for _, name in found.places)
+    record(session, request.tenant_id, "request.verified", request_id=request.id, models=names)
+    if request.status != Status.QUEUED:
+        record_status(session, request)
+    session.flush()
+    return found.nudges
+
+
+def enforce(session: Session, request: DeletionRequest, windows: Windows) -> Reach | None:
+    """Put the tombstones in force and make the tasks; None: it was verified before. Raises Decided.
+
+    The models' rows are locked before the request's, as everybody does: no publication passes between matching and
+    commit, and of two calls the second finds it verified.
+    """
+    models = session.scalars(_concerned(request).with_for_update(read=True)).all()
+    session.refresh(request, with_for_update=True)
+    if not may_verify(Status(request.status), request.reason):
+        return None
+    at = recorded_at(session)
+    named = put_in_force(session, request, at)
+    found = reach(session, models, named, windows)
+    ids = [key for key, _ in found.places]
+    rows = tasks_of(request.tenant_id, request.id, at, models=ids, windows=windows, large=found.large)
+    if rows:
+        session.execute(insert(Task), rows)
+    status, reason = Status.QUEUED, None
+    if found.large:
+        status, reason = Status.HELD, LARGE
+    elif not found.places:
+        status, reason = Status.COMPLETED, why_nothing(session, request.tenant_id, named)
+    request.status, request.reason = step(Status.HELD, status), reason
+    request.completed_at = at if status is Status.COMPLETED else None
+    session.flush()
+    return found
+
+
+def _concerned(request: DeletionRequest) -> Select[Model]:
+    """The models that the request is about: those that it names, and what was registered since it was taken in."""
+    if request.models is None or request.suppress_after is None:
+        return forgetters(request.tenant_id, request.models)
+    since = Model.id.in_(registered_after(request.suppress_after))
+    return forgetters(request.tenant_id, None).where(Model.name.in_(request.models) | since)
+
+
+def put_in_force(session: Session, request: DeletionRequest, at: int) -> list[Named]:
+    """The request's tombstones count from now on; returns whom they name, under each pepper that they were made."""
+    stones = session.scalars(select(Tombstone).where(Tombstone.request_id == request.id)).all()
+    for stone in stones:
+        stone.created_at, stone.lifted_at, stone.lifted_reason = at, None, None
+    session.flush()
+    return [_named(pepper_id, stones) for pepper_id in sorted({stone.pepper_id for stone in stones})]
+
+
+def _named(pepper_id: str, stones: Iterable[Tombstone]) -> Named:
+    made = [stone for stone in stones if stone.pepper_id == pepper_id]
+    subject = next((stone.subject_digest for stone in made if stone.subject_digest), None)
+    return Named(pepper_id, subject, tuple(sorted(stone.sample_digest for stone in made if stone.sample_digest)))
+
+
+def reject(session: Session, request: DeletionRequest, why: str) -> None:
+    """Turn the request down. Twice is once, and the first ``why`` stays. Raises Decided.
+
+    It stays in the table and out of the audit log, which nothing can be removed from.
+    """
+    session.refresh(request, with_for_update=True)
+    if may_reject(Status(request.status), request.reason):
+        _end(session, request, Status.REJECTED)
+        request.rejection = why
+        session.flush()
+
+
+def withdraw(session: Session, request: DeletionRequest) -> bool:
+    """Cancel the request if it is unverified still: nothing had begun, so there is no window."""
+    session.refresh(request, with_for_update=True)
+    unverified = awaits_decision(Status(request.status), request.reason)
+    if unverified:
+        _end(session, request, Status.CANCELLED)
+        session.flush()
+    return unverified
+
+
+def _end(session: Session, request: DeletionRequest, status: Status) -> None:
+    request.status, request.reason = step(Status.HELD, status), None
+    record_status(session, request)

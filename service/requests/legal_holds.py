@@ -1,0 +1,229 @@
+"""Legal holds, and driving held requests on. A hold keeps a subject's or a sample's data where they are.
+
+The workers look at holds when they plan a release and again inside the publish transaction, under the model's row
+lock. Placing a hold takes the same rows in share mode: either the publication sees the hold, or the hold sees the
+publication.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, select, update
+from sqlalchemy.orm import Session
+
+from service.audit.hold_names import seal
+from service.audit.log import record
+from service.infra.db import now
+from service.infra.pseudonyms import Pepper, new_id, sample_digest, subject_digest
+from service.infra.tables import AuditEntry, DeletionRequest, Forgotten, Hold, Membership, Model, Task, Version
+from service.requests import suppression as tombstones
+from service.requests.intake import LARGE
+from service.requests.status import settle
+
+_SERVED = ("preparing", "live", "exhausted")
+
+
+@dataclass(frozen=True)
+class Released:
+    """A model's version in which the samples were forgotten already."""
+
+    model: str
+    version: int
+
+
+class AlreadyForgotten(RuntimeError):
+    """Everything that the hold is to keep has been forgotten. ``releases`` say where."""
+
+    def __init__(self, releases: list[Released]) -> None:
+        super().__init__("already forgotten")
+        self.releases = releases
+
+
+def place(
+    session: Session, pepper: Pepper, tenant_id: str, *, subject_id: str | None, sample_id: str | None, reason: str
+) -> Hold:
+    """Hold a subject, or a sample. It may precede any request.
+
+    Where everything that it would keep has been forgotten it protects nothing: see ``require_something_left``.
+    """
+    _served(session, tenant_id)
+    hold = Hold(
+        id=new_id(),
+        tenant_id=tenant_id,
+        subject_digest=None if subject_id is None else subject_digest(pepper, tenant_id, subject_id),
+        sample_digest=None if sample_id is None else sample_digest(pepper, tenant_id, sample_id),
+        pepper_id=pepper.id,
+        reason=reason,
+        created_at=now(session),
+    )
+    twins = [
+        twin(
+            hold,
+            each,
+            subject_digest=None if subject_id is None else subject_digest(each, tenant_id, subject_id),
+            sample_digest=None if sample_id is None else sample_digest(each, tenant_id, sample_id),
+        )
+        for each in pepper.retired
+    ]
+    session.add_all([hold, *twins])
+    record(session, tenant_id, "hold.placed", hold=hold.id, sealed=seal(pepper, hold, twins))
+    return hold
+
+
+def twin(hold: Hold, pepper: Pepper, *, subject_digest: str | None, sample_digest: str | None) -> Hold:
+    """The row that keeps the same subject or sample in lineages that were prepared under another pepper."""
+    return Hold(
+        id=new_id(),
+        tenant_id=hold.tenant_id,
+        subject_digest=subject_digest,
+        sample_digest=sample_digest,
+        pepper_id=pepper.id,
+        reason=hold.reason,
+        created_at=hold.created_at,
+        twin_of=hold.twin_of or hold.id,
+    )
+
+
+def lift(session: Session, hold: Hold) -> list[str]:
+    """End a hold and drive on whatever waits for one; returns the ids of the models that have work.
+
+    What another hold still keeps is held again by the worker that claims it. Lifting twice is once.
+    """
+    if hold.released_at is not None:
+        return []
+    record(session, hold.tenant_id, "hold.released", hold=hold.id)
+    return end(session, hold, now(session))
+
+
+def end(session: Session, hold: Hold, at: int) -> list[str]:
+    """End a hold and its twins at this moment (microseconds since 1970), without an audit entry. Else as ``lift``."""
+    hold.released_at = at
+    session.execute(update(Hold).where(Hold.twin_of == hold.id).values(released_at=at))
+    waiting = select(Task).where(Task.tenant_id == hold.tenant_id, Task.status == "held", Task.reason == "legal_hold")
+    return _drive(session, session.scalars(waiting).all())
+
+
+def drive_on(session: Session, request: DeletionRequest) -> list[str]:
+    """Queue a held request's tasks again, with fresh attempts; returns the models that have work.
+
+    A legal hold that still stands will hold them again.
+    """
+    held = select(Task).where(Task.request_id == request.id, Task.status == "held")
+    tasks = session.scalars(held).all()
+    if tasks:
+        record(session, request.tenant_id, "request.released", request_id=request.id)
+    return _drive(session, tasks)
+
+
+def large_and_due(session: Session) -> list[str]:
+    """Ids of the tasks that were held for their size, and whose hold window is over."""
+    query = select(Task.id).where(Task.status == "held", Task.reason == LARGE, Task.not_before <= now(session))
+    return list(session.scalars(query))
+
+
+def drive_large(session: Session) -> list[str]:
+    """Drive those on; returns the models that have work."""
+    tasks = [session.get_one(Task, task_id) for task_id in large_and_due(session)]
+    for request_id, tenant_id in sorted({(task.request_id, task.tenant_id) for task in tasks}):
+        record(session, tenant_id, "request.released", request_id=request_id, why="window_over")
+    return _drive(session, tasks)
+
+
+def _drive(session: Session, tasks: Iterable[Task]) -> list[str]:
+    at = now(session)
+    driven = list(tasks)
+    for task in driven:
+        task.status, task.reason, task.attempts, task.not_before = "queued", None, 0, at
+    settle(session, [task.request_id for task in driven])
+    return sorted({task.model_id for task in driven})
+
+
+def _served(session: Session, tenant_id: str) -> Sequence[Model]:
+    """The models that a hold can keep somebody in. Their rows are locked: no publication passes before our commit."""
+    models = select(Model).where(Model.tenant_id == tenant_id, Model.status.in_(_SERVED)).order_by(Model.id)
+    return session.scalars(models.with_for_update(read=True)).all()
+
+
+def require_something_left(session: Session, hold: Hold) -> None:
+    """Look whether the hold, placed in this transaction, keeps anything. Raises AlreadyForgotten.
+
+    The error tells who was forgotten, so only a caller who may search for people is to see it.
+    """
+    models = _served(session, hold.tenant_id)
+    session.flush()
+    twins = session.scalars(select(Hold).where(Hold.twin_of == hold.id)).all()
+    holds = [hold, *twins]
+    looked = [_releases(session, models, hold) for hold in holds]
+    if any(kept for _, kept in looked):
+        return
+    releases = {each for found, _ in looked for each in found}
+    releases.update(each for hold in holds for each in _earlier(session, models, hold))
+    if releases:
+        raise AlreadyForgotten(sorted(releases, key=lambda each: (each.model, each.version)))
+
+
+def protects_nothing(session: Session, hold: Hold) -> bool:
+    """Whether no model was trained on the held subject, while the holdout of one names them.
+
+    A hold on somebody unknown is another matter: it may precede the data.
+    """
+    same = (Hold.id == hold.id) | (Hold.twin_of == hold.id)
+    subjects = [name for name in session.scalars(select(Hold.subject_digest).where(same)) if name is not None]
+    serving = select(Model.lineage_id).where(Model.tenant_id == hold.tenant_id, Model.status.in_(_SERVED))
+    trained_on = select(Membership.position).where(
+        Membership.lineage_id.in_(serving), Membership.subject_digest.in_(subjects)
+    )
+    if session.scalar(trained_on.limit(1)) is not None:
+        return False
+    return tombstones.in_holdout(session, hold.tenant_id, subjects)
+
+
+def _releases(session: Session, models: Iterable[Model], hold: Hold) -> tuple[list[Released], bool]:
+    """Where the held samples were forgotten, and whether any of them is still there."""
+    releases: set[tuple[str, int]] = set()
+    kept = False
+    for model in models:
+        rows = (
+            select(Version.number)
+            .select_from(Membership)
+            .outerjoin(
+                Forgotten, (Forgotten.lineage_id == Membership.lineage_id) & (Forgotten.position == Membership.position)
+            )
+            .outerjoin(Version, Version.id == Forgotten.version_id)
+            .where(Membership.lineage_id == model.lineage_id, _names(hold))
+            .distinct()
+        )
+        for number in session.scalars(rows):
+            kept = kept or number is None
+            if number is not None:
+                releases.add((model.name, number))
+    return [Released(*each) for each in sorted(releases)], kept
+
+
+def _earlier(session: Session, models: Iterable[Model], hold: Hold) -> list[Released]:
+    """Where a lineage that ended had forgotten it: told by the requests, and of a sample by the audit log too."""
+    named = [hold.sample_digest] if hold.sample_digest is not None else []
+    found = {
+        Released(each.model, each.version)
+        for each in tombstones.carried_out(session, hold.tenant_id, hold.subject_digest, named)
+    }
+    names = {model.id: model.name for model in models}
+    for digest in named:
+        entries = select(AuditEntry.model_id, AuditEntry.body).where(
+            AuditEntry.tenant_id == hold.tenant_id,
+            AuditEntry.kind == "version.published",
+            AuditEntry.body.contains(f'"{digest}"', autoescape=True),
+        )
+        for model_id, body in session.execute(entries):
+            if model_id in names:
+                found.add(Released(names[model_id], int(json.loads(body)["number"])))
+    return list(found)
+
+
+def _names(hold: Hold) -> ColumnElement[bool]:
+    if hold.subject_digest is not None:
+        return Membership.subject_digest == hold.subject_digest
+    return Membership.sample_digest == hold.sample_digest

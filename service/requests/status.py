@@ -1,0 +1,164 @@
+"""Settling requests: their stored status follows from their tasks, in the transaction that changed a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import set_committed_value
+
+from service.audit.log import entry, recorded_at
+from service.infra.tables import AuditEntry, Certificate, DeletionRequest, Task
+from service.infra.time import rfc_3339
+from service.requests.states import Status, derive, stands_alone, step
+from service.requests.webhooks import News, announce
+
+NAMED_AT_ONCE = 1_000
+"""ids in one statement"""
+
+
+class _Part(NamedTuple):
+    status: str
+    reason: str | None
+    version_id: str | None
+
+
+class _Stand(NamedTuple):
+    """What a request's row says of its status."""
+
+    status: Status
+    reason: str | None
+    completed_at: int | None
+
+
+@dataclass(frozen=True)
+class _Settled:
+    request: DeletionRequest
+    stand: _Stand
+    certified: bool
+    recorded: bool
+
+
+_NEWS = {Status.COMPLETED: News.REQUEST_COMPLETED, Status.HELD: News.REQUEST_HELD}
+_UNRECORDED = {(Status.QUEUED, Status.RUNNING), (Status.RUNNING, Status.QUEUED)}
+
+
+def change_tasks(session: Session, ids: Sequence[str], **values: Any) -> None:
+    """Set the same values in all these tasks' rows; ``settle`` their requests afterwards."""
+    _change(session, Task, ids, values)
+
+
+def _change(
+    session: Session, kind: type[DeletionRequest] | type[Task], ids: Sequence[str], values: dict[str, Any]
+) -> None:
+    for start in range(0, len(ids), NAMED_AT_ONCE):
+        these = kind.id.in_(ids[start : start + NAMED_AT_ONCE])
+        change = update(kind).where(these).values(**values)
+        session.execute(change, execution_options={"synchronize_session": False})
+
+
+def settle(session: Session, request_ids: Iterable[str]) -> list[str]:
+    """Recompute and store the status of these requests; return the ids of those that changed.
+
+    Call it after the tasks were changed, in the same transaction, API and workers alike. Rows are locked in id
+    order, before the tasks are read: of two transactions that finish two tasks of one request, the second sees both.
+    """
+    session.flush()
+    wanted = sorted(set(request_ids))
+    if not wanted:
+        return []
+    locked = (
+        select(DeletionRequest)
+        .where(DeletionRequest.id.in_(wanted))
+        .order_by(DeletionRequest.id)
+        .with_for_update()
+        .execution_options(populate_existing=True)
+    )
+    requests = session.scalars(locked).all()
+    tasks: dict[str, list[_Part]] = {request.id: [] for request in requests}
+    columns = (
+        select(Task.request_id, Task.status, Task.reason, Task.version_id)
+        .where(Task.request_id.in_(wanted))
+        .order_by(Task.id)
+    )
+    for request_id, status, reason, version_id in session.execute(columns):
+        tasks[request_id].append(_Part(status, reason, version_id))
+    at = recorded_at(session)
+    settled = [each for request in requests if (each := _settled(request, tasks[request.id], at)) is not None]
+    _store(session, settled)
+    return [each.request.id for each in settled]
+
+
+def _settled(request: DeletionRequest, tasks: list[_Part], at: int) -> _Settled | None:
+    """The status that follows from the tasks, where it is another than the stored one."""
+    old = Status(request.status)
+    if not tasks and stands_alone(old, request.reason):
+        return None
+    new = step(old, derive(task.status for task in tasks))
+    if new == old and (new is not Status.COMPLETED or request.completed_at is not None):
+        return None
+    done = new is Status.COMPLETED
+    return _Settled(
+        request,
+        _Stand(new, _reason(new, tasks), at if done else None),
+        certified=done and any(task.version_id for task in tasks),
+        recorded=(old, new) not in _UNRECORDED,  # the worker's claim is an entry already, one for the whole batch
+    )
+
+
+def _store(session: Session, settled: list[_Settled]) -> None:
+    """Write what changed, a statement for all that now stand alike: a release settles thousands."""
+    alike: dict[_Stand, list[str]] = {}
+    for each in settled:
+        alike.setdefault(each.stand, []).append(each.request.id)
+        for name, value in each.stand._asdict().items():
+            set_committed_value(each.request, name, value)
+    for stand, ids in alike.items():
+        _change(session, DeletionRequest, ids, stand._asdict())
+    certificates = [
+        {"request_id": each.request.id, "completed_at": each.stand.completed_at, "tenant_id": each.request.tenant_id}
+        for each in settled
+        if each.certified
+    ]
+    if certificates:
+        session.execute(insert(Certificate), certificates)
+    record_status(session, *(each.request for each in settled if each.recorded))
+
+
+def record_status(session: Session, *requests: DeletionRequest) -> None:
+    """Write the audit entries of the statuses that requests have just taken, and the news for who wants them."""
+    entries = [_entry(request, recorded_at(session)) for request in requests]
+    if entries:
+        session.execute(insert(AuditEntry), entries)
+    for request in requests:
+        news = _NEWS.get(Status(request.status))
+        if news is not None:
+            facts = {"id": request.id, "status": request.status, "reason": request.reason}
+            announce(session, request.tenant_id, news, facts | _times(request))
+
+
+def _entry(request: DeletionRequest, at: int) -> dict[str, Any]:
+    return entry(
+        at,
+        request.tenant_id,
+        f"request.{request.status}",
+        request_id=request.id,
+        reason=request.reason,
+        received_at=request.received_at,
+        due_at=request.due_at,
+    )
+
+
+def _times(request: DeletionRequest) -> dict[str, str | None]:
+    moments = {name: getattr(request, name) for name in ("received_at", "due_at", "completed_at")}
+    return {name: None if at is None else rfc_3339(at) for name, at in moments.items()}
+
+
+def _reason(status: Status, tasks: list[_Part]) -> str | None:
+    """Why a request is held; or, completed without any task, that nobody matched."""
+    if status is Status.HELD:
+        return next((task.reason for task in tasks if task.status == Status.HELD), None)
+    return "no_match" if status is Status.COMPLETED and not tasks else None

@@ -1,0 +1,180 @@
+"""Webhooks by Standard Webhooks 1.0: endpoints, the outbox, and signatures.
+
+News is written into the outbox in the transaction that makes it, one row for each endpoint; the row's id is the
+``webhook-id`` and stays the same over all attempts to deliver it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from enum import StrEnum
+from typing import Any
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from sqlalchemy import insert, select
+from sqlalchemy.orm import Session
+
+from service.audit.log import canonical, record, recorded_at
+from service.infra.pseudonyms import Pepper, PepperMissing, digest, new_id
+from service.infra.tables import Lineage, Model, WebhookDelivery, WebhookEndpoint
+from service.infra.time import rfc_3339
+from unlearning.accounting.budget import would_overspend
+
+_NONCE_BYTES = 12
+_HOUR = 3600
+BACKOFF_SECONDS = (15, 300, 1800, 2 * _HOUR, 5 * _HOUR, 10 * _HOUR, 14 * _HOUR, 20 * _HOUR, 24 * _HOUR)
+"""from one attempt to the next: three days and a bit; the first is longer than an attempt may take"""
+MAX_ATTEMPTS = len(BACKOFF_SECONDS) + 1
+
+
+class Outcome(StrEnum):
+    """What became of an attempt at a delivery."""
+
+    DELIVERED = "delivered"
+    REJECTED = "rejected"  # the receiver answered another status than 2xx
+    REFUSED = "refused"  # the address is none that a webhook may go to; nothing was sent
+    TIMED_OUT = "timed_out"
+    NO_ANSWER = "no_answer"  # no such name, no connection, or it broke
+
+
+class News(StrEnum):
+    REQUEST_COMPLETED = "deletion_request.completed"
+    REQUEST_HELD = "deletion_request.held"
+    VERSION_PUBLISHED = "model_version.published"
+    BUDGET_EXHAUSTED = "budget.exhausted"
+
+
+def announce(session: Session, tenant_id: str, news: News, data: dict[str, Any]) -> None:
+    """Put the news into the outbox of every endpoint of the tenant that wants it. ``data`` names no person."""
+    at = recorded_at(session)
+    rows = [
+        {
+            "id": f"msg_{new_id()}",
+            "endpoint_id": endpoint_id,
+            "kind": news,
+            "payload": canonical({"type": news, "timestamp": rfc_3339(at), "data": data}),
+            "next_at": at,
+            "created_at": at,
+        }
+        for endpoint_id, kinds in _endpoints(session, tenant_id)
+        if news in kinds
+    ]
+    if rows:
+        session.execute(insert(WebhookDelivery), rows)
+
+
+def announce_exhaustion(session: Session, lineage_id: int) -> None:
+    """Call it after a charge: where the next one does not fit any more, that is news, once."""
+    row = session.execute(
+        select(Lineage.tenant_id, Lineage.spent, Lineage.budget, Lineage.charge, Model.name)
+        .join(Model, Model.id == Lineage.model_id)
+        .where(Lineage.id == lineage_id)
+    ).one()
+    if would_overspend(row.spent, row.budget, row.charge):
+        facts = {"model": row.name, "lineage": lineage_id, "spent": row.spent, "limit": row.budget}
+        announce(session, row.tenant_id, News.BUDGET_EXHAUSTED, facts)
+
+
+def add_endpoint(
+    session: Session, pepper: Pepper, tenant_id: str, url: str, kinds: Sequence[News]
+) -> tuple[WebhookEndpoint, str]:
+    """A new endpoint and its secret (``whsec_...``), which is shown once and kept sealed."""
+    secret = secrets.token_bytes(32)
+    endpoint = WebhookEndpoint(
+        id=new_id(),
+        tenant_id=tenant_id,
+        url=url,
+        sealed_secret=_seal(pepper, secret),
+        kinds=sorted(kinds),
+        created_at=recorded_at(session),
+    )
+    session.add(endpoint)
+    record(session, tenant_id, "webhook.added", endpoint=endpoint.id, kinds=sorted(kinds))
+    return endpoint, "whsec_" + base64.b64encode(secret).decode()
+
+
+def disable(session: Session, endpoint: WebhookEndpoint) -> None:
+    """Send nothing more to an endpoint. Twice is once."""
+    if endpoint.disabled_at is None:
+        endpoint.disabled_at = recorded_at(session)
+        record(session, endpoint.tenant_id, "webhook.disabled", endpoint=endpoint.id)
+
+
+def signature(pepper: Pepper, endpoint: WebhookEndpoint, message_id: str, seconds: int, payload: str) -> str:
+    """The ``webhook-signature`` header over id, timestamp (seconds since 1970) and payload: v1 is HMAC-SHA-256 under
+    the endpoint's secret, v1a is Ed25519 under a key that the receiver cannot sign with.
+
+    Raises PepperMissing where the secret was sealed under a pepper that is not configured.
+    """
+    text = f"{message_id}.{seconds}.{payload}".encode()
+    made = pepper_of(pepper, endpoint)
+    secret = _unseal(made, endpoint.sealed_secret)
+    shared = base64.b64encode(hmac.new(secret, text, hashlib.sha256).digest()).decode()
+    ours = base64.b64encode(_private_key(made, endpoint).sign(text)).decode()
+    return f"v1,{shared} v1a,{ours}"
+
+
+def public_key(pepper: Pepper, endpoint: WebhookEndpoint) -> str:
+    """What verifies the endpoint's v1a signatures: ``whpk_`` and the base64 of 32 bytes."""
+    raw = _private_key(pepper_of(pepper, endpoint), endpoint).public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    return "whpk_" + base64.b64encode(raw).decode()
+
+
+def replay(session: Session, endpoint: WebhookEndpoint, delivery: WebhookDelivery) -> None:
+    """Send it again from now on, under the same id, with all its attempts before it; those made stay counted."""
+    delivery.attempts_before = delivery.attempts
+    delivery.delivered_at, delivery.next_at = None, recorded_at(session)
+    record(session, endpoint.tenant_id, "webhook.replayed", endpoint=endpoint.id, delivery=delivery.id)
+
+
+def _endpoints(session: Session, tenant_id: str) -> list[tuple[str, list[str]]]:
+    """The tenant's endpoints, read once in a transaction: a batch settles thousands of requests."""
+    known: dict[str, list[tuple[str, list[str]]]] = session.info.setdefault("webhook_endpoints", {})
+    if tenant_id not in known:
+        rows = select(WebhookEndpoint.id, WebhookEndpoint.kinds).where(
+            WebhookEndpoint.tenant_id == tenant_id, WebhookEndpoint.disabled_at.is_(None)
+        )
+        known[tenant_id] = [(endpoint_id, list(kinds)) for endpoint_id, kinds in session.execute(rows)]
+    return known[tenant_id]
+
+
+def pepper_of(pepper: Pepper, endpoint: WebhookEndpoint) -> Pepper:
+    """The pepper that sealed the endpoint's secret: its receivers hold a key that follows from it.
+
+    Where no retired one did, it is taken for the current one; then ``signature`` raises if it was not.
+    """
+    for each in pepper.retired:
+        with suppress(PepperMissing):
+            _unseal(each, endpoint.sealed_secret)
+            return each
+    return pepper
+
+
+def _private_key(pepper: Pepper, endpoint: WebhookEndpoint) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(digest(pepper, "webhook", f"ed25519 {endpoint.id}")))
+
+
+def _seal(pepper: Pepper, secret: bytes) -> bytes:
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    return nonce + AESGCM(_sealing_key(pepper)).encrypt(nonce, secret, b"expunge/webhook")
+
+
+def _unseal(pepper: Pepper, sealed: bytes) -> bytes:
+    nonce, text = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
+    try:
+        return AESGCM(_sealing_key(pepper)).decrypt(nonce, text, b"expunge/webhook")
+    except InvalidTag:
+        raise PepperMissing("of a webhook's secret") from None
+
+
+def _sealing_key(pepper: Pepper) -> bytes:
+    """From the pepper, the one secret that API and keeper share and that is not in the database."""
+    return bytes.fromhex(digest(pepper, "webhook", b"sealing key"))

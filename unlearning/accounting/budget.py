@@ -1,0 +1,137 @@
+"""The accountant: additive in mu^2, in whole units of 1e-12. Standard library only.
+
+Charges are rounded up and limits down, in exact rational arithmetic, so that no sequence of releases can
+exceed the (epsilon, delta) of the policy by rounding. Epsilon is derived from the sum, never summed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+
+from unlearning.accounting.gaussian import epsilon_at, mu_at
+
+UNITS = 10**12
+"""units in mu^2 = 1"""
+
+LARGEST = 2**63 - 1
+"""the largest number of units that a database column holds"""
+
+
+class Overspent(ValueError):
+    """A charge does not fit in what is left. Nothing was changed."""
+
+
+def charge_of(delta_cap: float, sigma: float) -> int:
+    """Units that one release costs, (delta_cap/sigma)^2 rounded up. Both must be above 0 and finite."""
+    cap, noise = _positive("delta_cap", delta_cap), _positive("sigma", sigma)
+    units = math.ceil((cap / noise) ** 2 * UNITS)
+    return _storable(units, f"A release at delta_cap {delta_cap!r} and sigma {sigma!r}", "Raise sigma.")
+
+
+@lru_cache(maxsize=1024)
+def limit_of(epsilon: float, delta: float) -> int:
+    """Units that (epsilon, delta) allows in all, rounded down. Kept: every release asks for its policy's again."""
+    units = math.floor(Fraction(mu_at(epsilon, delta)) ** 2 * UNITS)
+    return _storable(units, f"A limit of epsilon {epsilon!r} at delta {delta!r}", "Lower epsilon.")
+
+
+def mu_of(spent: int) -> float:
+    """mu of everything spent so far, rounded up: a version of the square root that no rounding makes too small."""
+    return math.nextafter(math.sqrt(spent / UNITS), math.inf) if spent else 0.0
+
+
+def epsilon_of(spent: int, delta: float) -> float:
+    """The epsilon at ``delta`` of everything spent so far, rounded up."""
+    return epsilon_at(mu_of(spent), delta)
+
+
+def would_overspend(spent: int, limit: int | None, charge: int) -> bool:
+    """Would this charge exceed the limit? No limit means never."""
+    return limit is not None and spent + charge > limit
+
+
+def releases_left(spent: int, limit: int | None, charge: int) -> int | None:
+    """How many releases still fit; None where nothing limits them (no limit, or releases that cost nothing)."""
+    if limit is None or charge == 0:
+        return None
+    return max(0, limit - spent) // charge
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Where a lineage stands: ``spent`` of ``limit`` units, ``charge`` for each release. No limit: basis none."""
+
+    spent: int
+    limit: int | None
+    charge: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("spent", self.spent), ("charge", self.charge), ("limit", self.limit)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+                raise ValueError(f"{name} is {value!r}. It must be a whole number of units, at least 0.")
+        if self.limit is not None and self.spent > self.limit:
+            raise Overspent(f"{self.spent} units are spent of a limit of {self.limit}.")
+
+    @property
+    def releases_left(self) -> int | None:
+        """How many releases still fit; None where nothing limits them."""
+        return releases_left(self.spent, self.limit, self.charge)
+
+    @property
+    def exhausted(self) -> bool:
+        """Does the next release not fit?"""
+        return would_overspend(self.spent, self.limit, self.charge)
+
+
+@dataclass(frozen=True)
+class Released:
+    """A version was published. It costs the lineage's constant charge."""
+
+
+@dataclass(frozen=True)
+class Withheld:
+    """Noise was drawn and the utility gate looked at the result, which was then held. It costs the same."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Version 1 of a lineage was published and nobody had been forgotten in it. It costs nothing."""
+
+
+Event = Released | Withheld | Prepared
+
+
+def after(budget: Budget, events: Iterable[Event]) -> Budget:
+    """The budget after these events, or Overspent or TypeError with nothing changed."""
+    for event in events:
+        charge = _cost(budget, event)
+        if would_overspend(budget.spent, budget.limit, charge):
+            raise Overspent(f"{charge} units do not fit: {budget.spent} of {budget.limit} are spent.")
+        budget = replace(budget, spent=budget.spent + charge)
+    return budget
+
+
+def _cost(budget: Budget, event: Event) -> int:
+    match event:
+        case Released() | Withheld():
+            return budget.charge
+        case Prepared():
+            return 0
+        case _:
+            raise TypeError(f"The accountant knows no event {type(event).__name__}. Nothing was counted.")
+
+
+def _positive(name: str, value: float) -> Fraction:
+    if not math.isfinite(value) or value <= 0:
+        raise ValueError(f"{name} is {value!r}. It must be a finite number above 0.")
+    return Fraction(value)
+
+
+def _storable(units: int, what: str, hint: str) -> int:
+    if units > LARGEST:
+        raise ValueError(f"{what} is {units:.3g} units, more than can be counted ({LARGEST:.3g}). {hint}")
+    return units

@@ -1,0 +1,380 @@
+"""A claim: what a release says about itself, and on what basis. The curve behind it is in ``gaussian``.
+
+Standard library only: the API reads and shows claims without loading torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from unlearning.accounting.budget import charge_of, mu_of, releases_left
+from unlearning.accounting.gaussian import (
+    LEAST_DELTA,
+    ROUNDING,
+    check_delta,
+    check_number,
+    delta_at,
+    epsilon_at,
+    log_delta_at,
+    mu_at,
+)
+
+__all__ = [
+    "NOT_CLAIMED",
+    "Basis",
+    "Claim",
+    "Constant",
+    "Reference",
+    "delta_at",
+    "epsilon_at",
+    "in_plain_words",
+    "log_delta_at",
+    "mu_at",
+    "together",
+]
+
+NOT_CLAIMED: tuple[str, ...] = (
+    "Whoever keeps two versions can probably tell who left. Nothing here prevents it.",
+    "Difference exposure: what two versions tell about the people deleted between them is not bounded. "
+    "Old versions must be retired and their consumers moved.",
+    "People who were not deleted: nothing is claimed about what the model reveals of them.",
+    "Earlier releases: versions published before a deletion still contain that person.",
+    "The request pattern: when deletions happened, and how many, is not hidden.",
+)
+"""what no certificate of ours claims; every claim carries at least these"""
+
+
+DERIVED = frozenset({"statement", "mu_limit", "epsilon_limit", "in_plain_words"})
+"""what ``Claim.to_json`` adds for readers: it follows from the fields"""
+
+
+class Basis(StrEnum):
+    """How the distance to retraining is known, strongest first. Never upgraded silently."""
+
+    EXACT = "exact"
+    PROVED = "proved"
+    CALIBRATED = "calibrated"
+    ESTIMATED = "estimated"
+    NONE = "none"
+
+    @property
+    def rank(self) -> int:
+        """4 for exact down to 0 for none."""
+        return len(Basis) - 1 - list(Basis).index(self)
+
+    def satisfies(self, required: Basis) -> bool:
+        """Is this basis at least as strong as the required one?"""
+        return self.rank >= required.rank
+
+
+class Reference(StrEnum):
+    """Which retraining a release is compared with."""
+
+    RENORMALISED = "renormalised"
+    """the mean over who is left"""
+    FIXED_DENOMINATOR = "fixed-denominator"
+    """the sum over who is left, divided by the count before anyone left (arXiv 2404.01712, eq. 5)"""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A number that a claim rests on, and where it comes from ("closed form", "measured on 3 seeds", ...)."""
+
+    name: str
+    value: float
+    origin: str
+
+    def __post_init__(self) -> None:
+        check_number(f"constant {self.name!r}", self.value)
+        if not self.origin.strip():
+            raise ValueError(f"The constant {self.name!r} has no origin. State where its value comes from.")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A tensor that the model brings along and that no retraining changes.
+
+    ``kind`` is ``frozen``, ``buffer``, ``attribute`` (a tensor outside the state_dict), ``state`` (an entry that a hook
+    adds to the state_dict) or ``start`` (of a trained parameter). ``size`` counts its numbers. ``digest`` is what
+    ``parts.digest_of`` gives. ``public``: the recipe declares that nobody who may be deleted is in it.
+    """
+
+    name: str
+    kind: str
+    size: int
+    digest: str
+    public: bool
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What one version of a lineage claims. Constructing one that says more than its basis allows raises ValueError.
+
+    ``delta_cap`` and ``sigma`` are in units of the weights (Euclidean norm; standard deviation of one
+    coordinate). ``releases`` counts releases that were charged, ``spent`` and ``limit`` are whole units of
+    1e-12 mu^2, and ``spent`` includes draws that were charged and held. ``epsilon`` is at ``delta``.
+    ``releases_left`` is None where nothing limits them. ``checked`` says what the service has verified, ``declared``
+    what the operator says and nobody verifies, ``parts`` what the model brings along. Nothing here may be computed from
+    the data of the deleted: two forget sets of one size give the same claim.
+    """
+
+    method: str
+    basis: Basis
+    reference: Reference
+    delta_cap: float | None
+    sigma: float | None
+    releases: int
+    mu: float | None
+    epsilon: float | None
+    delta: float | None
+    spent: int
+    limit: int | None
+    releases_left: int | None
+    samples: int
+    people: int
+    assumptions: tuple[str, ...] = ()
+    checked: tuple[str, ...] = ()
+    declared: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
+    constants: tuple[Constant, ...] = ()
+    secret_state: tuple[str, ...] = ()
+    not_claimed: tuple[str, ...] = NOT_CLAIMED
+
+    def __post_init__(self) -> None:
+        _check_counts(self)
+        _check_words(self)
+        if self.basis is Basis.NONE:
+            _check_claims_nothing(self)
+        elif self.basis is Basis.EXACT:
+            _check_exact(self)
+        else:
+            _check_bounded(self)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        method: str,
+        basis: Basis,
+        reference: Reference,
+        sigma: float | None,
+        delta_cap: float | None,
+        delta: float | None,
+        releases: int,
+        spent: int,
+        limit: int | None,
+        samples: int,
+        people: int,
+        assumptions: Iterable[str] = (),
+        checked: Iterable[str] = (),
+        declared: Iterable[str] = (),
+        parts: Iterable[Part] = (),
+        constants: Iterable[Constant] = (),
+        secret_state: Iterable[str] = (),
+    ) -> Claim:
+        """The claim that follows from a basis, a cap and what was spent: mu, epsilon and releases left are derived."""
+        silent = basis is Basis.NONE
+        mu = None if silent else mu_of(spent)
+        cap = None if silent else 0.0 if basis is Basis.EXACT else delta_cap
+        return cls(
+            method=method,
+            basis=basis,
+            reference=reference,
+            delta_cap=cap,
+            sigma=sigma,
+            releases=releases,
+            mu=mu,
+            epsilon=None if mu is None or delta is None else epsilon_at(mu, delta),
+            delta=None if silent else delta,
+            spent=spent,
+            limit=None if silent else limit,
+            releases_left=None if silent else releases_left(spent, limit, _charge(cap, sigma)),
+            samples=samples,
+            people=people,
+            assumptions=tuple(assumptions),
+            checked=tuple(checked),
+            declared=tuple(declared),
+            parts=tuple(parts),
+            constants=tuple(constants),
+            secret_state=tuple(secret_state),
+        )
+
+    @property
+    def statement(self) -> str:
+        """The claim in one sentence."""
+        return _STATEMENTS[self.basis].format(
+            reference=self.reference.value,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            cap=self.delta_cap,
+            sigma=self.sigma,
+            limit=self.epsilon_limit,
+        )
+
+    @property
+    def mu_limit(self) -> float | None:
+        """mu of all releases that the lineage can ever make; 0 under exact; None without a limit."""
+        if self.basis is Basis.EXACT:
+            return 0.0
+        return None if self.limit is None else mu_of(self.limit)
+
+    @property
+    def epsilon_limit(self) -> float | None:
+        """epsilon at ``delta`` of all releases that the lineage can ever make; None without a limit."""
+        return None if self.mu_limit is None or self.delta is None else epsilon_at(self.mu_limit, self.delta)
+
+    @property
+    def in_plain_words(self) -> str | None:
+        """What the claim means at the lineage's limit, for readers who are no statisticians; None without a proof."""
+        return None if self.mu_limit is None else in_plain_words(self.basis, self.mu_limit)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; what is DERIVED is added for readers and not read back."""
+        record = asdict(self)
+        for name in (*_WORDS, "constants", "parts"):
+            record[name] = list(record[name])
+        derived = {name: getattr(self, name) for name in DERIVED}
+        return {**record, "basis": self.basis.value, "reference": self.reference.value, **derived}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Claim:
+        """The claim of ``to_json``, checked again. Raises ValueError on a missing or unknown field."""
+        names = {field.name for field in fields(cls)}
+        given = set(record) - DERIVED
+        if given != names:
+            raise ValueError(
+                f"A claim has the wrong fields: missing {sorted(names - given)}, unknown {sorted(given - names)}. "
+                "It was written by another version or edited."
+            )
+        values = {name: record[name] for name in names}
+        values |= {name: tuple(values[name]) for name in _WORDS}
+        values["parts"] = tuple(Part(**part) for part in values["parts"])
+        values["constants"] = tuple(Constant(**constant) for constant in values["constants"])
+        values |= {"basis": Basis(values["basis"]), "reference": Reference(values["reference"])}
+        return cls(**values)
+
+
+def advantage(mu: float) -> int:
+    """How many times in 100 more often the best guesser between N(0, 1) and N(mu, 1) is right than a blind one.
+
+    The total variation distance ``2 Phi(mu/2) - 1`` in hundredths, rounded up; mu >= 0.
+    """
+    check_number("mu", mu, least=0.0)
+    return min(100, math.ceil(100 * math.erf(mu / math.sqrt(8)) * (1 + ROUNDING)))
+
+
+def in_plain_words(basis: Basis, mu: float) -> str | None:
+    """The layman's sentence at this mu; None under a basis that only measures or estimates."""
+    if basis is Basis.EXACT:
+        return _PLAIN_EXACT
+    return _PLAIN.format(times=advantage(mu)) if basis is Basis.PROVED else None
+
+
+def together(claims: Iterable[Claim], delta: float) -> tuple[float, float] | None:
+    """(mu, epsilon at delta) for one person over several models; None as soon as one of them claims nothing.
+
+    mu^2 adds over models as it does over releases; epsilons do not add.
+    """
+    mus = [claim.mu for claim in claims]
+    if any(mu is None for mu in mus):
+        return None
+    mu = math.sqrt(math.fsum(mu * mu for mu in mus if mu is not None))
+    return mu, epsilon_at(mu, delta)
+
+
+_WORDS = ("assumptions", "checked", "declared", "secret_state", "not_claimed")
+"""the fields of a claim that are lists of sentences"""
+
+_PLAIN = (
+    "On any question about her, whoever sees this version, but none from before her deletion, is right at most "
+    "{times} times in 100 more often than with a model retrained without her. This holds for all later versions too."
+)
+_PLAIN_EXACT = (
+    "On any question about her, whoever sees this version, but none from before her deletion, is right 0 times in 100 "
+    "more often than with a model retrained without her: this is such a model. No claim against whoever kept an "
+    "earlier version."
+)
+_STATEMENTS = {
+    Basis.EXACT: "Retrained from scratch without the deleted people; reference: {reference} retraining.",
+    Basis.PROVED: "The weights before noise are proved to lie within {cap:g} of {reference} retraining; with noise of "
+    "standard deviation {sigma:g} the lineage's releases up to this version are ({epsilon:.4g}, {delta:g})-"
+    "indistinguishable from it, and all that it can ever make ({limit:.4g}, {delta:g}).",
+    Basis.CALIBRATED: "With the stated confidence over calibration and request order, the weights before noise lie "
+    "within {cap:g} of {reference} retraining; with noise of standard deviation {sigma:g} the lineage's releases up to "
+    "this version are then ({epsilon:.4g}, {delta:g})-indistinguishable from it, and all that it can ever make "
+    "({limit:.4g}, {delta:g}).",
+    Basis.ESTIMATED: "If the listed estimates were true, the lineage's releases up to this version would be "
+    "({epsilon:.4g}, {delta:g})-indistinguishable from {reference} retraining (cap {cap:g}, noise {sigma:g}), and all "
+    "that it can ever make ({limit:.4g}, {delta:g}). They are not proved.",
+    Basis.NONE: "No claim: the distance to {reference} retraining is not bounded.",
+}
+
+
+def _charge(delta_cap: float | None, sigma: float | None) -> int:
+    return charge_of(delta_cap, sigma) if delta_cap and sigma else 0
+
+
+def _check_counts(claim: Claim) -> None:
+    for name in ("releases", "spent", "samples", "people"):
+        value = getattr(claim, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise ValueError(f"{name} is {value!r} in a claim. It must be a whole number of at least 0.")
+    if claim.sigma is not None:
+        check_number("sigma", claim.sigma, least=0.0)
+    if claim.limit is not None and claim.spent > claim.limit:
+        raise ValueError(f"The claim has spent {claim.spent} units of a limit of {claim.limit}. It may not be issued.")
+
+
+def _check_words(claim: Claim) -> None:
+    missing = [sentence for sentence in NOT_CLAIMED if sentence not in claim.not_claimed]
+    if missing:
+        raise ValueError(f"The claim leaves out what it does not claim: {missing[0]!r}. Keep every sentence.")
+    hidden = [part.name for part in claim.parts if not part.public]
+    if hidden and claim.basis in (Basis.EXACT, Basis.PROVED):
+        raise ValueError(
+            f"The basis is {claim.basis.value} and {hidden[0]!r} is not declared public. Declare it, or claim less."
+        )
+
+
+def _check_claims_nothing(claim: Claim) -> None:
+    for name in ("delta_cap", "mu", "epsilon", "delta", "limit", "releases_left"):
+        if getattr(claim, name) is not None:
+            raise ValueError(f"The basis is none and {name} is {getattr(claim, name)!r}. Such a claim has no {name}.")
+    if claim.spent:
+        raise ValueError(f"The basis is none and {claim.spent} units are spent. Without a bound nothing is charged.")
+
+
+def _check_exact(claim: Claim) -> None:
+    for name in ("delta_cap", "mu", "epsilon", "spent"):
+        if getattr(claim, name) != 0:
+            raise ValueError(f"The basis is exact and {name} is {getattr(claim, name)!r}. It must be 0.")
+
+
+def _check_bounded(claim: Claim) -> None:
+    check_number("delta_cap", claim.delta_cap, above=0.0)
+    check_number("sigma", claim.sigma, above=0.0)
+    check_number("mu", claim.mu, least=0.0)
+    check_number("epsilon", claim.epsilon, least=0.0)
+    assert claim.mu is not None and claim.epsilon is not None and claim.delta is not None  # noqa: S101 (for mypy)
+    check_number("delta", claim.delta, least=LEAST_DELTA)
+    check_delta(claim.delta)
+    if claim.limit is None:
+        raise ValueError(f"The basis is {claim.basis.value} and there is no limit. Such a lineage has a budget.")
+    owed = claim.releases * _charge(claim.delta_cap, claim.sigma)
+    if claim.spent < owed:
+        raise ValueError(f"{claim.releases} releases cost {owed} units and the claim says {claim.spent}.")
+    if claim.mu < mu_of(claim.spent):
+        raise ValueError(f"mu is {claim.mu} and {claim.spent} units are spent: mu is too small for them.")
+    if claim.epsilon < epsilon_at(claim.mu, claim.delta) * (1 - 1e-9):  # another libm may differ in the last digits
+        raise ValueError(f"epsilon is {claim.epsilon} at mu {claim.mu}: the Gaussian curve gives more.")
+    left = releases_left(claim.spent, claim.limit, _charge(claim.delta_cap, claim.sigma))
+    if claim.releases_left != left:
+        raise ValueError(f"releases_left is {claim.releases_left!r}. With these amounts {left} are left.")
+    if not claim.assumptions:
+        raise ValueError(f"The basis is {claim.basis.value} and no assumption is stated. State every one in words.")
+    if claim.basis is Basis.ESTIMATED and not claim.constants:
+        raise ValueError("The basis is estimated and no constant is listed. List each estimate with its origin.")

@@ -1,0 +1,79 @@
+"""What a certificate says of all versions from its own on: mu^2 adds, so the limits bound what will be spent later.
+
+A generation begins with a cold training, or is charged for everyone forgotten before: its version 1 is free
+only when nothing of it was computed from a secret state. Without that rule the sum of the limits bounds nothing.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from unlearning.accounting.budget import mu_of
+from unlearning.accounting.certificate import Basis, in_plain_words
+from unlearning.accounting.gaussian import epsilon_at
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What a lineage whose weights were computed from the person's samples may spend.
+
+    ``limit`` is in whole units of 1e-12 mu^2; 0: nothing is charged and nothing needs to be; None: no bound.
+    """
+
+    lineage: int
+    basis: Basis
+    limit: int | None
+
+
+@dataclass(frozen=True)
+class Composition:
+    """One person's bound over versions that may still come. ``epsilon`` is at ``delta``."""
+
+    basis: Basis
+    mu: float
+    epsilon: float
+    delta: float
+
+    @property
+    def statement(self) -> str:
+        """The bound in one sentence."""
+        return (
+            "All versions from this one on, over all generations that held the person: mu is at most "
+            f"{self.mu:.4g}, epsilon at most {self.epsilon:.4g} at delta {self.delta:g}."
+        )
+
+    @property
+    def in_plain_words(self) -> str | None:
+        """The bound for readers who are no statisticians; None under a basis that only measures or estimates."""
+        return in_plain_words(self.basis, self.mu)
+
+
+def at_limit(generations: Iterable[Allowance], delta: float | None) -> Composition | None:
+    """Bound what all these generations can spend together: mu^2 is at most the sum of their limits.
+
+    None where one of them has no limit, or ``delta`` is None: then there is no bound. Without any generation nothing
+    was computed from the person: exact.
+    """
+    held = list(generations)
+    limits = [each.limit for each in held if each.limit is not None]
+    if delta is None or len(limits) < len(held):
+        return None
+    weakest = min((each.basis for each in held), key=lambda basis: basis.rank, default=Basis.EXACT)
+    mu = mu_of(sum(limits))
+    return Composition(weakest, mu, epsilon_at(mu, delta), delta)
+
+
+def over_models(parts: Iterable[Composition | None]) -> Composition | None:
+    """Bound one person over several models, rounded up; None as soon as one of them has no bound, or without any."""
+    given = list(parts)
+    found = [each for each in given if each is not None]
+    if not found or len(found) < len(given):
+        return None
+    mu = math.sqrt(math.fsum(each.mu**2 for each in found))
+    mu = math.nextafter(mu, math.inf) if mu else 0.0
+    delta = min(each.delta for each in found)
+    weakest = min((each.basis for each in found), key=lambda basis: basis.rank)
+    return Composition(weakest, mu, epsilon_at(mu, delta), delta)

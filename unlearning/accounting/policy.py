@@ -1,0 +1,369 @@
+"""What an operator asks of a model, and the planner: (policy, budget, queue, clock) -> the next action.
+
+Standard library only. The planner is pure: the same four values give the same action, and nothing in them is
+computed from the data of the deleted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any
+
+from unlearning.accounting.budget import UNITS, Budget, charge_of, limit_of
+from unlearning.accounting.certificate import Basis, Reference
+from unlearning.accounting.gaussian import LEAST_DELTA
+from unlearning.methods import NAMES
+
+SECOND = 1_000_000
+LARGEST_ORDERS = 10_000
+"""moments and durations of the planner are whole microseconds"""
+
+
+class Granularity(StrEnum):
+    """What is forgotten at once: all samples of a person, or single samples too."""
+
+    SUBJECT = "subject"
+    SAMPLE = "sample"
+
+
+class OnExhausted(StrEnum):
+    """What happens when the next release does not fit into the budget."""
+
+    RETRAIN = "retrain"
+    HOLD = "hold"
+
+
+class CompleteWhen(StrEnum):
+    """When a model's part in a request is over: with the version, or when everybody serves it."""
+
+    PUBLISHED = "published"
+    SERVED = "served"
+
+
+class ForgottenInRecipe(StrEnum):
+    """What a registration does where its recipe still names people who asked to be forgotten before it."""
+
+    REFUSE = "refuse"
+    LEAVE_OUT = "leave_out"
+
+
+class PolicyError(ValueError):
+    """A policy says something that is not allowed. ``field`` is the field's name."""
+
+    def __init__(self, name: str, what: str, hint: str) -> None:
+        super().__init__(f"{what} {hint}")
+        self.field = name
+        self.what = what
+        self.hint = hint
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How one model forgets; fixed at registration.
+
+    ``sigma`` and ``delta_cap`` are in units of the weights. The defaults belong together: at epsilon 1 and
+    delta 1e-5 a release of cap 1e-5 under noise 0.01 costs mu^2 = 1e-6, about 70,000 releases. ``delta`` is at least
+    1e-12. ``require`` is
+    the weakest basis that may be published. ``reference`` None is the one that the method approximates.
+    ``threshold`` is the greatest effectiveness ratio ``||retrained - unlearned|| / ||retrained - untouched||`` at
+    which a method counts as working. ``cadence_seconds`` is the least time between releases.
+    ``utility_tolerance`` is the greatest fall of holdout accuracy (a fraction) in one release, None for no gate.
+    ``complete_when`` served: a request waits until every known consumer reports a version that lacks the person.
+    ``forgotten_in_recipe`` is for a registration alone: whoever asks while the model is prepared, and whoever a retrain
+    meets, is left out or forgotten without a question.
+    ``options`` are the method's own fields, ``fallback_options`` those of the fallback.
+
+    ``fallback`` serves what the method cannot: ``retrain`` as a cold retrain beside the served lineage, any other
+    method as a release of its own. It also takes the method's place where that does not help on the model.
+
+    ``basis`` is how the distance to retraining shall be known; None takes ``exact`` or ``proved`` where the method has
+    it on this model, and ``none`` elsewhere: what is measured or estimated is asked for by name. ``alpha``, ``orders``
+    and ``sizes`` (increasing counts of people) belong to ``calibrated``; without sizes: 1, 2, 4, ... people, up to a
+    twentieth of them.
+    """
+
+    method: str
+    fallback: str | None = None
+    require: Basis = Basis.NONE
+    basis: Basis | None = None
+    alpha: float = 0.05
+    orders: int = 19
+    sizes: tuple[int, ...] = ()
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    sigma: float = 0.01
+    delta_cap: float = 1e-5
+    granularity: Granularity = Granularity.SUBJECT
+    reference: Reference | None = None
+    threshold: float = 0.7
+    on_exhausted: OnExhausted = OnExhausted.RETRAIN
+    complete_when: CompleteWhen = CompleteWhen.PUBLISHED
+    forgotten_in_recipe: ForgottenInRecipe = ForgottenInRecipe.REFUSE
+    cadence_seconds: int = 0
+    utility_tolerance: float | None = 0.1
+    options: Mapping[str, Any] = field(default_factory=dict)
+    fallback_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _number("epsilon", self.epsilon, above=0, most=1e4)
+        _number("delta", self.delta, least=LEAST_DELTA, below=1)
+        _number("sigma", self.sigma, above=0, most=1e6)
+        _number("delta_cap", self.delta_cap, above=0, most=1e6)
+        _number("threshold", self.threshold, above=0)
+        if self.utility_tolerance is not None:
+            _number("utility_tolerance", self.utility_tolerance, least=0, most=1)
+        _seconds("cadence_seconds", self.cadence_seconds)
+        self._check_basis()
+        if self.fallback == self.method:
+            raise PolicyError("fallback", f"fallback is {self.fallback!r}, the method itself.", "Name another or none.")
+        if self.fallback_options and self.fallback is None:
+            raise PolicyError("fallback_options", "fallback_options are given without a fallback.", "Name a fallback.")
+        if self.charge > self.limit:
+            raise PolicyError("sigma", *self._nothing_fits())
+
+    def _check_basis(self) -> None:
+        _number("alpha", self.alpha, above=0, below=1)
+        if not _whole(self.orders) or not 1 <= self.orders <= LARGEST_ORDERS:
+            what = f"orders is {_shown(self.orders)}."
+            raise PolicyError("orders", what, f"It must be a whole number from 1 to {LARGEST_ORDERS}.")
+        whole = all(_whole(size) and size >= 1 for size in self.sizes)
+        if not whole or list(self.sizes) != sorted({*self.sizes}):
+            what = f"sizes is {_shown(self.sizes)}."
+            raise PolicyError("sizes", what, "It must be increasing whole numbers, from 1 on.")
+        if self.basis is not None and not self.basis.satisfies(self.require):
+            what = f"basis is {self.basis.value} and require is {self.require.value}, which is stronger."
+            raise PolicyError("basis", what, "Ask for a basis that is at least as strong as the required one.")
+
+    @property
+    def standby(self) -> str | None:
+        """The fallback that makes releases of its own; None where there is none, or it is a retrain."""
+        return None if self.fallback == "retrain" else self.fallback
+
+    def in_force(self, method: str) -> Policy:
+        """The policy of a lineage of ``method``: this one, or with its fallback in the method's place."""
+        if method == self.method or method != self.fallback:
+            return self
+        return replace(self, method=method, options=self.fallback_options, fallback=None, fallback_options={})
+
+    @property
+    def charge(self) -> int:
+        """Units that one release costs."""
+        return charge_of(self.delta_cap, self.sigma)
+
+    @property
+    def limit(self) -> int:
+        """Units that the policy allows in all."""
+        return limit_of(self.epsilon, self.delta)
+
+    def budget(self, basis: Basis, spent: int = 0) -> Budget:
+        """The budget of a lineage of this policy: constant charges where a bound is claimed, none elsewhere."""
+        if basis is Basis.NONE:
+            return Budget(spent=0, limit=None, charge=0)
+        return Budget(spent=spent, limit=self.limit, charge=0 if basis is Basis.EXACT else self.charge)
+
+    def _nothing_fits(self) -> tuple[str, str]:
+        what = (
+            f"One release costs {self.charge} units (delta_cap {self.delta_cap:g}, sigma {self.sigma:g}) and "
+            f"epsilon {self.epsilon:g} at delta {self.delta:g} allows {self.limit}."
+        )
+        if self.limit == 0:
+            return what, "Raise epsilon or delta."
+        enough = 1.01 * self.delta_cap * math.sqrt(UNITS / self.limit)
+        return what, f"Raise sigma to at least {enough:.3g}, or lower delta_cap."
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values, all fields."""
+        record = asdict(self)
+        record["sizes"] = list(self.sizes)
+        return {name: value.value if isinstance(value, StrEnum) else value for name, value in record.items()}
+
+    @classmethod
+    def from_json(cls, record: object, methods: Collection[str] = NAMES) -> Policy:
+        """The policy in a JSON object; fields left out, or null, take their defaults.
+
+        Raises PolicyError, which names the field, its value and what is allowed.
+        """
+        if not isinstance(record, Mapping):
+            raise PolicyError("policy", f"The policy is {_shown(record)}.", "It must be a JSON object.")
+        names = [each.name for each in fields(cls)]
+        unknown = sorted(str(name) for name in record if name not in names)
+        if unknown:
+            raise PolicyError(unknown[0], f"A policy has no field {unknown[0]!r}.", f"Its fields: {', '.join(names)}.")
+        if record.get("method") is None:
+            raise PolicyError("method", "The policy names no method.", f"Allowed: {', '.join(methods)}.")
+        nullable = {"utility_tolerance"}
+        given = {name: value for name, value in record.items() if value is not None or name in nullable}
+        return cls(**{name: _read(name, value, methods) for name, value in given.items()})
+
+
+def _read(name: str, value: object, methods: Collection[str]) -> Any:
+    if (name, value) == ("on_exhausted", "rewind"):
+        hint = "A rewind keeps the budget that is used up, so no release would fit after it: use retrain or hold."
+        raise PolicyError(name, "on_exhausted is 'rewind'.", hint)
+    if name in _CHOICES:
+        choice = _CHOICES[name]
+        return choice(_one_of(name, value, [member.value for member in choice]))
+    if name in ("method", "fallback"):
+        return _one_of(name, value, methods)
+    if name in ("options", "fallback_options"):
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise PolicyError(name, f"{name} is {_shown(value)}.", "It must be a JSON object of the method's fields.")
+        return dict(value)
+    if name == "sizes":
+        if not isinstance(value, list | tuple):
+            raise PolicyError(name, f"sizes is {_shown(value)}.", "It must be a list of whole numbers.")
+        return tuple(value)
+    return value
+
+
+_CHOICES: dict[str, type[StrEnum]] = {
+    "require": Basis,
+    "basis": Basis,
+    "granularity": Granularity,
+    "reference": Reference,
+    "on_exhausted": OnExhausted,
+    "complete_when": CompleteWhen,
+    "forgotten_in_recipe": ForgottenInRecipe,
+}
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _one_of(name: str, value: object, allowed: Collection[str]) -> str:
+    if not isinstance(value, str) or value not in allowed:
+        raise PolicyError(name, f"{name} is {_shown(value)}.", f"Allowed: {', '.join(allowed)}.")
+    return value
+
+
+def _number(
+    name: str,
+    value: object,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    inside = (
+        number
+        and isinstance(value, int | float)
+        and (least is None or value >= least)
+        and (above is None or value > above)
+        and (most is None or value <= most)
+        and (below is None or value < below)
+    )
+    if inside:
+        return
+    bounds = (("at least", least), ("above", above), ("at most", most), ("below", below))
+    allowed = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+    raise PolicyError(name, f"{name} is {_shown(value)}.", f"It must be a number {allowed}.")
+
+
+def _seconds(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise PolicyError(name, f"{name} is {_shown(value)}.", "It must be a whole number of seconds, at least 0.")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+# The planner
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What waits for one model: counts and moments alone, in microseconds since 1970.
+
+    ``waiting``: tasks that may be claimed now. ``next_at``: when the earliest task of those still in their
+    cancel window may be claimed. ``due_at``: the earliest deadline of any waiting task. ``released_at``: when
+    the lineage last published. ``retraining``: a candidate lineage is being trained.
+    """
+
+    waiting: int = 0
+    next_at: int | None = None
+    due_at: int | None = None
+    released_at: int | None = None
+    retraining: bool = False
+
+
+@dataclass(frozen=True)
+class Clock:
+    """``now`` in microseconds since 1970, and how long a retrain was measured to take (microseconds)."""
+
+    now: int
+    retrain_takes: int = 0
+
+
+@dataclass(frozen=True)
+class Release:
+    """Forget everyone who waits, in one release."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing may start before ``until`` (microseconds since 1970)."""
+
+    until: int
+
+
+@dataclass(frozen=True)
+class Retrain:
+    """Build a candidate lineage without everyone who waits."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Everyone who waits is held, visibly, for this reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """There is nothing to do, or it is being done."""
+
+
+Action = Release | Wait | Retrain | Hold | Nothing
+
+
+def next_action(policy: Policy, budget: Budget, queue: Queue, clock: Clock) -> Action:
+    """The next action of a live model. One action covers the whole queue, however long it is.
+
+    Where the next release does not fit: ``hold`` holds what waits; ``retrain`` starts as soon as the forecast
+    is zero, waiting requests or not, so that the next request finds a budget.
+    """
+    if budget.exhausted:
+        return _at_exhaustion(policy, queue)
+    if not queue.waiting:
+        return Nothing() if queue.next_at is None else Wait(max(queue.next_at, clock.now))
+    opens = _opens_at(policy, queue, clock)
+    return Release() if opens <= clock.now else Wait(opens)
+
+
+def _at_exhaustion(policy: Policy, queue: Queue) -> Action:
+    if policy.on_exhausted is OnExhausted.HOLD:
+        return Hold("budget_exhausted") if queue.waiting else Nothing()
+    if queue.retraining:
+        return Nothing()
+    return Retrain("budget_exhausted")
+
+
+def _opens_at(policy: Policy, queue: Queue, clock: Clock) -> int:
+    """When the cadence allows the next release; a deadline opens it earlier, two retrains ahead of itself.
+
+    Two retrains: time enough to retrain, and to retrain once more, should the release be refused.
+    """
+    if queue.released_at is None:
+        return clock.now
+    opens = queue.released_at + policy.cadence_seconds * SECOND
+    return opens if queue.due_at is None else min(opens, queue.due_at - 2 * clock.retrain_takes)

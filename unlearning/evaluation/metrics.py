@@ -1,0 +1,163 @@
+"""What an evaluation measures, and with what: instruments, the plan, the row, the spread over seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
+
+from unlearning.evaluation.attacks import Classifier
+from unlearning.model.training import silent
+from unlearning.types import Examples, ForgetSet, Forgotten, Json, Progress
+
+if TYPE_CHECKING:
+    from unlearning.model.problem import Problem
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A release as certified: w~ (d,), the noise it is published with, and the claim as JSON."""
+
+    weights: Tensor
+    sigma: float = 0.0
+    claim: Mapping[str, Any] = field(default_factory=lambda: {"basis": "none"})
+
+
+class Certify(Protocol):
+    """Turns a method's result into a release. Raises Refused where the required basis cannot be had.
+
+    ``forget`` is who this release forgets, ``releases`` the number of releases before it.
+    """
+
+    def __call__(
+        self,
+        problem: Problem,
+        method: str,
+        forgotten: Forgotten,
+        *,
+        forget: ForgetSet,
+        retain: Examples,
+        releases: int,
+    ) -> Certified: ...
+
+
+def uncertified(
+    problem: Problem,  # noqa: ARG001  (the signature of Certify)
+    method: str,  # noqa: ARG001
+    forgotten: Forgotten,
+    *,
+    forget: ForgetSet,  # noqa: ARG001
+    retain: Examples,  # noqa: ARG001
+    releases: int,  # noqa: ARG001
+) -> Certified:
+    """No claim and no noise: y is w~."""
+    return Certified(forgotten.state.weights)
+
+
+@dataclass(frozen=True)
+class Instruments:
+    """What measuring needs from outside: a clock in seconds, and the classifier of the membership attack."""
+
+    clock: Callable[[], float]
+    classifier: Classifier
+    certify: Certify = uncertified
+    progress: Progress = silent
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured.
+
+    ``fractions`` of all samples are forgotten (whole people, drawn at random, until the fraction is reached).
+    ``shadows`` models are trained for the likelihood-ratio attack (even; 0: left out); ``trials`` single people are
+    deleted for the difference attack, each among ``candidates`` (0 trials: left out).
+    """
+
+    fractions: tuple[float, ...] = (0.05,)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    reference: str = "renormalised"
+    shadows: int = 16
+    trials: int = 10
+    candidates: int = 100
+    relearn_limit: int = 100
+
+    def __post_init__(self) -> None:
+        if not self.fractions or not all(0.0 < fraction < 1.0 for fraction in self.fractions):
+            raise ValueError(f"fractions is {self.fractions}. Each must lie between 0 and 1.")
+        if not self.seeds:
+            raise ValueError("seeds is empty. Give at least one.")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method, forget set and seed. None: not measured (left out, or the method refused: see ``refused``).
+
+    n samples before, m forgotten. ``cosine`` is between the method's step and the retraining's. ``round`` counts
+    the releases of a stream from 1. ``published_accuracy`` is the holdout accuracy of what a release would publish.
+    """
+
+    method: str
+    forget_fraction: float
+    seed: int
+    n: int
+    m: int
+    reference: str
+    round: int = 1
+    distance_to_retrain: float | None = None
+    distance_untouched: float | None = None
+    effectiveness: float | None = None
+    cosine: float | None = None
+    retained_accuracy: float | None = None
+    forgotten_accuracy: float | None = None
+    test_accuracy: float | None = None
+    published_accuracy: float | None = None
+    mia_accuracy: float | None = None
+    mia_auc: float | None = None
+    lira_auc: float | None = None
+    relearn_epochs: int | None = None
+    difference_attack_top1: float | None = None
+    prepare_seconds: float | None = None
+    forget_seconds: float | None = None
+    certify_seconds: float | None = None
+    retrain_seconds: float | None = None
+    state_bytes: int | None = None
+    claim: Mapping[str, Any] = field(default_factory=dict)
+    refused: str | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        """Plain JSON values; infinities and NaN become None."""
+        return {name: _plain(value) for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation (over seeds; 0 for one seed) of one measurement."""
+
+    mean: float
+    deviation: float
+    count: int
+
+
+def spread(rows: Sequence[Row], name: str) -> dict[tuple[str, float, int], Spread]:
+    """By (method, fraction, round): the spread over seeds of the field ``name``; rows without it are left out."""
+    if name not in {each.name for each in fields(Row)}:
+        raise ValueError(f"A row has no field {name!r}.")
+    groups: dict[tuple[str, float, int], list[float]] = {}
+    for row in rows:
+        value = getattr(row, name)
+        if value is not None and math.isfinite(value):
+            groups.setdefault((row.method, row.forget_fraction, row.round), []).append(float(value))
+    return {key: _spread_of(values) for key, values in groups.items()}
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _spread_of(values: Sequence[float]) -> Spread:
+    mean = sum(values) / len(values)
+    squares = sum((value - mean) ** 2 for value in values)
+    return Spread(mean, math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else 0.0, len(values))

@@ -1,0 +1,368 @@
+"""The papers' table for a user's own model: every method beside the retrained and the untouched model.
+
+Measurements, never claims. They look at what the method itself gives, not at what a release makes of it when it works
+on until its bound is under the cap; accuracies and attacks with the release's noise, distances without. Two fields look
+at what would be published: ``published_accuracy`` and ``difference_attack_top1``. One seed fixes the forget set and,
+where we train, the training (its seed plus this one).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unlearning.evaluation.attacks import (
+    Shadows,
+    Signatures,
+    likelihood_ratio_auc,
+    membership,
+    relearn_epochs,
+    shadows,
+    signatures,
+)
+from unlearning.evaluation.metrics import Certified, Instruments, Plan, Row
+from unlearning.model.problem import Problem
+from unlearning.model.training import learn, train
+from unlearning.quality.distance_left import effectiveness
+from unlearning.quality.simulate import choose, forget_set, left_by, release
+from unlearning.recipe import Recipe, RecipeError
+from unlearning.types import Examples, ForgetSet, Learned, Method, Progress, Refused, State
+
+UNTOUCHED = "untouched"
+
+
+def evaluate(
+    recipe: Recipe,
+    methods: Mapping[str, Method],
+    plan: Plan,
+    instruments: Instruments,
+    device: torch.device | str = "cpu",
+) -> tuple[Row, ...]:
+    """Every method, and the untouched model, at every fraction and seed. Name ``retrain`` among them to see it too.
+
+    A method that refuses gets a row that says why; it ends nothing else.
+    """
+    steps = _Steps(instruments.progress, len(plan.seeds) * (1 + len(methods) * (1 + len(plan.fractions))))
+    rows: list[Row] = []
+    for seed in plan.seeds:
+        scene = _scene(recipe, plan, instruments, seed, device)
+        steps.done()
+        cases = [_case(scene, fraction) for fraction in plan.fractions]
+        rows += [_measured(scene, case, _untouched(case, scene)) for case in cases]
+        for name, method in methods.items():
+            prepared = _prepare(scene, name, method)
+            steps.done()
+            for case in cases:
+                rows.append(_row(scene, case, prepared))
+                steps.done()
+    return tuple(rows)
+
+
+def stream(
+    recipe: Recipe,
+    methods: Mapping[str, Method],
+    plan: Plan,
+    instruments: Instruments,
+    *,
+    rounds: int,
+    samples: int,
+    device: torch.device | str = "cpu",
+) -> tuple[Row, ...]:
+    """SAFE's protocol: ``rounds`` releases, one after the other, each of about ``samples`` samples (whole people).
+
+    A row for each method and round. m, and what is forgotten, count from the first round on; attacks are left out.
+    """
+    quick = replace(plan, shadows=0, trials=0)
+    steps = _Steps(instruments.progress, len(plan.seeds) * len(methods) * rounds)
+    rows: list[Row] = []
+    for seed in plan.seeds:
+        scene = _scene(recipe, quick, instruments, seed, device)
+        batches = _rounds(scene, rounds, samples)
+        for name, method in methods.items():
+            rows += _streamed(scene, _prepare(scene, name, method), batches, samples, steps)
+    return tuple(rows)
+
+
+# One seed: a trained model and what is measured on it
+
+
+@dataclass(frozen=True)
+class _Scene:
+    problem: Problem
+    examples: Examples
+    holdout: tuple[Tensor, Tensor]
+    learned: Learned
+    plan: Plan
+    instruments: Instruments
+    seed: int
+    references: dict[tuple[str, tuple[int, ...]], tuple[Tensor, float]] = field(default_factory=dict)
+    """retrained weights and seconds, by reference and forget set: measured once, used by every method"""
+
+    @cached_property
+    def marks(self) -> Signatures:
+        """The difference attack's candidates, in random order, and what each one's deletion would look like."""
+        names = sorted(set(self.examples.holders))
+        order = [names[index] for index in torch.randperm(len(names), generator=_generator(self)).tolist()]
+        return signatures(self.problem, self.learned.weights, self.examples, order[: self.plan.candidates])
+
+    def retrained(self, reference: str, forget: ForgetSet) -> tuple[Tensor, float]:
+        key = (reference, forget.positions)
+        if key not in self.references:
+            start = self.instruments.clock()
+            retain = left_by(self.examples, forget)
+            learned = train(self.problem, retain, planned=self.examples.positions, reference=reference)
+            self.references[key] = learned.weights, self.instruments.clock() - start
+        return self.references[key]
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A forget set of a scene. ``shadow`` is None where the attack is left out."""
+
+    fraction: float
+    forget: ForgetSet
+    retain: Examples
+    shadow: Shadows | None
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    name: str
+    method: Method
+    state: State | None
+    seconds: float
+    size: int
+    reference: str
+    refused: str | None = None
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """One release to be measured. ``weights`` (d,) are the method's own, before certification."""
+
+    name: str
+    reference: str
+    weights: Tensor
+    certified: Certified
+    size: int
+    prepare_seconds: float | None = None
+    forget_seconds: float | None = None
+    certify_seconds: float | None = None
+    top1: float | None = None
+    round: int = 1
+
+
+def _scene(recipe: Recipe, plan: Plan, instruments: Instruments, seed: int, device: torch.device | str) -> _Scene:
+    training = replace(recipe.training, seed=recipe.training.seed + seed)
+    seeded = recipe if recipe.weights is not None else replace(recipe, training=training)
+    problem = Problem(seeded, device)
+    examples = seeded.samples.examples(device=device)
+    holdout = (recipe.holdout[0].to(device), recipe.holdout[1].to(device))
+    return _Scene(problem, examples, holdout, learn(seeded, problem, examples), plan, instruments, seed)
+
+
+def _case(scene: _Scene, fraction: float) -> _Case:
+    count = max(1, round(fraction * len(scene.examples)))
+    forget = choose(scene.examples, count, _generator(scene))
+    retain = left_by(scene.examples, forget)
+    shadow = None
+    if scene.plan.shadows:
+        gone = scene.examples.only(torch.tensor(forget.positions))
+        shadow = shadows(scene.problem, retain, gone, scene.holdout, count=scene.plan.shadows, seed=scene.seed)
+    return _Case(fraction, forget, retain, shadow)
+
+
+def _prepare(scene: _Scene, name: str, method: Method) -> _Prepared:
+    reference = str(getattr(method, "reference", None) or scene.plan.reference)
+    start = scene.instruments.clock()
+    try:
+        state = method.prepare(scene.problem, scene.examples, scene.learned)
+    except (Refused, RecipeError) as error:
+        return _Prepared(name, method, None, scene.instruments.clock() - start, 0, reference, str(error))
+    report = state.facts.get("report")
+    if isinstance(report, dict) and isinstance(report.get("reference"), str):
+        reference = str(report["reference"])
+    return _Prepared(name, method, state, scene.instruments.clock() - start, _bytes_of(state), reference)
+
+
+def _row(scene: _Scene, case: _Case, prepared: _Prepared) -> Row:
+    if prepared.state is None:
+        return _refusal(scene, case, prepared, prepared.refused or "")
+    try:
+        outcome, _ = _release(scene, prepared, prepared.state, case.forget, case.retain)
+        top1 = _difference_attack(scene, prepared)
+    except (Refused, RecipeError) as error:
+        return _refusal(scene, case, prepared, str(error))
+    return _measured(scene, case, replace(outcome, top1=top1))
+
+
+def _release(
+    scene: _Scene, prepared: _Prepared, state: State, batch: ForgetSet, retain: Examples, *, earlier: int = 0
+) -> tuple[_Outcome, State]:
+    """Forget ``batch`` and certify; ``retain`` is who is left after it and the ``earlier`` releases."""
+    clock, certify = scene.instruments.clock, scene.instruments.certify
+    start = clock()
+    forgotten = release(prepared.method, scene.problem, state, batch, retain, generator=_generator(scene))
+    between = clock()
+    certified = certify(scene.problem, prepared.name, forgotten, forget=batch, retain=retain, releases=earlier)
+    end = clock()
+    outcome = _Outcome(
+        prepared.name,
+        prepared.reference,
+        forgotten.state.weights,
+        certified,
+        prepared.size,
+        prepared.seconds,
+        forget_seconds=between - start,
+        certify_seconds=end - between,
+    )
+    return outcome, replace(forgotten.state, weights=certified.weights)
+
+
+def _measured(scene: _Scene, case: _Case, outcome: _Outcome) -> Row:
+    problem, gone = scene.problem, scene.examples.only(torch.tensor(case.forget.positions))
+    shown = _noised(replace(outcome.certified, weights=outcome.weights), scene.seed)
+    reference, seconds = scene.retrained(outcome.reference, case.forget)
+    guess = membership(
+        problem,
+        shown,
+        scene.instruments.classifier,
+        forgotten=gone.inputs,
+        retained=case.retain.inputs,
+        holdout=scene.holdout[0],
+        seed=scene.seed,
+    )
+    return Row(
+        method=outcome.name,
+        forget_fraction=case.fraction,
+        seed=scene.seed,
+        n=len(scene.examples),
+        m=len(gone),
+        reference=outcome.reference,
+        round=outcome.round,
+        **_geometry(scene.learned.weights, outcome.weights, reference),
+        retained_accuracy=_accuracy(problem, shown, case.retain.inputs, case.retain.targets),
+        forgotten_accuracy=_accuracy(problem, shown, gone.inputs, gone.targets),
+        test_accuracy=_accuracy(problem, shown, *scene.holdout),
+        published_accuracy=_accuracy(problem, _noised(outcome.certified, scene.seed), *scene.holdout),
+        mia_accuracy=guess.accuracy,
+        mia_auc=guess.auc,
+        lira_auc=None if case.shadow is None else likelihood_ratio_auc(problem, shown, case.shadow),
+        relearn_epochs=relearn_epochs(problem, shown, scene.learned.weights, gone, scene.plan.relearn_limit),
+        difference_attack_top1=outcome.top1,
+        prepare_seconds=outcome.prepare_seconds,
+        forget_seconds=outcome.forget_seconds,
+        certify_seconds=outcome.certify_seconds,
+        retrain_seconds=seconds,
+        state_bytes=outcome.size,
+        claim=outcome.certified.claim,
+    )
+
+
+def _difference_attack(scene: _Scene, prepared: _Prepared) -> float | None:
+    """The share of single deletions whose person is named from two versions, each with noise of its own."""
+    state, tried = prepared.state, scene.marks.holders[: scene.plan.trials] if scene.plan.trials else ()
+    if state is None or not tried:
+        return None
+    hits = 0
+    for trial, person in enumerate(tried):
+        forget = forget_set(scene.examples, [person])
+        outcome, _ = _release(scene, prepared, state, forget, left_by(scene.examples, forget))
+        before = _noised(replace(outcome.certified, weights=state.weights), 2 * trial)
+        hits += scene.marks.named(before, _noised(outcome.certified, 2 * trial + 1)) == person
+    return hits / len(tried)
+
+
+def _streamed(
+    scene: _Scene, prepared: _Prepared, batches: Sequence[ForgetSet], samples: int, steps: _Steps
+) -> Iterator[Row]:
+    state, so_far = prepared.state, ForgetSet(frozenset(), ())
+    for number, batch in enumerate(batches, start=1):
+        steps.done()
+        so_far = forget_set(scene.examples, so_far.holders | batch.holders)
+        case = _Case(number * samples / len(scene.examples), so_far, left_by(scene.examples, so_far), None)
+        if state is None:
+            yield replace(_refusal(scene, case, prepared, prepared.refused or ""), round=number)
+            return
+        try:
+            outcome, state = _release(scene, prepared, state, batch, case.retain, earlier=number - 1)
+        except (Refused, RecipeError) as error:
+            yield replace(_refusal(scene, case, prepared, str(error)), round=number)
+            return
+        yield _measured(scene, case, replace(outcome, round=number, size=_bytes_of(state)))
+
+
+def _rounds(scene: _Scene, rounds: int, samples: int) -> tuple[ForgetSet, ...]:
+    generator, left, chosen = _generator(scene), scene.examples, []
+    for _ in range(rounds):
+        batch = choose(left, samples, generator)
+        chosen.append(batch)
+        left = left_by(left, batch)
+    return tuple(chosen)
+
+
+def _untouched(case: _Case, scene: _Scene) -> _Outcome:  # noqa: ARG001  (the same for every forget set)
+    weights = scene.learned.weights
+    return _Outcome(UNTOUCHED, scene.plan.reference, weights, Certified(weights), _bytes_of(State(weights)))
+
+
+def _refusal(scene: _Scene, case: _Case, prepared: _Prepared, reason: str) -> Row:
+    return Row(
+        prepared.name,
+        case.fraction,
+        scene.seed,
+        len(scene.examples),
+        len(case.forget.positions),
+        prepared.reference,
+        prepare_seconds=prepared.seconds,
+        refused=reason,
+    )
+
+
+def _geometry(untouched: Tensor, unlearned: Tensor, retrained: Tensor) -> dict[str, Any]:
+    before, after = (retrained.double() - untouched.double()), (unlearned.double() - untouched.double())
+    lengths = float(before.norm()) * float(after.norm())
+    return {
+        "distance_to_retrain": float((retrained.double() - unlearned.double()).norm()),
+        "distance_untouched": float(before.norm()),
+        "effectiveness": effectiveness(untouched, unlearned, retrained),
+        "cosine": float(before.dot(after)) / lengths if lengths else math.nan,
+    }
+
+
+def _accuracy(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> float:
+    return problem.accuracy(w.to(problem.dtype), x, y)
+
+
+def _noised(certified: Certified, seed: int) -> Tensor:
+    if certified.sigma == 0.0:
+        return certified.weights
+    generator = torch.Generator().manual_seed(0x9E3779B9 + seed)
+    noise = torch.randn(len(certified.weights), dtype=torch.float64, generator=generator)
+    return certified.weights + (certified.sigma * noise).to(certified.weights)
+
+
+def _bytes_of(state: State) -> int:
+    tensors = (state.weights, *state.tensors.values(), *state.vectors.values())
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _generator(scene: _Scene) -> torch.Generator:
+    return torch.Generator().manual_seed(scene.seed)
+
+
+class _Steps:
+    """Counts finished steps into a share."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress, self._total, self._count = progress, total, 0
+
+    def done(self) -> None:
+        self._count += 1
+        self._progress(min(1.0, self._count / self._total))

@@ -1,0 +1,315 @@
+"""Mini-Unlearning: the last k steps of the training taken again without the forgotten, to first order.
+
+Source: Huang et al., "Machine Unlearning with Minimal Gradient Dependence for High Unlearning Ratios"
+(arXiv 2406.16986). With eta the step size, B the size of a batch and dB the number of forgotten samples in it, a step
+of the training (eq. 2) and the same step without the forgotten (eq. 3) are::
+
+    w  <- w  - eta/B      sum_{batch} grad l(w)
+    w' <- w' - eta/(B-dB) sum_{kept}  grad l(w')
+
+Their difference, to first order in dw = w' - w (eq. 4), is the recursion::
+
+    dw <- (I - eta/(B-dB) sum_{kept} Hess l(w)) dw
+          + eta/(B-dB) sum_{forgotten} grad l(w) - eta dB/(B (B-dB)) sum_{batch} grad l(w)
+
+run over the last k steps from dw = 0. The signs follow from eqs. 2 to 4; the paper's eqs. 6 and 7 disagree with each
+other. On a quadratic with k = T it is exact.
+
+Deviations, each with its reason:
+
+* The two gradient terms together equal ``(w - eta * mean gradient of the kept) - w_next``: where the step without the
+  forgotten arrives, less where the training arrived. That is what is computed. It needs no forgotten sample, now or at
+  a later release, so they can be destroyed at once, and it is zero to the last bit where a batch lost nobody. The
+  state keeps the last k + 1 weight vectors for it (the paper keeps gradients).
+* Weight decay belongs to every step: with l the data loss plus (lambda/2)||w||^2 in all three sums. Where the training
+  clips, the step without the forgotten is clipped by its own norm, decay inside, as ``training.py`` does, and dw goes
+  through that step's derivative. The paper has neither.
+* A training with ``converge`` has no last steps to speak of. Its tail is k steps of full-batch descent at the
+  minimiser, at the training's first learning rate: there the training stands still, and the step without the
+  forgotten does not.
+* Releases do not build on one another. Each is computed from the original k steps and everyone who is still retained,
+  so the order and the grouping of requests do not matter.
+* A batch that lost everyone steps by weight decay alone, as in ``training.train`` (the paper divides by zero).
+* Products are exact by default. ``products="secant"`` is the paper's L-BFGS with m = ``pairs``; its pairs come from
+  one batch, because the difference between two batches' gradients is mostly sampling noise.
+* Preparation measures on a few sets of people, really retrained without them, whether k steps are enough, and refuses
+  above ``threshold``: where the training does not contract, k of T steps recover little more than k/T of the way.
+* The paper assumes a contraction. Where it holds, ||dw|| is at most the sum of the norms that the steps contribute; a
+  release that exceeds that sum ``amplification`` times is refused.
+* "Recover H from p basis vectors" costs p products a step and is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from unlearning.methods.mini.secant import secant_product
+from unlearning.model.curvature import clipped_map, gradient_and_product
+from unlearning.model.problem import Problem
+from unlearning.model.training import (
+    REFERENCES,
+    Batch,
+    Trajectory,
+    batch_of,
+    denominator_of,
+    replay,
+    retrace,
+    scale_of,
+    silent,
+    step_gradient,
+    train,
+)
+from unlearning.quality.distance_left import calibration_sets, measure, require_effective
+from unlearning.types import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State, retained
+
+PRODUCTS = ("exact", "secant")
+TAIL_LIMIT = 2**28
+"""numbers of the tail where the hyperparameters leave its length open (1 GiB in float32)"""
+STANDSTILL = 100
+NOBODY = -1
+"""fills the places of a batch that no sample takes"""
+
+
+@dataclass(frozen=True)
+class Mini:
+    """The correction of the last ``steps`` steps, added to the trained weights.
+
+    Args:
+        steps: k; a shorter training is taken whole. None: half the training's steps (100 where it converges), or as
+            many as ``TAIL_LIMIT`` numbers hold.
+        products: "exact" or "secant".
+        pairs: m, how many differences a secant product looks back on.
+        reference: the retraining that is approximated: "renormalised" (the paper's) or "fixed-denominator".
+        amplification: a release is refused when ||dw|| exceeds this many times what its steps contribute.
+        threshold: preparation refuses an effectiveness of this or more; None: it is not measured.
+        calibration_count: how many sets of holders are really retrained without.
+        calibration_share: the share of all holders in each set.
+
+    Raises:
+        Refused: a value outside its range.
+    """
+
+    name: ClassVar[str] = "mini"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.TRAJECTORY, Need.RETAINED})
+
+    steps: int | None = None
+    products: str = "exact"
+    pairs: int = 2
+    reference: str = "renormalised"
+    amplification: float = 2.0
+    threshold: float | None = 0.7
+    calibration_count: int = 3
+    calibration_share: float = 0.05
+
+    def __post_init__(self) -> None:
+        _require(self.steps is None or self.steps >= 1, "steps", self.steps, "at least 1, or None")
+        _require(self.products in PRODUCTS, "products", self.products, f"one of {', '.join(PRODUCTS)}")
+        _require(self.pairs >= 1, "pairs", self.pairs, "at least 1")
+        _require(self.reference in REFERENCES, "reference", self.reference, f"one of {', '.join(REFERENCES)}")
+        _require(self.amplification >= 1.0, "amplification", self.amplification, "at least 1")
+        _require(self.threshold is None or self.threshold > 0, "threshold", self.threshold, "positive, or None")
+        _require(self.calibration_count >= 1, "calibration_count", self.calibration_count, "at least 1")
+        _require(0 < self.calibration_share < 1, "calibration_share", self.calibration_share, "between 0 and 1")
+
+    def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
+        """Keep ``tail`` (k+1, d) weights, ``batches`` (k, B) positions, ``sizes``, ``rates`` and ``scales`` (k,).
+
+        ``facts["report"]`` holds ``steps`` (k), ``trajectory_steps`` and, where measured, ``effectiveness``.
+
+        Raises:
+            Refused: no trajectory (and no ``converge``), one that does not end in the weights, samples clipped one by
+                one, or an effectiveness of ``threshold`` or more.
+        """
+        tail = self._tail(problem, examples, learned, lambda share: progress(0.3 * share))
+        report: dict[str, Json] = {"steps": len(tail["rates"]), "trajectory_steps": len(learned.trajectory or ())}
+        if self.threshold is not None:
+            measured = self._measure(problem, examples, learned, State(learned.weights, tail))
+            require_effective("mini", measured, self.threshold, "Raise steps, or use retrain.")
+            report |= {"effectiveness": sum(measured) / len(measured), "threshold": self.threshold}
+        progress(1.0)
+        return State(learned.weights, tail, {"report": report})
+
+    def forget(
+        self,
+        problem: Problem,
+        state: State,
+        forget: ForgetSet,
+        retain: Examples | None,
+        generator: torch.Generator,  # noqa: ARG002  (nothing here is random)
+    ) -> Forgotten:
+        """The trained weights plus dw of everyone who is no longer retained; one gradient and one product a step.
+
+        Raises:
+            Refused: nobody is retained, or the recursion does not contract.
+        """
+        if not forget:
+            return Forgotten(state)
+        left = retained(forget, retain)
+        work = problem.cast(state.weights.dtype)
+        shift = torch.zeros_like(state.weights)
+        contributed = 0.0
+        for step in _steps(state.tensors, left, self.reference):
+            source, shift = self._advance(work, step, shift)
+            contributed += float(source.norm())
+        self._require_contraction(float(shift.norm()), contributed)
+        tensors = {**state.tensors, "batches": _only(state.tensors["batches"], left)}
+        evidence: dict[str, Json] = {"correction_norm": float(shift.norm()), "contributed_norm": contributed}
+        return Forgotten(State(state.tensors["tail"][-1].to(shift.device) + shift, tensors, state.facts), evidence)
+
+    def resume(self, state: State, weights: Tensor, forget: ForgetSet) -> State:
+        """Every release is computed from the tail and who is left: only the batches forget who went."""
+        batches = state.tensors["batches"]
+        gone = torch.tensor(forget.positions, dtype=torch.int64)
+        left = torch.where(torch.isin(batches, gone), NOBODY, batches)
+        return replace(state, weights=weights.to(state.weights), tensors={**state.tensors, "batches": left})
+
+    def _tail(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress) -> dict[str, Tensor]:
+        most = max(1, TAIL_LIMIT // problem.dimension - 1)
+        if problem.training.converge is not None:
+            return _standstill(problem, examples, learned.weights, self.steps or min(STANDSTILL, most))
+        trajectory = _followed(problem, learned)
+        total = len(trajectory)
+        first = total - min(self.steps or min(max(1, total // 2), most), total)
+        weights = []
+        for step, w, _ in replay(problem, examples, trajectory, first):
+            progress((step - first) / (total - first))
+            weights.append(w)
+        return _recorded(trajectory, first, torch.stack([*weights, learned.weights]))
+
+    def _measure(self, problem: Problem, examples: Examples, learned: Learned, state: State) -> list[float]:
+        sets = calibration_sets(examples, self.calibration_share, self.calibration_count, problem.training.seed)
+
+        def again(omit: tuple[int, ...]) -> Tensor:
+            if problem.training.converge is None and learned.trajectory is not None:
+                return retrace(problem, examples, learned.trajectory, omit, reference=self.reference)
+            return train(problem, examples, omit=omit, reference=self.reference).weights
+
+        return measure(self, problem, examples, state, retrained=again, sets=sets)
+
+    def _advance(self, problem: Problem, step: _Step, shift: Tensor) -> tuple[Tensor, Tensor]:
+        """What this step contributes, and dw (d,) after it."""
+        gradient, bent = self._linearised(problem, step, shift)
+        clips = problem.training.clip is not None
+        scale = scale_of(problem, gradient) if clips else step.scale
+        source = (step.history[-1] - (step.rate * scale) * gradient) - step.arrived
+        turned = clipped_map(gradient, scale, bent.unsqueeze(0))[0] if clips else scale * bent
+        return source, shift - step.rate * turned + source
+
+    def _linearised(self, problem: Problem, step: _Step, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The step's gradient g (d,) and its derivative along v (d,), both with weight decay."""
+        w, batch = step.history[-1], step.batch
+        if len(batch) == 0 or not bool(v.any()):
+            # Computed as the training does: a batch that lost nobody contributes exactly nothing.
+            return step_gradient(problem, w, batch), problem.decay * v
+        gradient, product = self._products(problem, step, v)
+        share = len(batch) / batch.denominator
+        return share * gradient + problem.decay * w, share * product + problem.decay * v
+
+    def _products(self, problem: Problem, step: _Step, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean data gradient (d,) of those retained in the batch, and its Hessian's product with v (d,)."""
+        x, y = step.batch.inputs, step.batch.targets
+        if self.products == "secant":
+            window = step.history[-self.pairs - 1 :]
+            gradients = torch.stack([problem.gradient(w, x, y) for w in window])
+            product = secant_product(window.diff(dim=0), gradients.diff(dim=0), v)
+            if product is not None:
+                return gradients[-1], product
+        return gradient_and_product(problem, step.history[-1], x, y, v)
+
+    def _require_contraction(self, shift: float, contributed: float) -> None:
+        if shift <= self.amplification * contributed:  # false for NaN too
+            return
+        raise Refused(
+            f"The recursion does not contract: the correction's norm is {shift:.3g}, where its steps contribute "
+            f"{contributed:.3g} together.",
+            "Use fewer steps, train with a lower learning rate, or choose newton, rewind or retrain.",
+        )
+
+
+METHOD = Mini
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One step of the training, with those of its batch who are retained.
+
+    ``history`` (j+1, d) is the weights up to and including the ones before this step, ``arrived`` (d,) those after.
+    """
+
+    history: Tensor
+    arrived: Tensor
+    batch: Batch
+    rate: float
+    scale: float
+
+
+def _steps(tensors: Mapping[str, Tensor], retain: Examples, reference: str) -> Iterator[_Step]:
+    tail = tensors["tail"].to(retain.inputs.device)
+    places, batch = torch.empty(0, dtype=torch.int64), None
+    for index, (row, planned) in enumerate(zip(tensors["batches"], tensors["sizes"].tolist(), strict=True)):
+        positions = row[row != NOBODY]
+        if batch is None or not torch.equal(positions, places):
+            present = batch_of(retain, positions, planned)
+            denominator = max(1, denominator_of(reference, planned, len(present)))
+            places, batch = positions, Batch(present.inputs, present.targets, denominator)
+        yield _Step(
+            tail[: index + 1],
+            tail[index + 1],
+            batch,
+            float(tensors["rates"][index]),
+            float(tensors["scales"][index]),
+        )
+
+
+def _followed(problem: Problem, learned: Learned) -> Trajectory:
+    """The trajectory, where the recursion can follow it."""
+    trajectory = learned.trajectory
+    others = "Choose newton, rewind, safe or retrain."
+    if trajectory is None or len(trajectory) == 0:
+        raise Refused("mini needs the training's trajectory, and there is none.", f"Train here or record it. {others}")
+    if problem.training.sample_clip is not None:
+        raise Refused(
+            "mini cannot follow a training that clips every sample (sample_clip).", "Choose rewind or retrain."
+        )
+    end = trajectory.checkpoints[-1]
+    if not torch.equal(end.to(learned.weights), learned.weights):
+        raise Refused("The weights are not those that the trajectory ends in.", "Give the weights it ended in.")
+    return trajectory
+
+
+def _standstill(problem: Problem, examples: Examples, weights: Tensor, steps: int) -> dict[str, Tensor]:
+    """The tail of a training that has arrived: full-batch steps that lead nowhere."""
+    everyone = examples.positions.cpu()
+    return {
+        "tail": weights.expand(steps + 1, -1).clone(),
+        "batches": everyone.expand(steps, -1).clone(),
+        "sizes": torch.full((steps,), len(everyone), dtype=torch.int64),
+        "rates": torch.full((steps,), problem.training.learning_rate, dtype=torch.float64),
+        "scales": torch.ones(steps, dtype=torch.float64),
+    }
+
+
+def _recorded(trajectory: Trajectory, first: int, tail: Tensor) -> dict[str, Tensor]:
+    batches = trajectory.batches[first:]
+    return {
+        "tail": tail,
+        "batches": torch.nn.utils.rnn.pad_sequence(list(batches), batch_first=True, padding_value=NOBODY),
+        "sizes": torch.tensor([len(batch) for batch in batches], dtype=torch.int64),
+        "rates": torch.tensor(trajectory.rates[first:], dtype=torch.float64),
+        "scales": torch.tensor(trajectory.scales[first:], dtype=torch.float64),
+    }
+
+
+def _only(batches: Tensor, retain: Examples) -> Tensor:
+    """Batch membership of the retained alone: who was forgotten leaves no position behind."""
+    return torch.where(torch.isin(batches, retain.positions.cpu()), batches, NOBODY)
+
+
+def _require(holds: bool, name: str, value: object, must: str) -> None:
+    if not holds:
+        raise Refused(f"mini's {name} is {value!r}.", f"It must be {must}.")

@@ -1,0 +1,380 @@
+"""Hessian-free recollection (HF, arXiv 2404.01712): one vector per holder; forgetting is one addition.
+
+Three forms; ``Training.converge`` and ``rank`` decide which applies.
+
+**Trajectory** (eq. 8-10 of the paper). With g_t the full batch gradient, decay included, phi(g) = min(1, C/||g||) g the
+clipped one and D_t its derivative at g_t (``curvature.clipped_map``; the identity where the step is not clipped):
+``a_u <- a_u - eta_t D_t [(H_t + lambda I) a_u - (1/|B_t|) sum_{i in B_t of u} (grad l_i(w_t) + [H_t,i a_u])]``,
+so that ``w_T + a_u`` approximates retraining with |B_t| kept as denominator (eq. 5). The bracketed term is ours
+(``carried_by="others"``, the default): retraining without u takes no step along u's own curvature either. With it the
+recursion linearises that retraining in the weights alone, exactly so for a quadratic loss; without it
+(``carried_by="everyone"``, the published one) it is the derivative of the training with every gradient of u weighted by
+1 - s, at s = 0. ADR 0015 has the measurement. Deviations from the reference code, with their reasons: the batch is
+clipped and not each sample (as the training does); a sample's gradient is added after the product (the code applies one
+factor too many); the derivative of clipping is used (a frozen scale is 1 % off); no noise is added here, since the
+certificate's noise is fresh at every release; the samples of one holder share one vector (the published vectors of the
+samples sum to the published vector of the holder); all holders advance together in batched products.
+
+**Converged** (certificates.md). With w_0 the minimiser over n samples and H the Hessian of the objective there,
+``a_u = (1/n) sum_{i of u} H^{-1} (grad l_i + lambda w_0)`` and the weights after m samples have gone are
+``w_0 + n/(n-m) sum a_u`` (renormalised), or without ``lambda w_0`` and the factor (fixed denominator). The state keeps
+S = sum a_u over everyone forgotten so far. S adds nothing to what the remaining vectors tell: all vectors of the
+renormalised form sum to H^{-1} grad F(w_0) = 0.
+
+**Sketch** (``sketch.py``), chosen by ``rank``: a few numbers for each holder in place of a trajectory's
+vectors, for models where one vector each costs too much. A release then needs the forgotten samples, and it is refused
+as ``OutOfTolerance`` where the probes say that it is too far from the exact vectors.
+
+**Repair** (``repair_epochs``, the paper's OUR strategy; ``repair.py``): after the addition the training goes
+on for some passes over who is left, and every remaining vector follows it. Trajectory form with exact vectors alone:
+a converged release ends in a minimiser already, and a sketch's numbers cannot follow a step.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor
+
+from unlearning.methods.recollection.repair import repaired, require_room
+from unlearning.methods.recollection.sketch import Sketch
+from unlearning.methods.recollection.vectors import CARRIED_BY, CURVATURES, Converged, Followed, Form, Sketched
+from unlearning.model import room
+from unlearning.model.problem import Problem
+from unlearning.model.sums import Total, distance, total_of
+from unlearning.model.training import REFERENCES, silent
+from unlearning.quality.distance_left import CalibrationSet, calibration_sets, effectiveness
+from unlearning.recipe import RecipeError
+from unlearning.types import (
+    Examples,
+    ForgetSet,
+    Forgotten,
+    Ineffective,
+    Json,
+    Learned,
+    Need,
+    OutOfTolerance,
+    Progress,
+    Reader,
+    Refused,
+    State,
+    retained,
+)
+
+
+@dataclass(frozen=True)
+class Recollection:
+    """Keep one vector per holder, add the forgotten holders' vectors.
+
+    Args:
+        reference: which retraining is approximated. None: the form's own (trajectory: ``fixed-denominator``,
+            converged: ``renormalised``).
+        curvature: ``hessian``, or ``gauss-newton`` (no negative curvature; trajectory form).
+        carried_by: whose curvature a vector is carried through: ``others`` (without its holder's own; exact vectors
+            along a trajectory only), or ``everyone``. None: ``others`` where it can be had.
+        threshold: preparation refuses an effectiveness of this or more.
+        calibration_count: how many sets of holders are really retrained without.
+        calibration_share: the share of all holders in each set.
+        repair_epochs: E_r, passes over the retained samples at each release, through which every remaining vector is
+            carried. 0: none; more needs the retained samples and rewrites all vectors at each release.
+        rank: None for exact vectors; otherwise the sketch's directions, with ``probes``, ``tolerance``, ``releases``,
+            ``oversampling`` and ``stability`` as ``unlearning.methods.recollection.sketch.Sketch`` has them.
+        probe_seed: of the sketch's probes, which must be secret. None: drawn from the operating system. To be given
+            only where a preparation is to repeat bit for bit; a policy cannot name it.
+    """
+
+    name: ClassVar[str] = "recollection"
+    reference: str | None = None
+    curvature: str = "hessian"
+    carried_by: str | None = None
+    threshold: float = 0.7
+    calibration_count: int = 3
+    calibration_share: float = 0.05
+    repair_epochs: int = 0
+    rank: int | None = None
+    probes: int = 32
+    tolerance: float = 0.25
+    releases: int = 100
+    oversampling: float = 1.25
+    stability: float = 10.0
+    probe_seed: int | None = field(default=None, metadata={"secret": True})  # nosec B105
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The sketch finds the direct part again from the forgotten samples; exact vectors alone need nothing."""
+        if self.rank is not None:
+            return frozenset({Need.FORGOTTEN})
+        return frozenset({Need.RETAINED, Need.VECTORS}) if self.repair_epochs else frozenset()
+
+    def __post_init__(self) -> None:
+        if self.reference not in (None, *REFERENCES):
+            raise ValueError(f"reference is {self.reference!r}; it must be None or one of {REFERENCES}.")
+        if self.curvature not in CURVATURES:
+            raise ValueError(f"curvature is {self.curvature!r}; it must be one of {tuple(CURVATURES)}.")
+        if self.carried_by not in (None, *CARRIED_BY):
+            raise ValueError(f"carried_by is {self.carried_by!r}; it must be None or one of {CARRIED_BY}.")
+        if self.rank is not None and self.carried_by == "others":
+            raise ValueError("carried_by others goes with exact vectors: leave rank out, or carry by everyone.")
+        if self.calibration_count < 1 or not 0.0 < self.calibration_share < 1.0:
+            raise ValueError("calibration_count must be at least 1 and calibration_share in (0, 1).")
+        if self.rank is not None and (self.curvature != "hessian" or self.repair_epochs):
+            raise ValueError("rank goes with curvature hessian and without repair_epochs alone.")
+        if self.repair_epochs < 0:
+            raise ValueError("repair_epochs must be 0 or more.")
+        self._sketch(self.rank or 1)  # refuses values outside their range
+
+    def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
+        """Compute every holder's vector and measure whether adding them helps.
+
+        ``facts["report"]`` holds ``form``, ``reference``, ``effectiveness`` (the mean over the calibration sets),
+        ``effectiveness_sets`` and, for trajectories, ``eta_lambda_max`` (the largest of a few sampled steps). With
+        repair, ``effectiveness`` is that of a repaired release and ``effectiveness_unrepaired`` that of the vectors.
+
+        Raises:
+            Refused: no trajectory, a reference that the form does not approximate, clipped samples, one holder
+                only, no memory for what it keeps, or an effectiveness of ``threshold`` or more; for the sketch also a
+                converged or an unstable training, or a calibration set beyond the tolerance.
+        """
+        form = self._form(problem, learned)
+        if self.repair_epochs:
+            require_room(problem, examples)
+        if self.rank is None:
+            holders = len(set(examples.holders))
+            size = holders * problem.dimension * problem.dtype.itemsize
+            what = f"The exact vectors of {holders} holders, {problem.dimension} numbers each,"
+            room.require_room(what, size, problem.device, "Use rewind or retrain.")
+        state = form.state(examples, lambda share: progress(0.7 * share))
+        if learned.trajectory is not None and self.repair_epochs:
+            state = replace(state, facts={**state.facts, "steps": len(learned.trajectory)})
+        read = partial(_chosen, state.vectors)
+        return self._measured(form, problem, state, examples, read=read, progress=progress)
+
+    def length(self, problem: Problem) -> int:
+        """d; for the sketch the numbers that every row has."""
+        return problem.dimension if self.rank is None else self.rank + self.probes
+
+    def divides(self, problem: Problem, learned: Learned) -> bool:
+        """Exact vectors along a trajectory do: every holder's is a recursion of its own. A sketch's rows all come from
+        the same products, a converged model's from one factorisation, and a repair holds everyone's together."""
+        return type(self._form(problem, learned)) is Followed and not self.repair_epochs
+
+    def part(
+        self,
+        problem: Problem,
+        examples: Examples,
+        learned: Learned,
+        holders: Sequence[str],
+        progress: Progress = silent,
+    ) -> dict[str, Tensor]:
+        """The exact vectors of ``holders``."""
+        return self._followed(problem, learned).vectors(examples, holders, progress)
+
+    def complete(
+        self, problem: Problem, examples: Examples, learned: Learned, read: Reader, progress: Progress = silent
+    ) -> State:
+        """Measure whether the vectors of all parts help. Raises Refused and Ineffective, as ``prepare`` does."""
+        form = self._followed(problem, learned)
+        return self._measured(form, problem, form.stated(examples, {}), examples, read=read, progress=progress)
+
+    def _measured(
+        self,
+        form: Form,
+        problem: Problem,
+        state: State,
+        examples: Examples,
+        *,
+        read: Reader,
+        progress: Progress,
+    ) -> State:
+        """The state with its report, if the vectors that ``read`` gives help."""
+        report = {**form.report(examples), **self._effect(form, problem, state, examples, read)}
+        report |= cast("Mapping[str, Json]", state.facts.get("report", {}))
+        progress(1.0)
+        mean = cast(float, report["effectiveness"])
+        if not mean < self.threshold:
+            raise Ineffective(_harm(mean, self.threshold, report), "Use retrain, or a smaller learning rate.")
+        return State(state.weights, state.tensors, {**state.facts, "report": report}, state.vectors)
+
+    def forget(
+        self,
+        problem: Problem,
+        state: State,
+        forget: ForgetSet,
+        retain: Examples | None,
+        generator: torch.Generator,  # noqa: ARG002
+    ) -> Forgotten:
+        """Add the vectors of ``forget.holders``, in order of holder, whatever order they are given in.
+
+        ``retain`` is read by a repair alone.
+
+        Raises:
+            OutOfTolerance: the sketch's receipt exceeds its tolerance, or its releases are used up.
+            Refused: a holder has no vector, or no sample would be left; for the sketch, the samples are missing; a
+                repair lacks the retained samples or diverges.
+        """
+        if not forget:
+            return Forgotten(state)
+        if self.rank is not None:
+            return self._sketch(self.rank).forget(problem, state, forget)
+        total = sum_of(state.vectors, forget.holders, state.weights)
+        norm = total.norm()
+        samples, before = _counts(state)
+        gone = before + len(forget.positions)
+        if gone >= samples:
+            raise Refused(f"None of the {samples} samples would be left.", "Retire the model instead.")
+        release = _release_trajectory if problem.training.converge is None else _release_converged
+        fresh = release(state, total, gone)
+        left = {holder: state.vectors[holder] for holder in state.vectors if holder not in forget.holders}
+        evidence: dict[str, Json] = {
+            "recollection_norm": norm,
+            "distance_moved": distance(fresh.weights, state.weights),
+        }
+        fresh = replace(fresh, vectors=left)
+        if self.repair_epochs:
+            fresh = repaired(
+                problem,
+                fresh,
+                retained(forget, retain),
+                self.repair_epochs,
+                curvature=self.curvature,
+                carried_by=self.carried_by or "others",
+            )
+            evidence["distance_repaired"] = distance(fresh.weights, state.weights)
+        return Forgotten(fresh, evidence)
+
+    def resume(self, state: State, weights: Tensor, forget: ForgetSet) -> State:
+        """Go on from ``weights``. A converged release counts from there: S begins anew, the factor n/(n-m) stays."""
+        gone = _counts(state)[1] + len(forget.positions)
+        blank = {name: torch.zeros_like(state.tensors[name]) for name in ("correction",) if name in state.tensors}
+        return State(weights.to(state.weights), {**state.tensors, **blank}, {**state.facts, "forgotten": gone})
+
+    def _sketch(self, rank: int) -> Sketch:
+        return Sketch(rank, self.probes, self.tolerance, self.releases, self.oversampling, self.stability)
+
+    def _form(self, problem: Problem, learned: Learned) -> Form:
+        if problem.training.converge is not None:
+            return self._converged(problem, learned)
+        if learned.trajectory is None:
+            raise Refused(
+                "The model was trained elsewhere and its trajectory was not recorded.",
+                "Record it with unlearning.Recorder, or use retrain, newton or safe.",
+            )
+        if self.reference == "renormalised":
+            raise Refused(
+                "Along a trajectory, recollections approximate the retraining that keeps |B_t| as denominator.",
+                "Ask for reference fixed-denominator, or use retrain or mini.",
+            )
+        if problem.training.sample_clip is not None:
+            raise Refused("sample_clip is set: recollections follow batch clipping only.", "Use rewind or retrain.")
+        if self.rank is None:
+            return Followed(problem, learned.weights, learned.trajectory, self.curvature, self.carried_by or "others")
+        seed = secrets.randbits(62) if self.probe_seed is None else self.probe_seed
+        sketch = self._sketch(self.rank)
+        return Sketched(problem, learned.weights, learned.trajectory, self.curvature, "everyone", sketch, seed)
+
+    def _converged(self, problem: Problem, learned: Learned) -> Converged:
+        if self.rank is not None:
+            raise Refused("The training converges, and a sketch follows a trajectory.", "Leave rank out.")
+        if self.repair_epochs:
+            raise Refused(
+                "The training converges, and its releases end in a minimiser without repair.",
+                "Leave repair_epochs out.",
+            )
+        if self.carried_by == "others":
+            raise Refused("The training converges: carried_by others follows a trajectory.", "Leave carried_by out.")
+        return Converged(problem.double(), learned.weights.double(), self.reference or "renormalised")
+
+    def _effect(self, form: Form, problem: Problem, state: State, examples: Examples, read: Reader) -> dict[str, Json]:
+        """The effectiveness over the calibration sets, of the whole release and of the vectors without repair."""
+        drawn = calibration_sets(examples, self.calibration_share, self.calibration_count, problem.training.seed)
+        sets = [(replace(state, vectors=read(chosen.holders)), chosen) for chosen in drawn]
+        try:
+            measured = [self._measure(form, problem, theirs, examples, chosen) for theirs, chosen in sets]
+        except OutOfTolerance:
+            raise Ineffective(
+                f"With rank {self.rank} a calibration set is beyond the tolerance of {self.tolerance:g}.",
+                "Raise rank or tolerance, or leave rank out for exact vectors.",
+            ) from None
+        found: dict[str, Json] = {
+            "effectiveness": sum(measured) / len(measured),
+            "effectiveness_sets": cast("list[Json]", measured),
+            "calibration_holders": len(drawn[0].holders),
+            "threshold": self.threshold,
+        }
+        if self.repair_epochs:
+            plain = replace(self, repair_epochs=0)
+            alone = [plain._measure(form, problem, theirs, examples, chosen) for theirs, chosen in sets]
+            found["effectiveness_unrepaired"] = sum(alone) / len(alone)
+        return found
+
+    def _followed(self, problem: Problem, learned: Learned) -> Followed:
+        form = self._form(problem, learned)
+        if type(form) is not Followed:
+            raise Refused("This preparation is not shared out.", "Prepare it in one piece.")
+        return form
+
+    def _measure(self, form: Form, problem: Problem, state: State, examples: Examples, chosen: CalibrationSet) -> float:
+        given = examples.only(chosen.positions) if Need.FORGOTTEN in self.needs else None
+        forget = ForgetSet(frozenset(chosen.holders), tuple(chosen.positions.tolist()), given)
+        left = examples.without(chosen.positions)
+        unlearned = self.forget(problem, state, forget, left, torch.Generator()).state.weights
+        try:
+            retrained = form.retrained(examples, forget.positions)
+        except RecipeError:  # the reference itself diverges: nothing to approximate
+            return float("inf")
+        return effectiveness(state.weights, unlearned, retrained)
+
+
+def _release_trajectory(state: State, total: Total, gone: int) -> State:
+    return State(total.onto(state.weights), state.tensors, {**state.facts, "forgotten": gone})
+
+
+def _release_converged(state: State, total: Total, gone: int) -> State:
+    """Replace the correction inside the current weights, so that what a certificate polished since is kept."""
+    samples, before = _counts(state)
+    fixed = state.facts["reference"] == "fixed-denominator"
+    old, new = (1.0 if fixed else samples / (samples - m) for m in (before, gone))
+    correction = state.tensors["correction"] + total.whole()
+    weights = state.weights - old * state.tensors["correction"] + new * correction
+    return State(weights, {**state.tensors, "correction": correction}, {**state.facts, "forgotten": gone})
+
+
+def _counts(state: State) -> tuple[int, int]:
+    """How many samples the training had, and how many are forgotten."""
+    return int(cast(int, state.facts["samples"])), int(cast(int, state.facts["forgotten"]))
+
+
+def _chosen(vectors: Mapping[str, Tensor], holders: Sequence[str]) -> Mapping[str, Tensor]:
+    return {holder: vectors[holder] for holder in holders}
+
+
+def sum_of(vectors: Mapping[str, Tensor], holders: frozenset[str], weights: Tensor) -> Total:
+    """The sum of these holders' vectors, each as long as ``weights`` (d,), in order of holder: the bits depend on it.
+
+    Raises Refused where one is missing.
+    """
+    names = list(vectors)
+    missing = len(holders - set(names))
+    if missing:
+        raise Refused(
+            f"{missing} of {len(holders)} holders have no recollection.", "Use retrain: their vectors are gone."
+        )
+    if names != sorted(names):  # a pass that is in order already may be one query, and stays one
+        vectors = {holder: vectors[holder] for holder in sorted(names)}
+    return total_of(vectors, holders, weights)
+
+
+def _harm(mean: float, threshold: float, report: Mapping[str, Json]) -> str:
+    cause = f" eta*lambda_max is {report['eta_lambda_max']:.2g}." if "eta_lambda_max" in report else ""
+    return (
+        f"After recollection the weights are {mean:.3g} times as far from retraining as before "
+        f"(effectiveness, must be below {threshold:g}).{cause}"
+    )
+
+
+METHOD = Recollection

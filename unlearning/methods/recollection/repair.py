@@ -1,0 +1,55 @@
+"""Repair after a release of recollection: the training goes on without the forgotten, and every vector follows it.
+
+HF's strategy "OUR" (arXiv 2404.01712): E_r passes over the retained samples, and for each of their batches
+``a_u <- a_u - eta_t D_t [(H_t + lambda I) a_u - (1/|B_t|) sum_{i in B_t of u} (grad l_i(w_t) + [H_t,i a_u])]``, the
+recursion of ``unlearning.methods.recollection`` at the repaired weights, in the form (``carried_by``) in which the
+vectors were computed. The steps are those that the training would have taken next: its decaying step size, its batch
+size and clipping; the batch order follows from its seed and from how many steps were taken before.
+
+How far the result is from a retraining depends on how many releases there were, not only on who went: nothing is
+claimed about it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+from unlearning.methods.recollection.vectors import GROUP_LIMIT, Followed
+from unlearning.model.problem import Problem
+from unlearning.model.training import prolong
+from unlearning.recipe import RecipeError
+from unlearning.types import Examples, Refused, State
+
+
+def repaired(
+    problem: Problem, state: State, retain: Examples, epochs: int, *, curvature: str, carried_by: str
+) -> State:
+    """``state`` after ``epochs`` more passes over ``retain``, its vectors, each (d,), carried through them.
+
+    ``state.facts["steps"]`` counts the steps taken so far, repairs included.
+
+    Raises:
+        Refused: the weights stop being finite.
+    """
+    work = problem.cast(state.weights.dtype)
+    first = cast(int, state.facts["steps"])
+    try:
+        taken = prolong(work, retain, state.weights.to(work.device), epochs, first)
+    except RecipeError:
+        raise Refused("The repair diverges.", "Leave repair_epochs out, or train at a lower learning rate.") from None
+    weights = taken.checkpoints[-1]
+    vectors = Followed(work, weights, taken, curvature, carried_by).carried(retain, state.vectors)
+    return replace(state, weights=weights, vectors=vectors, facts={**state.facts, "steps": first + len(taken)})
+
+
+def require_room(problem: Problem, examples: Examples) -> None:
+    """Raises Refused where everyone's vectors are too large to be held, and rewritten, at every release."""
+    holders = len(set(examples.holders))
+    if holders * problem.dimension <= GROUP_LIMIT:
+        return
+    raise Refused(
+        f"repair_epochs rewrites the vectors of all {holders} people at every release, {problem.dimension} numbers "
+        f"each; together at most {GROUP_LIMIT} are served.",
+        "Leave repair_epochs out, or use rewind.",
+    )

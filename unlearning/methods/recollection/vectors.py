@@ -1,0 +1,259 @@
+"""Where recollections come from: along a trajectory, exactly or by a sketch, or at a minimiser.
+
+The equations stand in ``unlearning/methods/recollection/__init__.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+from unlearning.methods.recollection.sketch import Sketch
+from unlearning.model.convex import converge, require_strongly_convex
+from unlearning.model.curvature import (
+    clipped_map,
+    gauss_newton_products,
+    hessian_products,
+    own_gauss_newton_products,
+    own_hessian_products,
+    solve_rows,
+    spectral_norm,
+)
+from unlearning.model.linear_head import head_of
+from unlearning.model.problem import Problem
+from unlearning.model.training import Batch, Trajectory, replay, retrace, silent, step_gradient
+from unlearning.types import Examples, Json, Learned, Progress, Refused, State
+
+CURVATURES = {"hessian": hessian_products, "gauss-newton": gauss_newton_products}
+OWN_CURVATURES = {"hessian": own_hessian_products, "gauss-newton": own_gauss_newton_products}
+CARRIED_BY = ("others", "everyone")
+OWN_LIMIT = 2**22
+"""elements of the products of samples with their own holders' vectors that are made at once, for 256 samples at most"""
+GROUP_LIMIT = 2**28
+"""elements of all vectors that advance together; more holders take further passes over the trajectory"""
+SPECTRUM_POINTS = 5
+DENSE_LIMIT = 2048
+"""up to this dimension the converged Hessian is factorised; above, conjugate gradients solve for all holders at once"""
+SOLVE_TOLERANCE = 1e-10
+
+
+class Form(Protocol):
+    """Where the vectors come from, and the retraining that they approximate."""
+
+    def state(self, examples: Examples, progress: Progress) -> State: ...
+
+    def retrained(self, examples: Examples, omit: Sequence[int]) -> Tensor: ...
+
+    def report(self, examples: Examples) -> dict[str, Json]: ...
+
+
+@dataclass(frozen=True)
+class Followed:
+    problem: Problem
+    weights: Tensor
+    trajectory: Trajectory
+    curvature: str
+    carried_by: str
+
+    def state(self, examples: Examples, progress: Progress) -> State:
+        return self.stated(examples, self.vectors(examples, sorted(set(examples.holders)), progress))
+
+    def stated(self, examples: Examples, vectors: Mapping[str, Tensor]) -> State:
+        return State(self.weights, {}, {"samples": len(examples), "forgotten": 0}, vectors)
+
+    def vectors(self, examples: Examples, holders: Sequence[str], progress: Progress) -> dict[str, Tensor]:
+        """The vectors of ``holders``; ``examples`` are everyone's."""
+        groups = list(_groups(holders, GROUP_LIMIT // self.problem.dimension))
+        vectors: dict[str, Tensor] = {}
+        for index, group in enumerate(groups):
+            blank = torch.zeros(
+                len(group), self.problem.dimension, dtype=self.problem.dtype, device=self.problem.device
+            )
+            stacked = self._advance(examples, group, blank, _part(progress, index, len(groups)))
+            vectors |= {holder: vector.clone() for holder, vector in zip(group, stacked, strict=True)}
+        return vectors
+
+    def carried(self, examples: Examples, vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """These vectors, each (d,), after the trajectory's steps too."""
+        carried: dict[str, Tensor] = {}
+        for group in _groups(sorted(vectors), GROUP_LIMIT // self.problem.dimension):
+            start = torch.stack([vectors[holder].to(self.weights) for holder in group])
+            stacked = self._advance(examples, group, start, silent)
+            carried |= {holder: vector.clone() for holder, vector in zip(group, stacked, strict=True)}
+        return carried
+
+    def retrained(self, examples: Examples, omit: Sequence[int]) -> Tensor:
+        return retrace(self.problem, examples, self.trajectory, omit)
+
+    def report(self, examples: Examples) -> dict[str, Json]:
+        values = self._spectrum(examples)
+        return {
+            "form": "trajectory",
+            "reference": "fixed-denominator",
+            "curvature": self.curvature,
+            "carried_by": self.carried_by,
+            "clipped_steps": sum(scale < 1.0 for scale in self.trajectory.scales),
+            "eta_lambda_max": max(values),
+            "eta_lambda_max_along": cast("list[Json]", values),
+        }
+
+    def _advance(self, examples: Examples, group: Sequence[str], vectors: Tensor, progress: Progress) -> Tensor:
+        """The vectors of ``group``, (len(group), d), after all steps; those given are overwritten."""
+        rows = _rows_of(examples, group)
+        for step, w, batch in replay(self.problem, examples, self.trajectory):
+            here = rows[torch.searchsorted(examples.positions.cpu(), self.trajectory.batches[step])]
+            vectors = self._step(vectors, step, w, batch, here)
+            progress((step + 1) / len(self.trajectory))
+        return vectors
+
+    def _step(self, vectors: Tensor, step: int, w: Tensor, batch: Batch, here: Tensor) -> Tensor:
+        problem, scale = self.problem, self.trajectory.scales[step]
+        products = CURVATURES[self.curvature](problem, w, batch.inputs, batch.targets, vectors)
+        if self.carried_by == "others":
+            self._leave_own_out(products, vectors, w, batch, here)
+        change = products.add_(problem.decay * vectors)
+        touched = torch.unique(here[here >= 0])
+        if len(touched):
+            sums = _gradient_sums(problem, w, batch, here, touched)
+            change[touched.to(change.device)] -= sums / batch.denominator
+        if scale < 1.0:
+            change = clipped_map(step_gradient(problem, w, batch), scale, change)
+        return vectors.sub_(change, alpha=self.trajectory.rates[step])
+
+    def _leave_own_out(self, products: Tensor, vectors: Tensor, w: Tensor, batch: Batch, here: Tensor) -> None:
+        """Take from each row of ``products`` what its holder's own samples put into it, in place."""
+        present = (here >= 0).nonzero().squeeze(1)
+        size = min(256, max(1, OWN_LIMIT // self.problem.dimension))
+        for places in torch.split(present, size):
+            rows = here[places]
+            chosen, device = places.to(batch.inputs.device), vectors.device
+            own = OWN_CURVATURES[self.curvature](
+                self.problem, w, batch.inputs[chosen], batch.targets[chosen], vectors[rows.to(device)]
+            )
+            touched = torch.unique(rows)
+            members = (touched.unsqueeze(1) == rows).to(own)
+            products[touched.to(device)] -= members @ own / batch.denominator
+
+    def _spectrum(self, examples: Examples) -> list[float]:
+        """eta_t s_t lambda_max(H_t + decay) at a few steps spread over the trajectory; a measurement from below."""
+        last = len(self.trajectory) - 1
+        points = sorted({round(last * index / (SPECTRUM_POINTS - 1)) for index in range(SPECTRUM_POINTS)})
+        generator = torch.Generator().manual_seed(self.problem.training.seed)
+        start = torch.randn(self.problem.dimension, generator=generator, dtype=torch.float64)
+        start = start.to(dtype=self.problem.dtype, device=self.problem.device)
+        values: list[float] = []
+        for point in points:
+            step, w, batch = next(replay(self.problem, examples, self.trajectory, point))
+            largest, _ = spectral_norm(lambda v, w=w, batch=batch: self._product(w, batch, v), start)  # type: ignore[misc]
+            values.append(self.trajectory.rates[step] * self.trajectory.scales[step] * largest)
+        return values
+
+    def _product(self, w: Tensor, batch: Batch, v: Tensor) -> Tensor:
+        data = CURVATURES[self.curvature](self.problem, w, batch.inputs, batch.targets, v.unsqueeze(0))[0]
+        return data + self.problem.decay * v
+
+
+@dataclass(frozen=True)
+class Sketched(Followed):
+    sketch: Sketch
+    seed: int
+
+    def state(self, examples: Examples, progress: Progress) -> State:
+        learned = Learned(self.weights, self.trajectory)
+        return self.sketch.prepare(self.problem, examples, learned, self.seed, progress)
+
+
+@dataclass(frozen=True)
+class Converged:
+    problem: Problem
+    weights: Tensor
+    reference: str
+
+    def state(self, examples: Examples, progress: Progress) -> State:
+        require_strongly_convex(self.problem)
+        group = sorted(set(examples.holders))
+        batch = Batch(examples.inputs, examples.targets, len(examples))
+        rows = _rows_of(examples, group)
+        sums = _gradient_sums(self.problem, self.weights, batch, rows, torch.arange(len(group)))
+        if self.reference == "renormalised":
+            sums = sums + torch.bincount(rows).to(sums).unsqueeze(1) * (self.problem.decay * self.weights)
+        progress(0.2)
+        stacked = self._solve(batch, sums / len(examples))
+        progress(1.0)
+        vectors = {holder: vector.clone() for holder, vector in zip(group, stacked, strict=True)}
+        correction = torch.zeros_like(self.weights)
+        facts: dict[str, Json] = {"samples": len(examples), "forgotten": 0, "reference": self.reference}
+        return State(self.weights, {"correction": correction}, facts, vectors)
+
+    def retrained(self, examples: Examples, omit: Sequence[int]) -> Tensor:
+        kept = examples.without(torch.tensor(omit, dtype=torch.int64))
+        count = len(examples) if self.reference == "fixed-denominator" else len(kept)
+        return converge(self.problem, self.weights, kept, cast(float, self.problem.training.converge), count)
+
+    def report(self, examples: Examples) -> dict[str, Json]:
+        batch = Batch(examples.inputs, examples.targets, len(examples))
+        generator = torch.Generator().manual_seed(self.problem.training.seed)
+        start = torch.randn(self.problem.dimension, generator=generator, dtype=torch.float64).to(self.weights)
+        largest, _ = spectral_norm(lambda v: self._products(batch, v.unsqueeze(0))[0], start)
+        gradient = step_gradient(self.problem, self.weights, batch)
+        return {
+            "form": "converged",
+            "reference": self.reference,
+            "lambda_max": largest,
+            "gradient_norm": float(gradient.norm()),
+        }
+
+    def _products(self, batch: Batch, vectors: Tensor) -> Tensor:
+        data = hessian_products(self.problem, self.weights, batch.inputs, batch.targets, vectors)
+        return data + self.problem.decay * vectors
+
+    def _solve(self, batch: Batch, sides: Tensor) -> Tensor:
+        if self.problem.dimension > DENSE_LIMIT:
+            solution = solve_rows(lambda rows: self._products(batch, rows), sides, SOLVE_TOLERANCE)
+            if solution.residual > SOLVE_TOLERANCE:
+                raise Refused(
+                    f"The Hessian's solve stopped at a relative residual of {solution.residual:.1e}.",
+                    "Raise weight_decay, or use retrain.",
+                )
+            return solution.x
+        identity = torch.eye(self.problem.dimension, dtype=torch.float64, device=self.problem.device)
+        factor = torch.linalg.cholesky(self._products(batch, identity))
+        return torch.cholesky_solve(sides.T, factor).T
+
+
+def _rows_of(examples: Examples, group: Sequence[str]) -> Tensor:
+    """For each sample the row of its holder in ``group``, -1 where the holder is not in it; (n,) int64 on the CPU."""
+    row = {holder: index for index, holder in enumerate(group)}
+    return torch.tensor([row.get(holder, -1) for holder in examples.holders])
+
+
+def _gradient_sums(problem: Problem, w: Tensor, batch: Batch, here: Tensor, rows: Tensor) -> Tensor:
+    """``sum_{i in batch of row} grad l_i(w)``, (len(rows), d); ``here`` names each sample's row.
+
+    A product with a 0/1 matrix instead of a scatter: on a GPU a scatter adds in no fixed order.
+    """
+    members = (rows.unsqueeze(1) == here).to(dtype=problem.dtype, device=problem.device)
+    head = head_of(problem)
+    if head is not None:
+        return head.sums(w, head.features(batch.inputs), batch.targets, members)
+    size = max(1, 2**24 // problem.dimension)
+    total = torch.zeros(len(rows), problem.dimension, dtype=problem.dtype, device=problem.device)
+    for start, stop in pairwise([*range(0, len(batch), size), len(batch)]):
+        gradients = problem.sample_gradients(w, batch.inputs[start:stop], batch.targets[start:stop])
+        total += members[:, start:stop] @ gradients
+    return total
+
+
+def _groups(holders: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    width = max(1, size)
+    for start in range(0, len(holders), width):
+        yield holders[start : start + width]
+
+
+def _part(progress: Progress, index: int, count: int) -> Progress:
+    return lambda share: progress((index + share) / count)

@@ -1,0 +1,231 @@
+"""Compare a linear head's closed form with the model that it stands for, before anything is claimed with it.
+
+``heads.head_of`` reads a model's structure. What a part does when it is called is code: it can read the trained
+weights, draw random numbers or look at the rest of its batch. So numbers are compared. In float64, at weights w drawn
+at random and on a few samples, the closed form must give what automatic differentiation gives through the recipe's own
+module and loss: each sample's loss, each sample's gradient, and a Hessian product, to ``TOLERANCE`` of their size. A
+sample's outputs must not depend on the other samples of its batch.
+
+``require_agreement`` does this once, at registration, on a module built for it and called as any other code calls it.
+``require_agreement_at`` does it at every update, at the very weights whose bound is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from unlearning.model.linear_head import Head, head_of
+from unlearning.model.problem import Problem, build
+from unlearning.recipe import RecipeError
+from unlearning.types import Examples, Refused
+
+TOLERANCE = 1e-9
+"""relative"""
+NOISE = 1e-13
+"""a difference below this many times ``Curve.rounding`` is rounding: about a thousand times what a sum needs"""
+SCALES = (0.3, 1.0, 3.0)
+"""of random weights: the typical size of a score"""
+ROWS = 64
+FEW = 4
+ELEMENTS = 2**22
+"""numbers in the gradients of the compared samples (32 MiB)"""
+CHUNK = 512
+
+HINT = (
+    "A head may have no part that reads the trained weights, draws random numbers or mixes the samples of a batch. "
+    "Correct the recipe, or use retrain without Training.converge."
+)
+
+
+def require_agreement(problem: Problem, examples: Examples, generator: torch.Generator) -> None:
+    """Compare the head's closed form with a module that the recipe builds for this, at weights from ``generator``.
+
+    ``problem`` is float64, ``generator`` is on the CPU. Losses are compared on every sample, gradients and a Hessian
+    product on up to ``ROWS``. A model that is no linear head passes: it has no closed form.
+
+    Raises:
+        Refused: they disagree, the objective is not convex for these targets, or the module cannot be run in float64.
+    """
+    head = head_of(problem)
+    if head is None or not len(examples):
+        return
+    require_convex_targets(head, examples.targets)
+    with _refusing_what_does_not_run():
+        module = build(problem.recipe, problem.training.seed).eval().to(device=problem.device, dtype=problem.dtype)
+        own = _Own(module, _trained(problem, module))
+        some = _sample(problem, examples, ROWS, generator)
+        size = _feature_size(head, some[0])
+        for scale in SCALES:
+            w = _drawn(problem, generator) * (scale / size)
+            _set(own.leaves, w)
+            _compare(head, own, w, some, _drawn(problem, generator))
+        _compare_losses(head, w, examples, module)
+
+
+def require_own_weights(problem: Problem, examples: Examples, generator: torch.Generator) -> None:
+    """Check that a module with its parameters set to w is the model that is trained, in ``problem``'s precision.
+
+    Training hands w to the module's parts. A part that keeps a parameter of its own accord still reads the old one, so
+    that other weights would be published than those that the outputs came from.
+
+    Raises:
+        Refused: the outputs differ, at random weights on up to ``FEW`` samples.
+    """
+    module = build(problem.recipe, problem.training.seed).eval().to(device=problem.device, dtype=problem.dtype)
+    w = 0.1 * _drawn(problem, generator)
+    _set(_trained(problem, module), w)
+    x, _ = _sample(problem, examples, FEW, generator)
+    with torch.no_grad(), _refusing_what_does_not_run():
+        handed, own = problem.outputs(w, x), module(x)
+    close = torch.finfo(problem.dtype).eps ** 0.5
+    if not torch.allclose(handed, own, rtol=close, atol=close * float(own.abs().max()), equal_nan=True):
+        raise Refused(
+            "The model's outputs do not follow from its parameters: with the same weights they differ.",
+            "Remove random numbers from forward, and references to parameters that a part keeps in a list or tuple.",
+        )
+
+
+def require_agreement_at(head: Head, w: Tensor, examples: Examples) -> None:
+    """Compare the closed form with the problem's own module at float64 weights w (d,), on up to ``FEW`` samples.
+
+    Raises:
+        Refused: they disagree, or the module cannot be run in float64.
+    """
+    problem = head.problem
+    generator = torch.Generator().manual_seed(problem.training.seed)
+    with _refusing_what_does_not_run():
+        leaf = w.detach().clone().requires_grad_()
+        some = _sample(problem, examples, FEW, generator)
+        own = _Own(lambda x: problem.outputs(leaf, x), [leaf])
+        _compare(head, own, w, some, _drawn(problem, generator))
+
+
+def require_convex_targets(head: Head, targets: Tensor) -> None:
+    """Check that the loss is convex for these targets, and that the closed form's rounding covers them.
+
+    Soft labels of cross_entropy need not sum to 1: the closed form carries their sum.
+
+    Raises:
+        Refused: a soft label below 0, a class that the head does not have, a target of binary_logistic outside [0, 1],
+            or soft labels of another shape.
+    """
+    loss, classes = str(head.problem.recipe.loss), head.layer.out_features
+    if loss == "cross_entropy" and targets.dtype.is_floating_point:
+        if targets.dim() != 2 or targets.shape[1] != classes:
+            raise Refused(
+                f"The soft labels have shape {tuple(targets.shape)}; the head has {classes} outputs.",
+                f"Give (n, {classes}) shares, or classes as whole numbers.",
+            )
+        if bool((targets < 0).any()):
+            raise Refused("A soft label is below 0: the loss is not known to be convex.", "Give shares of 0 or more.")
+    elif loss == "cross_entropy":
+        _require_range(targets, 0, classes - 1, "A class", f"Number the classes from 0 to {classes - 1}.")
+    elif loss == "binary_logistic":
+        _require_range(targets, 0, 1, "A target of binary_logistic", "Give 0 or 1, or a probability.")
+
+
+def _require_range(targets: Tensor, least: int, most: int, which: str, hint: str) -> None:
+    if bool(((targets < least) | (targets > most)).any()):
+        raise Refused(f"{which} lies outside {least} to {most}.", hint)
+
+
+@dataclass(frozen=True)
+class _Own:
+    """The model itself, as it is called: inputs (n, ...) to outputs. ``leaves`` together are w, in its order."""
+
+    outputs: Callable[[Tensor], Tensor]
+    leaves: Sequence[Tensor]
+
+    def gradient(self, value: Tensor, *, graph: bool = False) -> Tensor:
+        """d value / d w, (d,)."""
+        parts = torch.autograd.grad(value, self.leaves, retain_graph=True, create_graph=graph, materialize_grads=True)
+        return torch.cat([part.reshape(-1) for part in parts])
+
+
+def _compare(head: Head, own: _Own, w: Tensor, some: tuple[Tensor, Tensor], v: Tensor) -> None:
+    """Raises Refused where the two ways differ at w, for a few samples and the direction v (d,)."""
+    x, y = some
+    features = head.features(x)
+    scores, lengths = features @ head.matrix(w).T, features.norm(dim=1)
+    noise = NOISE * head.curve.rounding(scores, y)
+    outputs = own.outputs(x)
+    alone = torch.cat([own.outputs(row) for row in torch.split(x, 1)])
+    _require_close("outputs for a sample alone", alone.flatten(1), outputs.flatten(1), noise)
+    losses = head.problem.losses(outputs, y)
+    _require_close("losses", head.problem.losses(scores, y).unsqueeze(1), losses.unsqueeze(1), noise)
+    each = torch.eye(len(x), dtype=w.dtype, device=w.device)
+    gradients = torch.stack([own.gradient(loss) for loss in losses])
+    _require_close("gradients", head.sums(w, features, y, each), gradients, noise * lengths)
+    product = own.gradient(own.gradient(losses.mean(), graph=True).dot(v)).unsqueeze(0)
+    floor = (noise * lengths.square()).mean().reshape(1) * v.norm()
+    _require_close("Hessian products", head.products(w, features, y, v.unsqueeze(0)), product, floor)
+
+
+def _compare_losses(head: Head, w: Tensor, examples: Examples, outputs: Callable[[Tensor], Tensor]) -> None:
+    """The losses of everyone at w, a chunk of samples at a time."""
+    for x, y in zip(torch.split(examples.inputs, CHUNK), torch.split(examples.targets, CHUNK), strict=True):
+        scores = head.features(x) @ head.matrix(w).T
+        with torch.no_grad():
+            own = head.problem.losses(outputs(_cast(head.problem, x)), y)
+        closed = head.problem.losses(scores, y)
+        _require_close("losses", closed.unsqueeze(1), own.unsqueeze(1), NOISE * head.curve.rounding(scores, y))
+
+
+def _require_close(what: str, closed: Tensor, own: Tensor, floor: Tensor) -> None:
+    """Rows of (n, m) must agree to ``TOLERANCE`` of the longer one, or to ``floor`` (n,)."""
+    if closed.shape == own.shape:
+        size = torch.maximum(closed.norm(dim=1), own.norm(dim=1))
+        if bool(((closed - own).norm(dim=1) <= TOLERANCE * size + floor).all()):
+            return
+    raise Refused(f"The model looks like a linear head and is none: its {what} are not those of the closed form.", HINT)
+
+
+def _sample(problem: Problem, examples: Examples, most: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of a few samples at random, fewer where their gradients are long."""
+    count = max(2, min(most, ELEMENTS // problem.dimension))
+    places = torch.randperm(len(examples), generator=generator)[:count].to(examples.inputs.device)
+    return _cast(problem, examples.inputs[places]), examples.targets[places]
+
+
+def _cast(problem: Problem, x: Tensor) -> Tensor:
+    return x.to(problem.dtype) if x.dtype.is_floating_point else x
+
+
+def _feature_size(head: Head, x: Tensor) -> float:
+    size = float(head.features(x).square().sum(dim=1).mean().sqrt())
+    return size if 0.0 < size < float("inf") else 1.0
+
+
+def _drawn(problem: Problem, generator: torch.Generator) -> Tensor:
+    return torch.randn(problem.dimension, generator=generator, dtype=problem.dtype).to(problem.device)
+
+
+def _trained(problem: Problem, module: nn.Module) -> list[nn.Parameter]:
+    """The module's own trained parameters, in the order of w."""
+    named = dict(module.named_parameters())
+    return [named[slot.name] for slot in problem.layout]
+
+
+def _set(leaves: Sequence[Tensor], w: Tensor) -> None:
+    with torch.no_grad():
+        for leaf, part in zip(leaves, torch.split(w, [leaf.numel() for leaf in leaves]), strict=True):
+            leaf.copy_(part.reshape(leaf.shape))
+
+
+@contextmanager
+def _refusing_what_does_not_run() -> Iterator[None]:
+    """The module, its loss and their derivatives are the user's code: what they raise is a refusal of the model."""
+    try:
+        yield
+    except (Refused, RecipeError):
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError, KeyError) as error:
+        raise Refused(
+            f"The model or its loss cannot be run on its own samples: {type(error).__name__}.",
+            "Call recipe().model() on a few samples, in float64 where it is a linear head, to see why.",
+        ) from error

@@ -1,0 +1,195 @@
+"""Strongly convex problems: the unique minimiser, and how far given weights can be from it.
+
+The objective is ``F_D(w) = (1/N) sum_{i in D} l_i(w) + (lambda/2) ||w||^2`` with N = |D| (renormalised) or the full
+training's count (fixed denominator).
+
+**Distance.** F_D is lambda-strongly convex when every l_i is convex and every coordinate is decayed, so for its
+minimiser w*: ``lambda ||w - w*||^2 <= (grad F_D(w) - grad F_D(w*)) . (w - w*) <= ||grad F_D(w)|| ||w - w*||``, hence
+``||w - w*|| <= ||grad F_D(w)|| / lambda``.
+
+**Rounding.** The gradient is computed in float64 with round-off u = 2^-53; gamma_k = k u/(1 - k u) bounds the error of
+any summation order of k products (Higham, Accuracy and Stability, ch. 3). With features phi_i, scores z_i = W phi_i,
+residuals r_i = dl/dz and L_i a bound on the Hessian of l_i in z (for soft labels half the sum of their row):
+``||z^_i - z_i|| <= gamma_{D+1} || |W| |phi_i| || =: d_i``, so ``||r^_i - r_i|| <= L_i d_i + u e_i =: t_i`` where e_i
+(heads.Curve.rounding) covers the evaluation of the residual at z^_i; then
+``||g^ - g|| <= (1/N) sum t_i ||phi_i|| + gamma_{n+4} ((1/N) sum (||r^_i|| + t_i) ||phi_i|| + lambda ||w||)``.
+The sums of the bound itself are of positive terms; the factor 1 + 1e-6 covers their rounding and that of the norm.
+Features are data: where a frozen backbone computes them, its float64 output defines the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from unlearning.model.closed_form import require_agreement_at, require_convex_targets
+from unlearning.model.curvature import conjugate_gradients
+from unlearning.model.linear_head import Head, head_of
+from unlearning.model.problem import Problem
+from unlearning.types import Examples, Refused
+
+ROUND_OFF = 2.0**-53
+SLACK = 1.0 + 1e-6
+NEWTON_STEPS = 100
+WHITELIST = (
+    "one nn.Linear, alone or at the end of an nn.Sequential without other trained parameters, under cross_entropy, "
+    "binary_logistic, squared_error or squared_hinge"
+)
+
+
+def require_strongly_convex(problem: Problem) -> Head:
+    """The problem's linear head, if its objective is strongly convex in every coordinate.
+
+    Raises:
+        Refused: the model or loss is not on the whitelist, a coordinate is not decayed, samples are clipped.
+    """
+    head = head_of(problem)
+    if head is None:
+        raise Refused("This model is not known to be convex.", f"Known are: {WHITELIST}.")
+    if problem.training.undecayed:
+        raise Refused(
+            f"Weight decay leaves out {', '.join(problem.training.undecayed)}: the objective is not strongly convex.",
+            "Decay every parameter, or append a constant feature instead of a bias.",
+        )
+    if not problem.training.weight_decay > 0.0:
+        raise Refused("weight_decay is 0: the objective is not strongly convex.", "Set weight_decay above 0.")
+    if problem.training.sample_clip is not None:
+        raise Refused(
+            "sample_clip changes the gradient into one that no loss has.", "Leave sample_clip out, or use rewind."
+        )
+    return head
+
+
+def require_classes(problem: Problem, examples: Examples) -> None:
+    """Raises Refused where a classification has fewer than two classes left."""
+    head = head_of(problem)
+    if head is None or not head.curve.classifies:
+        return
+    targets = examples.targets
+    classes = targets.argmax(dim=1) if targets.dim() == 2 and targets.shape[1] > 1 else targets.reshape(-1)
+    left = len(torch.unique(classes))
+    if left < 2:
+        raise Refused(f"{left} of the classes would remain.", "Retire the model instead: two classes must remain.")
+
+
+def converge(
+    problem: Problem, w: Tensor, examples: Examples, tolerance: float, denominator: int | None = None
+) -> Tensor:
+    """The minimiser of F_D from w (d,), by Newton's method with conjugate gradients, to ``||grad|| <= tolerance``.
+
+    ``problem`` and w are float64; ``denominator`` is N, default |D|. Steps are halved until the objective falls
+    (Armijo); near the minimum, where differences of the objective drown in rounding, until the gradient does.
+
+    Raises:
+        Refused: not strongly convex, or the tolerance is not reached (the message says what was).
+    """
+    head = require_strongly_convex(problem)
+    if problem.dtype != torch.float64 or w.dtype != torch.float64:
+        raise ValueError(f"converge works in float64; it was given {problem.dtype} and {w.dtype}.")
+    objective = _Objective(head, examples, denominator or len(examples))
+    gradient = objective.gradient(w)
+    for _ in range(NEWTON_STEPS):
+        norm = float(gradient.norm())
+        if norm <= tolerance:
+            return w
+        if norm <= objective.rounding(w):  # nothing but round-off is left to descend on
+            break
+        forcing = min(0.1, norm**0.5)
+        step = -conjugate_gradients(objective.products(w), gradient, forcing).x
+        w, gradient = _search(objective, w, gradient, step)
+    raise Refused(
+        f"Newton's method stopped at a gradient norm of {float(gradient.norm()):.1e}, above {tolerance:.1e}.",
+        "Raise converge or weight_decay.",
+    )
+
+
+def distance_bound(problem: Problem, w: Tensor, examples: Examples, denominator: int | None = None) -> float:
+    """An upper bound on ``||w - argmin F_D||`` at exactly these float64 weights (d,), rounding included.
+
+    The closed form is compared with the problem's own module and loss at w first, on a few samples.
+
+    Raises:
+        Refused: not strongly convex, fewer than two classes left, the closed form is not that of this model, or the
+            bound is not finite.
+    """
+    head = require_strongly_convex(problem)
+    require_classes(problem, examples)
+    if problem.dtype != torch.float64 or w.dtype != torch.float64:
+        raise ValueError(f"distance_bound works in float64; it was given {problem.dtype} and {w.dtype}.")
+    objective = _Objective(head, examples, denominator or len(examples))
+    require_agreement_at(head, w, examples)
+    bound = SLACK * (float(objective.gradient(w).norm()) + objective.rounding(w)) / problem.training.weight_decay
+    if not bound < float("inf"):
+        raise Refused("The distance bound is not finite.", "Scale the features down.")
+    return bound
+
+
+def rounding_floor(problem: Problem, w: Tensor, examples: Examples) -> float:
+    """What ``distance_bound`` cannot go below near these float64 weights (d,): rounding / weight_decay.
+
+    Raises:
+        Refused: not strongly convex.
+    """
+    objective = _Objective(require_strongly_convex(problem), examples, len(examples))
+    return SLACK * objective.rounding(w) / problem.training.weight_decay
+
+
+class _Objective:
+    """F_D with its features computed once."""
+
+    def __init__(self, head: Head, examples: Examples, denominator: int) -> None:
+        if len(examples) == 0:
+            raise Refused("No sample is left.", "Retire the model instead.")
+        require_convex_targets(head, examples.targets)
+        self.head = head
+        self.features = head.features(examples.inputs)
+        self.targets = examples.targets
+        self.share = len(examples) / denominator
+        self.decay = head.problem.training.weight_decay
+
+    def value(self, w: Tensor) -> Tensor:
+        scores = self.features @ self.head.matrix(w).T
+        return self.share * self.head.problem.losses(scores, self.targets).mean() + 0.5 * self.decay * w.dot(w)
+
+    def gradient(self, w: Tensor) -> Tensor:
+        return self.share * self.head.gradient(w, self.features, self.targets) + self.decay * w
+
+    def products(self, w: Tensor) -> Callable[[Tensor], Tensor]:
+        data = self.head.operator(self.features @ self.head.matrix(w).T, self.features, self.targets)
+
+        def product(v: Tensor) -> Tensor:
+            return self.share * data(v) + self.decay * v
+
+        return product
+
+    def rounding(self, w: Tensor) -> float:
+        """The bound on ||computed gradient - gradient|| that the module derives."""
+        curve, matrix = self.head.curve, self.head.matrix(w)
+        count, width = self.features.shape
+        lengths = self.features.norm(dim=1)
+        scores = self.features @ matrix.T
+        drift = _gamma(width + 1) * (self.features.abs() @ matrix.abs().T).norm(dim=1)
+        trust = curve.steepness * curve.weight(self.targets) * drift + ROUND_OFF * curve.rounding(scores, self.targets)
+        size = curve.residual(scores, self.targets).norm(dim=1) + trust
+        share = self.share / count
+        direct = share * float((trust * lengths).sum())
+        return direct + _gamma(count + 4) * (share * float((size * lengths).sum()) + self.decay * float(w.norm()))
+
+
+def _gamma(terms: int) -> float:
+    return terms * ROUND_OFF / (1.0 - terms * ROUND_OFF)
+
+
+def _search(objective: _Objective, w: Tensor, gradient: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+    value, slope, norm = float(objective.value(w)), float(gradient.dot(step)), float(gradient.norm())
+    length = 1.0
+    for _ in range(40):
+        trial = w + length * step
+        fresh = objective.gradient(trial)
+        falls = float(objective.value(trial)) <= value + 1e-4 * length * slope
+        if falls or float(fresh.norm()) <= (1.0 - 0.5 * length) * norm:
+            return trial, fresh
+        length /= 2.0
+    return w, gradient

@@ -1,0 +1,271 @@
+"""Linear heads on fixed features: gradients and Hessian products in closed form, as matrix products.
+
+A head is one trained ``nn.Linear``, alone or last in an ``nn.Sequential`` whose other parts have no trained parameter,
+under one of the named losses. No part of it may have hooks, parametrisations or a replaced ``forward``. What a part
+does when it is called cannot be read from its structure: ``closed_form`` compares numbers.
+
+For features phi_i (a constant 1 appended where there is a bias) and the weight matrix W (K, D), with residual
+r_i = dl/dz and C_i = d^2 l/dz^2 at z_i = W phi_i:
+``grad = (1/n) sum r_i phi_i^T`` and ``H V = (1/n) sum (C_i V phi_i) phi_i^T``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.parametrize import is_parametrized
+
+from unlearning.model.problem import Problem
+from unlearning.types import Refused
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One loss as a function of its scores z (n, K).
+
+    ``residual(z, y)`` is dl/dz (n, K). ``coefficients(z, y)`` (n, K) is all that d^2 l/dz^2 depends on, and
+    ``bent(coefficients, u)`` applies it to u (n, m, K). ``steepness`` bounds the spectral norm of d^2 l/dz^2 for a
+    target of ``weight`` 1; ``weight(y)`` (n,) is what a sample's target multiplies that by (float64).
+    ``rounding(z, y)`` (n,) bounds, in units of the float64 round-off 2^-53, the error of the computed residual's
+    Euclidean norm, given that exp and the sigmoid are accurate to 4 units in the last place.
+    """
+
+    residual: Callable[[Tensor, Tensor], Tensor]
+    coefficients: Callable[[Tensor, Tensor], Tensor]
+    bent: Callable[[Tensor, Tensor], Tensor]
+    steepness: float
+    weight: Callable[[Tensor], Tensor]
+    rounding: Callable[[Tensor, Tensor], Tensor]
+    classifies: bool
+
+    def bend(self, z: Tensor, y: Tensor, u: Tensor) -> Tensor:
+        """(d^2 l/dz^2 at z (n, K)) u for u (n, m, K)."""
+        return self.bent(self.coefficients(z, y), u)
+
+
+@dataclass(frozen=True)
+class Head:
+    """The trained linear layer of a problem and what comes before it."""
+
+    problem: Problem
+    before: nn.Sequential
+    layer: nn.Linear
+    curve: Curve
+
+    def features(self, x: Tensor) -> Tensor:
+        """phi (n, D), the constant 1 included where the layer has a bias.
+
+        Raises:
+            Refused: what comes before the layer gives a tensor of another shape.
+        """
+        inputs = x.to(self.problem.dtype) if x.dtype.is_floating_point else x
+        with torch.no_grad():
+            features: Tensor = self.before(inputs)
+        if features.dim() != 2:
+            raise Refused(f"The head is fed a tensor of shape {tuple(features.shape)}.", "Put nn.Flatten() before it.")
+        if self.layer.bias is None:
+            return features
+        return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
+
+    def matrix(self, w: Tensor) -> Tensor:
+        """Vectors (..., d) as matrices (..., K, D)."""
+        rows, columns = self.layer.out_features, self.layer.in_features
+        weight = w[..., : rows * columns].reshape(*w.shape[:-1], rows, columns)
+        if self.layer.bias is None:
+            return weight
+        return torch.cat([weight, w[..., rows * columns :].unsqueeze(-1)], dim=-1)
+
+    def vector(self, matrix: Tensor) -> Tensor:
+        """Matrices (..., K, D) as vectors (..., d)."""
+        columns = self.layer.in_features
+        weight = matrix[..., :columns].flatten(-2)
+        return weight if self.layer.bias is None else torch.cat([weight, matrix[..., columns]], dim=-1)
+
+    def gradient(self, w: Tensor, features: Tensor, y: Tensor) -> Tensor:
+        """The gradient (d,) of the mean data loss."""
+        residual = self.curve.residual(features @ self.matrix(w).T, y)
+        return self.vector(residual.T @ features) / len(features)
+
+    def products(self, w: Tensor, features: Tensor, y: Tensor, vectors: Tensor) -> Tensor:
+        """H V for the mean data loss and every row of ``vectors`` (m, d), without weight decay."""
+        scores = features @ self.matrix(w).T
+        shape = (len(features), len(vectors), self.layer.out_features)
+        directions = (features @ self.matrix(vectors).flatten(0, 1).T).reshape(shape)
+        bent = self.curve.bend(scores, y, directions).reshape(shape[0], -1)
+        return self.vector((bent.T @ features).reshape(*shape[1:], -1)) / len(features)
+
+    def own_products(self, w: Tensor, features: Tensor, y: Tensor, vectors: Tensor) -> Tensor:
+        """H_i v_i (n, d) for sample i's data loss and its own row v_i of ``vectors`` (n, d), without weight decay."""
+        scores = features @ self.matrix(w).T
+        directions = (self.matrix(vectors) @ features.unsqueeze(-1)).squeeze(-1)
+        bent = self.curve.bend(scores, y, directions.unsqueeze(1)).squeeze(1)
+        return self.vector(bent.unsqueeze(-1) * features.unsqueeze(1))
+
+    def operator(self, scores: Tensor, features: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+        """v (d,) -> H v (d,) where the scores are z (n, K), for many v in turn: what does not depend on v is kept."""
+        coefficients = self.curve.coefficients(scores, y)
+
+        def product(v: Tensor) -> Tensor:
+            directions = (features @ self.matrix(v).T).unsqueeze(1)
+            return self.vector(self.curve.bent(coefficients, directions).squeeze(1).T @ features) / len(features)
+
+        return product
+
+    def sums(self, w: Tensor, features: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """``sum_i weights[m, i] grad l_i`` (m, d) for weights (m, n), without weight decay."""
+        residual = self.curve.residual(features @ self.matrix(w).T, y)
+        weighted = (weights.unsqueeze(-1) * residual).transpose(1, 2).flatten(0, 1)
+        return self.vector((weighted @ features).reshape(len(weights), residual.shape[1], -1))
+
+
+def head_of(problem: Problem) -> Head | None:
+    """The problem's linear head, or None where it has none that can be told from its structure."""
+    loss = problem.recipe.loss
+    found = _last_linear(problem.module)
+    if not isinstance(loss, str) or found is None or not _untouched(problem.module):
+        return None
+    before, layer = found
+    if loss == "binary_logistic" and layer.out_features != 1:
+        return None
+    return Head(problem, before, layer, CURVES[loss])
+
+
+def _last_linear(module: nn.Module) -> tuple[nn.Sequential, nn.Linear] | None:
+    if type(module) is nn.Linear:
+        return (nn.Sequential(), module) if all(value.requires_grad for value in module.parameters()) else None
+    if type(module) is not nn.Sequential or len(module) == 0:
+        return None
+    *before, last = module
+    if any(value.requires_grad for part in before for value in part.parameters()):
+        return None
+    found = _last_linear(last)
+    return None if found is None else (nn.Sequential(*before, *found[0]), found[1])
+
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+ANY_GLOBAL_HOOK: Callable[[], bool] = torch.nn.modules.module._has_any_global_hook
+REPLACED = ("forward", "_call_impl", "_slow_forward", "_compiled_call_impl")
+"""what an instance can have of its own in place of its class's"""
+
+
+def _untouched(module: nn.Module) -> bool:
+    """Whether every part does what its class says when it is called, and every parameter is its own."""
+    parameters = list(module.parameters())
+    return (
+        not ANY_GLOBAL_HOOK()
+        and all(_plain_part(part) for part in module.modules())
+        and all(_plain_parameter(value) for value in parameters)
+        and len(list(module.named_parameters(remove_duplicate=False))) == len(parameters)
+    )
+
+
+def _plain_part(part: nn.Module) -> bool:
+    own = vars(part)
+    return (
+        not any(own.get(name) for name in (*HOOKS, *REPLACED))
+        and own.get("forward") is None
+        and not is_parametrized(part)
+    )
+
+
+def _plain_parameter(value: nn.Parameter) -> bool:
+    hooks = (value._backward_hooks, getattr(value, "_post_accumulate_grad_hooks", None))
+    return type(value) is nn.Parameter and not any(hooks)
+
+
+def _softmax_weight(y: Tensor) -> Tensor:
+    """The row sum of soft labels, which multiplies log(sum exp z); 1 for the index of a class."""
+    return y.double().sum(dim=1) if y.dtype.is_floating_point else _unit_weight(y)
+
+
+def _softmax_residual(z: Tensor, y: Tensor) -> Tensor:
+    if not y.dtype.is_floating_point:
+        return z.softmax(dim=1) - F.one_hot(y, z.shape[1]).to(z.dtype)
+    wanted = y.to(z.dtype)
+    return wanted.sum(dim=1, keepdim=True) * z.softmax(dim=1) - wanted
+
+
+def _softmax_coefficients(z: Tensor, y: Tensor) -> Tensor:
+    p = z.softmax(dim=1)
+    return y.to(z.dtype).sum(dim=1, keepdim=True) * p if y.dtype.is_floating_point else p
+
+
+def _softmax_bent(c: Tensor, u: Tensor) -> Tensor:
+    """s (diag(p) - p p^T) u from c = s p, where s is the sum of c: ``c u - c (c.u)/s``."""
+    total = c.sum(dim=1, keepdim=True)
+    shares = torch.where(total != 0, c / total, 0.0)
+    weighted = c.unsqueeze(1) * u
+    return torch.addcmul(weighted, shares.unsqueeze(1), weighted.sum(dim=2, keepdim=True), value=-1.0)
+
+
+def _diagonal_bent(c: Tensor, u: Tensor) -> Tensor:
+    return c.unsqueeze(1) * u
+
+
+def _softmax_rounding(z: Tensor, y: Tensor) -> Tensor:
+    # p = exp(z - max)/sum: the shift rounds by (range) units, once above and once below; exp, the sum of K terms and
+    # the division add 4 + 4 + K + 1; the subtraction of the target 1. Soft labels: their sum s adds K, s p and the
+    # subtraction, whose terms are at most s long, 3 more; all of it grows with s.
+    classes = z.shape[1]
+    single = 2.0 * (z.amax(dim=1) - z.amin(dim=1)) + classes + 16.0
+    return _softmax_weight(y).to(z.dtype) * (single + classes + 4.0) if y.dtype.is_floating_point else single
+
+
+def _unit_weight(y: Tensor) -> Tensor:
+    return torch.ones(len(y), dtype=torch.float64, device=y.device)
+
+
+def _signs(z: Tensor, y: Tensor) -> Tensor:
+    if z.shape[1] == 1:
+        positive = y.reshape(-1, 1) > 0
+    else:
+        positive = torch.arange(z.shape[1], device=z.device) == y.reshape(-1, 1)
+    return torch.where(positive, 1.0, -1.0).to(z.dtype)
+
+
+def _size(z: Tensor, y: Tensor) -> Tensor:
+    return 8.0 + 2.0 * (z.abs().sum(dim=1) + y.reshape(len(z), -1).to(z.dtype).abs().sum(dim=1) + z.shape[1])
+
+
+CURVES: dict[str, Curve] = {
+    "cross_entropy": Curve(
+        residual=_softmax_residual,
+        coefficients=_softmax_coefficients,
+        bent=_softmax_bent,
+        steepness=0.5,
+        weight=_softmax_weight,
+        rounding=_softmax_rounding,
+        classifies=True,
+    ),
+    "binary_logistic": Curve(
+        residual=lambda z, y: z.sigmoid() - y.reshape(-1, 1).to(z.dtype),
+        coefficients=lambda z, _y: z.sigmoid() * (-z).sigmoid(),
+        bent=_diagonal_bent,
+        steepness=0.25,
+        weight=_unit_weight,
+        rounding=lambda z, _y: torch.full_like(z[:, 0], 8.0),
+        classifies=True,
+    ),
+    "squared_error": Curve(
+        residual=lambda z, y: z - y.to(z.dtype).reshape(z.shape),
+        coefficients=lambda z, _y: torch.ones_like(z),
+        bent=lambda _c, u: u,
+        steepness=1.0,
+        weight=_unit_weight,
+        rounding=_size,
+        classifies=False,
+    ),
+    "squared_hinge": Curve(
+        residual=lambda z, y: -_signs(z, y) * F.relu(1.0 - _signs(z, y) * z),
+        coefficients=lambda z, y: (_signs(z, y) * z < 1.0).to(z.dtype),
+        bent=_diagonal_bent,
+        steepness=1.0,
+        weight=_unit_weight,
+        rounding=_size,
+        classifies=True,
+    ),
+}

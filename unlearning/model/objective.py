@@ -1,0 +1,115 @@
+"""The objective of a set of samples, whole: value, gradient and Hessian products, however many samples there are."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.func import grad, grad_and_value, vjp
+
+from unlearning.model.curvature import activations, hessian_products
+from unlearning.model.linear_head import head_of
+from unlearning.model.problem import Problem
+from unlearning.types import Examples
+
+WORKING_SET = 2**26
+"""elements of intermediate results that one piece of the samples may take (512 MiB in float64)"""
+
+Product: TypeAlias = Callable[[Tensor], Tensor]
+"""v (d,) -> A v (d,)"""
+
+
+@dataclass(frozen=True)
+class Point:
+    """F_D around one w: its value (a scalar), its gradient (d,), and the product with its Hessian."""
+
+    value: Tensor
+    gradient: Tensor
+    product: Product
+
+
+class Objective:
+    """``F_D(w) = (1/|D|) sum_{i in D} l_i(w) + (1/2) sum_j decay_j w_j^2`` over ``examples`` (at least one), all in
+    ``problem.dtype``.
+
+    Samples go through in pieces that fit ``WORKING_SET``. What does not depend on the direction of a product is
+    computed once: the features and scores of a linear head, or the gradient's graph where one piece holds everyone.
+    """
+
+    def __init__(self, problem: Problem, examples: Examples) -> None:
+        self.problem = problem
+        self.head = head_of(problem)
+        self._take(examples.inputs if self.head is None else self.head.features(examples.inputs), examples.targets)
+
+    def drawn(self, places: Tensor) -> Objective:
+        """The objective of the samples at ``places`` (m,) of these, repeats allowed."""
+        other = copy.copy(self)
+        places = places.to(self._inputs.device)
+        other._take(self._inputs[places], self._targets[places])
+        return other
+
+    def at(self, w: Tensor) -> Point:
+        """F_D around w (d,)."""
+        parts = [(len(x) / self.count, self._around(w, x, y)) for x, y in self._pieces]
+        decayed = self.problem.decay * w
+        return Point(
+            0.5 * decayed.dot(w) + _sum(share * part.value for share, part in parts),
+            decayed + _sum(share * part.gradient for share, part in parts),
+            lambda v: self.problem.decay * v + _sum(share * part.product(v) for share, part in parts),
+        )
+
+    def products(self, w: Tensor) -> Product:
+        """``at(w).product`` alone."""
+        parts = [(len(x) / self.count, self._product(w, x, y)) for x, y in self._pieces]
+        return lambda v: self.problem.decay * v + _sum(share * part(v) for share, part in parts)
+
+    def _take(self, inputs: Tensor, targets: Tensor) -> None:
+        self.count = len(inputs)
+        self._inputs, self._targets = inputs, targets
+        rows = self._rows()
+        self._pieces = list(zip(torch.split(inputs, rows), torch.split(targets, rows), strict=True))
+
+    def _around(self, w: Tensor, x: Tensor, y: Tensor) -> Point:
+        """The mean data loss of one piece around w."""
+        if self.head is None:
+            gradient, value = grad_and_value(self.problem.mean_loss)(w, x, y)
+            return Point(value, gradient, self._product(w, x, y))
+        scores = x @ self.head.matrix(w).T
+        gradient = self.head.vector(self.head.curve.residual(scores, y).T @ x) / len(x)
+        return Point(self.problem.losses(scores, y).mean(), gradient, self.head.operator(scores, x, y))
+
+    def _product(self, w: Tensor, x: Tensor, y: Tensor) -> Product:
+        if self.head is not None:
+            return self.head.operator(x @ self.head.matrix(w).T, x, y)
+        if len(self._pieces) > 1:
+            return lambda v: hessian_products(self.problem, w, x, y, v.unsqueeze(0))[0]
+        return _kept_product(self.problem, w, x, y)
+
+    def _rows(self) -> int:
+        """Samples in a piece. Four: a product holds the activations, their gradients, and a tangent of each."""
+        if self.head is not None:
+            return max(1, WORKING_SET // (4 * self.head.layer.out_features))
+        return max(1, WORKING_SET // (4 * max(1, activations(self.problem, self.problem.initial(), self._inputs))))
+
+
+def _kept_product(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> Product:
+    """v (d,) -> H v (d,) over one graph of the gradient, built when the first product is asked for."""
+
+    @cache
+    def pull() -> Callable[[Tensor], tuple[Tensor]]:
+        pulled: Callable[[Tensor], tuple[Tensor]] = vjp(lambda u: grad(problem.mean_loss)(u, x, y), w)[1]
+        return pulled
+
+    return lambda v: pull()(v)[0].detach()
+
+
+def _sum(terms: Iterable[Tensor]) -> Tensor:
+    first, *rest = terms
+    for term in rest:
+        first = first + term
+    return first

@@ -1,0 +1,206 @@
+"""What a model brings along that no retraining changes: frozen tensors, buffers, and a start that holds numbers.
+
+Nobody can tell from numbers whose data they were fitted on. So whatever could hold such numbers is either made of
+zeros or ones alone, or declared public by the recipe, by name and digest, or it is refused under ``proved`` and
+``exact``.
+
+Checked here: the model is built under two seeds, and a trained tensor whose two starts are alike counts as fixed; and
+``model()`` is run without gradients, where training by autograd fails. Not checked, because nobody can: numbers in
+``model()``'s own code, and a fit without autograd whose result the seed changes throughout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unlearning.accounting.certificate import Part
+from unlearning.model.problem import build
+from unlearning.recipe import Recipe, RecipeError
+from unlearning.types import Refused
+
+RARE = 1e-9
+"""how often two independent draws of a start are taken for a fixed one"""
+ROUNDING = 1e-5
+"""relative: a fit that is computed twice may differ by this much"""
+SHOWN = 8
+"""names that a message lists"""
+
+
+def parts_of(recipe: Recipe) -> tuple[Part, ...]:
+    """Every fixed tensor of ``recipe.model()`` that holds more than zeros or ones, in order of name.
+
+    Frozen parameters, buffers (also those outside the state_dict), tensors and arrays that are plain attributes; and
+    the starts of trained parameters that two seeds give alike (of a model trained elsewhere the start is not used).
+
+    Raises:
+        RecipeError: ``public`` names something that the model lacks, or gives another digest than the tensor has.
+    """
+    module = build(recipe, recipe.training.seed)
+    fixed = dict(_fixed(module))
+    if recipe.weights is None:
+        other = dict(_trained(build(recipe, recipe.training.seed + 1)))
+        starts = {name: start for name, start in _trained(module) if _alike(start, other.get(name))}
+        fixed |= {name: ("start", start) for name, start in starts.items()}
+    parts = [
+        Part(name, kind, value.numel(), digest_of(value), public=False)
+        for name, (kind, value) in sorted(fixed.items())
+        if not _trivial(value)
+    ]
+    return _declared(parts, recipe.public)
+
+
+def require_declared(recipe: Recipe, parts: Sequence[Part]) -> None:
+    """Raises Refused where a part is not declared public, with the line to paste; and where ``model()`` trains."""
+    missing = [part for part in parts if not part.public]
+    if missing:
+        first = missing[0]
+        more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise Refused(
+            f"The model brings along numbers that the recipe does not declare public: {_WORDS[first.kind]} "
+            f"{first.name!r} ({first.size:,} numbers){more}. If they were fitted on people who may ask to be "
+            "forgotten, no retraining forgets them.",
+            f"If nobody who may ask is in them, add to ul.Recipe: {to_paste(parts)}. Otherwise fit them on public "
+            "data, or train them with the model.",
+        )
+    try:
+        with torch.no_grad():
+            build(recipe, recipe.training.seed)
+    except RuntimeError as error:
+        raise Refused(
+            f"model() fails when it is run without gradients ({type(error).__name__}): it trains something itself.",
+            "Train it elsewhere on public data, load the result in model(), and declare it in ul.Recipe(public=...).",
+        ) from None
+
+
+def digest_of(tensor: Tensor) -> str:
+    """sha256, in hex, of the tensor's dtype, its shape, a line feed, and its numbers in C order, little-endian."""
+    plain = tensor.detach().cpu().contiguous()
+    head = f"{plain.dtype} {tuple(plain.shape)}\n".encode()
+    return hashlib.sha256(head + plain.reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+
+
+def digest_below(parts: Sequence[Part]) -> str:
+    """sha256, in hex, of several parts: of a line ``name digest`` for each, in order of name."""
+    lines = sorted(f"{part.name} {part.digest}\n" for part in parts)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def to_paste(parts: Sequence[Part]) -> str:
+    """The argument ``public={...}`` that declares these parts: one entry for each child of the model."""
+    children: dict[str, list[Part]] = {}
+    for part in parts:
+        children.setdefault(part.name.partition(".")[0], []).append(part)
+    lines = (_line(child, below) for child, below in children.items())
+    return f"public={{{', '.join(lines)}}}"
+
+
+def _line(child: str, below: Sequence[Part]) -> str:
+    name, digest = (below[0].name, below[0].digest) if len(below) == 1 else (child, digest_below(below))
+    return f'"{name}": "{digest}"'
+
+
+def _declared(parts: Sequence[Part], public: Mapping[str, str]) -> tuple[Part, ...]:
+    """The parts, those that ``public`` covers marked. A name covers a tensor, or all parts below a child."""
+    covered: set[str] = set()
+    for name, digest in public.items():
+        below = [part for part in parts if part.name == name or part.name.startswith(f"{name}.")]
+        if not below:
+            raise RecipeError(
+                f"public names {name!r}, which is no fixed part of the model.",
+                f"The fixed parts are: {', '.join(part.name for part in parts[:SHOWN]) or 'none'}.",
+            )
+        found = below[0].digest if below[0].name == name else digest_below(below)
+        if digest != found:
+            raise RecipeError(
+                f"public says that {name!r} has the digest {digest[:64]}; it has {found}.",
+                "Look whether it is what you meant to declare, and correct the digest.",
+            )
+        covered.update(part.name for part in below)
+    return tuple(Part(part.name, part.kind, part.size, part.digest, part.name in covered) for part in parts)
+
+
+_WORDS = {
+    "start": "the start of the trained",
+    "frozen": "the frozen parameter",
+    "buffer": "the buffer",
+    "attribute": "the attribute",
+    "state": "the state_dict's entry",
+}
+
+
+def _trained(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    return ((name, value.detach()) for name, value in module.named_parameters() if value.requires_grad)
+
+
+def _fixed(module: nn.Module) -> Iterator[tuple[str, tuple[str, Tensor]]]:
+    """Name -> (kind, tensor) of everything that training does not change."""
+    for name, value in module.named_parameters():
+        if not value.requires_grad:
+            yield name, ("frozen", value.detach())
+    for name, buffer in module.named_buffers():
+        yield name, ("buffer", buffer.detach())
+    known = {id(value) for value in (*module.parameters(), *module.buffers())}
+    for kind, key, tensor in _elsewhere(module):
+        if id(tensor) not in known:
+            yield key, (kind, tensor.detach())
+
+
+def _elsewhere(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
+    """Kind, name and tensor of the attributes of every part, and of what a hook or get_extra_state saves with them."""
+    for path, child in module.named_modules():
+        for name, attribute in vars(child).items():
+            if name not in ("_parameters", "_buffers", "_modules"):
+                for key, tensor in _tensors(name, attribute):
+                    yield "attribute", f"{path}.{key}".lstrip("."), tensor
+    for name, value in module.state_dict(keep_vars=True).items():
+        for key, tensor in _tensors(name, value):
+            yield "state", key, tensor
+
+
+def _tensors(name: str, value: object) -> Iterator[tuple[str, Tensor]]:
+    """The tensors and arrays of numbers in an attribute, also in lists, tuples and dictionaries."""
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        yield name, torch.from_numpy(np.ascontiguousarray(value))
+    elif isinstance(value, list | tuple):
+        for index, each in enumerate(value):
+            yield from _tensors(f"{name}.{index}", each)
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from _tensors(f"{name}.{key}", each)
+
+
+def _trivial(value: Tensor) -> bool:
+    """Zeros alone, or ones alone. Another number, even a single one, may be a mean."""
+    return bool((value == 0).all()) or bool((value == 1).all())
+
+
+def _alike(start: Tensor, other: Tensor | None) -> bool:
+    """Whether two seeds give the same start, but for rounding, or two that correlate more than independent draws do."""
+    if other is None or other.shape != start.shape:
+        return False
+    one, two = start.double().reshape(-1), other.double().reshape(-1)
+    if float((one - two).norm()) <= ROUNDING * float(one.norm()):
+        return True
+    return abs(_correlation(one, two)) > _least_unusual(start.numel())
+
+
+def _correlation(one: Tensor, two: Tensor) -> float:
+    one, two = one - one.mean(), two - two.mean()
+    scale = float(one.norm() * two.norm())
+    return float(one @ two) / scale if scale > 0 else 0.0
+
+
+def _least_unusual(count: int) -> float:
+    """The c for which two independent directions of ``count`` numbers correlate above c with probability RARE.
+
+    From the tail of the correlation of independent normal numbers, (1 - c^2)^((count - 2) / 2), up to a factor below 1.
+    """
+    return math.sqrt(1 - RARE ** (2 / (count - 2))) if count > 2 else math.inf

@@ -1,0 +1,268 @@
+"""The training problem over one flat weight vector: outputs, losses, gradients, and the way to named tensors."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional as F
+
+from unlearning.model.imports import load_constants
+from unlearning.recipe import Recipe, RecipeError, SampleLoss
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one trained parameter lies in the flat vector: ``w[start:stop].reshape(shape)``."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+class Problem:
+    """The objective ``(1/n) sum_i l_i(w) + (1/2) sum_j decay_j w_j^2`` of a recipe, over w (d,) in ``dtype``.
+
+    Parameters that do not require a gradient, and buffers, are constants. Weight decay covers every trained
+    coordinate except those that ``Training.undecayed`` names.
+
+    Raises:
+        RecipeError: active dropout, batch normalisation in training mode, no trainable parameter, an unknown
+            undecayed parameter.
+    """
+
+    def __init__(self, recipe: Recipe, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> None:
+        self.recipe = recipe
+        self.training = recipe.training
+        self.device = torch.device(device)
+        self.dtype = dtype
+        module = build(recipe, recipe.training.seed)
+        _refuse_randomness(module)
+        self.module = module.eval().to(device=self.device, dtype=dtype)
+        self.layout = _layout(self.module)
+        self.dimension = self.layout[-1].stop
+        self._loss = _loss_of(recipe.loss)
+        self.decay = self._decay_of()
+        """(d,): lambda for decayed coordinates, 0 for the others"""
+
+    def double(self) -> Problem:
+        """The same problem in float64."""
+        return self.cast(torch.float64)
+
+    def cast(self, dtype: torch.dtype) -> Problem:
+        """The same problem with weights in ``dtype``."""
+        if dtype == self.dtype:
+            return self
+        other = copy.copy(self)
+        other.dtype = dtype
+        other.module = copy.deepcopy(self.module).to(dtype=dtype)
+        other.decay = other._decay_of()
+        return other
+
+    def initial(self) -> Tensor:
+        """w_0 (d,): what the model's constructor gives under the training's seed. It depends on no data."""
+        return self.flatten({name: value.detach() for name, value in self.module.named_parameters()})
+
+    def outputs(self, w: Tensor, x: Tensor) -> Tensor:
+        """The model's outputs (n, ...) at weights w (d,) for inputs (n, ...)."""
+        inputs = x.to(self.dtype) if x.dtype.is_floating_point else x
+        result: Tensor = functional_call(self.module, self._unflatten(w), (inputs,))
+        return result
+
+    def sample_losses(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The data loss of each sample, (n,); without weight decay."""
+        return self.losses(self.outputs(w, x), y)
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The data loss of each sample, (n,), from the model's outputs (n, ...)."""
+        return self._loss(outputs, y.to(self.dtype) if y.dtype.is_floating_point else y)
+
+    def mean_loss(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The mean data loss, a scalar; without weight decay."""
+        return self.sample_losses(w, x, y).mean()
+
+    def gradient(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The gradient (d,) of the mean data loss; without weight decay."""
+        result: Tensor = grad(self.mean_loss)(w, x, y)
+        return result.detach()
+
+    def sample_gradients(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The gradient of each sample's data loss, (n, d); without weight decay."""
+
+        def single(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            return self.sample_losses(w, x.unsqueeze(0), y.unsqueeze(0))[0]
+
+        result: Tensor = vmap(grad(single), in_dims=(None, 0, 0))(w, x, y)
+        return result.detach()
+
+    def accuracy(self, w: Tensor, x: Tensor, y: Tensor) -> float:
+        """The share of correct classes; for real-valued targets the coefficient of determination R^2."""
+        with torch.no_grad():
+            return self.score(self.outputs(w, x), y)
+
+    def score(self, outputs: Tensor, y: Tensor) -> float:
+        """The accuracy of the model's outputs (n, ...) for targets (n, ...)."""
+        if self.recipe.loss in ("binary_logistic", "squared_hinge") and _columns(outputs) == 1:
+            return float(((outputs.reshape(-1) > 0) == (y.reshape(-1) > 0)).double().mean())
+        if not y.dtype.is_floating_point and self.recipe.loss != "squared_error":
+            return float((outputs.argmax(dim=1) == y).double().mean())
+        if y.dim() == 2 and y.shape[1] > 1:
+            return float((outputs.argmax(dim=1) == y.argmax(dim=1)).double().mean())
+        return _determination(outputs.double().reshape(-1), y.double().reshape(-1))
+
+    def tensors(self, w: Tensor) -> dict[str, Tensor]:
+        """Everything a checkpoint holds: trained parameters from w (in w's dtype), constants and buffers."""
+        return {name: value.clone() for name, value in self.views(w).items()}
+
+    def views(self, w: Tensor) -> dict[str, Tensor]:
+        """As ``tensors``, nothing copied: they are parts of w and of the model, to be read only."""
+        trained = self._unflatten(w)
+        # Tied parameters have one slot and several names.
+        slot_of = {id(value): name for name, value in self.module.named_parameters() if name in trained}
+        state = self.module.state_dict(keep_vars=True)
+        return {name: trained.get(slot_of.get(id(value), ""), value).detach() for name, value in state.items()}
+
+    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The weight vector (d,) from tensors by name. Names that are not trained parameters are ignored.
+
+        Raises:
+            RecipeError: a parameter is missing, has another shape, or holds NaN or infinity.
+        """
+        return torch.cat([self._slot_values(slot, tensors) for slot in self.layout])
+
+    def _slot_values(self, slot: Slot, tensors: Mapping[str, Tensor]) -> Tensor:
+        if slot.name not in tensors:
+            raise RecipeError(f"The weights lack {slot.name!r}.", "Give every trained parameter of the model.")
+        value = tensors[slot.name]
+        if tuple(value.shape) != slot.shape:
+            raise RecipeError(
+                f"The weights' {slot.name!r} has shape {tuple(value.shape)}; the model's has {slot.shape}.",
+                "Give weights of this model.",
+            )
+        if not bool(torch.isfinite(value).all()):
+            raise RecipeError(f"The weights' {slot.name!r} holds NaN or infinity.", "Give finite weights.")
+        return value.detach().to(device=self.device, dtype=self.dtype).reshape(-1)
+
+    def _unflatten(self, w: Tensor) -> dict[str, Tensor]:
+        return {slot.name: w[slot.start : slot.stop].reshape(slot.shape) for slot in self.layout}
+
+    def _decay_of(self) -> Tensor:
+        names = {slot.name for slot in self.layout}
+        unknown = [name for name in self.training.undecayed if name not in names]
+        if unknown:
+            raise RecipeError(f"undecayed names {unknown}, which the model lacks.", f"Choose from {sorted(names)}.")
+        decay = torch.full((self.dimension,), self.training.weight_decay, dtype=self.dtype, device=self.device)
+        for slot in self.layout:
+            if slot.name in self.training.undecayed:
+                decay[slot.start : slot.stop] = 0.0
+        return decay
+
+
+def build(recipe: Recipe, seed: int) -> nn.Module:
+    """The module as ``recipe.model()`` builds it under ``seed``; trained elsewhere, with its constants and buffers.
+
+    Raises:
+        RecipeError: it is no module, or the recipe's weights are not those of its state_dict.
+    """
+    # A module's constructor draws from torch's global generator and from nothing else that we could hand it:
+    # the state is set for this call and put back afterwards.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = recipe.model()
+    if not isinstance(module, nn.Module):
+        raise RecipeError(f"model() returned a {type(module).__name__}.", "Return a torch.nn.Module.")
+    if recipe.weights is not None:
+        load_constants(module, recipe.weights)
+    return module
+
+
+def _refuse_randomness(module: nn.Module) -> None:
+    for name, part in module.named_modules():
+        label = f"{name or 'model'} ({type(part).__name__})"
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training:
+            raise RecipeError(
+                f"{label} is batch normalisation in training mode: every output would depend on who else is in the "
+                "batch.",
+                "Call .eval() on it in the recipe, or use GroupNorm or LayerNorm.",
+            )
+        if part.training and _drops(part):
+            raise RecipeError(
+                f"{label} is active dropout: a step could not be repeated without one person.",
+                "Remove it, set its rate to 0, or call .eval() on it in the recipe.",
+            )
+
+
+def _drops(part: nn.Module) -> bool:
+    if isinstance(part, nn.modules.dropout._DropoutNd):
+        return part.p > 0
+    if isinstance(part, nn.RNNBase | nn.MultiheadAttention):
+        return part.dropout > 0
+    return isinstance(part, nn.RReLU)
+
+
+def _layout(module: nn.Module) -> tuple[Slot, ...]:
+    slots: list[Slot] = []
+    start = 0
+    for name, value in module.named_parameters():
+        if not value.requires_grad:
+            continue
+        slots.append(Slot(name, tuple(value.shape), start, start + value.numel()))
+        start += value.numel()
+    if start == 0:
+        raise RecipeError("The model has no trainable parameter.", "Leave at least one with requires_grad.")
+    return tuple(slots)
+
+
+def _loss_of(loss: str | SampleLoss) -> SampleLoss:
+    return _NAMED[loss] if isinstance(loss, str) else loss
+
+
+def _columns(outputs: Tensor) -> int:
+    return 1 if outputs.dim() == 1 else outputs[0].numel()
+
+
+def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def _binary_logistic(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Targets are 0 or 1; one output for each sample."""
+    scores = outputs.reshape(-1)
+    # Not F.softplus: above 20 torch takes it for the identity, and its gradient is 2e-9 off.
+    return -F.logsigmoid(-scores) - scores * targets.reshape(-1).to(scores.dtype)
+
+
+def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """(1/2) ||output - target||^2."""
+    difference = outputs - targets.to(outputs.dtype).reshape(outputs.shape)
+    return 0.5 * difference.reshape(difference.shape[0], -1).square().sum(dim=1)
+
+
+def _squared_hinge(outputs: Tensor, targets: Tensor) -> Tensor:
+    """(1/2) max(0, 1 - s f)^2, s = +1 for a positive target and -1 otherwise; several outputs: one against the rest."""
+    if _columns(outputs) == 1:
+        scores = outputs.reshape(outputs.shape[0], 1)
+        positive = targets.reshape(-1, 1) > 0
+    else:
+        scores = outputs
+        positive = torch.arange(outputs.shape[1], device=outputs.device) == targets.reshape(-1, 1)
+    signs = torch.where(positive, 1.0, -1.0).to(scores.dtype)
+    return 0.5 * F.relu(1.0 - signs * scores).square().sum(dim=1)
+
+
+_NAMED: dict[str, SampleLoss] = {
+    "cross_entropy": _cross_entropy,
+    "binary_logistic": _binary_logistic,
+    "squared_error": _squared_error,
+    "squared_hinge": _squared_hinge,
+}
+
+
+def _determination(outputs: Tensor, targets: Tensor) -> float:
+    total = (targets - targets.mean()).square().sum()
+    return float(1.0 - (outputs - targets).square().sum() / total) if float(total) > 0 else 0.0

@@ -1,0 +1,128 @@
+"""Does a method help on this model? Measured on people who are really retrained without."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from unlearning.model.training import train
+from unlearning.recipe import RecipeError
+from unlearning.types import Examples, ForgetSet, Ineffective, Method, Refused, State
+
+if TYPE_CHECKING:
+    from unlearning.model.problem import Problem
+
+
+@dataclass(frozen=True)
+class CalibrationSet:
+    """A few holders drawn at random, and the manifest positions of their samples (int64, sorted)."""
+
+    holders: tuple[str, ...]
+    positions: Tensor
+
+
+def calibration_sets(examples: Examples, share: float, count: int, seed: int) -> tuple[CalibrationSet, ...]:
+    """``count`` independent draws of ``share`` of the holders (at least one, never all).
+
+    Raises:
+        Refused: there is only one holder.
+    """
+    names = sorted(set(examples.holders))
+    if len(names) < 2:
+        raise Refused("All samples belong to one holder.", "Name at least two people, or use retrain.")
+    size = min(max(1, round(share * len(names))), len(names) - 1)
+    generator = torch.Generator().manual_seed(seed)
+    draws = (torch.randperm(len(names), generator=generator)[:size].tolist() for _ in range(count))
+    return tuple(_set_of(examples, tuple(sorted(names[index] for index in draw))) for draw in draws)
+
+
+def effectiveness(untouched: Tensor, unlearned: Tensor, retrained: Tensor) -> float:
+    """``||w_retrain - w~|| / ||w_retrain - w||``: 0 is perfect, 1 is as far as doing nothing, above 1 is worse."""
+    before = float((retrained.double() - untouched.double()).norm())
+    after = float((retrained.double() - unlearned.double()).norm())
+    if not math.isfinite(after):
+        return math.inf
+    if before == 0.0:
+        return 0.0 if after == 0.0 else math.inf
+    return after / before
+
+
+def measure(
+    method: Method,
+    problem: Problem,
+    examples: Examples,
+    state: State,
+    *,
+    retrained: Callable[[tuple[int, ...]], Tensor],
+    sets: Sequence[CalibrationSet],
+) -> list[float]:
+    """The effectiveness of one release of each set, in order. ``retrained`` maps positions to the reference's weights.
+
+    A reference that diverges gives infinity: there is nothing to approximate.
+
+    Raises:
+        Refused: the method refuses one of the sets.
+    """
+    return [_measure_one(method, problem, examples, state, retrained=retrained, chosen=chosen) for chosen in sets]
+
+
+def mean_effectiveness(
+    method: Method, problem: Problem, examples: Examples, state: State, *, reference: str, share: float, count: int
+) -> float | None:
+    """The mean over ``count`` sets of ``share`` of the holders, really retrained without; None where it is not known.
+
+    It is not known for a model trained elsewhere, for a single holder, where ``count`` is 0, and where some training
+    diverges.
+    """
+    if count == 0 or problem.recipe.weights is not None or len(set(examples.holders)) < 2:
+        return None
+    work = problem.cast(state.weights.dtype)
+
+    def retrained(omit: tuple[int, ...]) -> Tensor:
+        return train(work, examples, omit=omit, reference=reference).weights
+
+    sets = calibration_sets(examples, share, count, problem.training.seed)
+    measured = measure(method, problem, examples, state, retrained=retrained, sets=sets)
+    mean = sum(measured) / len(measured)
+    return mean if math.isfinite(mean) else None
+
+
+def require_effective(method: str, measured: Sequence[float], threshold: float, hint: str) -> None:
+    """Raises Ineffective where the mean of ``measured`` is not below ``threshold``."""
+    mean = sum(measured) / len(measured)
+    if mean < threshold:
+        return
+    raise Ineffective(
+        f"{method} leaves {mean:.3g} of the distance to retraining on this model (1: as far as doing nothing), where "
+        f"at most {threshold:g} is asked.",
+        hint,
+    )
+
+
+def _measure_one(
+    method: Method,
+    problem: Problem,
+    examples: Examples,
+    state: State,
+    *,
+    retrained: Callable[[tuple[int, ...]], Tensor],
+    chosen: CalibrationSet,
+) -> float:
+    forget = ForgetSet(frozenset(chosen.holders), tuple(chosen.positions.tolist()), examples.only(chosen.positions))
+    generator = torch.Generator().manual_seed(problem.training.seed)
+    unlearned = method.forget(problem, state, forget, examples.without(chosen.positions), generator).state.weights
+    try:
+        return effectiveness(state.weights, unlearned, retrained(forget.positions))
+    except RecipeError:
+        return math.inf
+
+
+def _set_of(examples: Examples, holders: tuple[str, ...]) -> CalibrationSet:
+    chosen = frozenset(holders)
+    mask = torch.tensor([holder in chosen for holder in examples.holders])
+    return CalibrationSet(holders, examples.positions.cpu()[mask])

@@ -1,0 +1,66 @@
+"""A release in memory: what the service does with a method, without the service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+
+from unlearning.model.problem import Problem
+from unlearning.types import Examples, ForgetSet, Forgotten, Method, Need, Refused, State
+
+
+def forget_set(examples: Examples, holders: Iterable[str]) -> ForgetSet:
+    """All samples of these holders."""
+    chosen = frozenset(holders)
+    mask = torch.tensor([holder in chosen for holder in examples.holders], device=examples.positions.device)
+    positions = examples.positions[mask]
+    return ForgetSet(chosen, tuple(positions.tolist()), examples.only(positions))
+
+
+def choose(examples: Examples, count: int, generator: torch.Generator) -> ForgetSet:
+    """Random holders, whole, until at least ``count`` samples are chosen.
+
+    Raises:
+        Refused: nobody would be left.
+    """
+    names = sorted(set(examples.holders))
+    sizes = {name: 0 for name in names}
+    for holder in examples.holders:
+        sizes[holder] += 1
+    chosen: list[str] = []
+    for index in torch.randperm(len(names), generator=generator).tolist():
+        if sum(sizes[name] for name in chosen) >= count:
+            break
+        chosen.append(names[index])
+    if len(chosen) == len(names):
+        raise Refused(f"Forgetting {count} of {len(examples)} samples leaves nobody.", "Forget fewer.")
+    return forget_set(examples, chosen)
+
+
+def left_by(examples: Examples, forget: ForgetSet) -> Examples:
+    """The examples that stay."""
+    return examples.without(torch.tensor(forget.positions, dtype=torch.int64))
+
+
+def release(
+    method: Method,
+    problem: Problem,
+    state: State,
+    forget: ForgetSet,
+    retain: Examples,
+    *,
+    generator: torch.Generator,
+) -> Forgotten:
+    """Forget with the forgotten holders' vectors alone; the other holders' vectors are put back into the new state.
+
+    A method that needs everyone's vectors is given them, and those that it returns are kept.
+    """
+    if Need.VECTORS in method.needs:
+        return method.forget(problem, state, forget, retain, generator)
+    mine = {holder: vector for holder, vector in state.vectors.items() if holder in forget.holders}
+    others = {holder: vector for holder, vector in state.vectors.items() if holder not in forget.holders}
+    forgotten = method.forget(problem, replace(state, vectors=mine), forget, retain, generator)
+    vectors = others | dict(forgotten.state.vectors)
+    return replace(forgotten, state=replace(forgotten.state, vectors=vectors))

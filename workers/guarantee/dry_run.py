@@ -1,0 +1,103 @@
+"""What a lineage's claims will stand on: settled once, before version 1, written into its manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from torch import Tensor
+
+from unlearning.accounting.budget import charge_of, releases_left
+from unlearning.accounting.certificate import Basis, Constant
+from unlearning.accounting.policy import Policy
+from unlearning.bounds.calibration import Design
+from unlearning.methods.rewind import Rewind
+from unlearning.model.convex import rounding_floor
+from unlearning.types import Examples, Json, Refused, State
+from workers.guarantee.certify import Terms
+from workers.guarantee.choose import constants_of, require_useful
+from workers.guarantee.noise import perturbed
+from workers.runtime.model import Bench
+
+FACTORS = (0.1, 1.0, 10.0)
+"""of sigma, and of the cap, in the dry run"""
+DRAWS = 3
+ROOM = 3.0
+"""the cap over the part of it that rounding may take"""
+
+
+def establish(
+    bench: Bench, terms: Terms, examples: Examples, made: State, policy: Policy
+) -> tuple[Terms, dict[str, Json]]:
+    """The terms with what an estimated claim rests on, and what registration reports of the bound.
+
+    Raises Refused where the bound is vacuous, not even one sample fits under the cap, or rounding takes too much of it.
+    """
+    descent = terms.basis is Basis.PROVED and isinstance(bench.method, Rewind)
+    if terms.basis is Basis.ESTIMATED:
+        terms = replace(terms, constants=constants_of(bench.problem, bench.method, examples, made))
+    if terms.basis is Basis.PROVED and not descent:
+        _require_room(bench, terms, examples, made)
+    if not descent and terms.basis is not Basis.ESTIMATED:
+        return terms, {}
+    return terms, require_useful(bench.problem, bench.method, made, policy.delta_cap, terms.constants)
+
+
+def _require_room(bench: Bench, terms: Terms, examples: Examples, made: State) -> None:
+    """Rounding decides ``proved`` at small decay: a release must be able to go well below its cap.
+
+    Nothing but the refusal says what the rounding is: it is computed from everyone's features.
+    """
+    floor = rounding_floor(bench.problem.double(), made.weights.double(), examples)
+    if not floor <= terms.delta_cap / ROOM:
+        raise Refused(
+            f"Rounding alone takes more than a third of delta_cap {terms.delta_cap:g}: the bound of a release is "
+            f"(gradient norm + rounding) / weight_decay, and weight_decay is {bench.problem.training.weight_decay:g}.",
+            "Raise weight_decay, or delta_cap and sigma together, or scale the features down.",
+        )
+
+
+def dry_run(bench: Bench, terms: Terms, weights: Tensor) -> list[Json]:
+    """What sigma costs in holdout accuracy, and how many releases each pair of sigma and cap buys.
+
+    The accuracy is that of y, the mean of a few draws that are thrown away; version 1 costs nothing, and nobody is
+    deleted yet. An exact retraining is published without noise: one row. The cap changes no accuracy: a smaller one
+    asks more work of each release, and may be out of reach.
+    """
+    if terms.basis is Basis.EXACT:
+        return [_row(terms, 0.0, None) | {"accuracy": _accuracy(bench, weights, 0.0)}]
+    capped = terms.basis not in (Basis.NONE, Basis.EXACT)
+    caps = [factor * terms.delta_cap for factor in FACTORS] if capped else [None]
+    rows: list[Json] = []
+    for factor in FACTORS:
+        sigma = factor * terms.sigma
+        accuracy = _accuracy(bench, weights, sigma)
+        rows += [_row(terms, sigma, cap) | {"accuracy": accuracy} for cap in caps]
+    return rows
+
+
+def _accuracy(bench: Bench, weights: Tensor, sigma: float) -> float:
+    inputs, targets = (part.to(bench.problem.device) for part in bench.recipe.holdout)
+    draws = (perturbed(weights, sigma, bench.problem.dtype).to(bench.problem.device) for _ in range(DRAWS))
+    return sum(bench.problem.accuracy(y, inputs, targets) for y in draws) / DRAWS
+
+
+def _row(terms: Terms, sigma: float, cap: float | None) -> dict[str, Json]:
+    releases = None if cap is None else releases_left(0, terms.limit, charge_of(cap, sigma))
+    return {"sigma": sigma, "delta_cap": cap, "releases": releases}
+
+
+def basis_to_json(terms: Terms) -> dict[str, Any]:
+    """The part of the manifest that ``basis_from_json`` reads."""
+    design = None if terms.design is None else asdict(terms.design) | {"sizes": list(terms.design.sizes)}
+    return {"constants": [asdict(constant) for constant in terms.constants], "design": design}
+
+
+def basis_from_json(frozen: Mapping[str, Any]) -> dict[str, Any]:
+    """``constants`` and ``design`` of the terms, from a lineage's manifest."""
+    design = frozen.get("design")
+    return {
+        "constants": tuple(Constant(**constant) for constant in frozen.get("constants", ())),
+        "design": None if design is None else Design(**design | {"sizes": tuple(design["sizes"])}),
+    }

@@ -1,0 +1,130 @@
+"""The pulse of a process: a thread that shows it is alive and renews its lease while it computes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from sqlalchemy import delete, update
+from sqlalchemy.orm import Session
+
+from service.infra.db import Database, now
+from service.infra.queue.messages import Dropped
+from service.infra.tables import Heartbeat, Lineage
+from workers.runtime.db_retry import once_there
+from workers.runtime.lease import SECOND, Lease, renew
+
+log = logging.getLogger(__name__)
+STATUS = Path("/proc/self/status")
+
+
+class Pulse:
+    """Beats every third of a lease, at most every five seconds. ``hold`` names the lease to renew.
+
+    A beat that fails (the database is away) is logged and tried again: a lease that runs out meanwhile is fenced.
+    ``stop`` takes the process's row away; the row of one that died stays until the keeper forgets it.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        process: str,
+        kind: str,
+        lease_seconds: float,
+        device: str | None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._process, self._kind, self._device = process, kind, device
+        self._lease_seconds = lease_seconds
+        self._every = min(lease_seconds / 3, 5.0)
+        self._stop = threading.Event()
+        self._guard = threading.Lock()
+        self._lease: Lease | None = None
+        self._lineage_id: int | None = None
+        self._phase = ""
+        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+
+    def start(self) -> None:
+        """The first beat, waiting for the database as long as it takes, and the thread that beats from then on."""
+        once_there(self.beat)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=10)
+        try:
+            with self._database.write() as session:
+                session.execute(delete(Heartbeat).where(Heartbeat.process == self._process))
+        except Exception as error:  # the row grows old and is forgotten, as after a crash
+            log.warning("heartbeat not withdrawn: %s", type(error).__name__)
+
+    def hold(self, lease: Lease, lineage_id: int | None) -> None:
+        """Renew this lease from now on, and write the phase onto its lineage."""
+        with self._guard:
+            self._lease, self._lineage_id, self._phase = lease, lineage_id, "claim"
+
+    def release(self) -> None:
+        """Renew no lease."""
+        with self._guard:
+            self._lease, self._lineage_id = None, None
+
+    def phase(self, name: str) -> None:
+        """What the process does now; beside a lost worker's tasks stands its last phase."""
+        with self._guard:
+            self._phase = name
+
+    def beat(self) -> None:
+        """One beat. Raises Busy."""
+        with self._guard:
+            lease, lineage_id, phase = self._lease, self._lineage_id, self._phase
+        with self._database.write() as session:
+            at = now(session)
+            self._show(session, at)
+            ours = lease is not None and renew(session, lease, at, self._lease_seconds)
+            if ours and lineage_id is not None:
+                session.execute(update(Lineage).where(Lineage.id == lineage_id).values(phase=_note(phase)))
+
+    def _show(self, session: Session, at: int) -> None:
+        row = session.get(Heartbeat, self._process)
+        if row is None:
+            row = Heartbeat(process=self._process, kind=self._kind, software=_software(), device=self._device)
+            row.started_at = at
+            session.add(row)
+        row.beat_at, row.skew = at, round(self._clock() * SECOND) - at
+        row.dropped = Dropped.count
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every):
+            try:
+                self.beat()
+            except Exception as error:  # the next beat may succeed; the lease decides
+                log.warning("heartbeat failed: %s", type(error).__name__)
+
+
+def resident_mebibytes() -> int | None:
+    """Return the process's resident memory now, in MiB; None where the system does not tell it (only Linux does)."""
+    if not STATUS.exists():
+        return None
+    lines = (line.split() for line in STATUS.read_text().splitlines())
+    return next((int(line[1]) // 1024 for line in lines if line[0] == "VmRSS:"), None)
+
+
+def _note(phase: str) -> str:
+    """Return the phase, and the memory in which it runs where that is known; at most 32 characters."""
+    resident = resident_mebibytes()
+    return phase[:32] if resident is None else f"{phase} at {resident} MiB"[:32]
+
+
+def _software() -> str:
+    try:
+        return f"expunge {version('expunge')}"
+    except PackageNotFoundError:  # run from a checkout
+        return "expunge"

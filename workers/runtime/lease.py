@@ -1,0 +1,116 @@
+"""Leases: who may work on a model, until when, and the token that a publication must still hold.
+
+A model has its own lease, for preparation and releases. A retrain has another, beside it, so that the old lineage
+keeps releasing meanwhile. The database's clock alone decides. A token grows by one at each claim and never falls,
+so a worker that was declared lost cannot write, however late it wakes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from service.infra.tables import Lease as NamedLease
+from service.infra.tables import Model
+
+SECOND = 1_000_000
+
+
+@dataclass(frozen=True)
+class Lease:
+    """``token`` is what the fence compares. ``name``: of a lease beside the model's own; None: the model's own."""
+
+    model_id: str
+    token: int
+    name: str | None = None
+
+
+def retrain_lease(model_id: str) -> str:
+    """The name of the lease under which a model's candidate lineage is built."""
+    return f"retrain:{model_id}"
+
+
+class Stale(RuntimeError):
+    """The lease was taken over, or given back: this worker may write nothing under it any more."""
+
+
+def lock(session: Session, model_id: str) -> Model | None:
+    """The model's row, locked until the transaction ends."""
+    query = select(Model).where(Model.id == model_id).with_for_update().execution_options(populate_existing=True)
+    return session.scalars(query).one_or_none()
+
+
+def fence(session: Session, lease: Lease) -> Model:
+    """The model's row, locked, if the lease is still this one and was not given back. Raises Stale."""
+    model = lock(session, lease.model_id)
+    if model is None:
+        raise Stale(f"model {lease.model_id} is gone")
+    token, expires_at = model.lease_token, model.lease_expires_at
+    if lease.name is not None:
+        named = _lock_named(session, lease.name)
+        token, expires_at = (named.token, named.expires_at) if named else (0, 0)
+    if token != lease.token or expires_at == 0:
+        raise Stale(f"the lease {lease.name or 'of its own'} {lease.token} on model {model.id} is over")
+    return model
+
+
+def take(model: Model, owner: str, at: int, seconds: float) -> Lease:
+    """A new lease on a locked model row."""
+    model.lease_token += 1
+    model.lease_owner = owner
+    model.lease_expires_at = at + int(seconds * SECOND)
+    return Lease(model.id, model.lease_token)
+
+
+def take_beside(session: Session, model_id: str, owner: str, at: int, seconds: float) -> Lease | None:
+    """A new lease for a model's retrain; the model's row is locked. None: somebody holds it."""
+    name = retrain_lease(model_id)
+    named = _lock_named(session, name)
+    if named is None:
+        named = NamedLease(name=name, token=0, owner=owner, expires_at=0)
+        session.add(named)
+    if named.expires_at > at:
+        return None
+    named.token += 1
+    named.owner, named.expires_at = owner, at + int(seconds * SECOND)
+    return Lease(model_id, named.token, name)
+
+
+def give_back(model: Model) -> None:
+    """End the lease on a locked model row."""
+    model.lease_owner = None
+    model.lease_expires_at = 0
+
+
+def give_back_beside(session: Session, model_id: str, until: int = 0) -> None:
+    """End the lease of a model's retrain. Nobody may take it before ``until``."""
+    named = _lock_named(session, retrain_lease(model_id))
+    if named is not None:
+        named.token += 1 if until else 0
+        named.expires_at = until
+
+
+def renew(session: Session, lease: Lease, at: int, seconds: float) -> bool:
+    """Extend the lease if it is still ours and was not given back; otherwise nothing changes, and False."""
+    until = at + int(seconds * SECOND)
+    own = (
+        update(Model)
+        .where(Model.id == lease.model_id, Model.lease_token == lease.token, Model.lease_expires_at > 0)
+        .values(lease_expires_at=until)
+        .returning(Model.id)
+    )
+    beside = (
+        update(NamedLease)
+        .where(NamedLease.name == lease.name, NamedLease.token == lease.token, NamedLease.expires_at > 0)
+        .values(expires_at=until)
+        .returning(NamedLease.name)
+    )
+    chosen = own if lease.name is None else beside
+    return session.execute(chosen.execution_options(synchronize_session=False)).first() is not None
+
+
+def _lock_named(session: Session, name: str) -> NamedLease | None:
+    query = select(NamedLease).where(NamedLease.name == name).with_for_update()
+    return session.scalars(query.execution_options(populate_existing=True)).one_or_none()

@@ -1,0 +1,77 @@
+"""A policy's options become a method's fields: by name and by type, refused plainly where they do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from importlib import import_module
+from types import NoneType, UnionType
+from typing import Any, cast, get_args, get_type_hints
+
+from unlearning.accounting.policy import Policy
+from unlearning.methods import NAMES
+from unlearning.standby import Accompanied, can_stand_by
+from unlearning.types import Method, Refused, Resumable
+
+KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word", NoneType: "null"}
+
+
+def method_of(policy: Policy) -> Method:
+    """The policy's method with its options, and the fallback that stands by. Raises Refused for an option that a method
+    lacks or rejects, and for a fallback that cannot stand by."""
+    first = method_named(policy.method, _from_policy(policy) | dict(policy.options), policy.options)
+    if policy.standby is None:
+        return first
+    given = policy.fallback_options
+    second = method_named(policy.standby, _from_policy(policy) | dict(given), given)
+    if not can_stand_by(second):
+        others = [name for name in NAMES if name != policy.method and can_stand_by(_plain(name))]
+        raise Refused(
+            f"The fallback {policy.standby} cannot make a release in another method's place.",
+            f"Name one that reads the retained samples alone: {', '.join(others)}; or retrain.",
+        )
+    if not isinstance(first, Resumable):
+        raise Refused(
+            f"{policy.method} cannot go on from another method's release.", "Name the fallback retrain, or none."
+        )
+    return Accompanied(first, second)
+
+
+def _plain(name: str) -> Method:
+    """The method with its default options."""
+    return method_named(name, {}, {})
+
+
+def method_named(name: str, options: Mapping[str, Any], required: Mapping[str, Any]) -> Method:
+    """The method with those of ``options`` that it has; every one of ``required`` must be among its fields."""
+    if name not in NAMES:
+        raise Refused(f"There is no method {name!r}.", f"The methods are: {', '.join(NAMES)}.")
+    kind: Any = import_module(f"unlearning.methods.{name}").METHOD
+    types = get_type_hints(kind)
+    names = [field.name for field in fields(kind) if not field.metadata.get("secret")]  # a policy is not secret
+    unknown = sorted(required.keys() - set(names))
+    if unknown:
+        raise Refused(f"{name} has no option {unknown[0]!r}.", f"Its options are: {', '.join(sorted(names))}.")
+    given = {each: _fitting(name, each, options[each], types[each]) for each in names if each in options}
+    try:
+        return cast(Method, kind(**given))
+    except (ValueError, TypeError) as error:
+        raise Refused(f"{name} refused its options: {error}", "Correct them and register again.") from None
+
+
+def _fitting(method: str, name: str, value: object, wanted: Any) -> object:
+    """The value, a whole number as float where a number is wanted. ``True`` is not a number."""
+    allowed = get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
+    if type(value) in allowed:
+        return value
+    if type(value) is int and float in allowed:
+        return float(value)
+    kinds = " or ".join(KINDS.get(each, each.__name__) for each in allowed)
+    shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "..."
+    raise Refused(f"The option {name} of {method} is {shown}.", f"It must be {kinds}.")
+
+
+def _from_policy(policy: Policy) -> dict[str, Any]:
+    """What a method's field of the same name takes from the policy itself, unless an option says otherwise."""
+    given = {"threshold": policy.threshold, "reference": policy.reference and policy.reference.value}
+    return {name: value for name, value in given.items() if value is not None}

@@ -1,0 +1,78 @@
+"""The workbench of a model: its recipe, its problem on the device, its method. Kept between releases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from unlearning.accounting.certificate import Part
+from unlearning.accounting.policy import Policy
+from unlearning.model.parts import parts_of
+from unlearning.model.problem import Problem
+from unlearning.recipe import Recipe, RecipeError
+from unlearning.types import Method, Refused, State
+from workers.runtime import recipes
+from workers.runtime.failures import refusal_of
+from workers.runtime.method_options import method_of
+from workers.storage.workshop import Workshop
+
+
+@dataclass(frozen=True)
+class Bench:
+    """``digest`` is the recipe file's sha256; ``parts`` is what the model brings along."""
+
+    recipe: Recipe
+    problem: Problem
+    method: Method
+    digest: str
+    parts: tuple[Part, ...]
+
+
+class Benches:
+    """The bench of the lineage last worked on, built anew when the recipe's file changes; and its head's state."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+        self._kept: dict[int, Bench] = {}
+        self._state: tuple[str, State] | None = None
+
+    def state_of(self, digest: str) -> State | None:
+        """The state of that digest, if this process published it last: it need not be read and unsealed again."""
+        return self._state[1] if self._state is not None and self._state[0] == digest else None
+
+    def remember(self, digest: str, state: State) -> None:
+        """Keep the state of the version that was just published; one state at a time."""
+        self._state = (digest, replace(state, vectors={}))
+
+    def of(self, lineage_id: int, tenant_id: str, recipe: str, policy: Policy) -> Bench:
+        """The lineage's bench. Raises Refused as ``build`` does."""
+        kept = self._kept.get(lineage_id)
+        folder = self._workshop.recipes_of(tenant_id)
+        if kept is None or recipes.digest_of(recipes.find(folder, recipe)) != kept.digest:
+            kept = build(self._workshop, tenant_id, recipe, policy)
+            self._kept = {lineage_id: kept}
+        return kept
+
+
+def build(workshop: Workshop, tenant_id: str, recipe: str, policy: Policy) -> Bench:
+    """Run the recipe and set up its problem and method. Raises Refused with a plain reason."""
+    loaded = recipes.load(workshop.recipes_of(tenant_id), recipe)
+    try:
+        problem = Problem(loaded.recipe, device_of(workshop.device))
+        brought = parts_of(loaded.recipe)
+    except RecipeError as error:
+        raise Refused(error.what, error.hint) from None
+    except Exception as error:  # the model's constructor is the user's code
+        refused = refusal_of(error, workshop.recipes)
+        if refused is None:
+            raise
+        raise refused from None
+    return Bench(loaded.recipe, problem, method_of(policy), loaded.digest, brought)
+
+
+def device_of(name: str) -> torch.device:
+    """``auto`` is the first GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)

@@ -1,0 +1,47 @@
+"""What a recipe's error said: kept for the operator with the refusal, until somebody asks to be forgotten.
+
+Such a message may name a person. It is kept because nobody can correct a recipe without it, and it goes with the next
+deletion request of the tenant, by any person: from a message nobody can tell whom it concerns.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sqlalchemy import Text, cast, select
+
+from service.infra.db import Database
+from service.infra.tables import Lineage, Model, Tombstone
+
+LONGEST = 300
+"""characters of a foreign message that are kept"""
+SAYS = "It says: "
+ADVICE = "Run the recipe by itself, correct it, and register it again."
+SAID = re.compile(f'{SAYS}".*" (?={re.escape(ADVICE)})')
+
+
+def hint_of(error: Exception) -> str:
+    """The hint of a refusal: the error's message on one line, quoted, cut to 300 characters; and what to do."""
+    text = " ".join(str(error).split())
+    shown = f"{text[: LONGEST - 3]}..." if len(text) > LONGEST else text
+    return f'{SAYS}"{shown}" {ADVICE}' if shown else ADVICE
+
+
+def drop_messages(database: Database) -> int:
+    """Drop the messages of refusals after which somebody of the tenant asked to be forgotten; how many lineages."""
+    asked = select(Tombstone.id).where(
+        Tombstone.tenant_id == Lineage.tenant_id, Tombstone.created_at >= Lineage.ended_at
+    )
+    told = select(Lineage).where(Lineage.status == "refused", cast(Lineage.report, Text).contains(SAYS), asked.exists())
+    with database.read() as session:
+        if session.scalar(told.limit(1)) is None:
+            return 0
+    with database.write() as session:
+        lineages = session.scalars(told).all()
+        for lineage in lineages:
+            report = lineage.report or {}
+            refused = {name: SAID.sub("", text) for name, text in report["refused"].items()}
+            lineage.report = report | {"refused": refused}
+            model = session.get_one(Model, lineage.model_id)
+            model.reason = SAID.sub("", model.reason) if model.reason else None
+        return len(lineages)

@@ -1,0 +1,112 @@
+"""Recipes by name, from the folder that the operator named. Only worker processes run this: a recipe is code.
+
+``digits`` is ``digits.py`` or ``digits/recipe.py``; ``digits/convolutional`` is ``digits/convolutional.py``. A
+recipe's own folder is importable while it loads, so that two recipes may share a module beside them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from service.models.recipe_files import locate
+from unlearning.recipe import Recipe, RecipeError
+from unlearning.types import Refused
+from workers.runtime.failures import refusal
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}(/[a-z0-9][a-z0-9_-]{0,62}){0,3}")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A recipe as it was run just now, with the sha256 of its file."""
+
+    recipe: Recipe
+    digest: str
+
+
+def find(root: Path, name: str) -> Path:
+    """The recipe's file. Raises Refused for a name that is not one, or where there is no such file."""
+    if not NAME.fullmatch(name):
+        raise Refused("The recipe's name is not allowed.", "Use lower-case letters, digits, - and _, with / between.")
+    path = locate(root, name)
+    if path is None:
+        raise Refused(f"There is no recipe {name!r}.", f"Put {name}.py or {name}/recipe.py into EXPUNGE_RECIPES.")
+    return path.resolve()
+
+
+def digest_of(path: Path) -> str:
+    """sha256 of the recipe's file, in hex."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def names(root: Path) -> list[str]:
+    """The recipes at the top of the folder, in order: what ``NAME.py`` and ``NAME/recipe.py`` are called."""
+    files = [path.stem for path in root.glob("*.py")] + [path.parent.name for path in root.glob("*/recipe.py")]
+    return sorted({name for name in files if NAME.fullmatch(name)})
+
+
+def check(root: Path, name: str) -> None:
+    """Import the recipe without running it. Raises Refused as ``load`` does."""
+    path = find(root, name)
+    with _plainly(path), _importable(path.parent):
+        _run(path, digest_of(path))
+
+
+def load(root: Path, name: str) -> Loaded:
+    """Run the recipe. Raises Refused with a plain reason, whatever the recipe's code does.
+
+    A foreign exception's message may carry a person's data: it is in the hint alone, which no audit entry holds.
+    """
+    path = find(root, name)
+    digest = digest_of(path)
+    with _plainly(path), _importable(path.parent):
+        recipe = _run(path, digest).recipe()
+    if not isinstance(recipe, Recipe):
+        raise Refused(f"recipe() returned a {type(recipe).__name__}.", "Return an unlearning.Recipe.")
+    return Loaded(recipe, digest)
+
+
+def _run(path: Path, digest: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"_expunge_recipe_{digest[:16]}", path)
+    if spec is None or spec.loader is None:
+        raise Refused(f"{path.name} is not a Python file.", "A recipe is a .py file that defines recipe().")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not callable(getattr(module, "recipe", None)):
+        raise Refused(f"{path.name} does not define recipe().", "Define `def recipe(): return unlearning.Recipe(...)`.")
+    return module
+
+
+@contextmanager
+def _plainly(path: Path) -> Iterator[None]:
+    """Whatever the recipe's code raises becomes Refused. Want of memory is the machine's, and may pass."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except (RecipeError, Refused) as error:
+        raise Refused(error.what, error.hint) from None
+    except Exception as error:
+        raise refusal(error, path.parent) from None
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """The folder's modules load afresh and do not stay: two recipes may have neighbours of the same name."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if "." not in name and file is not None and Path(file).parent == folder:
+                del sys.modules[name]

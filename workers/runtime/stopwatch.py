@@ -1,0 +1,47 @@
+"""How long each phase of a release took, and which phase runs now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from service.infra.durations import bucket
+from workers.runtime.heartbeat import Pulse
+
+UNLEARN = "unlearn"
+"""the phase that forgets, refines and certifies"""
+
+
+class Stopwatch:
+    """``seconds`` maps a phase to its wall-clock seconds; the pulse is told the phase that runs."""
+
+    def __init__(self, pulse: Pulse) -> None:
+        self._pulse = pulse
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a phase; one that comes several times is added up."""
+        self._pulse.phase(name)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    @contextmanager
+    def unlearning(self) -> Iterator[None]:
+        """Time forgetting, refining and certifying as one phase, and wait until its bucket is over.
+
+        How long they take tells how many iterations they need, which depends on the people who go. Whoever watches
+        the clock, the log or the metrics sees the bucket, whether the release succeeds or not.
+        """
+        start = time.perf_counter()
+        try:
+            with self.phase(UNLEARN):
+                yield
+        finally:
+            took = time.perf_counter() - start
+            time.sleep(max(0.0, bucket(took) - took))
+            self.seconds[UNLEARN] += bucket(took) - took

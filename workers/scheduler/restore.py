@@ -1,0 +1,331 @@
+"""After a database was restored from an old backup: put right what the journal and the exported log know better.
+
+Spent and versions are never rewound, and whoever was forgotten since the backup stays forgotten. What was begun
+after the backup (a model, a lineage) has left no rows to go on with: such a model is retired, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import func, insert, or_, select
+from sqlalchemy.orm import Session
+
+from service.audit import log as ledger
+from service.audit.import_export import continue_log
+from service.audit.signed_note import Signer
+from service.infra.db import now
+from service.infra.pseudonyms import new_id
+from service.infra.tables import (
+    ApiKey,
+    AuditEntry,
+    DeletionRequest,
+    Erasure,
+    Forgotten,
+    Heartbeat,
+    Hold,
+    Lease,
+    Lineage,
+    Model,
+    Recollection,
+    Restoration,
+    Task,
+    Tombstone,
+    Version,
+    WebhookEndpoint,
+)
+from service.infra.tenants import DEFAULT_TENANT
+from service.models.figures import withdraw
+from service.models.publications import PUBLISHED, RESTORED, facts_of
+from service.models.restore_guard import unconfirmed
+from service.requests import identity_check as verification
+from service.requests import legal_holds as holds
+from service.requests import suppression as tombstones
+from service.requests.states import AWAITING_CONSUMERS, Status, awaits_decision, derive
+from service.requests.status import settle
+from workers.runtime.lease import SECOND, give_back
+from workers.scheduler.replay import Report, follow, to_do
+from workers.storage.key_store import BATCH, batches
+from workers.storage.private_state import drop_vectors
+from workers.storage.release_journal import SET_ASIDE, Entry, revived
+from workers.storage.workshop import Workshop
+from workers.update.select import held_by, target_of
+from workers.update.task_results import note_exhaustion
+
+BEYOND_ANY_CLAIM = 1 << 20
+"""added to every lease's token: a worker from before the restore never passes the fence"""
+MODEL_RETIRED = "model_retired"
+_RETIRED = (
+    "The backup is older than what is served of this model, and holds neither its people nor its state. "
+    "Register its recipe under another name with --forgotten-in-recipe leave_out; everybody who asked stays out of it."
+)
+
+
+class StillRunning(RuntimeError):
+    """A worker or keeper is alive. Nothing was changed."""
+
+
+Export = tuple[str, list[dict[str, Any]]]
+
+
+def restore(workshop: Workshop, signer: Signer, exports: Sequence[Export] = ()) -> Report:
+    """Reconcile the database with the journal and the exports; from then on it is read-only until confirmed.
+
+    Repeatable. Raises StillRunning, CannotContinue, Unsealable; then nothing was changed.
+    """
+    entries = sorted(workshop.journal.entries(), key=lambda each: (each.model_id, each.at, each.spent))
+    with workshop.database.write() as session:
+        _require_quiet(session, workshop.lease_seconds)
+        report = Report(
+            unknown_from=session.scalar(select(func.max(AuditEntry.created_at))), unknown_until=now(session)
+        )
+        _note_what_may_have_changed(session, report, bool(exports))
+        said = continue_log(session, exports, signer.verifier) if exports else []
+        report.log_entries = len(said) if exports else None
+        published = {body["version"] for body in said if body["kind"] == PUBLISHED}
+        new = [entry for entry in entries if not _known(session, entry)]
+        settled = {entry.path: _take_up(session, report, entry, new, published) for entry in new}
+        _spend_greatest(session, report, [*entries, *workshop.journal.entries(SET_ASIDE)])
+        follow(session, report, said, workshop.pepper)
+        _restart(session)
+        _queue_again(session, report)
+        report.to_do = to_do(report)
+        _file(session, report)
+    for path, adopted in settled.items():
+        if path.exists():
+            workshop.journal.confirm(path) if adopted else workshop.journal.set_aside(path)
+    return report
+
+
+def _note_what_may_have_changed(session: Session, report: Report, with_log: bool) -> None:
+    """Without a log nobody can tell which holds, keys and webhooks of the backup were ended since: name them all."""
+    if with_log:
+        return
+    kept = select(Hold.id).where(Hold.released_at.is_(None), Hold.twin_of.is_(None)).order_by(Hold.id)
+    lives = or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > now(session))
+    keys = select(ApiKey.id).where(ApiKey.revoked_at.is_(None), lives).order_by(ApiKey.id)
+    hooks = select(WebhookEndpoint.id).where(WebhookEndpoint.disabled_at.is_(None)).order_by(WebhookEndpoint.id)
+    report.holds_to_check = list(session.scalars(kept))
+    report.keys_to_check = list(session.scalars(keys))
+    report.webhooks_to_check = list(session.scalars(hooks))
+
+
+def _require_quiet(session: Session, lease_seconds: float) -> None:
+    since = now(session) - int(lease_seconds * SECOND)
+    alive = session.scalars(select(Heartbeat.process).where(Heartbeat.beat_at >= since)).all()
+    if alive:
+        raise StillRunning(f"{len(alive)} processes were seen within {lease_seconds:g} s; stop workers and keeper.")
+
+
+def _known(session: Session, entry: Entry) -> bool:
+    return entry.version is not None and session.get(Version, entry.version["id"]) is not None
+
+
+def _take_up(session: Session, report: Report, entry: Entry, new: Iterable[Entry], published: set[str]) -> bool:
+    """Adopt the entry's version; or note what cannot be. False: no database will know it."""
+    if entry.version is None:  # a draw that was withheld: it is in what was spent
+        return True
+    parents = {other.version["parent_id"] for other in new if other.version}
+    if not (entry.committed or entry.version["id"] in published | parents):
+        return False  # the transaction was never committed, as far as anybody knows; its charge counts
+    model = session.get(Model, entry.model_id)
+    if model is not None and _continues(session, model, entry):
+        _adopt(session, report, entry, model, entry.version["id"] in published)
+    elif model is not None:
+        _retire(session, report, model)
+    elif entry.model_name not in report.retired:  # a model that is gone may have several entries
+        report.retired.append(entry.model_name)
+    _recover_requests(session, report, entry, known_model=model is not None)
+    return model is not None and session.get(Version, entry.version["id"]) is not None
+
+
+def _continues(session: Session, model: Model, entry: Entry) -> bool:
+    """Whether the version stands on the head that the database knows, in the same lineage."""
+    lineage = session.get(Lineage, entry.lineage_id)
+    same = lineage is not None and lineage.status == "live" and model.lineage_id == lineage.id
+    return same and entry.version is not None and entry.version["parent_id"] == model.head_id
+
+
+def _adopt(session: Session, report: Report, entry: Entry, model: Model, in_log: bool) -> None:
+    version = revived(Version, entry.version or {})
+    assert isinstance(version, Version)  # noqa: S101 (for mypy)
+    parent = session.get_one(Version, version.parent_id)
+    version.status, version.retired_at, version.purged_at = "head", None, None
+    parent.status, parent.retired_at = "retired", version.published_at
+    session.add(version)
+    model.head_id = version.id
+    session.flush()
+    _end_holds(session, report, entry, in_log)
+    _forget_again(session, entry, version)
+    withdraw(session, Lineage.model_id == model.id)
+    _spend(session, report, entry.lineage_id, entry.charge, version.id)
+    report.versions.append(f"{entry.model_name}/{version.number}")
+    if not in_log:
+        ledger.record(
+            session,
+            entry.tenant_id,
+            RESTORED,
+            model_id=model.id,
+            **facts_of(version, parent, entry.charge),
+        )
+
+
+def _end_holds(session: Session, report: Report, entry: Entry, in_log: bool) -> None:
+    """A release forgets nobody whom a hold keeps: the backup's holds on whom it forgot were lifted before it."""
+    gone = frozenset(entry.positions)
+    for hold_id, kept in held_by(session, entry.tenant_id, entry.lineage_id).items():
+        if gone.isdisjoint(kept):
+            continue
+        holds.end(session, session.get_one(Hold, hold_id), entry.at)
+        report.reapplied.append(f"hold.released {hold_id}")
+        if hold_id in report.holds_to_check:
+            report.holds_to_check.remove(hold_id)
+        if not in_log:
+            ledger.record(session, entry.tenant_id, "hold.released", hold=hold_id, why="a later release shows it")
+
+
+def _forget_again(session: Session, entry: Entry, version: Version) -> None:
+    """Mark what the version lacks, and drop the vectors that the backup brought back; their keys are gone."""
+    rows = [{"lineage_id": entry.lineage_id, "position": p, "version_id": version.id} for p in entry.positions]
+    for batch in batches(rows, BATCH):
+        session.execute(insert(Forgotten), batch)
+    holders: Iterable[str] = target_of(session, entry.lineage_id, entry.positions).holders
+    if entry.rewritten:  # the backup's vectors belong to weights of before: none of them may be used
+        holders = session.scalars(select(Recollection.holder).where(Recollection.lineage_id == entry.lineage_id)).all()
+    keys = drop_vectors(session, entry.lineage_id, holders)
+    session.add_all(
+        Erasure(
+            tenant_id=entry.tenant_id,
+            lineage_id=entry.lineage_id,
+            version_id=version.id,
+            key_id=key_id,
+            created_at=version.published_at,
+        )
+        for key_id in keys
+    )
+
+
+def _spend(session: Session, report: Report, lineage_id: int, units: int, version_id: str | None) -> None:
+    if units:
+        ledger.charge(session, lineage_id, version_id, units)
+        report.spent[str(lineage_id)] = report.spent.get(str(lineage_id), 0) + units
+
+
+def _retire(session: Session, report: Report, model: Model) -> None:
+    """Serve nothing of it any more: what was served last is not in the backup."""
+    if model.status == "retired":
+        return
+    at = ledger.recorded_at(session)
+    model.status, model.reason, model.due_at = "retired", _RETIRED, None
+    head = session.get(Version, model.head_id) if model.head_id else None
+    if head is not None:
+        head.status, head.retired_at = "retired", at
+    tasks = session.scalars(
+        select(Task).where(Task.model_id == model.id, Task.status.in_(("queued", "running", "held")))
+    ).all()
+    for task in tasks:
+        task.status, task.samples, task.reason, task.completed_at = "completed", 0, MODEL_RETIRED, at
+    settle(session, [task.request_id for task in tasks])
+    ledger.record(session, model.tenant_id, "model.retired", model_id=model.id, name=model.name, reason="restored")
+    report.retired.append(model.name)
+
+
+def _recover_requests(session: Session, report: Report, entry: Entry, known_model: bool) -> None:
+    """The requests that the release carried out, with their tombstones: they count as what they were, completed."""
+    for each in entry.requests:
+        known = session.get(DeletionRequest, each["request"]["id"])
+        if known is None:
+            session.add(revived(DeletionRequest, each["request"] | {"status": "queued", "completed_at": None}))
+            session.flush()
+            session.add_all(revived(Tombstone, stone) for stone in each["tombstones"])
+            report.requests.append(each["request"]["id"])
+        elif awaits_decision(Status(known.status), known.reason):
+            verification.put_in_force(session, known, entry.at)
+            known.reason = None
+        if known_model:
+            row = each["task"]
+            _finish_task(session, row if _known(session, entry) else row | _lost(row, entry))
+        session.flush()
+        _finish_request(session, session.get_one(DeletionRequest, each["request"]["id"]), entry.at)
+
+
+def _lost(task: dict[str, Any], entry: Entry) -> dict[str, Any]:
+    """What a task is whose version no database will know: carried out, in a model that nobody is served any more."""
+    at = task["completed_at"] or entry.at
+    return {"status": "completed", "reason": MODEL_RETIRED, "version_id": None, "completed_at": at}
+
+
+def _finish_task(session: Session, row: dict[str, Any]) -> None:
+    present = session.scalar(select(Task).where(Task.request_id == row["request_id"], Task.model_id == row["model_id"]))
+    if present is None:
+        session.add(revived(Task, row))
+        return
+    for name in ("status", "reason", "samples", "method", "version_id", "completed_at"):
+        setattr(present, name, row[name])
+
+
+def _finish_request(session: Session, request: DeletionRequest, at: int) -> None:
+    """Completed when it was, not now; no second certificate is made of it, and no second notice."""
+    request.status = derive(session.scalars(select(Task.status).where(Task.request_id == request.id)))
+    if request.status == Status.COMPLETED:
+        request.reason, request.completed_at = None, request.completed_at or at
+
+
+def _spend_greatest(session: Session, report: Report, entries: Iterable[Entry]) -> None:
+    """Adopt the greatest spent that any entry tells, and every draft's charge: its weights may have been seen."""
+    for lineage_id in sorted({entry.lineage_id for entry in entries}):
+        lineage = session.get(Lineage, lineage_id, populate_existing=True)
+        if lineage is None:
+            continue
+        greatest = max(entry.spent for entry in entries if entry.lineage_id == lineage_id)
+        if lineage.budget is not None:
+            greatest = min(greatest, lineage.budget)
+        _spend(session, report, lineage_id, max(0, greatest - lineage.spent), None)
+
+
+def _restart(session: Session) -> None:
+    """Leases of before are over for good; what was being worked on waits again."""
+    for model in session.scalars(select(Model)):
+        model.lease_token += BEYOND_ANY_CLAIM
+        model.nudged_at = 0
+        give_back(model)
+    for lease in session.scalars(select(Lease)):
+        lease.token += BEYOND_ANY_CLAIM
+        lease.expires_at = 0
+    busy = (Task.status == "running") & (func.coalesce(Task.reason, "") != AWAITING_CONSUMERS)
+    running = session.scalars(select(Task).where(busy)).all()
+    for task in running:
+        task.status = "queued"
+    settle(session, [task.request_id for task in running])
+
+
+def _queue_again(session: Session, report: Report) -> None:
+    """A task for every tombstone that names somebody who is still in a served lineage."""
+    at = ledger.recorded_at(session)
+    for model in session.scalars(select(Model).where(Model.status.in_(("live", "exhausted")))).all():
+        named = tombstones.positions(session, model.tenant_id, model.name, model.lineage_id or 0)
+        tasks = {task.request_id: task for task in session.scalars(select(Task).where(Task.model_id == model.id))}
+        for request_id in sorted(named):
+            task = tasks.get(request_id)
+            if task is not None and task.status != "completed":
+                continue
+            if task is None:
+                task = Task(id=new_id(), tenant_id=model.tenant_id, request_id=request_id, model_id=model.id)
+                session.add(task)
+            task.status, task.reason, task.not_before, task.created_at = "queued", None, at, at
+            task.completed_at = None
+            report.forgotten_again.append(request_id)
+        settle(session, named)
+        note_exhaustion(session, model)
+        model.due_at = at
+
+
+def _file(session: Session, report: Report) -> None:
+    waiting = unconfirmed(session)
+    if waiting is None:
+        waiting = Restoration(id=new_id(), started_at=ledger.recorded_at(session), report={})
+        session.add(waiting)
+    waiting.report = vars(report) | {"before": waiting.report or None}
+    counts = {name: len(each) for name, each in vars(report).items() if isinstance(each, list | dict)}
+    ledger.record(session, DEFAULT_TENANT, "restore.applied", restoration=waiting.id, counts=counts)

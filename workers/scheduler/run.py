@@ -1,0 +1,324 @@
+"""The keeper: a small process of its own, without torch. It repairs what others lost, and ends what they began.
+
+One is active at a time, by a lease; a second one waits to take over. Every duty is repeatable, so a keeper that
+dies in the middle of one leaves nothing that the next tick does not mend.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from celery import Celery
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.orm import Session
+
+from service.audit.log import integrate, record
+from service.audit.signed_note import Signer
+from service.certificates.issue import issue_due
+from service.infra.db import Busy, Database, now
+from service.infra.fault_injection import crash_point
+from service.infra.files import Store
+from service.infra.pseudonyms import Pepper
+from service.infra.queue import notify as queue
+from service.infra.settings import Settings
+from service.infra.tables import DeletionRequest, Heartbeat, IdempotencyKey, Lease, Lineage, Model, Task, Version
+from service.models import consumers
+from service.models.figures import Figures
+from service.models.restore_guard import RELEASES, unconfirmed
+from service.requests import legal_holds as holds
+from service.requests.states import NOT_FOR_A_RELEASE, UNVERIFIED
+from service.requests.status import settle
+from workers.runtime.db_retry import once_there
+from workers.runtime.heartbeat import Pulse
+from workers.runtime.lease import SECOND, retrain_lease
+from workers.runtime.recipe_messages import drop_messages
+from workers.scheduler.ssrf_guard import Outbound
+from workers.scheduler.webhook_sender import Courier
+from workers.storage.crypto_erase import bury, destroy_keys
+from workers.storage.key_store import KeyStore
+from workers.storage.release_journal import confirm_committed
+
+LEASE = "keeper"
+NUDGE_PATIENCE_SECONDS = 3
+ORPHAN_SECONDS = 3600.0
+SILENT_SECONDS = 3600
+"""a process that has not beaten for so long is gone for good: its row goes, and with it the alarm about it"""
+ORPHANS_EVERY = 60
+"""ticks between two searches of the stores"""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """What a keeper works with."""
+
+    owner: str
+    database: Database
+    store: Store
+    private: Store
+    keys: KeyStore
+    signer: Callable[[], Signer]
+    """read anew for every tick: the key may have been rotated"""
+    pepper: Pepper
+    tenants: frozenset[str] | None
+    """whose keys lie in ``keys``; None: everyone's"""
+    bell: Celery
+    sweep_seconds: float
+    grace_seconds: float
+    lease_seconds: float
+
+    def tick(self, count: int = 0) -> bool:
+        """One round of duties. False where another keeper is active, or a restored backup waits for the operator.
+
+        Raises Busy, ExceptionGroup.
+        """
+        with self.database.read() as session:
+            if unconfirmed(session) is not None:
+                return False
+        if not hold_lease(self.database, self.owner, self.lease_seconds):
+            return False
+        duties: list[Callable[[], object]] = [
+            lambda: sweep(self.database, self.bell),
+            lambda: extend_log(self.database, self.signer()),
+            lambda: destroy_keys(self.database, self.keys, self.store.root / RELEASES, self.tenants),
+            lambda: issue_due(self.database, self.signer(), self.pepper),
+            lambda: purge(self.database, self.store, self.grace_seconds),
+            lambda: bury(self.database),
+            lambda: Figures(self.store.root).sweep(self.database),
+            lambda: settle_unmatched(self.database),
+            lambda: complete_served(self.database),
+            lambda: drive_large(self.database),
+            lambda: expire_idempotency(self.database),
+            lambda: forget_processes(self.database),
+            lambda: drop_messages(self.database),
+        ]
+        if count % ORPHANS_EVERY == 0:
+            duties.append(lambda: sweep_files(self.database, self.store, self.private))
+            duties.append(lambda: self.keys.sweep(ORPHAN_SECONDS))
+            duties.append(self.database.truncate_log)
+        carry_out(duties)
+        return True
+
+
+def carry_out(duties: Iterable[Callable[[], object]]) -> None:
+    """Each in turn: one that fails keeps no other from being done. Raises Busy at once, ExceptionGroup at the end."""
+    failed: list[Exception] = []
+    for duty in duties:
+        try:
+            duty()
+        except Busy:  # so would the others be
+            raise
+        except Exception as error:
+            failed.append(error)
+    if failed:
+        raise ExceptionGroup("duties of the keeper failed", failed)
+
+
+def hold_lease(database: Database, owner: str, seconds: float) -> bool:
+    """Take or keep the keeper's lease, by the database's clock."""
+    with database.write() as session:
+        at = now(session)
+        lease = session.scalars(select(Lease).where(Lease.name == LEASE).with_for_update()).one_or_none()
+        if lease is None:
+            lease = Lease(name=LEASE, token=0, owner=owner, expires_at=0)
+            session.add(lease)
+        if lease.owner != owner and lease.expires_at > at:
+            return False
+        if lease.owner != owner or lease.token == 0:
+            lease.token += 1
+        lease.owner, lease.expires_at = owner, at + int(seconds * SECOND)
+        return True
+
+
+def sweep(database: Database, bell: Celery) -> int:
+    """Ring for every model whose work was not taken up: the nudge was lost, or its worker was."""
+    with database.write() as session:
+        at = now(session)
+        task = (
+            select(Task.model_id)
+            .where(Task.status.in_(("queued", "running")), Task.not_before <= at)
+            .where(Task.model_id == Model.id, func.coalesce(Task.reason, "").not_in(NOT_FOR_A_RELEASE))
+            .exists()
+        )
+        retraining = (
+            select(Lease.name).where(Lease.name == retrain_lease("") + Model.id, Lease.expires_at > at).exists()
+        )
+        planned = select(Lineage.id).where(Lineage.model_id == Model.id, Lineage.status == "candidate").exists()
+        exhausted = (Model.status == "exhausted") & (task | Model.due_at.is_not(None))
+        work = (Model.status == "preparing") | ((Model.status == "live") & task) | (~retraining & exhausted)
+        due = (Model.lease_expires_at <= at) & (Model.due_at.is_(None) | (Model.due_at <= at))
+        forgotten = Model.nudged_at <= at - NUDGE_PATIENCE_SECONDS * SECOND
+        rung = (
+            update(Model)
+            .where(forgotten, (due & work) | (~retraining & planned))
+            .values(nudged_at=at)
+            .returning(Model.id)
+            .execution_options(synchronize_session=False)
+        )
+        models = session.scalars(rung).all()
+    for model_id in models:
+        queue.nudge(bell, model_id)
+    return len(models)
+
+
+def extend_log(database: Database, signer: Signer) -> int:
+    """Give the audit entries that were committed since their place in the log, and sign its new head."""
+    with database.write() as session:
+        return integrate(session, signer)
+
+
+def purge(database: Database, store: Store, grace_seconds: float) -> int:
+    """Delete the files of versions that were retired long enough ago; never one that a living version shares."""
+    with database.read() as session:
+        before = now(session) - int(grace_seconds * SECOND)
+        due = session.execute(
+            select(Version.id, Version.checkpoint).where(Version.status == "retired", Version.retired_at <= before)
+        ).all()
+    for version_id, digest in due:
+        with database.write() as session:
+            successors = session.scalars(select(Version.id).where(Version.parent_id == version_id)).all()
+            confirm_committed(session, store.root / RELEASES, successors)
+            _purge_one(session, store, version_id, digest)
+    return len(due)
+
+
+def _purge_one(session: Session, store: Store, version_id: str, digest: str) -> None:
+    """The file goes before the row says so: a keeper that dies in between deletes it once more."""
+    version = session.scalars(select(Version).where(Version.id == version_id).with_for_update()).one()
+    if version.status != "retired":
+        return
+    shared = session.scalar(
+        select(Version.id).where(Version.checkpoint == digest, Version.status != "purged", Version.id != version_id)
+    )
+    if shared is None:
+        store.delete(digest)
+    crash_point("keeper-during-purge")
+    version.status, version.purged_at = "purged", now(session)
+    record(
+        session,
+        version.tenant_id,
+        "version.purged",
+        model_id=version.model_id,
+        version=version_id,
+        checkpoint=digest,
+    )
+
+
+def settle_unmatched(database: Database) -> int:
+    """Complete open requests that no model has a task for, but for those that nobody has verified."""
+    with database.read() as session:
+        tasks = select(Task.id).where(Task.request_id == DeletionRequest.id).exists()
+        waiting = DeletionRequest.status.in_(("queued", "running", "held"))
+        decided = func.coalesce(DeletionRequest.reason, "") != UNVERIFIED
+        lonely = session.scalars(select(DeletionRequest.id).where(waiting, decided, ~tasks)).all()
+    if not lonely:
+        return 0
+    with database.write() as session:
+        return len(settle(session, lonely))
+
+
+def complete_served(database: Database) -> int:
+    """Complete what waited for its consumers, where every known one has moved on."""
+    with database.read() as session:
+        if not consumers.moved_on(session):
+            return 0
+    with database.write() as session:
+        return len(consumers.complete(session))
+
+
+def drive_large(database: Database) -> int:
+    """Drive on unusually large requests whose hold window is over."""
+    with database.read() as session:
+        if not holds.large_and_due(session):
+            return 0
+    with database.write() as session:
+        return len(holds.drive_large(session))
+
+
+def expire_idempotency(database: Database) -> int:
+    """Forget stored answers whose time is over."""
+    with database.read() as session:
+        if session.scalar(select(IdempotencyKey.key).where(IdempotencyKey.expires_at <= now(session)).limit(1)) is None:
+            return 0
+    with database.write() as session:
+        gone = delete(IdempotencyKey).where(IdempotencyKey.expires_at <= now(session))
+        return len(session.execute(gone.returning(IdempotencyKey.key)).all())
+
+
+def forget_processes(database: Database) -> int:
+    """Drop the heartbeats of processes that died and were silent long enough to have been alarmed about."""
+    with database.read() as session:
+        silent = Heartbeat.beat_at <= now(session) - SILENT_SECONDS * SECOND
+        if session.scalar(select(Heartbeat.process).where(silent).limit(1)) is None:
+            return 0
+    with database.write() as session:
+        return len(session.execute(delete(Heartbeat).where(silent).returning(Heartbeat.process)).all())
+
+
+def sweep_files(database: Database, store: Store, private: Store) -> int:
+    """Delete files that no version names: half-written ones, drafts of dead workers, superseded secret state."""
+    with database.read() as session:
+        confirm_committed(session, store.root / RELEASES)
+        published = set(session.scalars(select(Version.checkpoint).where(Version.status != "purged")))
+        secret = set(session.scalars(select(Version.state).where(Version.status == "head")))
+        secret |= _prepared(session)
+    return store.sweep(published, ORPHAN_SECONDS) + private.sweep(secret, ORPHAN_SECONDS)
+
+
+def _prepared(session: Session) -> set[str]:
+    """The states that shards and calibrations still start from."""
+    building = session.scalars(select(Lineage.manifest).where(Lineage.status.in_(("preparing", "candidate"))))
+    notes = (frozen.get(name) for frozen in building if frozen for name in ("trained", "prepared"))
+    return {note["state"] for note in notes if note}
+
+
+def open_keeper(settings: Settings) -> Keeper:
+    """Raises SettingsError where a secret is missing."""
+    Signer.of(settings)  # a missing key is said now
+    return Keeper(
+        owner=f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}",
+        database=Database(settings.database_url),
+        store=Store(settings.store),
+        private=Store(settings.private_store),
+        keys=KeyStore.of(settings),
+        signer=lambda: Signer.of(settings),
+        pepper=Pepper.configured(settings),
+        tenants=settings.served_tenants,
+        bell=queue.publisher(settings.broker_url),
+        sweep_seconds=settings.sweep_seconds,
+        grace_seconds=settings.grace_seconds,
+        lease_seconds=settings.lease_seconds,
+    )
+
+
+def run(settings: Settings) -> None:
+    """Tick until SIGTERM or SIGINT. A tick that fails is logged, and the next one tries again."""
+    keeper = once_there(lambda: open_keeper(settings))
+    pulse = Pulse(keeper.database, keeper.owner, "keeper", settings.lease_seconds, None)
+    pulse.start()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    outbound = Outbound(loopback=settings.webhook_loopback)
+    courier = Courier(keeper.database, keeper.pepper, outbound, settings.sweep_seconds)
+    courier.start()
+    count = 0
+    while not stop.is_set():
+        try:
+            keeper.tick(count)
+        except Busy as error:
+            log.warning("tick postponed: %s", error)
+        except Exception as error:  # the keeper outlives a bad tick: the next one tries again
+            every = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
+            log.error("tick failed: %s", ", ".join(type(each).__name__ for each in every))
+        count += 1
+        stop.wait(keeper.sweep_seconds)
+    courier.stop()
+    pulse.stop()

@@ -1,0 +1,169 @@
+"""The courier: delivers the webhook outbox, in a thread of its own so that no slow receiver delays the keeper.
+
+An attempt is counted and the next one planned before anything is sent, in a transaction of its own: two couriers
+never send the same attempt, and one that dies leaves the delivery to the next. A delivery may so arrive twice, under
+the same ``webhook-id``; it is never lost before its attempts are used up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import httpx
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from service.infra.db import Database, now
+from service.infra.fault_injection import crash_point
+from service.infra.pseudonyms import Pepper, PepperMissing
+from service.infra.tables import WebhookDelivery, WebhookEndpoint
+from service.requests.webhooks import BACKOFF_SECONDS, MAX_ATTEMPTS, Outcome, disable, signature
+from workers.runtime.lease import SECOND
+from workers.scheduler.ssrf_guard import Outbound, Refused
+
+ROUND = 50
+"""deliveries under way at once, at most"""
+ROUND_PER_ENDPOINT = 5
+"""of these for one endpoint: one that is slow leaves room for the others"""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One attempt at a delivery."""
+
+    id: str
+    endpoint_id: str
+    url: str
+    payload: bytes
+    headers: dict[str, str]
+
+
+class Courier:
+    """Sends what is due until it is stopped."""
+
+    def __init__(self, database: Database, pepper: Pepper, outbound: Outbound, every_seconds: float) -> None:
+        self._database, self._pepper, self._outbound = database, pepper, outbound
+        self._every = every_seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let the round under way end; what it could not finish is sent again later."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=self._outbound.deadline_seconds + 1)
+
+    def round(self) -> int:
+        """Attempt what is due, side by side; returns how many attempts were made. Raises Busy."""
+        letters = claim(self._database, self._pepper)
+        if not letters:
+            return 0
+        answers = asyncio.run(self._send_all(letters))
+        with self._database.write() as session:
+            for letter, (outcome, status) in zip(letters, answers, strict=True):
+                _settle(session, letter, outcome, status)
+        return len(letters)
+
+    async def _send_all(self, letters: Sequence[Letter]) -> list[tuple[Outcome, int | None]]:
+        return await asyncio.gather(*(self._send(letter) for letter in letters))
+
+    async def _send(self, letter: Letter) -> tuple[Outcome, int | None]:
+        """What became of it, and the status that the receiver answered; None where it did not, or was not asked."""
+        crash_point("webhook-before-send")
+        try:
+            status = await self._outbound.post(letter.url, letter.payload, letter.headers)
+        except (Refused, OSError, TimeoutError, httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            log.warning("webhook %s not delivered: %s", letter.id, type(error).__name__)
+            return _failure(error), None
+        crash_point("webhook-after-send")
+        return (Outcome.DELIVERED if 200 <= status < 300 else Outcome.REJECTED), status
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                sent = self.round()
+            except Exception as error:  # the courier outlives a bad round: the next one tries again
+                log.error("webhook round failed: %s", type(error).__name__)
+                sent = 0
+            if not sent:
+                self._stop.wait(self._every)
+
+
+def claim(database: Database, pepper: Pepper) -> list[Letter]:
+    """Take up what is due: count the attempt and plan the next one before this one is made. Raises Busy."""
+    with database.read() as session:
+        due = _due(session)
+    if not due:
+        return []
+    with database.write() as session:
+        at = now(session)
+        rows = session.execute(
+            select(WebhookDelivery, WebhookEndpoint)
+            .join(WebhookEndpoint, WebhookEndpoint.id == WebhookDelivery.endpoint_id)
+            .where(WebhookDelivery.id.in_(due), WebhookDelivery.delivered_at.is_(None), WebhookDelivery.next_at <= at)
+            .with_for_update(of=WebhookDelivery, skip_locked=True)
+        ).all()
+        letters = [_letter(pepper, delivery, endpoint, at) for delivery, endpoint in rows]
+        return [letter for letter in letters if letter is not None]
+
+
+def _due(session: Session) -> Sequence[str]:
+    turn = func.row_number().over(partition_by=WebhookDelivery.endpoint_id, order_by=WebhookDelivery.next_at)
+    waiting = (
+        select(WebhookDelivery.id, WebhookDelivery.next_at, turn.label("turn"))
+        .join(WebhookEndpoint, WebhookEndpoint.id == WebhookDelivery.endpoint_id)
+        .where(WebhookDelivery.delivered_at.is_(None), WebhookDelivery.next_at <= now(session))
+        .where(WebhookDelivery.attempts - WebhookDelivery.attempts_before < MAX_ATTEMPTS)
+        .where(WebhookEndpoint.disabled_at.is_(None))
+        .subquery()
+    )
+    fair = select(waiting.c.id).where(waiting.c.turn <= ROUND_PER_ENDPOINT)
+    return session.scalars(fair.order_by(waiting.c.turn, waiting.c.next_at).limit(ROUND)).all()
+
+
+def _letter(pepper: Pepper, delivery: WebhookDelivery, endpoint: WebhookEndpoint, at: int) -> Letter | None:
+    """None: it cannot be signed, for its pepper is not configured; the attempt counts, and the others go on."""
+    wait = BACKOFF_SECONDS[min(delivery.attempts - delivery.attempts_before, len(BACKOFF_SECONDS) - 1)]
+    delivery.attempts += 1
+    delivery.last_outcome = delivery.last_status = None
+    delivery.next_at = at + wait * SECOND
+    seconds = at // SECOND
+    try:
+        signed = signature(pepper, endpoint, delivery.id, seconds, delivery.payload)
+    except PepperMissing as error:
+        log.error("webhook %s not sent: %s", delivery.id, error)
+        return None
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": "Expunge",
+        "webhook-id": delivery.id,
+        "webhook-timestamp": str(seconds),
+        "webhook-signature": signed,
+    }
+    return Letter(delivery.id, endpoint.id, endpoint.url, delivery.payload.encode(), headers)
+
+
+def _failure(error: Exception) -> Outcome:
+    if isinstance(error, Refused):
+        return Outcome.REFUSED
+    timed_out = isinstance(error, TimeoutError | httpx.TimeoutException)
+    return Outcome.TIMED_OUT if timed_out else Outcome.NO_ANSWER
+
+
+def _settle(session: Session, letter: Letter, outcome: Outcome, status: int | None) -> None:
+    """What became of an attempt. 410 says that the receiver is gone: its endpoint is disabled (Standard Webhooks)."""
+    delivery = session.get_one(WebhookDelivery, letter.id)
+    delivery.last_status, delivery.last_outcome = status, outcome
+    if outcome is Outcome.DELIVERED:
+        delivery.delivered_at = now(session)
+    if status == 410:
+        disable(session, session.get_one(WebhookEndpoint, letter.endpoint_id))

@@ -1,0 +1,97 @@
+"""After the commit: destroying keys, and the secret state of what was superseded. Repeatable at any time.
+
+The worker does this at once; the keeper repairs what a dead worker left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+
+from sqlalchemy import ColumnElement, or_, select, true, update
+
+from service.audit.log import record
+from service.infra.db import Database, now
+from service.infra.fault_injection import crash_point
+from service.infra.files import Store
+from service.infra.tables import Certificate, Erasure, Lineage, Task, Version
+from service.models.generations import empty_lineage
+from workers.storage.key_store import BATCH, KeyStore, batches
+from workers.storage.release_journal import confirm_committed
+
+EMPTIED = "emptied"
+
+
+def destroy_keys(database: Database, keys: KeyStore, releases: Path, tenants: Collection[str] | None = None) -> int:
+    """Carry out every erasure that is due; returns how many keys are now destroyed for good.
+
+    ``releases``: the journal's folder, in which the releases are confirmed first. ``tenants``: whose keys lie in this
+    key store; None: everyone's. One that never held a key must not report it destroyed.
+
+    An erasure counts as done only when the key's share was overwritten in its file. Raises Busy, KeyFileMissing.
+    """
+    with database.read() as session:
+        due = session.execute(
+            select(Erasure.id, Erasure.key_id, Erasure.version_id, Erasure.tenant_id)
+            .where(Erasure.destroyed_at.is_(None), _of(tenants))
+            .order_by(Erasure.id)
+        ).all()
+        confirm_committed(session, releases, sorted({row.version_id for row in due if row.version_id}))
+    if not due:
+        return 0
+    keys.destroy(row.key_id for row in due)
+    crash_point("worker-after-erasure")
+    with database.write() as session:
+        at = now(session)
+        for batch in batches((row.id for row in due), BATCH):
+            mark = update(Erasure).where(Erasure.id.in_(batch), Erasure.destroyed_at.is_(None))
+            session.execute(mark.values(destroyed_at=at).execution_options(synchronize_session=False))
+        for (tenant_id, version_id), count in Counter((row.tenant_id, row.version_id) for row in due).items():
+            record(session, tenant_id, "keys.destroyed", version=version_id, count=count)
+    database.truncate_log()
+    return len(due)
+
+
+def _of(tenants: Collection[str] | None) -> ColumnElement[bool]:
+    return true() if tenants is None else Erasure.tenant_id.in_(sorted(tenants))
+
+
+def drop_superseded_state(database: Database, private: Store, version_id: str | None) -> None:
+    """Delete the secret state of a version that is not the head any more; never the head's."""
+    if version_id is None:
+        return
+    with database.read() as session:
+        version = session.get(Version, version_id)
+        if version is None or version.status == "head":
+            return
+        shared = session.scalar(
+            select(Version.id).where(Version.state == version.state, Version.status == "head").limit(1)
+        )
+    if shared is None:
+        private.delete(version.state)
+
+
+def bury(database: Database) -> int:
+    """Drop what lineages that ended or were refused knew about people. Repeatable; the keeper does it too.
+
+    A lineage is kept while a certificate must still be issued that commits to its samples.
+    """
+    unissued = (
+        select(Certificate.request_id)
+        .join(Task, Task.request_id == Certificate.request_id)
+        .join(Version, Version.id == Task.version_id)
+        .where(Certificate.issued_at.is_(None), Version.lineage_id == Lineage.id)
+        .exists()
+    )
+    with database.read() as session:
+        over = session.scalars(
+            select(Lineage.id)
+            .where(Lineage.status.in_(("ended", "refused")), ~unissued)
+            .where(or_(Lineage.phase.is_(None), Lineage.phase != EMPTIED))
+        ).all()
+    for lineage_id in over:
+        with database.write() as session:
+            empty_lineage(session, lineage_id)
+            session.get_one(Lineage, lineage_id).phase = EMPTIED
+    return len(over)

@@ -1,0 +1,169 @@
+"""The key store: one AES key for each holder of each lineage, half in a database of its own and half in key files.
+
+Forgetting ends in destroying a key, because deleted bytes stay in a database's files and logs for long. The API
+process can read neither half, and backups leave both out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from typing import Any, TypeVar
+
+from sqlalchemy import LargeBinary, String, delete, insert, select, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from service.infra.db import Database
+from service.infra.fault_injection import crash_point
+from service.infra.pseudonyms import new_id
+from service.infra.settings import Settings
+from service.infra.tables import Serial
+from workers.storage.encryption import new_key
+from workers.storage.key_files import KeyFileMissing, KeyFiles
+
+BATCH = 500
+T = TypeVar("T")
+
+
+class KeyRecord(DeclarativeBase):
+    pass
+
+
+class HolderKey(KeyRecord):
+    """One share of a key, and where its other share lies."""
+
+    __tablename__ = "holder_keys"
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    lineage_id: Mapped[int] = mapped_column(Serial, index=True)
+    share: Mapped[bytes] = mapped_column(LargeBinary)
+    file: Mapped[str] = mapped_column(String(16), index=True)
+    slot: Mapped[int]
+
+
+class KeyStore:
+    """Keys by opaque id. Creating the store creates its table."""
+
+    def __init__(self, url: str, files: KeyFiles) -> None:
+        self._database = Database(url)
+        self._files = files
+        with self._database.write() as session:
+            if self._database.dialect == "postgresql":
+                session.execute(text("SELECT pg_advisory_xact_lock(7203)"))
+            KeyRecord.metadata.create_all(session.connection())
+
+    @classmethod
+    def of(cls, settings: Settings) -> KeyStore:
+        """Open the key store that the settings name. Raises Busy."""
+        return cls(settings.key_store_url, KeyFiles(settings.key_folder))
+
+    def create(self, lineage_id: int, count: int) -> list[tuple[str, bytes]]:
+        """Make ``count`` fresh keys of 32 bytes; return them with their ids, durable. Raises Busy, OSError."""
+        keys = [(new_id(), new_key()) for _ in range(count)]
+        for batch in batches(keys, BATCH):
+            shares = [new_key() for _ in batch]
+            file = self._files.write(shares)
+            crash_point("keys-before-rows")
+            rows = [
+                {"id": key_id, "lineage_id": lineage_id, "share": _joined(key, share), "file": file, "slot": slot}
+                for slot, ((key_id, key), share) in enumerate(zip(batch, shares, strict=True))
+            ]
+            with self._database.write() as session:
+                session.execute(insert(HolderKey), rows)
+        return keys
+
+    def fetch(self, ids: Iterable[str]) -> dict[str, bytes]:
+        """Return the keys that were not destroyed, by id. Raises Busy, KeyFileMissing."""
+        wanted = list(ids)
+        try:
+            return self._fetch(wanted)
+        except KeyFileMissing:  # its last key may have been destroyed since its row was read
+            return self._fetch(wanted)
+
+    def destroy(self, ids: Iterable[str]) -> None:
+        """Destroy keys for good; ids that are gone already are passed over. Raises Busy, KeyFileMissing, OSError.
+
+        The share in the key file goes first: a row that outlives it opens nothing, and tells where it was.
+        """
+        for batch in batches(ids, BATCH):
+            try:
+                self._destroy(batch)
+            except KeyFileMissing:  # as in fetch
+                self._destroy(batch)
+
+    def destroy_lineage(self, lineage_id: int) -> None:
+        """Destroy every key of a lineage, as ``destroy`` does."""
+        with self._database.read() as session:
+            files = session.scalars(select(HolderKey.file).where(HolderKey.lineage_id == lineage_id).distinct()).all()
+        for batch in batches(files, BATCH):
+            for file in batch:
+                self._files.erase_all(file)
+            with self._database.write() as session:
+                session.execute(delete(HolderKey).where(HolderKey.file.in_(batch)))
+            self._files.unlink(batch)
+
+    def sweep(self, older_than: float) -> int:
+        """Remove key files, last written so many seconds ago or earlier, that no row names; return how many.
+
+        A worker that died while it made keys leaves one.
+        """
+        swept = 0
+        for names in batches(self._files.older_than(older_than), BATCH):
+            unused = self._unused(names)
+            for name in unused:
+                with suppress(KeyFileMissing):  # another keeper was first
+                    self._files.erase_all(name)
+            self._files.unlink(unused)
+            swept += len(unused)
+        return swept
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _fetch(self, ids: Iterable[str]) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        with self._database.read() as session:
+            for batch in batches(ids, BATCH):
+                for file, rows in _by_file(session, batch).items():
+                    shares = self._files.read(file, (row.slot for row in rows))
+                    found |= {row.id: _joined(row.share, shares[row.slot]) for row in rows if row.slot in shares}
+        return found
+
+    def _destroy(self, ids: list[str]) -> None:
+        with self._database.read() as session:
+            places = _by_file(session, ids)
+        for file, rows in places.items():
+            self._files.erase(file, (row.slot for row in rows))
+        crash_point("keys-erased")
+        with self._database.write() as session:
+            session.execute(delete(HolderKey).where(HolderKey.id.in_(ids)))
+        self._files.unlink(self._unused(places))
+
+    def _unused(self, names: Iterable[str] | Mapping[str, Any]) -> list[str]:
+        """Return those of the files that no row names."""
+        listed = list(names)
+        with self._database.read() as session:
+            used = set(session.scalars(select(HolderKey.file).where(HolderKey.file.in_(listed)).distinct()))
+        return [name for name in listed if name not in used]
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The items in lists of ``size``, the last one shorter."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch
+
+
+def _by_file(session: Session, ids: list[str]) -> dict[str, list[Any]]:
+    """Return the rows of these keys, by the file of their other share."""
+    found: defaultdict[str, list[Any]] = defaultdict(list)
+    columns = (HolderKey.id, HolderKey.share, HolderKey.file, HolderKey.slot)
+    for row in session.execute(select(*columns).where(HolderKey.id.in_(ids))):
+        found[row.file].append(row)
+    return found
+
+
+def _joined(one: bytes, other: bytes) -> bytes:
+    """XOR: a share and the key give the other share, both shares give the key."""
+    return (int.from_bytes(one) ^ int.from_bytes(other)).to_bytes(max(len(one), len(other)))

@@ -1,0 +1,168 @@
+"""The manifest of a lineage: which sample stands at which position, whose it is, and what it held.
+
+Frozen by preparation, in keyed digests alone. A release finds its samples again by it: samples that were added to
+the recipe are ignored, forgotten ones may be missing, retained ones must be there unchanged.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from sqlalchemy import insert, select
+from sqlalchemy.orm import Session
+from torch import Tensor
+
+from service.infra.pseudonyms import Pepper, content_digest, digest, sample_digest, subject_digest
+from service.infra.tables import Membership
+from unlearning.accounting.policy import Granularity
+from unlearning.recipe import Recipe, Samples, holdout_people
+from unlearning.types import Examples
+
+LIBRARIES = ("torch", "numpy", "scipy", "safetensors", "expunge")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One sample of the recipe in digests: its own, its content's, its subjects', and its holder."""
+
+    index: int
+    sample: str
+    content: str
+    subjects: tuple[str, ...]
+    holder: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the manifest says of one position."""
+
+    position: int
+    sample: str
+    content: str
+    holder: str
+
+
+class Changed(RuntimeError):
+    """Retained samples are missing from the recipe, or hold something else than when the model was trained."""
+
+    def __init__(self, missing: int, changed: int) -> None:
+        super().__init__(f"{missing} retained samples are missing and {changed} are changed")
+        self.missing = missing
+        self.changed = changed
+
+
+def entries(pepper: Pepper, tenant_id: str, samples: Samples, granularity: Granularity) -> list[Entry]:
+    """Every sample of the recipe, in its order. Reads all data once."""
+    inputs, targets = samples.tensors()
+    by_subject = {name: subject_digest(pepper, tenant_id, name) for people in samples.people for name in people}
+    found = []
+    for index, (identity, people) in enumerate(zip(samples.ids, samples.people, strict=True)):
+        sample = sample_digest(pepper, tenant_id, identity)
+        subjects = tuple(sorted(by_subject[name] for name in people))
+        holder = sample if granularity is Granularity.SAMPLE else _holder(pepper, subjects)
+        content = content_digest(pepper, tenant_id, _bytes(inputs[index]) + b"\0" + _bytes(targets[index]))
+        found.append(Entry(index, sample, content, subjects, holder))
+    return found
+
+
+def rows(lineage_id: int, pepper_id: str, kept: Iterable[Entry]) -> Iterator[dict[str, Any]]:
+    """The membership rows; positions count the kept entries from 0."""
+    for position, entry in enumerate(kept):
+        for subject in entry.subjects:
+            yield {
+                "lineage_id": lineage_id,
+                "position": position,
+                "subject_digest": subject,
+                "sample_digest": entry.sample,
+                "content_digest": entry.content,
+                "holder": entry.holder,
+                "pepper_id": pepper_id,
+            }
+
+
+def holdout_rows(pepper: Pepper, tenant_id: str, lineage_id: int, recipe: Recipe) -> list[dict[str, Any]]:
+    """The rows of the people that the recipe names for its holdout."""
+    people = sorted(subject_digest(pepper, tenant_id, name) for name in holdout_people(recipe))
+    return [{"lineage_id": lineage_id, "subject_digest": person} for person in people]
+
+
+def write(session: Session, batch: Sequence[dict[str, Any]]) -> None:
+    """Insert a batch of ``rows``."""
+    session.execute(insert(Membership), list(batch))
+
+
+def places(session: Session, lineage_id: int) -> list[Place]:
+    """The manifest of a lineage, by position."""
+    columns = (Membership.position, Membership.sample_digest, Membership.content_digest, Membership.holder)
+    query = select(*columns).where(Membership.lineage_id == lineage_id).distinct().order_by(Membership.position)
+    return [Place(*row) for row in session.execute(query)]
+
+
+def examples(samples: Samples, kept: Sequence[Entry], device: torch.device) -> Examples:
+    """The kept entries' samples, at positions 0..n-1, on the device."""
+    inputs, targets = samples.tensors()
+    index = torch.tensor([entry.index for entry in kept], dtype=torch.int64)
+    return Examples(
+        positions=torch.arange(len(kept), device=device),
+        inputs=inputs[index].to(device),
+        targets=targets[index].to(device),
+        holders=tuple(entry.holder for entry in kept),
+    )
+
+
+def found_again(
+    samples: Samples, now: Iterable[Entry], manifest: Iterable[Place], gone: Set[int], device: torch.device
+) -> Examples:
+    """The manifest's samples as the recipe gives them now, without the positions ``gone``.
+
+    Raises Changed where a sample that is not gone is missing or has other content.
+    """
+    current = {entry.sample: entry for entry in now}
+    wanted = [place for place in manifest if place.position not in gone]
+    missing = sum(1 for place in wanted if place.sample not in current)
+    changed = sum(1 for place in wanted if place.sample in current and current[place.sample].content != place.content)
+    if missing or changed:
+        raise Changed(missing, changed)
+    inputs, targets = samples.tensors()
+    index = torch.tensor([current[place.sample].index for place in wanted], dtype=torch.int64)
+    return Examples(
+        positions=torch.tensor([place.position for place in wanted], dtype=torch.int64, device=device),
+        inputs=inputs[index].to(device),
+        targets=targets[index].to(device),
+        holders=tuple(place.holder for place in wanted),
+    )
+
+
+def surroundings(device: torch.device) -> dict[str, str]:
+    """Library versions and device class, as the manifest records them."""
+    versions = {name: _version(name) for name in LIBRARIES}
+    return versions | {"python": platform.python_version(), "device": device.type}
+
+
+def replayable(frozen: Mapping[str, str], device: torch.device) -> bool:
+    """Whether a recorded trajectory means the same here: torch's minor version and the device's class must agree."""
+    here = surroundings(device)
+    minor = [".".join(each.get("torch", "").split(".")[:2]) for each in (frozen, here)]
+    return minor[0] == minor[1] and frozen.get("device") == here["device"]
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except ModuleNotFoundError:
+        return "unknown"
+
+
+def _holder(pepper: Pepper, subjects: tuple[str, ...]) -> str:
+    return subjects[0] if len(subjects) == 1 else digest(pepper, "holder", "+".join(subjects))
+
+
+def _bytes(value: Tensor) -> bytes:
+    plain = value.detach().cpu().contiguous()
+    head = f"{plain.dtype} {tuple(plain.shape)} ".encode()
+    return head + plain.reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -1,0 +1,187 @@
+"""The journal of releases: a sealed file for each, durable before the release's transaction commits.
+
+A database that was restored from an old backup has forgotten what was released since: which versions there are, whom
+they lack, what was spent. The journal lies with the checkpoints and has not. A file is a draft until its transaction
+is known to be committed; a release afterwards. What cannot be undone (keys destroyed, files of the version before
+deleted) waits for that: a restore that took a committed draft for one that was not would miss them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.audit.log import canonical, recorded_at
+from service.infra.files import Files
+from service.infra.pseudonyms import new_id
+from service.infra.tables import DeletionRequest, Forgotten, Lineage, Model, Record, Task, Tombstone, Version
+from service.models.restore_guard import RELEASES
+from workers.storage.encryption import Sealer
+
+DRAFT, RELEASE, SET_ASIDE = ".draft", ".release", ".set-aside"
+
+
+class Charged(Protocol):
+    """What the journal needs to know of the work that it writes down."""
+
+    @property
+    def tenant_id(self) -> str: ...
+    @property
+    def model_id(self) -> str: ...
+    @property
+    def lineage_id(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One release, or a draw that was charged and withheld (``version`` None); rows as they stood at its commit."""
+
+    path: Path
+    at: int
+    tenant_id: str
+    model_id: str
+    model_name: str
+    lineage_id: int
+    charge: int
+    spent: int
+    """of the lineage, this charge included"""
+    version: dict[str, Any] | None
+    rewritten: bool
+    """whether the vectors of everybody who stays are others since"""
+    positions: tuple[int, ...]
+    """what the version forgot in its lineage"""
+    requests: tuple[dict[str, Any], ...]
+    """``request``, ``task`` and ``tombstones``: the rows of each request that it carried out"""
+
+    @property
+    def committed(self) -> bool:
+        """Whether its transaction is known to have been committed."""
+        return self.path.suffix == RELEASE
+
+
+class Journal:
+    """A folder of sealed entries, named by their version."""
+
+    def __init__(self, store: Path, sealer: Sealer, files: Files | None = None) -> None:
+        self.root = store / RELEASES
+        self._sealer = sealer
+        self._files = files or Files()
+
+    def write(
+        self, session: Session, job: Charged, charge: int, version_id: str | None, *, rewritten: bool = False
+    ) -> Path:
+        """Write down what this transaction is about to commit; durable when this returns. Raises OSError.
+
+        ``rewritten``: the release replaced the vectors of everybody who stays.
+        """
+        self._make_root()
+        text = canonical(_describe(session, job, charge, version_id) | {"rewritten": rewritten}).encode()
+        path = self.root / f"{version_id or 'draw-' + new_id()}{DRAFT}"
+        part = path.with_suffix(".part")
+        self._files.unlink(part)
+        with self._files.create(part) as file:
+            for chunk in self._sealer.seal([text]):
+                self._files.write(file, chunk)
+            self._files.sync(file)
+        self._files.rename(part, path)
+        self._files.sync_folder(self.root)
+        return path
+
+    def confirm(self, path: Path) -> None:
+        """The transaction is committed; durable when this returns. The keeper may have found out before."""
+        with suppress(FileNotFoundError):
+            self._files.rename(path, path.with_suffix(RELEASE))
+        self._files.sync_folder(self.root)
+
+    def set_aside(self, path: Path) -> None:
+        """Keep the entry, but out of the way: no database will know its version."""
+        self._files.rename(path, path.with_suffix(SET_ASIDE))
+
+    def entries(self, *kinds: str) -> Iterator[Entry]:
+        """Every draft and release, or those of other ``kinds`` of files, in no order. Raises Unsealable."""
+        for path in sorted(self.root.iterdir()) if self.root.is_dir() else ():
+            if path.suffix in (kinds or (DRAFT, RELEASE)):
+                record = json.loads(self._sealer.unseal(path.read_bytes()))
+                lists = {name: tuple(record[name]) for name in ("positions", "requests")}
+                yield Entry(path=path, **(record | lists))
+
+    def _make_root(self) -> None:
+        if not self.root.is_dir():
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._files.sync_folder(self.root.parent)
+
+
+def confirm_committed(session: Session, releases: Path, versions: Iterable[str] | None = None) -> int:
+    """Confirm the drafts of versions that are in the database: their workers died after the commit.
+
+    ``versions`` None: all there are; returns how many. Call it before anything of these releases is made final.
+    """
+    if versions is None:
+        versions = [path.stem for path in releases.glob(f"*{DRAFT}")] if releases.is_dir() else []
+    drafts = {version: releases / f"{version}{DRAFT}" for version in versions}
+    late = [version for version, path in drafts.items() if path.exists() and session.get(Version, version) is not None]
+    files = Files()
+    for version in late:
+        with suppress(FileNotFoundError):  # its worker lives after all
+            files.rename(drafts[version], drafts[version].with_suffix(RELEASE))
+    if late:
+        files.sync_folder(releases)
+    return len(late)
+
+
+def _describe(session: Session, job: Charged, charge: int, version_id: str | None) -> dict[str, Any]:
+    session.flush()
+    spent = session.scalar(select(Lineage.spent).where(Lineage.id == job.lineage_id))
+    return {
+        "at": recorded_at(session),
+        "tenant_id": job.tenant_id,
+        "model_id": job.model_id,
+        "model_name": session.scalar(select(Model.name).where(Model.id == job.model_id)),
+        "lineage_id": job.lineage_id,
+        "charge": charge,
+        "spent": spent,
+        "version": None if version_id is None else _rows(session, Version, Version.id == version_id)[0],
+        "positions": _positions(session, version_id),
+        "requests": [] if version_id is None else _requests(session, version_id),
+    }
+
+
+def _positions(session: Session, version_id: str | None) -> list[int]:
+    return sorted(session.scalars(select(Forgotten.position).where(Forgotten.version_id == version_id)))
+
+
+def _requests(session: Session, version_id: str) -> list[dict[str, Any]]:
+    carried = select(Task.request_id).where(Task.version_id == version_id)
+    stones: dict[str, list[dict[str, Any]]] = {}
+    for stone in _rows(session, Tombstone, Tombstone.request_id.in_(carried)):
+        stones.setdefault(stone["request_id"], []).append(stone)
+    tasks = {task["request_id"]: task for task in _rows(session, Task, Task.version_id == version_id)}
+    return [
+        {"request": request, "task": tasks[request["id"]], "tombstones": stones.get(request["id"], [])}
+        for request in _rows(session, DeletionRequest, DeletionRequest.id.in_(carried))
+    ]
+
+
+def _rows(session: Session, record: type[Record], condition: Any) -> list[dict[str, Any]]:
+    """Rows as JSON values; bytes as hex."""
+    found = session.execute(select(record.__table__).where(condition)).mappings()
+    return [{name: each.hex() if isinstance(each, bytes) else each for name, each in row.items()} for row in found]
+
+
+def revived(record: type[Record], row: dict[str, Any]) -> Record:
+    """The record that an entry's row describes."""
+    kinds = {column.key: column.type.python_type for column in record.__table__.columns}
+    known = {name: value for name, value in row.items() if name in kinds}
+    return record(
+        **{
+            name: bytes.fromhex(value) if kinds[name] is bytes and value is not None else value
+            for name, value in known.items()
+        }
+    )

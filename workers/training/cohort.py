@@ -1,0 +1,202 @@
+"""Who is trained on: everyone in the recipe whom no tombstone names, and whoever a legal hold keeps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.infra.pseudonyms import PepperMissing, sample_digest
+from service.infra.tables import DeletionRequest, Forgotten, Hold, Lineage, Membership, Model, Task, Tombstone
+from service.requests import suppression as tombstones
+from service.requests.concerns import concerns, registration_of
+from service.requests.intake import LARGE
+from unlearning.accounting.certificate import Basis
+from unlearning.accounting.policy import ForgottenInRecipe
+from unlearning.standby import Accompanied
+from unlearning.types import Refused
+from workers.guarantee.needs import needs_forgotten, needs_retained
+from workers.runtime import recipes
+from workers.runtime.jobs import Preparation, Retraining
+from workers.runtime.model import Bench
+from workers.storage import manifest
+from workers.storage.workshop import Workshop
+from workers.update.select import begins_model
+
+SQLITE_PEOPLE = 100_000
+SHOWN = 3
+"""requests that a refusal names; of the others it tells the count"""
+
+
+def require_room(workshop: Workshop, everyone: Sequence[manifest.Entry]) -> None:
+    """Raises Refused where the database is too small for so many people."""
+    people = len({subject for entry in everyone for subject in entry.subjects})
+    if workshop.database.dialect == "sqlite" and people > SQLITE_PEOPLE:
+        raise Refused(
+            f"The recipe names {people} people; on SQLite at most {SQLITE_PEOPLE} are served.",
+            "Set EXPUNGE_DATABASE_URL to a PostgreSQL database.",
+        )
+
+
+def admit(
+    workshop: Workshop, job: Preparation, bench: Bench, everyone: Sequence[manifest.Entry]
+) -> tuple[list[manifest.Entry], dict[str, int]]:
+    """Who is trained on, and how many samples each request keeps out.
+
+    Imported weights were trained on everyone: there nobody can be left out, and the method forgets them instead.
+    Raises Refused where nobody is left, and where the policy refuses a registration that brings people back.
+    """
+    with workshop.database.read() as session:
+        stones = _tombstones(session, job)
+        held = _kept_by_hold(session, workshop, job, bench, everyone)
+        if held and begins_model(job):
+            done = tombstones.effective(session, job.tenant_id)
+            overruled = _leaving(everyone, [stone for stone in stones if stone.request_id in done], frozenset())
+            held -= {entry.index for entry in overruled}
+        before = _before_registration(session, job)
+    if not isinstance(job, Retraining) and job.policy.forgotten_in_recipe is ForgottenInRecipe.REFUSE:
+        _require_nobody_returns(everyone, [stone for stone in stones if stone.request_id in before], held)
+    if bench.recipe.weights is not None:
+        return list(everyone), {}
+    out = _leaving(everyone, stones, held)
+    gone = {entry.index for entry in out}
+    kept = [entry for entry in everyone if entry.index not in gone]
+    if not kept:
+        told = ", ".join(sorted({stone.request_id for stone in stones})[:3])
+        what = f"Everyone in the recipe asked to be forgotten (request {told}, ...)."
+        raise Refused(what, "Register the model with other data.")
+    return kept, _samples_of(stones, out)
+
+
+def kept_out(left_out: Mapping[str, int]) -> dict[str, Any]:
+    """For the report: which requests keep samples of the recipe out, and how they could come back."""
+    if not left_out:
+        return {}
+    requests = [{"request": request, "samples": count} for request, count in sorted(left_out.items())]
+    why = (
+        "The recipe still names people who were forgotten, or asked to be. Their samples were refused: nothing was "
+        "trained on them. `expunge tombstones lift REQUEST` admits them to lineages that begin afterwards."
+    )
+    return {"kept_out": {"requests": requests, "why": why}}
+
+
+def _require_nobody_returns(everyone: Sequence[manifest.Entry], stones: Sequence[Tombstone], held: Set[int]) -> None:
+    """Raises Refused where these tombstones name samples of the recipe."""
+    out = _leaving(everyone, stones, held)
+    requests = sorted(_samples_of(stones, out))
+    if not requests:
+        return
+    more = f" and {len(requests) - SHOWN} more" if len(requests) > SHOWN else ""
+    raise Refused(
+        f"The recipe still names {len(out)} samples of people who asked to be forgotten before it was registered "
+        f"(requests: {len(requests)}; {', '.join(requests[:SHOWN])}{more}).",
+        "Take these samples out of the recipe (imported weights: train them again without), or register with "
+        "--forgotten-in-recipe leave_out, or `expunge tombstones lift REQUEST` for whoever may come back.",
+    )
+
+
+def _leaving(everyone: Sequence[manifest.Entry], stones: Sequence[Tombstone], held: Set[int]) -> list[manifest.Entry]:
+    """The samples that the tombstones name and no legal hold keeps; ``held``: the indexes of those that one keeps."""
+    named = {name for stone in stones for name in (stone.subject_digest, stone.sample_digest) if name}
+    return [entry for entry in everyone if _named(entry, named) and entry.index not in held]
+
+
+def _samples_of(stones: Sequence[Tombstone], out: Sequence[manifest.Entry]) -> dict[str, int]:
+    """How many of these samples each request names; requests that name none are absent."""
+    counts = Counter(name for entry in out for name in (*entry.subjects, entry.sample))
+    found: Counter[str] = Counter()
+    for stone in stones:
+        found[stone.request_id] += counts[stone.subject_digest or stone.sample_digest or ""]
+    return {request: count for request, count in found.items() if count}
+
+
+def _named(entry: manifest.Entry, names: Set[str]) -> bool:
+    """A sample goes, or stays, with any of its subjects."""
+    return entry.sample in names or not names.isdisjoint(entry.subjects)
+
+
+def _tombstones(session: Session, job: Preparation) -> list[Tombstone]:
+    """The tombstones in force that concern this model, but for those of large requests that nobody has approved."""
+    undecided = select(Task.id).where(
+        Task.request_id == Tombstone.request_id, Task.model_id == job.lease.model_id, Task.reason == LARGE
+    )
+    rows = session.execute(
+        select(Tombstone, DeletionRequest.models, DeletionRequest.suppress_after)
+        .join(DeletionRequest, DeletionRequest.id == Tombstone.request_id)
+        .where(Tombstone.tenant_id == job.tenant_id, Tombstone.lifted_at.is_(None), ~undecided.exists())
+    )
+    registration = registration_of(session, job.lineage_id)
+    return [stone for stone, models, after in rows if concerns(models, after, job.model_name, registration)]
+
+
+def _before_registration(session: Session, job: Preparation) -> frozenset[str]:
+    """Requests whose tombstones were in force when the model was registered.
+
+    One that has a task here came while the model was prepared, whatever a clock says: it was promised to be forgotten.
+    """
+    registered_at = session.get_one(Model, job.lease.model_id).created_at
+    here = select(Task.id).where(Task.request_id == Tombstone.request_id, Task.model_id == job.lease.model_id)
+    earlier = select(Tombstone.request_id).where(
+        Tombstone.tenant_id == job.tenant_id, Tombstone.created_at < registered_at, ~here.exists()
+    )
+    return frozenset(session.scalars(earlier))
+
+
+def _held(session: Session, job: Preparation) -> frozenset[str]:
+    """The digests of subjects and samples under a legal hold."""
+    rows = session.execute(
+        select(Hold.subject_digest, Hold.sample_digest).where(
+            Hold.tenant_id == job.tenant_id, Hold.released_at.is_(None)
+        )
+    )
+    return frozenset(name for row in rows for name in row if name)
+
+
+def _kept_by_hold(
+    session: Session, workshop: Workshop, job: Preparation, bench: Bench, everyone: Sequence[manifest.Entry]
+) -> frozenset[int]:
+    """The indexes of the samples that a legal hold keeps in.
+
+    In a retrain it keeps what the model still has, and brings nobody back: it may have come, for the sake of another
+    model, after they were forgotten in this one. Raises Refused where the model's pepper is not configured.
+    """
+    held = _held(session, job)
+    kept = [entry.index for entry in everyone if _named(entry, held)]
+    if not isinstance(job, Retraining) or not kept:
+        return frozenset(kept)
+    present = session.get_one(Lineage, session.get_one(Model, job.lease.model_id).lineage_id)
+    try:
+        pepper = workshop.pepper.named((present.manifest or {})["pepper_id"])
+    except PepperMissing as error:
+        raise Refused("Whom a legal hold keeps in the model cannot be told.", str(error)) from None
+    gone = select(Forgotten.position).where(Forgotten.lineage_id == present.id)
+    there = select(Membership.sample_digest).where(
+        Membership.lineage_id == present.id, Membership.position.not_in(gone)
+    )
+    still = set(session.scalars(there))
+    ids = bench.recipe.samples.ids
+    return frozenset(index for index in kept if sample_digest(pepper, job.tenant_id, ids[index]) in still)
+
+
+def require_readable(
+    workshop: Workshop, job: Preparation, bench: Bench, basis: Basis, everyone: Sequence[manifest.Entry]
+) -> None:
+    """Where releases read samples, see now that a second run of the recipe gives the same ones."""
+    methods = (bench.method, bench.method.stand_in) if isinstance(bench.method, Accompanied) else (bench.method,)
+    reads = any(needs_retained(method, basis) or needs_forgotten(method) for method in methods)
+    if not reads:
+        return
+    samples = recipes.load(workshop.recipes_of(job.tenant_id), job.recipe).recipe.samples
+    again = manifest.entries(workshop.pepper, job.tenant_id, samples, job.policy.granularity)
+    now = {entry.sample: entry.content for entry in again}
+    missing = sum(1 for entry in everyone if entry.sample not in now)
+    changed = sum(1 for entry in everyone if now.get(entry.sample, entry.content) != entry.content)
+    if missing or changed:
+        raise Refused(
+            f"Run a second time, the recipe misses {missing} samples and changes {changed}. {job.policy.method} with "
+            f"the basis {basis.value} reads samples at every release.",
+            "Make the recipe repeatable, or choose recollection with the basis none, which reads none.",
+        )

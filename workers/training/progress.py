@@ -1,0 +1,35 @@
+"""The progress of a preparation, written where the API reads it."""
+
+from __future__ import annotations
+
+import time
+from typing import cast
+
+from service.infra.tables import Lineage
+from unlearning.types import Progress
+from workers.runtime.jobs import Preparation
+from workers.runtime.lease import fence
+from workers.storage.workshop import Workshop
+
+PROGRESS_SECONDS = 0.5
+
+
+class Shown:
+    """Writes progress onto the lineage, at most twice a second. Raises Stale once the lease is lost."""
+
+    def __init__(self, workshop: Workshop, job: Preparation) -> None:
+        self._workshop, self._job = workshop, job
+        self._written = 0.0
+
+    def part(self, phase: str, start: float, stop: float) -> Progress:
+        """The progress of one phase, which is this stretch of the whole."""
+        return cast(Progress, lambda share: self._show(phase, start + (stop - start) * share))
+
+    def _show(self, phase: str, share: float) -> None:
+        if time.monotonic() - self._written < PROGRESS_SECONDS:
+            return
+        self._written = time.monotonic()
+        with self._workshop.database.write() as session:
+            fence(session, self._job.lease)
+            lineage = session.get_one(Lineage, self._job.lineage_id)
+            lineage.progress, lineage.phase = min(share, 0.99), phase

@@ -1,0 +1,73 @@
+"""What an interrupted preparation left behind, opened again: its recipe, its samples and a sealed state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from service.infra.files import Damaged
+from service.infra.pseudonyms import PepperMissing
+from service.infra.tables import Lineage
+from unlearning.accounting.policy import Policy
+from unlearning.types import Examples, State
+from workers.runtime import recipes
+from workers.runtime.model import Bench, build
+from workers.runtime.work_units import BUILT
+from workers.storage import manifest
+from workers.storage import private_state as state
+from workers.storage.checkpoint_format import Malformed
+from workers.storage.encryption import Unsealable
+from workers.storage.workshop import Workshop
+
+
+class Unprepared(RuntimeError):
+    """What was prepared cannot be used any more: preparation starts anew."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    bench: Bench
+    examples: Examples
+    state: State
+
+
+def note_of(lineage: Lineage, name: str) -> dict[str, Any] | None:
+    """What an interrupted preparation noted under ``name`` in the manifest, while the lineage is being built."""
+    found = (lineage.manifest or {}).get(name)
+    return found if isinstance(found, dict) and lineage.status in BUILT else None
+
+
+def resume(workshop: Workshop, lineage: Lineage, recipe: str, note: Mapping[str, Any]) -> Resumed:
+    """Open the state that ``note`` names, with the recipe as it was. Raises Unprepared, Refused."""
+    frozen, policy = lineage.manifest or {}, Policy.from_json(note["policy"])
+    bench = build(workshop, lineage.tenant_id, recipe, policy)
+    if bench.digest != frozen["recipe_digest"] or not manifest.replayable(frozen["libraries"], bench.problem.device):
+        raise Unprepared("the recipe or its surroundings changed")
+    try:
+        made = state.load(workshop, note["state"], bench.problem.device)
+        examples = _examples(workshop, lineage, bench, recipe, policy)
+    except (Damaged, Unsealable, Malformed, manifest.Changed, PepperMissing) as error:
+        raise Unprepared(type(error).__name__) from None
+    return Resumed(bench, examples, made)
+
+
+def drop(workshop: Workshop, lineage_id: int, name: str) -> None:
+    """The note and its sealed state go; the keeper repairs what is left."""
+    with workshop.database.write() as session:
+        lineage = session.get_one(Lineage, lineage_id)
+        kept = dict(lineage.manifest or {})
+        note = kept.pop(name, None)
+        if note is not None:
+            lineage.manifest = kept
+    if note is not None:
+        workshop.private.delete(note["state"])
+
+
+def _examples(workshop: Workshop, lineage: Lineage, bench: Bench, recipe: str, policy: Policy) -> Examples:
+    samples = recipes.load(workshop.recipes_of(lineage.tenant_id), recipe).recipe.samples
+    with workshop.database.read() as session:
+        places = manifest.places(session, lineage.id)
+    pepper = workshop.pepper.named((lineage.manifest or {})["pepper_id"])
+    entries = manifest.entries(pepper, lineage.tenant_id, samples, policy.granularity)
+    return manifest.found_again(samples, entries, places, frozenset(), bench.problem.device)

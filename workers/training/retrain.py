@@ -1,0 +1,150 @@
+"""Retraining as a release: a candidate lineage without everyone who asked, cold, with a fresh budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+from sqlalchemy.orm import Session
+
+from service.audit import log as ledger
+from service.infra.tables import Lineage, Model
+from unlearning.accounting.certificate import Basis, Reference
+from unlearning.model.problem import Problem
+from unlearning.model.training import train
+from unlearning.recipe import Recipe
+from unlearning.types import Examples, Learned, Progress, Refused
+from workers.guarantee.certify import Terms
+from workers.runtime.jobs import Retraining
+from workers.runtime.lease import fence
+from workers.runtime.stopwatch import Stopwatch
+from workers.storage.crypto_erase import bury, destroy_keys, drop_superseded_state
+from workers.storage.operator_notes import open_note
+from workers.storage.workshop import Workshop
+from workers.training.calibrate import drop_prepared
+from workers.training.promote import ForgottenPersonBack, HeldPersonMissing, Shift, shift, switch
+from workers.training.run import Ending, build_lineage, clean, lineage_of
+from workers.update.publish import Departure, Draft, Registered, Unusable
+from workers.update.retrain_plan import Refusal, note_of, refuse_candidate
+
+
+class UtilityFell(Unusable):
+    """y's holdout accuracy is lower than the policy allows. ``charge`` is what its draw costs all the same."""
+
+    def __init__(self, charge: int) -> None:
+        super().__init__("The retrained model's accuracy fell by more than the policy allows.")
+        self.charge = charge
+
+
+def retrain(workshop: Workshop, job: Retraining, watch: Stopwatch) -> None:
+    """Build the candidate and switch to it, or refuse it and hold who waits. Raises Stale."""
+    with workshop.database.read() as session:
+        parent = session.get_one(Model, job.lease.model_id).head_id
+    try:
+        _build(workshop, job, watch)
+    except UtilityFell as fell:
+        _withhold(workshop, job, fell)
+        return
+    drop_superseded_state(workshop.database, workshop.private, parent)
+    workshop.figures.sweep(workshop.database)
+    bury(workshop.database)
+    destroy_keys(workshop.database, workshop.keys, workshop.journal.root, workshop.tenants)
+
+
+def _build(workshop: Workshop, job: Retraining, watch: Stopwatch) -> None:
+    while True:
+        try:
+            build_lineage(workshop, job, watch, ending_of(workshop, job))
+            return
+        except (HeldPersonMissing, ForgottenPersonBack):  # nothing of it may be taken up: it would be so again
+            clean(workshop, job)
+            drop_prepared(workshop, job.lineage_id)
+
+
+def ending_of(workshop: Workshop, job: Retraining) -> Ending:
+    """A candidate ends in the switch, or in a refusal that leaves the old lineage as it is."""
+    with workshop.database.read() as session:
+        note = note_of(lineage_of(session, job))
+
+    def learn(recipe: Recipe, problem: Problem, examples: Examples, progress: Progress) -> Learned:
+        _require_recipe(workshop, job)
+        return cold(recipe, problem, examples, progress)
+
+    def publish(workshop: Workshop, draft: Draft, registered: Registered, departure: Departure) -> None:
+        drafted = cast(Shift, departure)
+        _require_utility(job, draft, drafted)
+        switch(workshop, job, draft, registered, drafted)
+
+    def refuse(session: Session, what: str, hint: str) -> None:
+        model = session.get_one(Model, job.lease.model_id)
+        refuse_candidate(session, model, lineage_of(session, job), Refusal(what, hint))
+
+    return Ending(
+        look=lambda session: shift(session, job),
+        terms=terms_of,
+        publish=publish,
+        refuse=refuse,
+        learn=learn,
+        evidence={"fallback": open_note(workshop, note)} if note else {},
+    )
+
+
+def terms_of(terms: Terms, departure: Departure) -> Terms:
+    """Exact, and without charge, where everybody who leaves was left out of the training: nothing was computed from
+    them. Where the method had to forget somebody who asked since, the lineage's own terms."""
+    if departure.target.positions:
+        return terms
+    return replace(
+        terms,
+        method="retrain",
+        basis=Basis.EXACT,
+        reference=Reference.RENORMALISED,
+        sigma=0.0,
+        delta_cap=0.0,
+        charge=0,
+        constants=(),
+        design=None,
+    )
+
+
+def cold(recipe: Recipe, problem: Problem, examples: Examples, progress: Progress) -> Learned:
+    """Train from the data-independent initialisation: only that earns a fresh budget.
+
+    Raises Refused for a model that was trained elsewhere: its weights came from everyone.
+    """
+    if recipe.weights is not None:
+        raise Refused(
+            "The model was trained elsewhere, so it cannot be trained anew here.",
+            "Train it again without the people who asked, and register the new weights.",
+        )
+    return train(problem, examples, progress=progress)
+
+
+def _require_recipe(workshop: Workshop, job: Retraining) -> None:
+    """A changed recipe is another model: it is registered, not switched to. Raises Refused."""
+    with workshop.database.read() as session:
+        present = session.get_one(Model, job.lease.model_id).lineage_id
+        old, new = (session.get_one(Lineage, key).manifest or {} for key in (present, job.lineage_id))
+    if old.get("recipe_digest") != new.get("recipe_digest"):
+        raise Refused(
+            "The recipe's file is not the one that the model was registered with.",
+            "Restore it, or register the new one under another name.",
+        )
+
+
+def _require_utility(job: Retraining, draft: Draft, drafted: Shift) -> None:
+    tolerance, before = job.policy.utility_tolerance, drafted.present.accuracy
+    if tolerance is not None and before is not None and before - draft.accuracy > tolerance:
+        raise UtilityFell(draft.charge)
+
+
+def _withhold(workshop: Workshop, job: Retraining, fell: UtilityFell) -> None:
+    """The draw was looked at: it is charged, and never redrawn until it passes."""
+    clean(workshop, job)
+    with workshop.database.write() as session:
+        model = fence(session, job.lease)
+        if fell.charge:
+            ledger.charge(session, job.lineage_id, None, fell.charge)
+            workshop.journal.confirm(workshop.journal.write(session, job, fell.charge, None))
+        why = Refusal(str(fell), "Release the held requests to retrain once more.", "utility_gate")
+        refuse_candidate(session, model, lineage_of(session, job), why)

@@ -1,0 +1,382 @@
+"""Preparation: freeze the manifest, train or import, compute what the method keeps, publish version 1.
+
+A worker that dies leaves rows and keys behind; the next attempt deletes them and starts clean. A refusal deletes
+them too: a refused model has nothing but its reason.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from service.audit.log import record
+from service.infra.durations import bucket
+from service.infra.fault_injection import crash_point
+from service.infra.pseudonyms import new_id
+from service.infra.tables import HoldoutPerson, Lineage, Membership, Model, Recollection, Version
+from unlearning.accounting.certificate import Basis, Reference
+from unlearning.model.training import learn
+from unlearning.recipe import RecipeError
+from unlearning.standby import Accompanied
+from unlearning.types import (
+    Examples,
+    ForgetSet,
+    Forgotten,
+    Ineffective,
+    Json,
+    Learned,
+    Need,
+    Progress,
+    Refused,
+    State,
+    Unsuited,
+)
+from workers.guarantee.certify import CapNotReached, Size, Terms, certify
+from workers.guarantee.dry_run import dry_run, establish
+from workers.guarantee.needs import generator, needs_forgotten, needs_retained
+from workers.guarantee.register import freeze_basis, how_chosen, register, report_of, terms_of
+from workers.runtime.db_retry import patiently
+from workers.runtime.failures import refusal_of
+from workers.runtime.jobs import Preparation
+from workers.runtime.lease import fence
+from workers.runtime.model import Bench
+from workers.runtime.stopwatch import Stopwatch
+from workers.storage import checkpoint_format as codec
+from workers.storage import private_state as state
+from workers.storage.crypto_erase import destroy_keys
+from workers.storage.workshop import Workshop
+from workers.training import calibrate
+from workers.training import parallel as shards
+from workers.training import suggest as alternatives
+from workers.training.cohort import kept_out
+from workers.training.progress import Shown
+from workers.training.rekey import rekey
+from workers.training.resume import Unprepared
+from workers.training.start import Begun, again, begin
+from workers.update import claim
+from workers.update.blocked import NUMBERS
+from workers.update.publish import (
+    Departure,
+    Draft,
+    HoldAppeared,
+    Registered,
+    TombstoneAppeared,
+    Unusable,
+    publish_first,
+)
+from workers.update.select import Target, asked, target_of
+from workers.update.version_files import write_files
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A trained model with its method's state, and what registration learned."""
+
+    bench: Bench
+    terms: Terms
+    examples: Examples
+    state: State
+    registered: Registered
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a lineage that was made ready comes into service, or does not."""
+
+    look: Callable[[Session], Departure]
+    """who leaves the served model with the lineage's first version, as the database stands"""
+    terms: Callable[[Terms, Departure], Terms]
+    """what that version may claim"""
+    publish: Callable[[Workshop, Draft, Registered, Departure], None]
+    refuse: Callable[[Session, str, str], None]
+    learn: Callable[..., Learned]
+    evidence: Mapping[str, Json] = field(default_factory=dict)
+    """sealed with the first version's state"""
+
+
+def prepare(workshop: Workshop, job: Preparation, watch: Stopwatch) -> None:
+    """Prepare the model, or refuse it with a plain reason. Raises Stale where the lease was taken over."""
+    build_lineage(workshop, job, watch, ending_of(job))
+
+
+def ending_of(job: Preparation) -> Ending:
+    """A model's first lineage ends in version 1, or in a refusal of the model."""
+
+    def refuse(session: Session, what: str, hint: str) -> None:
+        claim.refuse(session, session.get_one(Model, job.lease.model_id), lineage_of(session, job), what, hint)
+
+    def look(session: Session) -> Departure:
+        target = target_of(session, job.lineage_id, asked(session, job).going)
+        return Departure(target, Size(len(target.positions), target.people))
+
+    return Ending(
+        look=look,
+        terms=lambda terms, _: terms,
+        publish=lambda workshop, draft, registered, _: publish_first(workshop, job, draft, registered),
+        refuse=refuse,
+        learn=learn,
+    )
+
+
+def build_lineage(workshop: Workshop, job: Preparation, watch: Stopwatch, ending: Ending) -> None:
+    """Make the lineage ready, bring it into service; or refuse, and leave nothing half done.
+
+    It starts clean, unless an earlier attempt had trained and was computing shards, or calibrating: that is taken up
+    where it stood. What the recipe's code raises is refused at once, as it would be raised at every attempt.
+    """
+    try:
+        ready = taken_up(workshop, job, watch)
+        if ready is None:
+            ready = _made_ready(workshop, job, watch, ending)
+        bring_into_service(workshop, job, ready, watch, ending)
+    except (Refused, RecipeError, CapNotReached, codec.Malformed) as error:
+        _give_up(workshop, job, ending, error)
+    except Exception as error:
+        refused = refusal_of(error, workshop.recipes)
+        if refused is None:
+            raise
+        _give_up(workshop, job, ending, refused)
+    else:
+        shards.forget(workshop, job.lineage_id)
+        calibrate.drop_prepared(workshop, job.lineage_id)
+        workshop.figures.sweep(workshop.database)
+        destroy_keys(workshop.database, workshop.keys, workshop.journal.root, workshop.tenants)
+
+
+def _give_up(workshop: Workshop, job: Preparation, ending: Ending, error: Exception) -> None:
+    clean(workshop, job)
+    with workshop.database.write() as session:
+        fence(session, job.lease)
+        ending.refuse(session, *reason_of(error))
+
+
+def _made_ready(workshop: Workshop, job: Preparation, watch: Stopwatch, ending: Ending) -> Ready:
+    """Ready by the policy's method; where that does not help on this model, by the policy's fallback."""
+    try:
+        begun = again(workshop, job, watch)
+        if begun is not None:
+            return finish(workshop, job, watch, begun)
+        clean(workshop, job)
+        return make_ready(workshop, job, watch, ending.learn)
+    except Ineffective as why:
+        clean(workshop, job)
+        return make_ready(workshop, _switched(workshop, job, why), watch, ending.learn)
+
+
+def _switched(workshop: Workshop, job: Preparation, why: Ineffective) -> Preparation:
+    """The lineage's method is the policy's fallback from now on, for a worker that takes it up too."""
+    fallback = job.policy.fallback
+    if fallback is None:  # _prepared has refused already
+        raise why
+    with workshop.database.write() as session:
+        fence(session, job.lease)
+        lineage = lineage_of(session, job)
+        switched = {"from": lineage.method, "to": fallback, "why": NUMBERS.sub("#", why.what)}
+        lineage.method, lineage.manifest = fallback, (lineage.manifest or {}) | {"switched": switched}
+        kind, instead = "preparation.switched", job.policy.method
+        record(session, job.tenant_id, kind, model_id=job.lease.model_id, method=fallback, instead=instead)
+    return replace(job, policy=job.policy.in_force(fallback))
+
+
+def lineage_of(session: Session, job: Preparation) -> Lineage:
+    """The lineage that is being built."""
+    return session.get_one(Lineage, job.lineage_id)
+
+
+def make_ready(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Callable[..., Learned] = learn) -> Ready:
+    """Manifest, training, the method's state and its sealed rows. Raises Refused and its like."""
+    return finish(workshop, job, watch, begin(workshop, job, watch, learn))
+
+
+def finish(workshop: Workshop, job: Preparation, watch: Stopwatch, begun: Begun) -> Ready:
+    """The method's state and its sealed rows, and the lineage's terms. Raises Refused and its like."""
+    started, bench = time.monotonic(), begun.bench
+    with watch.phase("method"):
+        made = _prepared(workshop, job, begun, Shown(workshop, job).part("method", 0.5, 0.95))
+    crash_point("prepare-after-rows")
+    seconds = begun.seconds + time.monotonic() - started
+    report = report_of(made, bench, job) | {"seconds": bucket(seconds)}
+    terms = register(workshop, job, begun.basis, made, len(begun.examples))
+    with watch.phase("bound"):
+        terms, found = establish(bench, replace(terms, design=begun.design), begun.examples, made, job.policy)
+    freeze_basis(workshop, job, terms)
+    report |= found | how_chosen(workshop, job) | kept_out(begun.left_out)
+    report = workshop.figures.keep(job.lineage_id, report)
+    bare = State(made.weights, made.tensors, made.facts)
+    if terms.design is not None:
+        calibrate.open_orders(workshop, job, bare, terms.design, {"report": report, "left_out": begun.left_out})
+    registered = Registered(report, begun.left_out)
+    return _settled(workshop, job, watch, Ready(bench, terms, begun.examples, bare, registered))
+
+
+def taken_up(workshop: Workshop, job: Preparation, watch: Stopwatch) -> Ready | None:
+    """A preparation that was calibrating when its worker was lost, with the orders that are done. None: start anew."""
+    with workshop.database.read() as session:
+        lineage = lineage_of(session, job)
+    kept = calibrate.prepared_of(lineage)
+    if kept is None:
+        return None
+    try:
+        with watch.phase("load"):
+            course = calibrate.course_of(workshop, lineage, job.recipe)
+    except Unprepared:
+        return None
+    reference = Reference((lineage.manifest or {})["reference"])
+    terms = replace(terms_of(job.policy, Basis.CALIBRATED, reference, len(course.examples)), design=course.design)
+    registered = Registered(kept["report"], kept["left_out"])
+    return _settled(workshop, job, watch, Ready(course.bench, terms, course.examples, course.state, registered))
+
+
+def _settled(workshop: Workshop, job: Preparation, watch: Stopwatch, ready: Ready) -> Ready:
+    """The last of what registration learns: the calibration, where one is asked for, and the dry run."""
+    if ready.terms.design is not None:
+        with watch.phase("calibrate"):
+            _calibrate(workshop, job)
+    tried = {"dry_run": dry_run(ready.bench, ready.terms, ready.state.weights)}
+    report = workshop.figures.keep(job.lineage_id, {**ready.registered.report, **tried})
+    return replace(ready, registered=replace(ready.registered, report=report))
+
+
+def _calibrate(workshop: Workshop, job: Preparation) -> None:
+    with workshop.database.read() as session:
+        lineage = lineage_of(session, job)
+    course = calibrate.course_of(workshop, lineage, job.recipe)
+    found = calibrate.measure_all(workshop, job, course, Shown(workshop, job).part("calibrate", 0.5, 0.95))
+    calibrate.require_useful_cap(found, job.policy.delta_cap)
+
+
+def _prepared(workshop: Workshop, job: Preparation, begun: Begun, progress: Progress) -> State:
+    """The method's state, its rows written. Where the method does not help on this model, and no fallback does, the
+    refusal names those that do."""
+    bench = begun.bench
+    try:
+        if begun.course is not None:
+            shards.compute_all(workshop, job, begun.course, progress)
+            return shards.completed(workshop, begun.course, progress)
+        made = bench.method.prepare(bench.problem, begun.examples, begun.learned, progress)
+    except (Ineffective, Unsuited) as error:
+        if isinstance(error, Ineffective) and job.policy.fallback is not None:
+            raise
+        others = alternatives.hint(bench, job.policy, begun.examples, begun.learned, progress)
+        raise Refused(error.what, f"{error.hint} {others}" if isinstance(error, Unsuited) else others) from None
+    _keep_vectors(workshop, job, made)
+    return made
+
+
+def bring_into_service(workshop: Workshop, job: Preparation, ready: Ready, watch: Stopwatch, ending: Ending) -> None:
+    """Publish; whoever asked meanwhile is forgotten first, and then it is tried again."""
+    while True:
+        rekey(workshop, job, ready.bench.recipe.samples)  # who asked meanwhile, where the pepper is being changed
+        with workshop.database.read() as session:
+            departure = ending.look(session)
+        claimed = replace(ready, terms=ending.terms(ready.terms, departure))
+        draft = _draft(workshop, job, claimed, watch, (departure, ending.evidence))
+        try:
+            patiently(partial(ending.publish, workshop, draft, ready.registered, departure))
+            return
+        except (TombstoneAppeared, HoldAppeared) as error:
+            log.warning("%s", error)
+            _throw_away(workshop, draft)
+        except Unusable:
+            _throw_away(workshop, draft)
+            raise
+
+
+def _throw_away(workshop: Workshop, draft: Draft) -> None:
+    """Delete the files of a draft that was not published."""
+    workshop.private.delete(draft.state.digest)
+    workshop.store.delete(draft.checkpoint.digest)
+
+
+def _draft(
+    workshop: Workshop,
+    job: Preparation,
+    ready: Ready,
+    watch: Stopwatch,
+    going: tuple[Departure, Mapping[str, Json]],
+) -> Draft:
+    departure, evidence = going
+    target, size = departure.target, departure.size
+    forgotten, retain = Forgotten(ready.state), ready.examples
+    with watch.unlearning():
+        if target.positions:
+            forgotten, retain = _forget(workshop, job, ready, target)
+        forgot = replace(size, holders=len(target.holders))
+        certified = certify(ready.bench, ready.terms, forgotten, retain, forgot)
+    with watch.phase("store"):
+        checkpoint, kept = write_files(workshop, certified, evidence)
+        resealed = state.reseal_vectors(workshop, job.lineage_id, certified.state.vectors)
+    return Draft(
+        version_id=new_id(),
+        checkpoint=checkpoint,
+        state=kept,
+        method=ready.terms.method,
+        claim=certified.claim,
+        accuracy=certified.accuracy,
+        charge=certified.charge,
+        target=target,
+        size=size,
+        seconds={},
+        vectors=resealed,
+    )
+
+
+def _forget(workshop: Workshop, job: Preparation, ready: Ready, target: Target) -> tuple[Forgotten, Examples]:
+    gone = torch.tensor(target.positions, dtype=torch.int64)
+    retain = ready.examples.without(gone)
+    if not len(retain):
+        raise Refused("Everyone asked to be forgotten while the model was prepared.", "Register it with other data.")
+    bench = ready.bench
+    with workshop.database.read() as session:
+        everyone = Need.VECTORS in bench.method.needs
+        wanted = state.holders_of(session, job.lineage_id) if everyone else target.holders
+        vectors = state.read_vectors(session, workshop, job.lineage_id, wanted, bench.problem.device)
+    given = State(ready.state.weights, ready.state.tensors, ready.state.facts, vectors)
+    theirs = ready.examples.only(gone) if needs_forgotten(bench.method) else None
+    forget = ForgetSet(frozenset(target.holders), target.positions, theirs)
+    draws = generator(bench.problem.device)
+    reads = retain if needs_retained(bench.method, ready.terms.basis) else None
+    try:
+        return bench.method.forget(bench.problem, given, forget, reads, draws), retain
+    except Refused:
+        if not isinstance(bench.method, Accompanied):
+            raise
+    return bench.method.stand_in.forget(bench.problem, given, forget, retain, draws), retain
+
+
+def _keep_vectors(workshop: Workshop, job: Preparation, made: State) -> None:
+    for rows in state.seal_vectors(workshop, job.lineage_id, made.vectors):
+        with workshop.database.write() as session:
+            fence(session, job.lease)
+            state.write_vectors(session, rows)
+
+
+def clean(workshop: Workshop, job: Preparation) -> None:
+    """Delete everything that an earlier attempt left: rows, and their keys."""
+    with workshop.database.write() as session:
+        fence(session, job.lease)
+        if session.scalar(select(Version.id).where(Version.lineage_id == job.lineage_id).limit(1)):
+            raise RuntimeError(f"lineage {job.lineage_id} has a version: it is not being prepared")
+        for rows in (Membership, Recollection, HoldoutPerson):
+            session.execute(delete(rows).where(rows.lineage_id == job.lineage_id))
+    shards.forget(workshop, job.lineage_id)
+    calibrate.forget_orders(workshop, job.lineage_id)
+    workshop.figures.delete(job.lineage_id)
+    workshop.keys.destroy_lineage(job.lineage_id)
+
+
+def reason_of(error: Exception) -> tuple[str, str]:
+    if isinstance(error, Refused | RecipeError):
+        return error.what, error.hint
+    if isinstance(error, CapNotReached):
+        return f"The cap cannot be reached: {error}.", "Raise delta_cap and sigma together, or weight_decay."
+    return f"The trained weights cannot be published: {error}.", "Lower the learning rate."

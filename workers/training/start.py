@@ -1,0 +1,181 @@
+"""The first part of a preparation: freeze the manifest, train or import, and lay out what is left to compute."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from sqlalchemy import insert
+
+from service.infra.fault_injection import crash_point
+from service.infra.tables import HoldoutPerson, Lineage
+from unlearning.accounting.certificate import Basis
+from unlearning.accounting.policy import Policy
+from unlearning.bounds.calibration import Design
+from unlearning.methods.recollection import Recollection
+from unlearning.methods.recollection.sketch import require_steps_fit
+from unlearning.model.parts import require_declared
+from unlearning.model.training import steps_per_epoch
+from unlearning.standby import Accompanied
+from unlearning.types import Divisible, Examples, Learned, Refused
+from workers.guarantee.choose import basis_of, design_of, may_claim_without_her, require_closed_form, require_needs
+from workers.runtime.jobs import Preparation, Retraining
+from workers.runtime.lease import fence
+from workers.runtime.model import Bench, build
+from workers.runtime.stopwatch import Stopwatch
+from workers.storage import manifest
+from workers.storage.key_store import BATCH, batches
+from workers.storage.workshop import Workshop
+from workers.training import parallel as shards
+from workers.training.cohort import admit, require_readable, require_room
+from workers.training.parallel import Course
+from workers.training.progress import Shown
+from workers.training.rekey import rekey
+from workers.training.resume import Unprepared, note_of
+
+NUMBER_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A trained model whose method's state is still to be computed. ``course``: in shards; None: in one piece."""
+
+    bench: Bench
+    basis: Basis
+    examples: Examples
+    learned: Learned
+    course: Course | None
+    design: Design | None
+    left_out: Mapping[str, int]
+    """how many samples each request keeps out"""
+    seconds: float
+    """that it took so far"""
+
+
+def begin(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Callable[..., Learned]) -> Begun:
+    """Manifest and training. Raises Refused and its like."""
+    started = time.monotonic()
+    with watch.phase("load"):
+        bench = build(workshop, job.tenant_id, job.recipe, job.policy)
+        require_needs(job.policy, bench.method, bench.recipe)
+        basis = basis_of(job.policy, bench.problem, bench.method)
+        if isinstance(job, Retraining) or may_claim_without_her(job.policy, basis, bench.recipe):
+            require_declared(bench.recipe, bench.parts)
+        everyone = manifest.entries(workshop.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
+        require_room(workshop, everyone)
+        rekey(workshop, job, bench.recipe.samples)
+        kept, left_out = admit(workshop, job, bench, everyone)
+        examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device)
+        require_closed_form(job.policy, bench.problem, examples)
+        design = _design(job.policy, basis, examples)
+        require_vectors_fit(workshop, bench, examples)
+        require_readable(workshop, job, bench, basis, everyone)
+        _freeze(workshop, job, bench, kept, everyone)
+    crash_point("prepare-after-manifest")
+    with watch.phase("train"):
+        learned = learn(bench.recipe, bench.problem, examples, Shown(workshop, job).part("train", 0.05, 0.5))
+    crash_point("prepare-after-train")
+    course = _course(workshop, job, bench, examples, learned)
+    seconds = time.monotonic() - started
+    if course is not None:
+        more = {"left_out": left_out, "seconds": seconds}
+        shards.lay_out(workshop, job, course, shards.wanted(workshop, examples), more)
+        crash_point("prepare-after-shards")
+    return Begun(bench, basis, examples, learned, course, design, left_out, seconds)
+
+
+def again(workshop: Workshop, job: Preparation, watch: Stopwatch) -> Begun | None:
+    """A preparation that was computing its shards when its worker was lost. None: begin anew."""
+    with workshop.database.read() as session:
+        lineage = session.get_one(Lineage, job.lineage_id)
+    note = note_of(lineage, shards.NOTE)
+    if note is None:
+        return None
+    try:
+        with watch.phase("load"):
+            course = shards.course_of(workshop, lineage, job.recipe)
+    except Unprepared:
+        return None
+    basis = basis_of(job.policy, course.bench.problem, course.bench.method)
+    design = _design(job.policy, basis, course.examples)
+    left_out, seconds = note["left_out"], note["seconds"]
+    return Begun(course.bench, basis, course.examples, course.learned, course, design, left_out, seconds)
+
+
+def require_vectors_fit(workshop: Workshop, bench: Bench, examples: Examples) -> None:
+    """Raises Refused where the holders' vectors, or a sketch's steps, would take more room than there is for them."""
+    method = bench.method.first if isinstance(bench.method, Accompanied) else bench.method
+    if isinstance(method, Recollection) and method.rank is not None and bench.recipe.weights is None:
+        require_steps_fit(bench.problem, _steps(bench, examples))
+    if not isinstance(method, Divisible):
+        return
+    holders = len(set(examples.holders))
+    size = NUMBER_BYTES * holders * method.length(bench.problem)
+    if size > workshop.vector_bytes:
+        raise Refused(
+            f"The vectors of {holders} holders of {bench.problem.dimension} weights take {size:,} bytes; at most "
+            f"{workshop.vector_bytes:,} are kept (EXPUNGE_VECTOR_BYTES).",
+            _smaller(bench, examples),
+        )
+
+
+def _smaller(bench: Bench, examples: Examples) -> str:
+    """Say what works in place of exact vectors: a sketch only where it can be had."""
+    if bench.problem.training.converge is not None:
+        return "Use newton or retrain."
+    try:
+        require_steps_fit(bench.problem, _steps(bench, examples))
+    except Refused as error:
+        return f"Use rewind or retrain. A sketch (--rank) would not fit either: {error.what}"
+    return "Register with --rank 64, which keeps a few numbers for each, or use rewind or retrain."
+
+
+def _steps(bench: Bench, examples: Examples) -> int:
+    return steps_per_epoch(bench.problem, len(examples)) * bench.problem.training.epochs
+
+
+def _course(workshop: Workshop, job: Preparation, bench: Bench, examples: Examples, learned: Learned) -> Course | None:
+    if shards.wanted(workshop, examples) < 2:
+        return None
+    method = shards.divisible(bench.method, bench, learned)
+    if method is None:
+        return None
+    return Course(job.lineage_id, job.lease.model_id, bench, method, examples, learned)
+
+
+def _design(policy: Policy, basis: Basis, examples: Examples) -> Design | None:
+    return design_of(policy, len(set(examples.holders))) if basis is Basis.CALIBRATED else None
+
+
+def _freeze(
+    workshop: Workshop,
+    job: Preparation,
+    bench: Bench,
+    kept: Sequence[manifest.Entry],
+    everyone: Sequence[manifest.Entry],
+) -> None:
+    """Write the manifest: its summary on the lineage, its rows in batches."""
+    summary = {
+        "recipe_digest": bench.digest,
+        "samples": len(kept),
+        "left_out": len(everyone) - len(kept),
+        "people": len({subject for entry in kept for subject in entry.subjects}),
+        "dimension": bench.problem.dimension,
+        "pepper_id": workshop.pepper.id,
+        "libraries": manifest.surroundings(bench.problem.device),
+        "parts": [asdict(part) for part in bench.parts],
+    }
+    with workshop.database.write() as session:
+        fence(session, job.lease)
+        lineage = session.get_one(Lineage, job.lineage_id)
+        lineage.manifest = (lineage.manifest or {}) | summary
+    for batch in batches(manifest.rows(job.lineage_id, workshop.pepper.id, kept), BATCH * 4):
+        with workshop.database.write() as session:
+            fence(session, job.lease)
+            manifest.write(session, batch)
+    everyone_held_out = manifest.holdout_rows(workshop.pepper, job.tenant_id, job.lineage_id, bench.recipe)
+    for batch in batches(everyone_held_out, BATCH * 4):
+        with workshop.database.write() as session:
+            fence(session, job.lease)
+            session.execute(insert(HoldoutPerson), batch)

@@ -1,0 +1,48 @@
+"""What a model that its method does not help could use instead: the other methods, measured on the same training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from unlearning.accounting.policy import Policy
+from unlearning.methods import NAMES
+from unlearning.recipe import RecipeError
+from unlearning.types import Examples, Learned, Progress, Refused
+from workers.guarantee.choose import basis_of, require_needs
+from workers.runtime.method_options import method_of
+from workers.runtime.model import Bench
+
+CERTAIN = "retrain"
+"""nothing is left of the distance to itself"""
+
+
+def hint(bench: Bench, policy: Policy, examples: Examples, learned: Learned, progress: Progress) -> str:
+    """One sentence: which methods stay below the policy's threshold on this model, best first, with their figures.
+
+    Each prepares as a registration with its default options would: a few retrainings each, which is little beside
+    recollection's own preparation.
+    """
+    others = [name for name in NAMES if name not in (policy.method, CERTAIN)]
+    policies = {name: replace(policy, method=name, fallback=None, options={}, fallback_options={}) for name in others}
+    left = {name: _left(bench, policies[name], examples, learned, progress) for name in others}
+    helping = sorted((value, name) for name, value in left.items() if value is not None and value < policy.threshold)
+    if not helping:
+        instead = "Train it in the recipe" if bench.recipe.weights is not None else f"Use {CERTAIN}"
+        return f"{instead}: no other method stays below {policy.threshold:g} with its default options."
+    measured = ", ".join(f"{name} (leaves {value:.2f})" for value, name in helping)
+    also = "" if bench.recipe.weights is not None else f", and {CERTAIN}"
+    return f"Measured to work on this model: {measured}{also}."
+
+
+def _left(bench: Bench, policy: Policy, examples: Examples, learned: Learned, progress: Progress) -> float | None:
+    """The method's effectiveness; None where it cannot serve the model, or where that is not known."""
+    try:
+        method = method_of(policy)
+        require_needs(policy, method, bench.recipe)
+        basis_of(policy, bench.problem, method)
+        made = method.prepare(bench.problem, examples, learned, progress)
+    except (Refused, RecipeError):
+        return None
+    report = made.facts.get("report")
+    value = report.get("effectiveness") if isinstance(report, dict) else None
+    return value if isinstance(value, float) else None

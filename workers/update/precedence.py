@@ -1,0 +1,92 @@
+"""Which work comes first: deletions, then the pieces of preparations, then preparations.
+
+A preparation may take hours, a release takes seconds, and one worker does one thing at a time. So a worker looks for
+waiting deletions before it begins a preparation and after every piece of one, where it gives the preparation back.
+What is done of it is kept, and it is taken up again afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from service.audit.log import record
+from service.infra.db import Database, now
+from service.infra.tables import Lineage, Model, Task
+from service.requests.states import NOT_FOR_A_RELEASE
+from workers.runtime.jobs import Preparation
+from workers.runtime.lease import SECOND, fence, give_back, give_back_beside
+from workers.runtime.work_units import models_with_free_pieces
+
+PATIENCE_SECONDS = 0.5
+"""how long a deletion has waited before a preparation is interrupted for it: an idle worker would have taken it"""
+
+
+class Interrupted(Exception):
+    """Deletions wait, so the preparation is given back between two pieces."""
+
+
+def waiting_deletions(
+    session: Session, tenants: Collection[str] | None = None, patience_seconds: float = 0.0
+) -> list[str]:
+    """Ids of the live models that have a deletion a worker could take now, the longest waiting first.
+
+    Args:
+        session: reads the queue.
+        tenants: whom the worker serves; None: everyone.
+        patience_seconds: only deletions that could have been taken for so long already.
+    """
+    at = now(session)
+    since = at - int(patience_seconds * SECOND)
+    query = (
+        select(Task.model_id)
+        .join(Model, Model.id == Task.model_id)
+        .where(Model.status == "live", Model.lease_expires_at <= at, func.coalesce(Model.due_at, 0) <= at)
+        .where(Task.status.in_(("queued", "running")), Task.not_before <= since)
+        .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_A_RELEASE))
+        .group_by(Task.model_id)
+        .order_by(func.min(Task.not_before), Task.model_id)
+    )
+    if tenants is not None:
+        query = query.where(Model.tenant_id.in_(sorted(tenants)))
+    return list(session.scalars(query))
+
+
+def before(
+    database: Database, model_id: str, tenants: Collection[str] | None = None
+) -> tuple[Sequence[str], str | None]:
+    """What precedes a model's work: the models with waiting deletions, and a model with free pieces.
+
+    Nothing precedes a waiting deletion of the model itself, and pieces precede preparations alone. ``tenants``: whom
+    the worker serves; None: everyone.
+    """
+    with database.read() as session:
+        deletions = waiting_deletions(session, tenants)
+        if model_id in deletions:
+            return (), None
+        if session.scalar(select(Model.status).where(Model.id == model_id)) != "preparing":
+            return deletions, None
+        others = (each for each in models_with_free_pieces(session, tenants) if each != model_id)
+        return deletions, next(others, None)
+
+
+def give_way(database: Database, tenants: Collection[str] | None = None) -> None:
+    """Raises Interrupted where deletions of ``tenants`` wait; called between two pieces of a preparation."""
+    with database.read() as session:
+        if waiting_deletions(session, tenants, PATIENCE_SECONDS):
+            raise Interrupted
+
+
+def put_off(database: Database, job: Preparation) -> None:
+    """Give an interrupted preparation back, for any worker to take up. It was no failed attempt. Raises Stale, Busy."""
+    with database.write() as session:
+        model = fence(session, job.lease)
+        lineage = session.get_one(Lineage, job.lineage_id)
+        lineage.attempts = max(0, lineage.attempts - 1)
+        record(session, job.tenant_id, "preparation.interrupted", model_id=model.id, lineage=lineage.id)
+        if job.lease.name is None:
+            give_back(model)
+        else:
+            give_back_beside(session, model.id)

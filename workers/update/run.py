@@ -1,0 +1,393 @@
+"""A release: claim -> load -> forget -> certify -> publish. One version for everything that waited."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+from torch import Tensor
+
+from service.audit import log as ledger
+from service.infra.fault_injection import crash_point
+from service.infra.files import Damaged
+from service.infra.pseudonyms import PepperMissing, new_id
+from service.infra.tables import Forgotten as ForgottenPosition
+from service.infra.tables import Lineage, Membership, Version
+from service.models.retrain_plan import budget_of
+from service.requests.states import AWAITING_RETRAIN
+from unlearning.accounting.budget import Budget
+from unlearning.accounting.certificate import Basis, Reference
+from unlearning.accounting.policy import Clock, Hold, Queue, Retrain, next_action
+from unlearning.standby import Accompanied, StandIn
+from unlearning.types import Examples, ForgetSet, Forgotten, Json, Need, Refused, State
+from workers.guarantee.certify import CapNotReached, Certified, Oversize, Size, Terms, certify
+from workers.guarantee.dry_run import basis_from_json
+from workers.guarantee.needs import generator, needs_forgotten, needs_retained
+from workers.runtime import recipes
+from workers.runtime.collector import collector_at_rest
+from workers.runtime.db_retry import patiently
+from workers.runtime.jobs import Claimed, Deletions
+from workers.runtime.model import Bench, Benches
+from workers.runtime.stopwatch import Stopwatch
+from workers.storage import manifest
+from workers.storage import private_state as state
+from workers.storage.checkpoint_format import Malformed
+from workers.storage.crypto_erase import destroy_keys, drop_superseded_state
+from workers.storage.encryption import Unsealable
+from workers.storage.operator_notes import seal_note
+from workers.storage.workshop import Workshop
+from workers.update.blocked import NUMBERS, RETRAIN_HELPS, STANDBY_HELPS, Held
+from workers.update.publish import Draft, HoldAppeared, note_commit, publish
+from workers.update.select import Plan, Target, forgotten, plan
+from workers.update.task_results import Outcome, settle_without_version, withhold
+from workers.update.version_files import write_files
+
+PLANS = 5
+"""a legal hold that appears while we compute makes us plan again, so often at most in one claim"""
+
+
+@dataclass(frozen=True)
+class Head:
+    """What this release stands on."""
+
+    terms: Terms
+    budget: Budget
+    version_id: str
+    state: str
+    accuracy: float | None
+    recipe_digest: str
+    pepper_id: str
+    libraries: Mapping[str, str]
+    parts: Sequence[Mapping[str, Any]]
+    """what the model brought along at registration"""
+    vectors: int
+    """the most numbers that a holder's row has; 0: the method keeps no rows"""
+
+
+@dataclass(frozen=True)
+class Errand:
+    """One claim in hand, and what it is done with."""
+
+    workshop: Workshop
+    benches: Benches
+    job: Deletions
+    watch: Stopwatch
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Everything that forgetting reads."""
+
+    bench: Bench
+    state: State
+    forget: ForgetSet
+    retain: Examples | None
+
+
+def release(errand: Errand) -> None:
+    """Carry out a batch of deletions: a new version, or an outcome for each task. Raises Stale."""
+    crash_point("worker-after-claim")
+    for _ in range(PLANS):
+        try:
+            _release_once(errand)
+            return
+        except HoldAppeared:
+            continue
+    raise RuntimeError("legal holds kept appearing while the release was computed")
+
+
+def _release_once(errand: Errand) -> None:
+    workshop, job = errand.workshop, errand.job
+    with errand.watch.phase("load"), workshop.database.read() as session:
+        head = _head(session, job)
+        planned = plan(session, job, atomic=bool(head.vectors))
+        torn = job.policy.standby is not None and "partial_subject" in planned.held.values()
+        if torn:
+            planned = plan(session, job, atomic=False)
+    outcomes = _without_weights(errand, planned)
+    if not planned.forget:
+        settle_without_version(workshop.database, job, outcomes)
+        return
+    try:
+        _require_budget(job, head, len(planned.forget))
+        certified = _compute(errand, head, planned, torn)
+        if _too_bad(job, head, certified):
+            _withhold(errand, planned, certified)
+            return
+        draft = _draft(errand, planned, certified)
+        secret = certified.state
+        del certified  # y lies on the disk by now
+        _publish(errand, head, planned, draft)
+        errand.benches.remember(draft.state.digest, secret)
+    except Held as held:
+        outcomes |= dict.fromkeys(planned.forget, _held(errand, held))
+        told = {} if _falls_back(job, held.reason) else held.facts
+        settle_without_version(workshop.database, job, outcomes, **told)
+
+
+def _compute(errand: Errand, head: Head, planned: Plan, torn: bool) -> Certified:
+    """The release by the method; by the fallback that stands by, where the method cannot make it or people are torn.
+
+    Which of them ran is sealed. Raises Held with the reason where neither can.
+    """
+    with errand.watch.phase("load"):
+        bench = _bench(errand.benches, errand.job, head)
+    if not isinstance(bench.method, Accompanied):
+        return _attempt(errand, head, planned, bench)
+    why = "partial_subject"
+    if not torn:
+        try:
+            return _attempt(errand, head, planned, bench)
+        except Held as held:
+            if held.reason not in STANDBY_HELPS:
+                raise
+            why = held.reason
+    certified = _attempt(errand, head, planned, replace(bench, method=bench.method.stand_in))
+    told: Json = {"method": errand.job.policy.standby, "why": why}
+    return replace(certified, evidence={**certified.evidence, "fallback": told})
+
+
+def _attempt(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Certified:
+    """Load, forget, certify. Raises Held with the reason, where one of them cannot be done."""
+    watch = errand.watch
+    try:
+        with watch.phase("load"):
+            loaded = _load(errand, head, planned, bench)
+        crash_point("worker-after-load")
+        with watch.unlearning():
+            result = _forget(loaded)
+            retain = loaded.retain
+            del loaded  # the vectors, which a release of a large model cannot hold beside its noise
+            target = planned.target
+            size = Size(len(target.positions), target.people, len(target.holders))
+            return certify(bench, head.terms, result, retain, size)
+    except state.Missing as error:
+        raise Held("vectors_missing", missing=error.count) from None
+    except Oversize:
+        raise Held("beyond_calibration") from None
+    except CapNotReached:
+        raise Held("cap_not_reached") from None
+    except Malformed:
+        raise Held("weights_not_finite") from None
+    except Refused as error:
+        raise Held("method_refused", what=NUMBERS.sub("#", error.what)) from None
+    except manifest.Changed as error:
+        raise Held("samples_changed", missing=error.missing, changed=error.changed) from None
+
+
+def _draft(errand: Errand, planned: Plan, certified: Certified) -> Draft:
+    """Write the files, durably."""
+    workshop, watch = errand.workshop, errand.watch
+    with watch.phase("store"):
+        checkpoint, kept = write_files(workshop, certified)
+        resealed = state.reseal_vectors(workshop, errand.job.lineage_id, certified.state.vectors)
+    return Draft(
+        version_id=new_id(),
+        checkpoint=checkpoint,
+        state=kept,
+        method=errand.job.policy.method,
+        claim=certified.claim,
+        accuracy=certified.accuracy,
+        charge=certified.charge,
+        target=planned.target,
+        size=Size(len(planned.target.positions), planned.target.people),
+        seconds=dict(watch.seconds),
+        vectors=resealed,
+    )
+
+
+@collector_at_rest()
+def _publish(errand: Errand, head: Head, planned: Plan, draft: Draft) -> None:
+    workshop = errand.workshop
+    outcomes = _without_weights(errand, planned)
+    outcomes |= {task: Outcome("completed", len(positions)) for task, positions in planned.forget.items()}
+    start = time.perf_counter()
+    try:
+        patiently(lambda: publish(workshop, errand.job, draft, outcomes))
+    except ledger.Overspent:
+        raise Held("budget_exhausted") from None
+    note_commit(workshop.database, errand.job, draft, time.perf_counter() - start)
+    drop_superseded_state(workshop.database, workshop.private, head.version_id)
+    workshop.figures.sweep(workshop.database)
+    destroy_keys(workshop.database, workshop.keys, workshop.journal.root, workshop.tenants)
+
+
+def _withhold(errand: Errand, planned: Plan, certified: Certified) -> None:
+    held = Outcome("held", None, "utility_gate")
+    outcomes = _without_weights(errand, planned) | dict.fromkeys(planned.forget, held)
+    try:
+        withhold(errand.workshop, errand.job, certified.charge, outcomes, "utility_gate")
+    except ledger.Overspent:
+        raise Held("budget_exhausted") from None
+
+
+def _head(session: Session, job: Deletions) -> Head:
+    lineage = session.get_one(Lineage, job.lineage_id)
+    version = session.get_one(Version, job.head_id)
+    frozen = lineage.manifest or {}
+    releases = session.scalar(
+        select(func.count(ForgottenPosition.version_id.distinct())).where(ForgottenPosition.lineage_id == lineage.id)
+    )
+    terms = Terms(
+        method=lineage.method,
+        basis=Basis(lineage.basis),
+        reference=Reference(frozen["reference"]),
+        sigma=lineage.sigma or 0.0,
+        delta_cap=lineage.delta_cap or 0.0,
+        delta=job.policy.delta,
+        charge=lineage.charge,
+        spent=lineage.spent,
+        limit=lineage.budget,
+        count=int(frozen["samples"]),
+        releases=releases or 0,
+        holders=_holders_gone(session, lineage.id),
+        standby=job.policy.standby,
+        **basis_from_json(frozen),
+    )
+    return Head(
+        terms=terms,
+        budget=budget_of(lineage),
+        version_id=version.id,
+        state=version.state,
+        accuracy=version.holdout_accuracy,
+        recipe_digest=frozen["recipe_digest"],
+        pepper_id=frozen["pepper_id"],
+        libraries=frozen["libraries"],
+        parts=frozen["parts"],
+        vectors=int(frozen["vectors"]),
+    )
+
+
+def _holders_gone(session: Session, lineage_id: int) -> int:
+    """How many holders were forgotten so far."""
+    gone = select(ForgottenPosition.position).where(ForgottenPosition.lineage_id == lineage_id)
+    count = select(func.count(Membership.holder.distinct()))
+    return session.scalar(count.where(Membership.lineage_id == lineage_id, Membership.position.in_(gone))) or 0
+
+
+def _require_budget(job: Deletions, head: Head, waiting: int) -> None:
+    """Stop before the work where the next release does not fit; the transaction decides in the end."""
+    action = next_action(job.policy, head.budget, Queue(waiting=waiting), Clock(0))
+    if isinstance(action, Hold | Retrain):
+        raise Held("budget_exhausted")
+
+
+def _load(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Loaded:
+    workshop, job = errand.workshop, errand.job
+    if Need.TRAJECTORY in bench.method.needs and not manifest.replayable(head.libraries, bench.problem.device):
+        raise Held("environment_changed")
+    device = bench.problem.device
+    secret = errand.benches.state_of(head.state) or _secret(workshop, head, device)
+    crash_point("worker-after-digest")
+    vectors = {} if isinstance(bench.method, StandIn) else _vectors(errand, head, planned, bench)
+    forget_examples, retain = _samples(workshop, bench, job, head, planned.target)
+    forget = ForgetSet(frozenset(planned.target.holders), planned.target.positions, forget_examples)
+    return Loaded(bench, replace(secret, vectors=vectors), forget, retain)
+
+
+def _vectors(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Mapping[str, Tensor]:
+    """Of those who go, one after another; where the method says so, of everyone. Raises Held where one is missing."""
+    workshop, lineage_id, device = errand.workshop, errand.job.lineage_id, bench.problem.device
+    if Need.VECTORS not in bench.method.needs:
+        holders = tuple(sorted(planned.target.holders)) if head.vectors else ()
+        return state.Kept(workshop, lineage_id, holders, head.vectors, device)
+    with workshop.database.read() as session:
+        everyone = state.holders_of(session, lineage_id)
+        vectors = state.read_vectors(session, workshop, lineage_id, everyone, device)
+    missing = sum(1 for holder in planned.target.holders if holder not in vectors)
+    if missing:
+        raise Held("vectors_missing", missing=missing)
+    return vectors
+
+
+def _secret(workshop: Workshop, head: Head, device: torch.device) -> State:
+    """The head's state. Fails closed: a release never stands on bytes that are not those of the head."""
+    try:
+        return state.load(workshop, head.state, device)
+    except (Damaged, Unsealable) as error:
+        raise Held("state_damaged", what=type(error).__name__) from None
+    except Malformed:
+        raise Held("state_format_unknown") from None
+
+
+def _bench(benches: Benches, job: Deletions, head: Head) -> Bench:
+    try:
+        bench = benches.of(job.lineage_id, job.tenant_id, job.recipe, job.policy)
+    except Refused as error:
+        raise Held("recipe_refused", what=error.what) from None
+    if bench.digest != head.recipe_digest or [asdict(part) for part in bench.parts] != list(head.parts):
+        raise Held("recipe_changed")
+    return bench
+
+
+def _samples(
+    workshop: Workshop, bench: Bench, job: Deletions, head: Head, target: Target
+) -> tuple[Examples | None, Examples | None]:
+    """The forgotten and the retained samples, each only where it is needed; the recipe is run anew for them."""
+    wants_forgotten = needs_forgotten(bench.method)
+    wants_retained = needs_retained(bench.method, head.terms.basis)
+    if not (wants_forgotten or wants_retained):
+        return None, None
+    with workshop.database.read() as session:
+        places = manifest.places(session, job.lineage_id)
+        gone = forgotten(session, job.lineage_id)
+    try:
+        samples = recipes.load(workshop.recipes_of(job.tenant_id), job.recipe).recipe.samples
+    except Refused as error:
+        raise Held("recipe_refused", what=error.what) from None
+    try:
+        pepper = workshop.pepper.named(head.pepper_id)
+    except PepperMissing as error:
+        raise Held("pepper_missing", what=str(error)) from None
+    now = manifest.entries(pepper, job.tenant_id, samples, job.policy.granularity)
+    going = frozenset(target.positions)
+    device = bench.problem.device
+    everyone = frozenset(place.position for place in places)
+    retained = manifest.found_again(samples, now, places, gone | going, device) if wants_retained else None
+    if retained is not None and len(retained) == 0:
+        raise Held("nobody_left")
+    return manifest.found_again(samples, now, places, everyone - going, device) if wants_forgotten else None, retained
+
+
+def _forget(loaded: Loaded) -> Forgotten:
+    bench = loaded.bench
+    return bench.method.forget(
+        bench.problem,
+        loaded.state,
+        loaded.forget,
+        loaded.retain,
+        generator(torch.device(bench.problem.device)),
+    )
+
+
+def _too_bad(job: Deletions, head: Head, certified: Certified) -> bool:
+    """The utility gate: y's holdout accuracy fell by more than the policy allows."""
+    tolerance = job.policy.utility_tolerance
+    if tolerance is None or head.accuracy is None:
+        return False
+    return head.accuracy - certified.accuracy > tolerance
+
+
+def _without_weights(errand: Errand, planned: Plan) -> dict[Claimed, Outcome]:
+    """The outcomes that no release changes: nothing to forget, held, or left to the fallback."""
+    empty: Mapping[Claimed, str] = planned.empty
+    return {task: Outcome("completed", 0, reason) for task, reason in empty.items()} | {
+        task: _held(errand, Held(reason)) for task, reason in planned.held.items()
+    }
+
+
+def _held(errand: Errand, held: Held) -> Outcome:
+    """Held; or, where the policy names retraining as its fallback and that helps, waiting for the retrain."""
+    if not _falls_back(errand.job, held.reason):
+        return Outcome("held", None, held.reason)
+    note = seal_note(errand.workshop, {"method": "retrain", "why": held.reason, **held.facts})
+    return Outcome("queued", None, AWAITING_RETRAIN, note)
+
+
+def _falls_back(job: Deletions, reason: str) -> bool:
+    return job.policy.fallback == "retrain" and reason in RETRAIN_HELPS
