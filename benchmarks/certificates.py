@@ -45,7 +45,7 @@ def rows() -> Iterator[dict[str, Any]]:
 
 def storm(world: World) -> None:
     """Carry out all requests."""
-    model_id = world.live("crowd", "newton", require="proved")
+    model_id = world.live("crowd", "newton", min_guarantee="proved")
     for index in range(REQUESTS):
         world.delete(f"crowd-person-{index}")
     waiting = select(Task.id).where(Task.status.in_(("queued", "running"))).limit(1)
@@ -57,7 +57,7 @@ def storm(world: World) -> None:
 
 
 def issue(world: World) -> dict[str, float]:
-    """Do the keeper's duty until every certificate is issued; seconds, statements and calls of that duty alone."""
+    """Do the scheduler's duty until every certificate is issued; seconds, statements and calls of that duty alone."""
     signer, statements = Signer.of(world.settings), [0]
     while extend_log(world.database, signer):
         pass

@@ -1,4 +1,4 @@
-"""What Python's collector of reference cycles costs a large release, where it does not rest: CPU, side by side."""
+"""What Python's collector of reference cycles costs a large update, where it does not rest: CPU, side by side."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""ResNet-18 on a GPU: products, and a release split into its parts. Needs torch alone.
+"""ResNet-18 on a GPU: products, and an update split into its parts. Needs torch alone.
 
 ``python -m benchmarks.gpu [--json] [--tiny]``; copy ``unlearning/`` and this file to a bare GPU machine. Reported are
 the time of a batch of Hessian-vector products over as many gradients, the share of the card's matrix rate that the
-products reach (the rate is measured here, by one large matrix product in the same dtype), and what a release of this
+products reach (the rate is measured here, by one large matrix product in the same dtype), and what an update of this
 size takes: the maths on the device, the copy to the host, and the bytes written and synced. Every row names the network
 that was built and counts its weights. Without a GPU the rows of ResNet-18 say ``not run``, and a small network of the
 same form shows that the script works; its figures say nothing about ResNet-18 or a card.
@@ -94,7 +94,7 @@ def rows(size: Size | None = None) -> Iterator[Row]:
     problem, x, y = scene(chosen, device)
     w = flat(problem)
     network = named(chosen.width, len(w))
-    for measured in (*product_rows(problem, w, (x, y), chosen), *release_rows(w, device)):
+    for measured in (*product_rows(problem, w, (x, y), chosen), *update_rows(w, device)):
         yield measured | {"name": f"{network}: {measured['name']}"}
     if size is None and chosen is TINY:
         yield from not_run_rows(device)
@@ -107,7 +107,7 @@ def named(width: int, weights: int) -> str:
 
 def not_run_rows(device: torch.device) -> Iterator[Row]:
     """The rows of ResNet-18 without figures."""
-    units = GRADIENT_UNITS | {f"a release's {part}": "share of its time" for part in PARTS}
+    units = GRADIENT_UNITS | {f"an update's {part}": "share of its time" for part in PARTS}
     for name, unit in units.items():
         whole = f"{named(Size.width, RESNET_18_WEIGHTS)}: {name}"
         yield row(whole, None, unit, device, parameters=RESNET_18_WEIGHTS, not_run=NOT_RUN)
@@ -149,8 +149,8 @@ def product_rows(problem: Problem, w: Tensor, batch: tuple[Tensor, Tensor], size
     yield row(of_rate, work / card, GRADIENT_UNITS[of_rate], device, parameters=problem.dimension, **sides)
 
 
-def release_rows(w: Tensor, device: torch.device) -> Iterator[Row]:
-    """The parts of a release of this size: the sum and its noise on the device, to the host, written and synced."""
+def update_rows(w: Tensor, device: torch.device) -> Iterator[Row]:
+    """The parts of an update of this size: the sum and its noise on the device, to the host, written and synced."""
     vectors = torch.randn(4, len(w), device=device)
     noise = torch.randn(len(w), device=device)
     maths = seconds(lambda: w + vectors.sum(dim=0) + noise, device)
@@ -163,7 +163,7 @@ def release_rows(w: Tensor, device: torch.device) -> Iterator[Row]:
     for name, each in parts.items():
         share = statistics.median(each) / total
         sides = {"seconds": each, "parameters": len(w)}
-        yield row(f"a release's {name}", share, "share of its time", device, **sides)
+        yield row(f"an update's {name}", share, "share of its time", device, **sides)
 
 
 def store(data: memoryview) -> str:

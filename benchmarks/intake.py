@@ -3,7 +3,7 @@
 Both servers run as processes of their own under the same uvicorn, on one database with ``fsync`` on. For a window of
 seconds all clients call one of them, then the other, so that a busy machine slows both. The clients are plain sockets
 in this process: a heavy one would hide the difference. Every subject is known to one live model, so that each call
-writes a request, a tombstone, a task, an audit entry and the idempotency key.
+writes a request, a suppression entry, a task, an audit entry and the idempotency key.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From POST to the published version on an idle system, and what the API process costs before its first call.
 
-API, worker and keeper run as processes of their own over SQLite, once with Redis as the broker and once with the
+API, worker and scheduler run as processes of their own over SQLite, once with Redis as the broker and once with the
 filesystem. One client posts a deletion, waits until the database has the next version, rests, and posts again; between
 two posts the floor is measured: one checkpoint's bytes written durably and one committed row.
 """

@@ -32,7 +32,7 @@ from unlearning.methods.newton import Newton
 from unlearning.methods.retrain import Retrain
 from unlearning.model.convex import distance_bound
 from unlearning.model.training import train
-from unlearning.quality.distance_left import calibration_sets, effectiveness
+from unlearning.quality.distance_left import calibration_sets, distance_left
 from unlearning.types import Examples, ForgetSet, Learned, Method, Refused, State
 
 MNIST = Path(os.environ.get("EXPUNGE_MNIST", Path(__file__).parents[2] / "shared" / "data" / "mnist10k"))
@@ -72,8 +72,8 @@ class Scene:
     def release(self, method: Method, state: State) -> Tensor:
         return method.forget(self.problem, state, self.forget, self.retain, torch.Generator()).state.weights
 
-    def effectiveness(self, weights: Tensor) -> float:
-        return effectiveness(self.learned.weights, weights, self.retrained)
+    def distance_left(self, weights: Tensor) -> float:
+        return distance_left(self.learned.weights, weights, self.retrained)
 
 
 def rows() -> Iterator[Row]:
@@ -98,7 +98,7 @@ def newton_rows(name: str, recipe: Recipe) -> Iterator[Row]:
     fast = seconds(lambda: scene.release(method, state))
     cost = statistics.median(fast) / statistics.median(scene.retrain_seconds)
     yield row(f"newton {name}: time / retrain's", cost, "<= 0.2", newton=fast, retrain=scene.retrain_seconds)
-    left = scene.effectiveness(scene.release(method, state))
+    left = scene.distance_left(scene.release(method, state))
     yield row(f"newton {name}: distance to retraining / untouched's", left, "<= 0.05", newton=left, untouched=1.0)
 
 
@@ -113,12 +113,12 @@ def proved_rows(name: str, recipe: Recipe) -> Iterator[Row]:
         state = method.prepare(scene.problem, scene.examples, scene.learned)
         weights = scene.release(method, state).double()
         bound = distance_bound(double, weights, scene.retain)
-        sigma = bound / mu_at(1.0, 1e-5)
+        noise_std = bound / mu_at(1.0, 1e-5)
         noisy = (
-            weights + sigma * torch.randn(len(weights), dtype=torch.float64, generator=generator) for _ in range(20)
+            weights + noise_std * torch.randn(len(weights), dtype=torch.float64, generator=generator) for _ in range(20)
         )
         accuracy = statistics.mean(double.accuracy(w, x.double(), y) for w in noisy)
-        raw = {"bound": bound, "sigma": sigma, "before": plain[0], "retrained": plain[1]}
+        raw = {"bound": bound, "noise_std": noise_std, "before": plain[0], "retrained": plain[1]}
         yield row(f"newton {name}, {label}: holdout accuracy at epsilon 1", accuracy, "reported", **raw)
 
 
@@ -131,8 +131,8 @@ def damped_row(damping: float) -> Row:
     except Refused as error:
         return row(f"newton digits convolutional, damping {damping:g}", None, "reported", refused=str(error))
     report = state.facts["report"]
-    assert isinstance(report, dict) and isinstance(report["effectiveness"], float)
-    return row(f"newton digits convolutional, damping {damping:g}", report["effectiveness"], "reported", report=report)
+    assert isinstance(report, dict) and isinstance(report["distance_left"], float)
+    return row(f"newton digits convolutional, damping {damping:g}", report["distance_left"], "reported", report=report)
 
 
 def lissa_rows() -> Iterator[Row]:
@@ -150,7 +150,7 @@ def lissa_rows() -> Iterator[Row]:
 
 
 def mini_rows(name: str, recipe: Recipe) -> Iterator[Row]:
-    """A release's seconds over k/T of retraining's, and what it leaves of the distance to retraining."""
+    """An update's seconds over k/T of retraining's, and what it leaves of the distance to retraining."""
     scene = Scene.of(recipe)
     total = len(scene.learned.trajectory or ())
     for share in SHARES:
@@ -161,7 +161,7 @@ def mini_rows(name: str, recipe: Recipe) -> Iterator[Row]:
             cost = statistics.median(fast) / statistics.median(scene.retrain_seconds)
             label = f"mini {products} {name} k/T={share}"
             yield row(f"{label}: time / retrain's", cost, "reported", mini=fast, retrain=scene.retrain_seconds)
-            left = scene.effectiveness(scene.release(method, state))
+            left = scene.distance_left(scene.release(method, state))
             yield row(f"{label}: distance to retraining / untouched's", left, "reported", mini=left, untouched=1.0)
 
 

@@ -42,12 +42,12 @@ def rows() -> Iterator[Row]:
     yield from proved_rows()
     yield from vacuous_rows()
     yield from safe_rows()
-    yield from safe_release_rows()
+    yield from safe_update_rows()
     yield from safe_step_rows()
 
 
 def rewind_rows(steps: int = 200, repeats: int = 5) -> Iterator[Row]:
-    """A release's CPU seconds over a retrain's, divided by K/T; and its distance to that retrain over doing nothing."""
+    """An update's CPU seconds over a retrain's, divided by K/T; and its distance to that retrain over doing nothing."""
     problem, examples, learned = trained(Training(epochs=steps, learning_rate=0.5, weight_decay=1e-4))
     gone = torch.randperm(len(examples), generator=torch.Generator().manual_seed(1))[:72].sort().values
     forget = ForgetSet(frozenset(examples.only(gone).holders), tuple(gone.tolist()))
@@ -78,7 +78,7 @@ def rewind_rows(steps: int = 200, repeats: int = 5) -> Iterator[Row]:
 
 
 def proved_rows(forgotten: int = 14, draws: int = 5) -> Iterator[Row]:
-    """What one release at epsilon = 1, delta = 1e-5 costs in accuracy under the proved bound, 1 % deleted.
+    """What one update at epsilon = 1, delta = 1e-5 costs in accuracy under the proved bound, 1 % deleted.
 
     Softmax regression on unit-norm digits without a bias, 300 steps at eta = 3, weight decay 1e-2.
     """
@@ -92,12 +92,12 @@ def proved_rows(forgotten: int = 14, draws: int = 5) -> Iterator[Row]:
         start = method.prepare(problem, examples, learned)
         done = method.forget(problem, start, forget, examples.without(gone), GENERATOR).state
         bound = method.proved(problem, done).distance()
-        sigma = bound / mu_at(1.0, 1e-5)
+        noise_std = bound / mu_at(1.0, 1e-5)
         clean, *noisy = (
             problem.accuracy(
                 (done.weights + scale * noise_like(done.weights, generator)).float(), *problem.recipe.holdout
             )
-            for scale in (0.0, *[sigma] * draws)
+            for scale in (0.0, *[noise_std] * draws)
         )
         yield row(
             f"rewind K/T={share}: holdout accuracy after noise at epsilon 1",
@@ -106,7 +106,7 @@ def proved_rows(forgotten: int = 14, draws: int = 5) -> Iterator[Row]:
             "share",
             bound=bound,
             distance=distance(done.weights, retrained),
-            sigma=sigma,
+            noise_std=noise_std,
             before_noise=clean,
         )
 
@@ -186,8 +186,8 @@ def safe_rows() -> Iterator[Row]:
         yield row(f"safe freeze - keep: {name} accuracy at round 20", points, "reported", "points", **raw)
 
 
-def safe_release_rows(seeds: int = 3) -> Iterator[Row]:
-    """One release: accuracies and effectiveness, the mean over random sets."""
+def safe_update_rows(seeds: int = 3) -> Iterator[Row]:
+    """One update: accuracies and distance left, the mean over random sets."""
     problem, examples, learned = trained(Training(epochs=40, batch_size=64, learning_rate=0.5))
     for share, reach in ((0.01, 0.1), (0.05, 0.1), (0.2, 0.1), (0.2, 0.3)):
         method = Safe(reach=reach, calibration_count=0)
@@ -205,7 +205,7 @@ def safe_release_rows(seeds: int = 3) -> Iterator[Row]:
             found.append(accuracies(problem, examples, w, gone) | {"ratio": ratio, "retrained_forgotten": reference})
         means = {name: statistics.mean(values[name] for values in found) for name in found[0]}
         yield row(
-            f"safe reach={reach}, {share:.0%} deleted: effectiveness", means["ratio"], "reported", "ratio", **means
+            f"safe reach={reach}, {share:.0%} deleted: distance left", means["ratio"], "reported", "ratio", **means
         )
 
 

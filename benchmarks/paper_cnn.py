@@ -41,16 +41,16 @@ def rows() -> Iterator[Row]:
 
 
 def measured(pixels: str, rate: float) -> Row:
-    """The effectiveness that registration compares with its threshold: 0 is perfect, 1 is doing nothing."""
+    """The distance left that registration compares with its threshold: 0 is perfect, 1 is doing nothing."""
     problem, learned = trained(pixels, rate)
     examples = problem.recipe.samples.examples()
     report = Recollection(threshold=math.inf).prepare(problem, examples, learned).facts["report"]
     assert isinstance(report, dict)
     return row(
-        f"recollection, paper's CNN, {pixels} pixels, learning rate {rate:g}: effectiveness",
-        float(str(report["effectiveness"])),
+        f"recollection, paper's CNN, {pixels} pixels, learning rate {rate:g}: distance left",
+        float(str(report["distance_left"])),
         "> 0.7" if rate == UNSTABLE else "< 0.7",
-        sets=report["effectiveness_sets"],
+        sets=report["distance_left_sets"],
         eta_lambda_max=report["eta_lambda_max_along"],
         clipped_steps=report["clipped_steps"],
         holdout_accuracy=problem.accuracy(learned.weights, *problem.recipe.holdout),

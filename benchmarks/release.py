@@ -1,7 +1,7 @@
-"""A release against its floor on SQLite, and a backlog on PostgreSQL: one worker in this process, basis ``none``.
+"""An update against its floor on SQLite, and a backlog on PostgreSQL: one worker in this process, guarantee ``none``.
 
-The floor of a release is the bytes of one checkpoint written and synced durably, plus one committed transaction. The
-release is timed from before its claim to after its commit: digest, noise, the sealed private state and every row
+The floor of an update is the bytes of one checkpoint written and synced durably, plus one committed transaction. The
+update is timed from before its claim to after its commit: digest, noise, the sealed private state and every row
 included. Both sides run alternately, so that a busy machine slows both.
 """
 
@@ -59,25 +59,25 @@ def recipe():
 
 
 def rows() -> Iterator[dict[str, Any]]:
-    yield floor("d = 21,840", people=40, features=2184, releases=30, target=3.0)
-    yield floor("d = 11.2 million", people=10, features=1_120_000, releases=7, target=4.0)
+    yield floor("d = 21,840", people=40, features=2184, updates=30, target=3.0)
+    yield floor("d = 11.2 million", people=10, features=1_120_000, updates=7, target=4.0)
     yield from backlog_rows()
 
 
-def floor(label: str, people: int, features: int, releases: int, target: float) -> dict[str, Any]:
-    """Median release over median floor, in wall-clock seconds: the wait for the disk is the point."""
+def floor(label: str, people: int, features: int, updates: int, target: float) -> dict[str, Any]:
+    """Median update over median floor, in wall-clock seconds: the wait for the disk is the point."""
     with tempfile.TemporaryDirectory() as folder:
         workshop, model_id = live(Path(folder), people=people, features=features, classes=10)
         benches = Benches(workshop)
         fast, slow = [], []
-        for index in range(releases):
+        for index in range(updates):
             delete(workshop, f"p{index}")
             slow.append(timed(lambda: least_bytes(Path(folder) / "floor", workshop.database, 10 * features)))
-            fast.append(timed_release(workshop, benches, model_id))
+            fast.append(timed_update(workshop, benches, model_id))
         workshop.close()
     ratio = statistics.median(fast) / statistics.median(slow)
     return {
-        "name": f"release / floor, {label}",
+        "name": f"update / floor, {label}",
         "value": ratio,
         "target": f"<= {target:g}",
         "unit": "ratio",
@@ -186,13 +186,13 @@ def least_bytes(folder: Path, database: Database, numbers: int) -> None:
         session.add(row)
 
 
-def timed_release(workshop: Workshop, benches: Benches, model_id: str) -> float:
-    """Seconds of the release's phases: claim to commit. What follows the commit is not part of it."""
+def timed_update(workshop: Workshop, benches: Benches, model_id: str) -> float:
+    """Seconds of the update's phases: claim to commit. What follows the commit is not part of it."""
     watch = Stopwatch(pulse(workshop))
     start = time.perf_counter()
     job = claim(workshop.database, model_id, workshop.owner, workshop.lease_seconds)
     if not isinstance(job, Deletions):
-        raise RuntimeError("there was nothing to release")
+        raise RuntimeError("there was nothing to update")
     committed: list[float] = []
     original = unlearn.note_commit
 

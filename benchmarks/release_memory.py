@@ -1,7 +1,7 @@
-"""What a release of a 45 MB model takes in memory, as a multiple of its checkpoint (Linux).
+"""What an update of a 45 MB model takes in memory, as a multiple of its checkpoint (Linux).
 
 One process prepares the model; each of two others, which never held its state, forgets people in it: its greatest
-resident memory during the release, above what it held before with the model itself loaded.
+resident memory during the update, above what it held before with the model itself loaded.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ CHECKPOINT = 4 * FEATURES * CLASSES
 MOST = 4.0
 
 
-RELEASES = {"": ("p1",), ", two people": ("p2", "p3")}
+UPDATES = {"": ("p1",), ", two people": ("p2", "p3")}
 
 
 def rows() -> Iterator[dict[str, Any]]:
     for label, taken in measured().items():
         yield {
-            "name": f"release of a 45 MB model{label}: greatest resident memory / checkpoint",
+            "name": f"update of a 45 MB model{label}: greatest resident memory / checkpoint",
             "value": taken / CHECKPOINT,
             "target": f"< {MOST:g}",
             "unit": "ratio",
@@ -43,10 +43,10 @@ def rows() -> Iterator[dict[str, Any]]:
 
 
 def measured() -> dict[str, int]:
-    """Bytes, by the label of the release."""
+    """Bytes, by the label of the update."""
     with tempfile.TemporaryDirectory() as folder:
         model_id = step("prepare", folder)
-        return {label: int(step("release", folder, model_id, *going)) for label, going in RELEASES.items()}
+        return {label: int(step("release", folder, model_id, *going)) for label, going in UPDATES.items()}
 
 
 def step(*arguments: str) -> str:
@@ -70,12 +70,12 @@ def forget(folder: Path, model_id: str, going: Sequence[str]) -> int:
     with workshop.database.read() as session:
         policy = Policy.from_json(session.get_one(Model, model_id).policy)
     before = newest(workshop)
-    worker._benches.of(1, "recipe", policy)  # the model itself is there between releases
+    worker._benches.of(1, "recipe", policy)  # the model itself is there between updates
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     held = memory("VmRSS")
     worker.work(model_id)
     if newest(workshop) != before + 1:
-        raise RuntimeError("there was no release, or more than one")
+        raise RuntimeError("there was no update, or more than one")
     workshop.close()
     return memory("VmHWM") - held
 

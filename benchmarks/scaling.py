@@ -1,4 +1,4 @@
-"""What a preparation, a release and a backlog cost as n, d, the people and the backlog grow, with fits.
+"""What a preparation, an update and a backlog cost as n, d, the people and the backlog grow, with fits.
 
 Everything runs in this process on SQLite, through the service's own worker. CPU seconds, of this one process: they are
 what does not depend on who else uses the machine's disks, and least on who else uses its cores.
@@ -33,13 +33,13 @@ PEOPLE = (500, 2_000, 8_000)
 RETAINED = (2_000, 4_000, 8_000, 16_000)
 CONVERGED = RECIPE.replace("weight_decay=0.01", "weight_decay=0.01, converge=1e-8")
 BACKLOGS = (30, 100, 300, 1_000, 3_000)
-RELEASES = 5
+UPDATES = 5
 QUESTIONS = {
     "preparation against n": ("people, each with one sample", "CPU seconds, all of it"),
-    "release against d": ("numbers in the model", "CPU seconds a release"),
-    "release against people": ("people in the model", "CPU seconds a release of one"),
+    "update against d": ("numbers in the model", "CPU seconds an update"),
+    "update against people": ("people in the model", "CPU seconds an update of one"),
     "backlog": ("requests that wait", "CPU seconds a request"),
-    "newton against n": ("people, each with one sample", "CPU seconds a release of one"),
+    "newton against n": ("people, each with one sample", "CPU seconds an update of one"),
 }
 Points = dict[str, float]
 
@@ -96,7 +96,7 @@ def _prepared(people: int) -> float:
 
 
 def against_d() -> Points:
-    return {str(d): _released(people=RELEASES + 3, features=d // 10, classes=10) for d in DIMENSIONS}
+    return {str(d): _released(people=UPDATES + 3, features=d // 10, classes=10) for d in DIMENSIONS}
 
 
 def against_people() -> Points:
@@ -104,12 +104,12 @@ def against_people() -> Points:
 
 
 def _released(recipe: str = RECIPE, policy: Mapping[str, Any] = RECOLLECTION, **sizes: int) -> float:
-    """The median over a few releases of one person each."""
+    """The median over a few updates of one person each."""
     with tempfile.TemporaryDirectory() as folder:
         workshop, model_id = live(Path(folder), None, recipe, policy, **sizes)
         busy = worker(workshop)
         spent = []
-        for index in range(RELEASES):
+        for index in range(UPDATES):
             delete(workshop, f"p{index}")
             start = time.process_time()
             busy.work(model_id)
@@ -136,8 +136,8 @@ def _drained(count: int) -> float:
 
 
 def against_retained() -> Points:
-    """A release of newton that is proved: the recipe is run, all samples are compared with the manifest, and solved."""
-    policy = {"method": "newton", "require": "proved", "utility_tolerance": None}
+    """An update of newton that is proved: the recipe is run, all samples are compared with the manifest, and solved."""
+    policy = {"method": "newton", "min_guarantee": "proved", "utility_tolerance": None}
     return {str(n): _released(CONVERGED, policy, people=n, features=64, classes=10) for n in RETAINED}
 
 

@@ -38,13 +38,13 @@ EXACT = (
     "retrainings, which are counted. Needed: fewer or cheaper retrainings at registration."
 )
 DRAW = "One draw of who leaves; the ten in `sides` vary by a factor of two. Needed: the paper's own draw."
-RELEASE = (
-    "A release syncs its secret state, the journal and two transactions beside the checkpoint, and runs some eighty "
+UPDATE = (
+    "An update syncs its secret state, the journal and two transactions beside the checkpoint, and runs some eighty "
     "statements through SQLAlchemy. Needed: compiled statements as intake has them, one sync for both files, and large "
     "vectors in files of their own instead of rows that SQLite overwrites."
 )
 LATENCY = (
-    "Claim, release and journal are several synced commits, and on two shared cores API, worker, keeper and client "
+    "Claim, update and journal are several synced commits, and on two shared cores API, worker, scheduler and client "
     "wait for each other. Needed: fewer syncs a release (see release / floor), and an idle machine."
 )
 BACKLOG = (
@@ -69,8 +69,8 @@ MEMORY = (
 
 TARGETS = (
     Target(
-        "the release of a 45 MB model: under 4 times the checkpoint",
-        r"release of a 45 MB model.*: greatest resident memory",
+        "the update of a 45 MB model: under 4 times the checkpoint",
+        r"update of a 45 MB model.*: greatest resident memory",
         "release_memory",
         MEMORY,
     ),
@@ -111,8 +111,8 @@ TARGETS = (
         "recollection_mnist",
         DRAW,
     ),
-    Target("release, d = 21,840: <= 3x the floor", r"release / floor, d = 21,840", "release", RELEASE),
-    Target("release, d = 11.2 million: <= 4x the floor", r"release / floor, d = 11.2 million", "release", RELEASE),
+    Target("update, d = 21,840: <= 3x the floor", r"update / floor, d = 21,840", "release", UPDATE),
+    Target("update, d = 11.2 million: <= 4x the floor", r"update / floor, d = 11.2 million", "release", UPDATE),
     Target(
         "POST to version over Redis: p50 <= 60 ms above the floor",
         r"POST to version over Redis: median above the floor",
@@ -156,7 +156,7 @@ TARGETS = (
         "gpu",
     ),
     Target("GPU: achieved share of the card's matrix rate", r"ResNet-18, .*: share of the measured matrix rate", "gpu"),
-    Target("GPU: release time split", r"ResNet-18, .*: a release's (maths|device to host|storage)", "gpu"),
+    Target("GPU: update time split", r"ResNet-18, .*: an update's (maths|device to host|storage)", "gpu"),
 )
 
 

@@ -1,4 +1,4 @@
-"""One preparation in shards, and deletions from several models, with 1, 2 and 4 worker processes.
+"""One preparation in work units, and deletions from several models, with 1, 2 and 4 worker processes.
 
 ``python -m benchmarks.workers`` (``--json``: one row a line). PostgreSQL and Redis are those of the tests; every
 process is a real one with one computing thread. Seconds are wall-clock, because waiting is the question; ``cpu`` beside
@@ -48,7 +48,7 @@ def rows() -> Iterator[dict[str, Any]]:
     found = {count: measured(count) for count in COUNTS}
     cores = len(os.sched_getaffinity(0))
     for count in COUNTS[1:]:
-        for what, name in (("preparation", "a preparation in 8 shards"), ("release", f"{REQUESTS} deletions")):
+        for what, name in (("preparation", "a preparation in 8 work units"), ("release", f"{REQUESTS} deletions")):
             yield {
                 "name": f"{name}: 1 worker / {count} workers on {cores} cores",
                 "value": found[1][what] / found[count][what],
@@ -60,7 +60,7 @@ def rows() -> Iterator[dict[str, Any]]:
 
 
 def measured(count: int) -> dict[str, float]:
-    """Seconds of one large ``preparation``, and of ``release`` (all requests for all models); ``cpu`` of each."""
+    """Seconds of one large ``preparation``, and of ``update`` (all requests for all models); ``cpu`` of each."""
     with tempfile.TemporaryDirectory() as folder, servers.postgres() as postgres, servers.redis_server() as redis:
         recipes = Path(folder) / "recipes"
         recipes.mkdir()

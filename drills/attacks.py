@@ -35,8 +35,8 @@ def kill_both_workers(site: Site) -> None:
     site.mend()
 
 
-def kill_keeper(site: Site) -> None:
-    site.stack.kill("keeper")
+def kill_scheduler(site: Site) -> None:
+    site.stack.kill("scheduler")
     site.mend()
 
 
@@ -92,7 +92,7 @@ ANYWHERE: tuple[Attack, ...] = (
     kill_api,
     kill_worker,
     kill_both_workers,
-    kill_keeper,
+    kill_scheduler,
     kill_everything,
     freeze_worker,
     forget_messages,

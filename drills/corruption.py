@@ -21,7 +21,7 @@ from sqlalchemy import select, update
 
 from drills.judge import exported
 from drills.result import Result
-from drills.worlds import World, end_keepers_lease, open_world, settings_of, sqlite_databases
+from drills.worlds import World, end_schedulers_lease, open_world, settings_of, sqlite_databases
 from service.access.api_keys import Scope, create_key
 from service.api.app import create_app
 from service.audit import verify
@@ -29,7 +29,7 @@ from service.audit.signed_note import Signer
 from service.infra.db import Database
 from service.infra.files import Damaged
 from service.infra.tables import Recollection, Task, TreeHead
-from workers.scheduler.run import open_keeper
+from workers.scheduler.run import open_scheduler
 from workers.storage import private_state as state
 from workers.storage.checkpoint_format import Malformed
 from workers.storage.encryption import Unsealable
@@ -37,8 +37,8 @@ from workers.storage.key_files import SHARE_BYTES
 from workers.storage.key_store import HolderKey
 
 CORRUPTIONS = 500
-WHOLE_RELEASES = 20
-"""one in so many damaged states and vectors is met by a whole release, which must end without a version"""
+WHOLE_UPDATES = 20
+"""one in so many damaged states and vectors is met by a whole update, which must end without a version"""
 Seen = bool
 
 
@@ -69,18 +69,18 @@ def run(seed: int, scale: float) -> Result:
             kind = kinds[number % len(kinds)]
             done[kind.__name__] += 1
             missed[kind.__name__] += not kind(scene)
-        releases = 0
-        for number in range(max(2, count // WHOLE_RELEASES)):
-            missed["releases"] += not _no_release_stands_on(scene, states_damage if number % 2 else vectors_damage)
-            releases += 1
+        updates = 0
+        for number in range(max(2, count // WHOLE_UPDATES)):
+            missed["updates"] += not _no_release_stands_on(scene, states_damage if number % 2 else vectors_damage)
+            updates += 1
     notes = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in done.items())
     told = [f"{number} damaged {name} were not seen" for name, number in missed.items() if number]
     return Result(
         "corruption",
-        cases=count + releases,
-        faults=count + releases,
+        cases=count + updates,
+        faults=count + updates,
         undetected_corruptions=missed.total(),
-        notes=(f"{notes}, {releases} whole releases on damaged states and vectors", *told),
+        notes=(f"{notes}, {updates} whole updates on damaged states and vectors", *told),
     )
 
 
@@ -94,9 +94,9 @@ def _scene(folder: Path, chance: random.Random) -> Iterator[Scene]:
     for person in ("p1", "p2"):
         world.delete(person)
         world.work(model_id)
-        open_keeper(settings).tick()
+        open_scheduler(settings).tick()
         notes.append(_newest_note(world))
-        end_keepers_lease(world)
+        end_schedulers_lease(world)
     with world.database.write() as session:
         key = create_key(session, world.workshop.pepper, label="drill", scopes=list(Scope))
     with TestClient(create_app(settings), raise_server_exceptions=False) as api:
@@ -109,7 +109,7 @@ def checkpoints(scene: Scene) -> Seen:
     """No part of it is served."""
     headers = scene.chance.choice(({}, {"Range": "bytes=0-15"}))
     with _spoiled_file(scene.checkpoint, scene.chance):
-        answer = scene.api.get("/v1/models/m/versions/head/checkpoint", headers=headers)
+        answer = scene.api.get("/v1/models/m/versions/current/checkpoint", headers=headers)
     return (answer.status_code, answer.json().get("code")) == (500, "checkpoint_damaged")
 
 
@@ -181,7 +181,7 @@ def vectors_damage(scene: Scene) -> Iterator[None]:
         {"nonce": spoiled(row.nonce, scene.chance)},
         {"sealed": other.sealed, "nonce": other.nonce, "key_id": other.key_id},
     )
-    place = (row.lineage_id, row.holder)
+    place = (row.generation_id, row.holder)
     scene.world.change(Recollection, place, **scene.chance.choice(changes))
     try:
         yield
@@ -190,7 +190,7 @@ def vectors_damage(scene: Scene) -> Iterator[None]:
 
 
 def _no_release_stands_on(scene: Scene, damage: Callable[[Scene], Any]) -> Seen:
-    """A deletion of everybody who is left, over the damage: no version, and every task is still open or held."""
+    """A deletion of everybody who is left, over the damage: no version, and every task is still open or blocked."""
     before = scene.world.head(scene.model_id).number
     with scene.world.database.read() as session:
         holders = len(session.scalars(select(Recollection.holder)).all())
@@ -203,15 +203,15 @@ def _no_release_stands_on(scene: Scene, damage: Callable[[Scene], Any]) -> Seen:
         told = set(session.scalars(select(Task.status).where(Task.completed_at.is_(None))))
         session.execute(update(Task).where(Task.completed_at.is_(None)).values(status="cancelled", completed_at=1))
     scene.world.expire_lease(scene.model_id)
-    return unmoved and told <= {"queued", "held"} and bool(told)
+    return unmoved and told <= {"queued", "blocked"} and bool(told)
 
 
 def _vectors_refused(scene: Scene) -> Seen:
-    world, lineage = scene.world, scene.world.lineage(scene.model_id).id
+    world, generation = scene.world, scene.world.generation(scene.model_id).id
     with world.database.read() as session:
         holders = list(session.scalars(select(Recollection.holder)))
         return _raises(
-            lambda: state.read_vectors(session, world.workshop, lineage, holders, torch.device("cpu")), Unsealable
+            lambda: state.read_vectors(session, world.workshop, generation, holders, torch.device("cpu")), Unsealable
         )
 
 

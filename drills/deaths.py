@@ -14,27 +14,27 @@ from sqlalchemy import update
 
 from drills.invariants import Broken
 from drills.places import Place
-from drills.worlds import end_keepers_lease
+from drills.worlds import end_schedulers_lease
 from service.api.app import create_app
 from service.infra.db import Database
 from service.infra.tables import Heartbeat, Lease, WebhookDelivery
 from service.requests.webhooks import News, add_endpoint, announce
 from workers.runtime.lease import retrain_lease
-from workers.scheduler.run import open_keeper
+from workers.scheduler.run import open_scheduler
 from workers.scheduler.ssrf_guard import Outbound
-from workers.scheduler.webhook_sender import Courier
+from workers.scheduler.webhook_sender import WebhookSender
 
 Death = Callable[[Place, str, Random], list[Broken]]
 ORDERS = "/v1/deletion-requests"
-EXHAUSTING: dict[str, Any] = {"require": "proved", "epsilon": 1.0, "sigma": 0.01, "delta_cap": 0.0018}
-"""a budget of two releases"""
+EXHAUSTING: dict[str, Any] = {"min_guarantee": "proved", "epsilon": 1.0, "noise_std": 0.01, "max_distance": 0.0018}
+"""a budget of two updates"""
 CALIBRATED: dict[str, Any] = {
-    "basis": "calibrated",
+    "guarantee": "calibrated",
     "alpha": 0.2,
     "orders": 4,
     "sizes": [1, 2],
-    "delta_cap": 0.03,
-    "sigma": 10,
+    "max_distance": 0.03,
+    "noise_std": 10,
 }
 SAMPLES_EACH = 3
 
@@ -58,7 +58,7 @@ def of_the_api(place: Place, point: str, dice: Random) -> list[Broken]:
     return found + (not_forgotten(place, [answers[0].json()["id"]]) if not found else []) + place.wrong()
 
 
-def of_a_release(place: Place, point: str, dice: Random) -> list[Broken]:
+def of_an_update(place: Place, point: str, dice: Random) -> list[Broken]:
     """A worker dies with one to three people in hand."""
     model_id = place.model()
     versions = len(place.world.versions(model_id))
@@ -74,15 +74,15 @@ def of_a_release(place: Place, point: str, dice: Random) -> list[Broken]:
 def of_a_preparation(place: Place, point: str, dice: Random) -> list[Broken]:
     """A worker dies while it trains a model; somebody had asked to be forgotten before."""
     name = next(place.names)
-    model_id = place.world.register(name=name, require="proved")
+    model_id = place.world.register(name=name, min_guarantee="proved")
     request = place.world.delete(f"p{dice.randrange(12)}", models=(name,))
     place.worker_dies(point, model_id)
     place.recover(model_id)
     return require_live(place, model_id) + not_forgotten(place, [request]) + place.wrong()
 
 
-def of_shards(place: Place, point: str, _: Random) -> list[Broken]:
-    """A worker dies in one of the shards that a preparation is shared out in."""
+def of_work_units(place: Place, point: str, _: Random) -> list[Broken]:
+    """A worker dies in one of the work units that a preparation is shared out in."""
     model_id = place.world.register("shared_out", name=next(place.names))
     place.worker_dies(point, model_id)
     with place.world.database.write() as session:
@@ -92,7 +92,7 @@ def of_shards(place: Place, point: str, _: Random) -> list[Broken]:
 
 
 def of_a_retrain(place: Place, point: str, dice: Random) -> list[Broken]:
-    """A worker dies on the way to a retrained lineage, which an exhausted budget made necessary."""
+    """A worker dies on the way to a retrained generation, which an exhausted budget made necessary."""
     name = next(place.names)
     model_id = place.world.live(name=name, **EXHAUSTING)
     people = dice.sample([f"p{number}" for number in range(12)], 3)
@@ -116,33 +116,33 @@ def of_a_calibration(place: Place, point: str, _: Random) -> list[Broken]:
     return require_live(place, model_id) + place.wrong()
 
 
-def of_the_keeper(place: Place, point: str, dice: Random) -> list[Broken]:
-    """The keeper dies while it purges a retired version, or while it extends the log."""
+def of_the_scheduler(place: Place, point: str, dice: Random) -> list[Broken]:
+    """The scheduler dies while it purges a retired version, or while it extends the log."""
     model_id = place.model()
     request = place.world.delete(leaving(place, dice, 1)[0], models=(place.name,))
     place.world.work(model_id)
     settings = place.world.settings
-    end_keepers_lease(place.world)
-    place.die(point, lambda: open_keeper(settings).tick())
+    end_schedulers_lease(place.world)
+    place.die(point, lambda: open_scheduler(settings).tick())
     place.recover(model_id)
     purged = [version.status for version in place.world.versions(model_id)][:-1]
     found = [Broken("left_behind", "a retired version was not purged")] * sum(each != "purged" for each in purged)
     return found + not_forgotten(place, [request]) + place.wrong()
 
 
-def of_the_courier(place: Place, point: str, _: Random) -> list[Broken]:
-    """The courier dies around sending; the news arrives at least once, under one id."""
+def of_the_webhook_sender(place: Place, point: str, _: Random) -> list[Broken]:
+    """The webhook sender dies around sending; the news arrives at least once, under one id."""
     with receiver() as (url, seen):
         with place.world.database.write() as session:
             endpoint, _secret = add_endpoint(session, place.world.workshop.pepper, "default", url, list(News))
             announce(session, "default", News.VERSION_PUBLISHED, {"model": "drill", "version": 1})
             endpoint_id = endpoint.id
         url_of_database = place.world.settings.database_url
-        place.die(point, lambda: courier(place, Database(url_of_database)).round())
+        place.die(point, lambda: webhook_sender(place, Database(url_of_database)).round())
         with place.world.database.write() as session:
             mine = WebhookDelivery.endpoint_id == endpoint_id
             session.execute(update(WebhookDelivery).where(mine).values(next_at=1))
-        courier(place, place.world.database).round()
+        webhook_sender(place, place.world.database).round()
         with place.world.database.write() as session:
             row = session.query(WebhookDelivery).filter(mine).one()
             endpoint = session.merge(endpoint)
@@ -152,8 +152,8 @@ def of_the_courier(place: Place, point: str, _: Random) -> list[Broken]:
     return found + [Broken("doubled", "the same news came under two ids")] * (set(seen) > {row_id})
 
 
-def courier(place: Place, database: Database) -> Courier:
-    return Courier(database, place.world.workshop.pepper, Outbound(loopback=True), 0.05)
+def webhook_sender(place: Place, database: Database) -> WebhookSender:
+    return WebhookSender(database, place.world.workshop.pepper, Outbound(loopback=True), 0.05)
 
 
 def leaving(place: Place, dice: Random, count: int) -> list[str]:
@@ -197,7 +197,7 @@ def receiver() -> Iterator[tuple[str, list[str]]]:
         server.server_close()
 
 
-RELEASE = (
+UPDATE = (
     *("worker-after-claim", "worker-after-load", "worker-after-digest", "worker-after-compute", "worker-after-noise"),
     *("store-half-file", "store-written", "store-synced", "store-renamed", "store-folder-synced"),
     *("worker-before-publish", "publish-after-charge", "publish-after-version", "publish-after-audit"),
@@ -205,15 +205,15 @@ RELEASE = (
 )
 API = ("api-before-transaction", "api-after-request", "api-after-audit", "api-inside-commit", "api-after-commit")
 PREPARATION = ("prepare-after-manifest", "prepare-after-train", "keys-before-rows", "prepare-after-rows")
-SHARDS = ("prepare-after-shards", "shard-inside", "shard-inside-rows", "shard-after")
+WORK_UNITS = ("prepare-after-work-units", "work-unit-inside", "work-unit-inside-rows", "work-unit-after")
 DEATHS: list[tuple[str, Death]] = [
     *((point, of_the_api) for point in API),
-    *((point, of_a_release) for point in RELEASE),
+    *((point, of_an_update) for point in UPDATE),
     *((point, of_a_preparation) for point in PREPARATION),
-    *((point, of_shards) for point in SHARDS),
+    *((point, of_work_units) for point in WORK_UNITS),
     *((point, of_a_retrain) for point in ("switch-after-version", "switch-after-tasks")),
     *((point, of_a_calibration) for point in ("calibration-inside-order", "calibration-after-order")),
-    *((point, of_the_keeper) for point in ("keeper-during-purge", "log-before-head", "log-after-head")),
-    *((point, of_the_courier) for point in ("webhook-before-send", "webhook-after-send")),
+    *((point, of_the_scheduler) for point in ("scheduler-during-purge", "log-before-head", "log-after-head")),
+    *((point, of_the_webhook_sender) for point in ("webhook-before-send", "webhook-after-send")),
 ]
 """every point of the source, each with what dies there; a test compares with the source"""

@@ -28,20 +28,20 @@ from drills.invariants import ENDED, Broken, broken, left_behind, unreadable
 from drills.judge import harm, sentences
 from drills.proxy import Cut, Proxy, proxy
 from drills.result import Result
-from drills.worlds import World, end_keepers_lease, open_world, postgres_databases, settings_of, sqlite_databases
+from drills.worlds import World, end_schedulers_lease, open_world, postgres_databases, settings_of, sqlite_databases
 from service.access.api_keys import Scope, create_key
 from service.api.app import create_app
 from service.infra.db import Database
 from service.infra.files import Files, Store
 from service.infra.settings import Settings
 from service.infra.tables import DeletionRequest
-from workers.scheduler.run import open_keeper
+from workers.scheduler.run import open_scheduler
 
 ROUNDS = 120
 PEOPLE = 400
 HERE = Path(__file__).parent
 TRIES = 12
-HARMED = ("deletion_requests", "tombstones", "tasks", "audit_entries", "versions", "forgotten", "budget_entries")
+HARMED = ("deletion_requests", "suppressions", "tasks", "audit_entries", "versions", "forgotten", "budget_entries")
 CUTS: tuple[Cut, ...] = ("before", "after", "answered")
 TMPFS_BYTES = 1 << 20
 
@@ -91,7 +91,7 @@ def run(seed: int, scale: float) -> Result:
                 done[f"{kind.__name__.removesuffix('_scene')} {fault.__name__}"] += 1
             held += scene.held
     told = ", ".join(f"{count} x {name.replace('_', ' ')}" for name, count in done.items())
-    told += f"; {held} were held, and driven on"
+    told += f"; {held} were blocked, and retried"
     return Result("faults", cases=done.total(), faults=done.total(), **harm(found), notes=(told, *sentences(found)))
 
 
@@ -113,9 +113,9 @@ def survive(scene: Scene, fault: Fault) -> list[Broken]:
         return [Broken("lost", f"{fault.__name__}: the repeated call was answered {repeated}, not {request_id}")]
     scene.asked.append(repeated)
     _settle(scene, repeated)
-    if scene.world.request(repeated).status == "held":  # visible, and driven on by hand, once
+    if scene.world.request(repeated).status == "blocked":  # visible, and retried by hand, once
         scene.held += 1
-        scene.api.post(f"/v1/deletion-requests/{repeated}/release")
+        scene.api.post(f"/v1/deletion-requests/{repeated}/retry")
         _settle(scene, repeated)
     _tick(scene)
     new = [each for each in _look(scene) if each not in scene.told]
@@ -132,12 +132,12 @@ def _settle(scene: Scene, request_id: str) -> None:
 
 
 def _tick(scene: Scene) -> None:
-    """A keeper that comes after the fault."""
-    end_keepers_lease(scene.world)
-    keeper = open_keeper(scene.world.settings)
-    keeper.tick(1)
-    keeper.database.close()
-    keeper.keys.close()
+    """A scheduler that comes after the fault."""
+    end_schedulers_lease(scene.world)
+    scheduler = open_scheduler(scene.world.settings)
+    scheduler.tick(1)
+    scheduler.database.close()
+    scheduler.keys.close()
 
 
 def ask(scene: Scene, person: str, key: str) -> str | None:
@@ -287,7 +287,7 @@ def _scene(settings: Settings, chance: random.Random, url: str, between: Proxy |
     disk = Moody()
     stores = {"store": Store(settings.store, disk), "private": Store(settings.private_store, disk)}
     world, straight = open_world(settings, **stores), Database(url)
-    model_id = world.live("crowd", require="proved")
+    model_id = world.live("crowd", min_guarantee="proved")
     with straight.write() as session:
         key = create_key(session, world.workshop.pepper, label="drill", scopes=list(Scope))
     with TestClient(create_app(settings), raise_server_exceptions=False) as api:

@@ -25,20 +25,20 @@ from service.infra.tables import (
     DeletionRequest,
     Erasure,
     Forgotten,
-    Lineage,
+    Generation,
     Membership,
     Model,
     Recollection,
     Restoration,
+    SuppressionEntry,
     Task,
-    Tombstone,
     Version,
 )
 from service.models.publications import claim_digest
 from service.requests.states import derive
 from workers.storage.key_store import KeyStore
 
-ENDED = ("completed", "cancelled", "rejected", "held")
+ENDED = ("completed", "cancelled", "rejected", "blocked")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def harms_of(error: BaseException) -> list[Broken]:
 def broken(database: Database) -> list[Broken]:
     """The rules that hold at every moment, whatever is under way."""
     with database.read() as session:
-        return [found for rule in (*LASTING, releases_paid, log_complete) for found in rule(session)]
+        return [found for rule in (*LASTING, updates_paid, log_complete) for found in rule(session)]
 
 
 def broken_after_restore(database: Database) -> list[Broken]:
@@ -83,7 +83,7 @@ def broken_after_restore(database: Database) -> list[Broken]:
 
 
 def unfinished(database: Database) -> list[Broken]:
-    """Requests that are still open, once there was time enough for all: a held one has ended visibly."""
+    """Requests that are still open, once there was time enough for all: a blocked one has ended visibly."""
     with database.read() as session:
         rows = session.execute(
             select(DeletionRequest.id, DeletionRequest.status).where(DeletionRequest.status.not_in(ENDED))
@@ -92,7 +92,7 @@ def unfinished(database: Database) -> list[Broken]:
 
 
 def uncertified(database: Database) -> list[Broken]:
-    """Certificates that nobody has issued, once everything has ended and the keeper had its rounds."""
+    """Certificates that nobody has issued, once everything has ended and the scheduler had its rounds."""
     with database.read() as session:
         waiting = session.scalars(select(Certificate.request_id).where(Certificate.issued_at.is_(None))).all()
     return [Broken("lost", f"the certificate of request {each} was not issued") for each in waiting]
@@ -101,7 +101,7 @@ def uncertified(database: Database) -> list[Broken]:
 def unreadable(database: Database, store: Store, private: Store) -> list[Broken]:
     """Heads whose files are not there, or have other bytes."""
     with database.read() as session:
-        heads = session.execute(select(Version.checkpoint, Version.state).where(Version.status == "head")).all()
+        heads = session.execute(select(Version.checkpoint, Version.state).where(Version.status == "current")).all()
     return [
         Broken("lost", f"a head's {name} is damaged")
         for head in heads
@@ -119,11 +119,11 @@ def left_behind(database: Database, keys: KeyStore) -> list[Broken]:
             .select_from(Recollection)
             .join(
                 Membership,
-                (Membership.lineage_id == Recollection.lineage_id) & (Membership.holder == Recollection.holder),
+                (Membership.generation_id == Recollection.generation_id) & (Membership.holder == Recollection.holder),
             )
             .join(
                 Forgotten,
-                (Forgotten.lineage_id == Membership.lineage_id) & (Forgotten.position == Membership.position),
+                (Forgotten.generation_id == Membership.generation_id) & (Forgotten.position == Membership.position),
             )
         )
     alive = keys.fetch([row.key_id for row in erased])
@@ -133,10 +133,10 @@ def left_behind(database: Database, keys: KeyStore) -> list[Broken]:
 
 
 def requests_kept(session: Session) -> Iterator[Broken]:
-    """Whatever the log says was accepted is there, with its tombstone and the status that its tasks give it."""
+    """Whatever the log says was accepted is there, with its suppression entry and the status that its tasks give it."""
     accepted = session.scalars(select(AuditEntry.request_id).where(AuditEntry.kind == "request.accepted")).all()
     status = {row.id: row.status for row in session.execute(select(DeletionRequest.id, DeletionRequest.status))}
-    marked = set(session.scalars(select(Tombstone.request_id)))
+    marked = set(session.scalars(select(SuppressionEntry.request_id)))
     tasks: dict[str, list[str]] = {}
     for row in session.execute(select(Task.request_id, Task.status)):
         tasks.setdefault(row.request_id, []).append(row.status)
@@ -161,19 +161,23 @@ def tasks_name_versions(session: Session) -> Iterator[Broken]:
 
 
 def undecided_change_nothing(session: Session) -> Iterator[Broken]:
-    """A request that nobody verified, or that was rejected, has no task; nor, like a cancelled one, a tombstone."""
+    """A request that nobody verified, or that was rejected, has no task; nor, like a cancelled one, a suppression
+    entry.
+    """
     undecided = (DeletionRequest.status == "rejected") | (DeletionRequest.reason == "unverified")
     worked = select(Task.request_id).join(DeletionRequest, DeletionRequest.id == Task.request_id).where(undecided)
     for request_id in session.scalars(worked.distinct()):
         yield Broken("doubled", f"request {request_id} was never verified and is carried out")
-    stones = select(Tombstone.request_id).join(DeletionRequest, DeletionRequest.id == Tombstone.request_id)
+    stones = select(SuppressionEntry.request_id).join(
+        DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id
+    )
     idle = undecided | (DeletionRequest.status == "cancelled")
-    for request_id in session.scalars(stones.where(idle, Tombstone.lifted_at.is_(None)).distinct()):
+    for request_id in session.scalars(stones.where(idle, SuppressionEntry.lifted_at.is_(None)).distinct()):
         yield Broken("lost", f"request {request_id} was cancelled, or never verified, and keeps somebody out")
 
 
 def versions_chained(session: Session) -> Iterator[Broken]:
-    """Versions are dense, each stands on the one before, and the newest one alone is the head."""
+    """Versions are dense, each stands on the one before, and the newest one alone is the current version."""
     rows: dict[str, list[Version]] = {}
     for version in session.scalars(select(Version).order_by(Version.model_id, Version.number)):
         rows.setdefault(version.model_id, []).append(version)
@@ -184,41 +188,43 @@ def versions_chained(session: Session) -> Iterator[Broken]:
         ids = [version.id for version in versions]
         if [version.parent_id for version in versions[1:]] != ids[:-1] or any(each.parent_id for each in versions[:1]):
             yield Broken("doubled", f"the versions of model {model.name} are not a chain")
-        heads = [version.id for version in versions if version.status == "head"]
+        heads = [version.id for version in versions if version.status == "current"]
         served = ids[-1:] if model.status != "retired" else []
-        if heads != served or model.head_id != (ids[-1] if ids else None):
+        if heads != served or model.current_id != (ids[-1] if ids else None):
             yield Broken("doubled", f"model {model.name} has {len(heads)} heads, or an old one")
 
 
 def budget_kept(session: Session) -> Iterator[Broken]:
-    """Spent is the ledger's sum, within the limit, and every release in the lineage was paid for once."""
+    """Spent is the ledger's sum, within the limit, and every update in the generation was paid for once."""
     entries: dict[int, list[BudgetEntry]] = {}
     for entry in session.scalars(select(BudgetEntry)):
-        entries.setdefault(entry.lineage_id, []).append(entry)
-    for lineage in session.scalars(select(Lineage)):
-        paid = entries.get(lineage.id, [])
-        if lineage.spent != sum(entry.charge for entry in paid):
-            yield Broken("overspent", f"lineage {lineage.id} spent {lineage.spent}, its ledger says otherwise")
-        if lineage.spent < 0 or (lineage.budget is not None and lineage.spent > lineage.budget):
-            yield Broken("overspent", f"lineage {lineage.id} spent {lineage.spent} of {lineage.budget}")
+        entries.setdefault(entry.generation_id, []).append(entry)
+    for generation in session.scalars(select(Generation)):
+        paid = entries.get(generation.id, [])
+        if generation.spent != sum(entry.budget_cost for entry in paid):
+            yield Broken("overspent", f"generation {generation.id} spent {generation.spent}, its ledger says otherwise")
+        if generation.spent < 0 or (generation.budget is not None and generation.spent > generation.budget):
+            yield Broken("overspent", f"generation {generation.id} spent {generation.spent} of {generation.budget}")
         twice = Counter(entry.version_id for entry in paid if entry.version_id is not None)
         if any(count > 1 for count in twice.values()):
-            yield Broken("doubled", f"a release of lineage {lineage.id} was charged twice")
+            yield Broken("doubled", f"an update of generation {generation.id} was charged twice")
 
 
-def releases_paid(session: Session) -> Iterator[Broken]:
-    """Every release cost its lineage's constant charge, once."""
+def updates_paid(session: Session) -> Iterator[Broken]:
+    """Every update cost its generation's constant charge, once."""
     wrong = (
-        select(BudgetEntry.lineage_id, Lineage.charge)
-        .join(Lineage, Lineage.id == BudgetEntry.lineage_id)
-        .where(BudgetEntry.charge != Lineage.charge)
+        select(BudgetEntry.generation_id, Generation.budget_cost)
+        .join(Generation, Generation.id == BudgetEntry.generation_id)
+        .where(BudgetEntry.budget_cost != Generation.budget_cost)
     )
     for row in session.execute(wrong):
-        yield Broken("overspent", f"a release of lineage {row.lineage_id} did not cost {row.charge}")
+        yield Broken("overspent", f"an update of generation {row.generation_id} did not cost {row.budget_cost}")
     unpaid = (
         select(Version.id)
-        .join(Lineage, Lineage.id == Version.lineage_id)
-        .where(Lineage.charge > 0, select(Forgotten.version_id).where(Forgotten.version_id == Version.id).exists())
+        .join(Generation, Generation.id == Version.generation_id)
+        .where(
+            Generation.budget_cost > 0, select(Forgotten.version_id).where(Forgotten.version_id == Version.id).exists()
+        )
         .where(~select(BudgetEntry.id).where(BudgetEntry.version_id == Version.id).exists())
     )
     for version_id in session.scalars(unpaid):
@@ -226,29 +232,42 @@ def releases_paid(session: Session) -> Iterator[Broken]:
 
 
 def effects_once(session: Session) -> Iterator[Broken]:
-    """No sample left a lineage twice, by the log's own account."""
+    """No sample left a generation twice, by the log's own account."""
     left: Counter[tuple[int, str]] = Counter()
     for facts in _published(session):
-        left.update((facts["lineage"], sample) for sample in facts["samples"])
-    for (lineage_id, _), count in left.items():
+        left.update((facts["generation"], sample) for sample in facts["samples"])
+    for (generation_id, _), count in left.items():
         if count > 1:
-            yield Broken("doubled", f"a sample left lineage {lineage_id} {count} times")
+            yield Broken("doubled", f"a sample left generation {generation_id} {count} times")
 
 
 def heads_lack_the_deleted(session: Session) -> Iterator[Broken]:
     """Nobody whose deletion was marked applied is part of what is served."""
-    gone = {(row.lineage_id, row.position) for row in session.execute(select(Forgotten.lineage_id, Forgotten.position))}
+    gone = {
+        (row.generation_id, row.position)
+        for row in session.execute(select(Forgotten.generation_id, Forgotten.position))
+    }
     members: dict[tuple[int, str], set[int]] = {}
     for member in session.scalars(select(Membership)):
         for name in (member.subject_digest, member.sample_digest):
-            members.setdefault((member.lineage_id, name), set()).add(member.position)
-    done = select(Task.request_id, Model.lineage_id, Model.name, Tombstone.subject_digest, Tombstone.sample_digest)
-    done = done.join(Model, Model.id == Task.model_id).join(Tombstone, Tombstone.request_id == Task.request_id)
+            members.setdefault((member.generation_id, name), set()).add(member.position)
+    done = select(
+        Task.request_id,
+        Model.generation_id,
+        Model.name,
+        SuppressionEntry.subject_digest,
+        SuppressionEntry.sample_digest,
+    )
+    done = done.join(Model, Model.id == Task.model_id).join(
+        SuppressionEntry, SuppressionEntry.request_id == Task.request_id
+    )
     for row in session.execute(
-        done.where(Task.status == "completed", Tombstone.lifted_at.is_(None), Model.status.in_(("live", "exhausted")))
+        done.where(
+            Task.status == "completed", SuppressionEntry.lifted_at.is_(None), Model.status.in_(("live", "exhausted"))
+        )
     ):
-        here = members.get((row.lineage_id, row.subject_digest or row.sample_digest), set())
-        if any((row.lineage_id, position) not in gone for position in here):
+        here = members.get((row.generation_id, row.subject_digest or row.sample_digest), set())
+        if any((row.generation_id, position) not in gone for position in here):
             words = f"model {row.name} serves somebody whose request {row.request_id} is completed"
             yield Broken("served_with_deletion_missing", words)
 
@@ -267,11 +286,11 @@ def log_complete(session: Session) -> Iterator[Broken]:
     if requests != accepted:
         yield Broken("lost", f"{requests} requests stand in the table, {accepted} in the log")
     digests = _digests(session)
-    lineage_of = {row.id: row.lineage_id for row in session.execute(select(Version.id, Version.lineage_id))}
-    living = set(session.scalars(select(Lineage.id).where(Lineage.status == "live")))
+    generation_of = {row.id: row.generation_id for row in session.execute(select(Version.id, Version.generation_id))}
+    living = set(session.scalars(select(Generation.id).where(Generation.status == "live")))
     for facts in _published(session):
-        # a switch tells who leaves the old lineage; what an ended lineage knew about people is gone
-        released = lineage_of.get(facts["parent"]) == facts["lineage"] and facts["lineage"] in living
+        # a switch tells who leaves the old generation; what an ended generation knew about people is gone
+        released = generation_of.get(facts["parent"]) == facts["generation"] and facts["generation"] in living
         if released and set(facts["samples"]) != digests.get(facts["version"], set()):
             yield Broken("lost", f"the log and the table differ on who left with version {facts['number']}")
 
@@ -279,7 +298,8 @@ def log_complete(session: Session) -> Iterator[Broken]:
 def _digests(session: Session) -> dict[str, set[str]]:
     rows = session.execute(
         select(Forgotten.version_id, Membership.sample_digest).join(
-            Membership, (Membership.lineage_id == Forgotten.lineage_id) & (Membership.position == Forgotten.position)
+            Membership,
+            (Membership.generation_id == Forgotten.generation_id) & (Membership.position == Forgotten.position),
         )
     )
     found: dict[str, set[str]] = {}

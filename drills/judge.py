@@ -59,7 +59,7 @@ def judge(settings: Settings, journal: Journal) -> list[Broken]:
 
 
 def at_rest(settings: Settings) -> bool:
-    """Whether everything that was asked ended in time; a held request has ended, visibly."""
+    """Whether everything that was asked ended in time; a blocked request has ended, visibly."""
     database = Database(settings.database_url)
     try:
         return eventually(lambda: not unfinished(database))
@@ -98,9 +98,9 @@ def _keys_due(database: Database) -> bool:
 
 
 def _requests(session: Session, _: Settings, journal: Journal) -> Iterator[Broken]:
-    """Every one completed: what an operator released and is held again is lost, whatever it is held for."""
+    """Every one completed: what an operator released and is blocked again is lost, whatever it is blocked for."""
     rows = dict(session.execute(select(DeletionRequest.id, DeletionRequest.status)).tuples().all())
-    reasons = dict(session.execute(select(Task.request_id, Task.reason).where(Task.status == "held")).tuples().all())
+    reasons = dict(session.execute(select(Task.request_id, Task.reason).where(Task.status == "blocked")).tuples().all())
     for request_id in journal.acknowledged.values():
         status = rows.get(request_id, "not in the database")
         if status != "completed":
@@ -114,10 +114,10 @@ def _people(session: Session, settings: Settings, journal: Journal) -> Iterator[
     """Whoever asked is out of every model that knew them, with one effect: in these recipes a person is one sample."""
     pepper = Pepper.load(settings.pepper_file)
     asked = {subject_digest(pepper, DEFAULT_TENANT, subject) for subject in journal.acknowledged}
-    for model in session.scalars(select(Model).where(Model.head_id.is_not(None))):
-        gone = select(Forgotten.position).where(Forgotten.lineage_id == model.lineage_id)
+    for model in session.scalars(select(Model).where(Model.current_id.is_not(None))):
+        gone = select(Forgotten.position).where(Forgotten.generation_id == model.generation_id)
         still = select(Membership.subject_digest).where(
-            Membership.lineage_id == model.lineage_id, Membership.position.not_in(gone)
+            Membership.generation_id == model.generation_id, Membership.position.not_in(gone)
         )
         for each in session.scalars(still):
             if each in asked:

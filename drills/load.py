@@ -36,7 +36,7 @@ def run(seed: int, scale: float) -> Result:
         with site(kind, people=people) as where:
             traffic, done = _under_attack(where, people, random.Random(seed))
             at_rest(where.stack.settings)
-            notes.append(f"{kind}: held, and driven on before judging: {where.drive_on()}")
+            notes.append(f"{kind}: held, and retried before judging: {where.retry()}")
             broken = judge(where.stack.settings, traffic.journal)
         cases += len(traffic.journal.acknowledged)
         faults += len(done)
@@ -70,13 +70,15 @@ def _under_attack(where: Site, people: int, chance: random.Random) -> tuple[Traf
 def register(where: Site) -> tuple[str, str]:
     """A model that knows everybody, and one with a vector for each of a few."""
     return (
-        where.stack.live("crowd", "newton", require="proved", epsilon=1.0, sigma=0.01, delta_cap=0.0002),
-        where.stack.live("few", "recollection", require="proved"),
+        where.stack.live("crowd", "newton", min_guarantee="proved", epsilon=1.0, noise_std=0.01, max_distance=0.0002),
+        where.stack.live("few", "recollection", min_guarantee="proved"),
     )
 
 
 def orders(people: int, chance: random.Random, batch: int, batched: float) -> Iterator[list[str]]:
-    """Each person once, alone or in a batch. Some of the few stay: a release that leaves nobody is held, by design."""
+    """Each person once, alone or in a batch. Some of the few stay: an update that leaves nobody is blocked, by
+    design.
+    """
     asking = [index for index in range(people) if not FEW - SPARED <= index < FEW]
     first = 0
     while first < len(asking):

@@ -1,4 +1,4 @@
-"""A place where processes are killed: a world on one stack, whose worker, keeper and API die in forked children."""
+"""A place where processes are killed: a world on one stack, whose worker, scheduler and API die in forked children."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from drills.invariants import Broken, broken, left_behind, unfinished, unreadabl
 from drills.worlds import (
     MakeDatabase,
     World,
-    end_keepers_lease,
+    end_schedulers_lease,
     fork,
     open_world,
     postgres_databases,
@@ -30,12 +30,12 @@ from service.api.app import create_app
 from service.infra.queue import notify as queue
 from service.infra.tables import Model
 from tests import servers
-from workers.scheduler.run import Keeper, open_keeper
+from workers.scheduler.run import Scheduler, open_scheduler
 
 PEOPLE = 12
 """in the recipe convex, three samples each"""
 FEWEST = 6
-"""a proved release needs both classes: any three of the people have both, and at most three leave at once"""
+"""a proved update needs both classes: any three of the people have both, and at most three leave at once"""
 MESSAGE_SECONDS = 20.0
 
 
@@ -66,10 +66,10 @@ def stack_of(name: str, folder: Path) -> Iterator[Stack]:
 
 @dataclass
 class Place:
-    """A world, its keeper, and its API with a key. ``people`` are who is still in its present model."""
+    """A world, its scheduler, and its API with a key. ``people`` are who is still in its present model."""
 
     world: World
-    keeper: Keeper
+    scheduler: Scheduler
     api: TestClient
     name: str = ""
     model_id: str = ""
@@ -80,15 +80,15 @@ class Place:
         """A live model with enough people; its name is ``name``."""
         if len(self.people) < FEWEST:
             self.name = next(self.names)
-            self.model_id = self.world.live(name=self.name, require="proved")
+            self.model_id = self.world.live(name=self.name, min_guarantee="proved")
             self.people = [f"p{number}" for number in range(PEOPLE)]
         return self.model_id
 
     def let_go(self) -> None:
         """Close every connection: none survives a fork."""
         self.world.workshop.close()
-        self.keeper.database.close()
-        self.keeper.keys.close()
+        self.scheduler.database.close()
+        self.scheduler.keys.close()
         self.service.database.close()
 
     @property
@@ -104,20 +104,20 @@ class Place:
 
     def worker_dies(self, point: str, model_id: str) -> None:
         """Ring; a worker takes the message from the real broker, and dies."""
-        self.world.change(Model, model_id, nudged_at=0)  # an earlier death may have taken the message with it
-        queue.ring(self.world.database, self.world.workshop.bell, [model_id])
+        self.world.change(Model, model_id, notified_at=0)  # an earlier death may have taken the message with it
+        queue.ring(self.world.database, self.world.workshop.notifier, [model_id])
         self.die(point, lambda: serve_one(self.world, model_id))
 
     def recover(self, model_id: str) -> None:
-        """The dead one's lease runs out; another worker comes, and the keeper."""
+        """The dead one's lease runs out; another worker comes, and the scheduler."""
         self.world.expire_lease(model_id)
         self.world.work(model_id)
         self.tick()
 
     def tick(self) -> None:
-        end_keepers_lease(self.world)
-        if not self.keeper.tick():
-            raise RuntimeError("the drill's keeper did not get its lease")
+        end_schedulers_lease(self.world)
+        if not self.scheduler.tick():
+            raise RuntimeError("the drill's scheduler did not get its lease")
 
     def wrong(self) -> list[Broken]:
         """What does not hold now that everything had its time."""
@@ -134,7 +134,7 @@ def open_place(stack: Stack, home: Path) -> Place:
     changes: dict[str, Any] = {} if stack.broker_url is None else {"broker_url": stack.broker_url}
     settings = settings_of(home, stack.make_database(home), grace_seconds=0.0, **changes)
     api = TestClient(create_app(settings), raise_server_exceptions=False)
-    place = Place(open_world(settings), open_keeper(settings), api)
+    place = Place(open_world(settings), open_scheduler(settings), api)
     api.headers["Authorization"] = f"Bearer {api_key(place)}"
     return place
 

@@ -1,8 +1,8 @@
-"""Power is cut after every step of preparing a model, of two releases and of a purge; each legal disk is recovered.
+"""Power is cut after every step of preparing a model, of two updates and of a purge; each legal disk is recovered.
 
 The databases are cut at every commit: SQLite syncs its log before it answers, so what was committed is there. Of
 the files, each state that is legal after that prefix of the recorded operations is written out, a worker and a
-keeper start on it, and the invariants are checked.
+scheduler start on it, and the invariants are checked.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from sqlalchemy import event, select
 
 from drills.invariants import Broken, broken, counted, left_behind, unfinished, unreadable
 from drills.result import Result
-from drills.worlds import World, end_keepers_lease, open_world, settings_of, sqlite_databases
+from drills.worlds import World, end_schedulers_lease, open_world, settings_of, sqlite_databases
 from service.infra.files import DIGEST, Store
 from service.infra.tables import Version
-from service.models.restore_guard import RELEASES
+from service.models.restore_guard import UPDATES
 from tests.powercut import Recorded, State, states_after_power_cut
-from workers.scheduler.run import open_keeper
+from workers.scheduler.run import open_scheduler
 from workers.storage.encryption import Unsealable
 from workers.storage.key_files import KeyFiles
 from workers.storage.key_store import KeyStore
 
-FOLDERS = ("store", "private", "keys", f"store/{RELEASES}")
-"""the journal of releases lies with the published checkpoints"""
+FOLDERS = ("store", "private", "keys", f"store/{UPDATES}")
+"""the journal of updates lies with the published checkpoints"""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def run(seed: int, scale: float) -> Result:
 
 
 def rehearse(home: Path, url: str) -> Rehearsal:
-    """Prepare a model, release twice, purge; every operation on files and every commit is recorded."""
+    """Prepare a model, update twice, purge; every operation on files and every commit is recorded."""
     rehearsal = Rehearsal(home)
     world = open_world(
         settings_of(home, url, grace_seconds=0.0),
@@ -89,16 +89,16 @@ def rehearse(home: Path, url: str) -> Rehearsal:
         private=RecordedStore(home / "private", rehearsal.files),
         keys=KeyStore(f"sqlite:///{home / 'keys.db'}", RecordedKeyFiles(home / "keys", rehearsal)),
     )
-    keeper = replace(open_keeper(world.settings), database=world.database, keys=world.workshop.keys)
-    keeper = replace(keeper, store=world.workshop.store, private=world.workshop.private)
-    rehearsal.model_id = world.register(require="proved")
+    scheduler = replace(open_scheduler(world.settings), database=world.database, keys=world.workshop.keys)
+    scheduler = replace(scheduler, store=world.workshop.store, private=world.workshop.private)
+    rehearsal.model_id = world.register(min_guarantee="proved")
     rehearsal.mark()
     event.listen(world.database.engine, "commit", rehearsal.mark)
     world.work(rehearsal.model_id)
     for person in ("p3", "p5"):
         world.delete(person)
         world.work(rehearsal.model_id)
-    keeper.tick()
+    scheduler.tick()
     rehearsal.mark()
     world.workshop.close()
     return rehearsal
@@ -108,7 +108,7 @@ class RecordedStore(Store):
     """A store whose folders stand from the beginning: making them is not what is cut here."""
 
     def __init__(self, root: Path, files: Recorded) -> None:
-        (root / RELEASES).mkdir(parents=True, exist_ok=True)
+        (root / UPDATES).mkdir(parents=True, exist_ok=True)
         super().__init__(root, files)
 
 
@@ -159,11 +159,11 @@ def finish(world: World, model_id: str) -> list[Broken]:
     """The restarted service works until nothing is left, and is looked at."""
     world.expire_lease(model_id)
     world.work(model_id)
-    keeper = open_keeper(world.settings)
-    end_keepers_lease(world)
-    keeper.tick()
-    keeper.database.close()
-    keeper.keys.close()
+    scheduler = open_scheduler(world.settings)
+    end_schedulers_lease(world)
+    scheduler.tick()
+    scheduler.database.close()
+    scheduler.keys.close()
     shop = world.workshop
     found = broken(shop.database) + unfinished(shop.database) + unreadable(shop.database, shop.store, shop.private)
     if world.model(model_id).status not in ("live", "exhausted"):

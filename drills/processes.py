@@ -59,10 +59,10 @@ def _attempts(chance: random.Random, rounds: int) -> list[tuple[str, Callable[[]
 
 
 def zombies(kind: str, rounds: int) -> Told:
-    """A worker is stopped in the middle of a release; another one takes over; then it wakes, and may write nothing."""
+    """A worker is stopped in the middle of an update; another one takes over; then it wakes, and may write nothing."""
     journal, late = Journal(), 0
     with site(kind) as where:
-        name = where.stack.live("unhurried", "newton", require="proved")
+        name = where.stack.live("unhurried", "newton", min_guarantee="proved")
         for number in range(rounds):
             where.stack.kill("second")
             person = f"crowd-person-{number}"
@@ -90,7 +90,7 @@ def _leased(where: Site, name: str) -> bool:
 
 
 def out_of_memory() -> Told:
-    """A recipe that needs more memory than there is ends held or refused, after a few deaths, and can be driven on."""
+    """A recipe that needs more memory than there is ends blocked or refused, after a few deaths, and can be retried."""
     with tempfile.TemporaryDirectory() as folder:
         greed = Path(folder) / "greed"
         with site("sqlite") as where:
@@ -99,21 +99,21 @@ def out_of_memory() -> Told:
             worker.command = [sys.executable, "-c", LIMITED, str(MEMORY_BYTES), *worker.command]
             stack.environment |= {"DRILL_GREED": str(greed)}
             stack.restart("worker")
-            name, journal, found, notes = stack.live("greedy", "newton", require="proved"), Journal(), [], []
+            name, journal, found, notes = stack.live("greedy", "newton", min_guarantee="proved"), Journal(), [], []
             for number, way in enumerate(("grow", "killed")):
                 greed.write_text(way)
                 person = f"crowd-person-{number}"
                 request = stack.delete(name, subject_id=person)
                 journal.acknowledged[person] = request["id"]
-                deaths = _until(where, request, "held")
+                deaths = _until(where, request, "blocked")
                 notes.append(f"{way}: {_status(where, request)} after {deaths} deaths")
-                if _status(where, request) != "held" or deaths > MOST_DEATHS:
+                if _status(where, request) != "blocked" or deaths > MOST_DEATHS:
                     found.append(Broken("lost", f"{way}: {_status(where, request)} after {deaths} deaths"))
                 greed.unlink()
-                where.drive_on()
+                where.retry()
                 _until(where, request, "completed")
             greed.write_text("killed")
-            second = stack.register("greedy", "newton", require="proved")
+            second = stack.register("greedy", "newton", min_guarantee="proved")
             deaths = _endure(where, lambda: _preparation(where, second) == "refused")
             notes.append(f"preparation {_preparation(where, second)} after {deaths} deaths")
             if _preparation(where, second) != "refused":
@@ -152,7 +152,7 @@ def failing_fsync() -> Told:
     with tempfile.TemporaryDirectory() as folder, site("sqlite") as where:
         broken = Path(folder) / "broken"
         variables = {"LD_PRELOAD": str(shim), "DRILL_FSYNC_FAILS": str(broken)}
-        name = where.stack.live("few", "recollection", require="proved")
+        name = where.stack.live("few", "recollection", min_guarantee="proved")
         for process in where.stack.processes:
             where.stack.restart(process, **variables)
         eventually(where.ready, 60)
@@ -176,7 +176,7 @@ def failing_fsync() -> Told:
         where.mend()
         eventually(where.ready, 60)
         at_rest(where.stack.settings)
-        where.drive_on()
+        where.retry()
         found += [each for each in judge(where.stack.settings, journal) if "two requests" not in each.words]
         return found, f"{refused} of 5 calls refused while fsync failed"
 
@@ -187,8 +187,8 @@ def wrong_clocks(seconds: int) -> Told:
     if shim is None:
         return [], "left out: no C compiler here"
     with site("postgres") as where:
-        name, journal = where.stack.live("unhurried", "newton", require="proved"), Journal()
-        for process, offset in (("worker", seconds), ("api", -seconds), ("keeper", seconds)):
+        name, journal = where.stack.live("unhurried", "newton", min_guarantee="proved"), Journal()
+        for process, offset in (("worker", seconds), ("api", -seconds), ("scheduler", seconds)):
             where.stack.restart(process, LD_PRELOAD=str(shim), DRILL_CLOCK_SECONDS=str(offset))
         eventually(where.ready, 60)
         begun = time.time()
@@ -202,7 +202,7 @@ def wrong_clocks(seconds: int) -> Told:
             for at in _moments(where, column, 6)[-6:]:
                 if not begun - 60 < at < time.time() + 60:
                     found.append(Broken("lost", f"{column} is {at - begun:.0f} s off"))
-        return found, f"API, worker and keeper {seconds} s off: every moment within a minute of the database's clock"
+        return found, f"API, worker and scheduler {seconds} s off: every moment within a minute of the database's clock"
 
 
 def _moments(where: Site, column: object, least: int) -> list[float]:

@@ -20,11 +20,11 @@ from drills.sites import KINDS, LEASE_SECONDS, SETTINGS, Site, site
 from tests import residue
 
 BOUND_SECONDS = float(SETTINGS["GRACE_SECONDS"]) + 2 * LEASE_SECONDS + 10
-"""the grace of a retired checkpoint; a lease, should its keeper have died, and one for its successor; and ticks, which
-on a busy machine take seconds"""
+"""the grace of a retired checkpoint; a lease, should its scheduler have died, and one for its successor; and ticks,
+which on a busy machine take seconds"""
 METHODS = ("recollection", "newton")
 DEATHS = (None, "worker-after-commit", "keys-erased", "worker-after-erasure")
-"""a worker that dies there leaves the destruction of the key, or the rest of it, to the keeper"""
+"""a worker that dies there leaves the destruction of the key, or the rest of it, to the scheduler"""
 
 
 def run(_: int, scale: float) -> Result:
@@ -51,7 +51,7 @@ def run(_: int, scale: float) -> Result:
 def _forget(where: Site, method: str, death: str | None, heard: list[bytes]) -> tuple[list[str], float]:
     """Where something of the canary was found that must not be there, and how long the rest took to go."""
     stack, canary = where.stack, residue.load_recipe("canary")
-    name = stack.live("canary", method, require="proved")
+    name = stack.live("canary", method, min_guarantee="proved")
     residue.complain(stack, canary.PERSON)
     secret = residue.secret_of(stack, name, canary.PERSON)
     weights = residue.windows(residue.head_weights(stack, name))

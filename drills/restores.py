@@ -88,7 +88,7 @@ class Restores(RuleBasedStateMachine):
         """Its recipe still names everybody who was forgotten."""
         model_id = self.town.register()
         if model_id is not None:
-            self.town.bell.messages.append(model_id)
+            self.town.notifier.messages.append(model_id)
 
 
 def turned_back(before: Standing, after: Standing, report: Report, with_log: bool) -> list[Broken]:

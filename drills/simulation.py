@@ -1,7 +1,7 @@
 """Random histories against the real rules: Hypothesis draws steps, the whole service lies in memory.
 
 Requests, cancellations, holds, lost, doubled and reordered messages, workers that die or wake late, a clock that
-jumps, keepers, retrains, a third model, keys and webhooks that are ended, and restored backups with and without the
+jumps, schedulers, retrains, a third model, keys and webhooks that are ended, and restored backups with and without the
 exported log, over two models. After every step the invariants hold; at the end
 everything that was accepted has ended, and nothing of the forgotten is left.
 """
@@ -45,7 +45,7 @@ from drills.invariants import (
 from drills.restores import Restores
 from drills.result import Result
 from drills.town import MODELS, Died, Photograph, Town, dying_at, found, meanwhile_at
-from service.infra.tables import DeletionRequest, Hold, Lineage, Model, Task
+from service.infra.tables import DeletionRequest, Generation, Hold, Model, Task
 from service.requests import legal_holds as holds
 from service.requests.cancel import TooLate, cancel
 from tests.workers.worlds import TENANT
@@ -59,7 +59,7 @@ PROCESSES = 2
 SHOWN = 6000
 """characters of a broken history, its end"""
 PEOPLE = [f"p{number}" for number in range(8)]
-"""of twelve in each model: a proved release needs both classes"""
+"""of twelve in each model: a proved update needs both classes"""
 POINTS = (
     *("worker-after-claim", "worker-after-compute", "worker-after-noise", "worker-before-publish"),
     *("publish-after-charge", "publish-after-version", "publish-after-audit", "switch-after-version"),
@@ -67,7 +67,7 @@ POINTS = (
 )
 BETWEEN = ("worker-after-claim", "worker-after-compute", "worker-before-publish", "worker-after-commit")
 """points that no transaction is open at"""
-MEANWHILE = ("somebody asks", "a hold", "overtaken", "its lease is taken", "the keeper ticks")
+MEANWHILE = ("somebody asks", "a hold", "overtaken", "its lease is taken", "the scheduler ticks")
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 ROUNDS = 40
 """of letting time pass, until everything has ended"""
@@ -124,21 +124,21 @@ class Simulation(Restores):
         self.accepted.append(self.town.accept(person, models, window))
         self.who[self.accepted[-1]] = person
 
-    @precondition(lambda self: self.town.bell.messages)
+    @precondition(lambda self: self.town.notifier.messages)
     @rule(data=st.data(), kept=st.booleans())
     def a_message_arrives(self, data: st.DataObject, kept: bool) -> None:
         """In any order, and once more later if it is kept."""
-        messages = self.town.bell.messages
+        messages = self.town.notifier.messages
         place = data.draw(st.integers(0, len(messages) - 1))
         self.claim(messages[place])
         if not kept:
             del messages[place]
         Simulation.faults += kept
 
-    @precondition(lambda self: self.town.bell.messages)
+    @precondition(lambda self: self.town.notifier.messages)
     @rule()
     def every_message_is_lost(self) -> None:
-        self.town.bell.messages.clear()
+        self.town.notifier.messages.clear()
         Simulation.faults += 1
 
     @precondition(lambda self: self.jobs)
@@ -167,12 +167,12 @@ class Simulation(Restores):
             "a hold": lambda: self.a_hold_is_placed(person),
             "overtaken": lambda: self.overtake(job.lease.model_id),
             "its lease is taken": lambda: heads.extend(self.take_over(job)),
-            "the keeper ticks": self.town.keeper.tick,
+            "the scheduler ticks": self.town.scheduler.tick,
         }
         Simulation.faults += 1
         with meanwhile_at(point, happenings[what]):
             self.carry_out(job)
-        if heads and self.town.world.model(job.lease.model_id).head_id != heads[0]:
+        if heads and self.town.world.model(job.lease.model_id).current_id != heads[0]:
             raise Wrong([Broken("doubled", "a worker whose lease was taken over has published")])
 
     @rule(seconds=st.sampled_from([1.0, 5.0, 31.0, 61.0, 4000.0]))
@@ -180,8 +180,8 @@ class Simulation(Restores):
         self.town.clock.advance(seconds)
 
     @rule()
-    def the_keeper_ticks(self) -> None:
-        self.town.keeper.tick()
+    def the_scheduler_ticks(self) -> None:
+        self.town.scheduler.tick()
 
     @precondition(lambda self: self.accepted)
     @rule(data=st.data())
@@ -205,8 +205,8 @@ class Simulation(Restores):
     def every_hold_is_released(self) -> None:
         self.protected.clear()
         with self.town.database.write() as session:
-            for hold in session.scalars(select(Hold).where(Hold.released_at.is_(None))).all():
-                self.town.bell.messages.extend(holds.lift(session, hold))
+            for hold in session.scalars(select(Hold).where(Hold.lifted_at.is_(None))).all():
+                self.town.notifier.messages.extend(holds.lift(session, hold))
 
     @precondition(lambda self: self.accepted)
     @rule(data=st.data())
@@ -214,7 +214,7 @@ class Simulation(Restores):
         with self.town.database.write() as session:
             row = session.get(DeletionRequest, data.draw(st.sampled_from(self.accepted)))
             if row is not None:
-                self.town.bell.messages.extend(holds.drive_on(session, row))
+                self.town.notifier.messages.extend(holds.retry(session, row))
 
     def count_fault(self) -> None:
         Simulation.faults += 1
@@ -237,18 +237,18 @@ class Simulation(Restores):
         self.every_hold_is_released()
         for _ in range(ROUNDS):
             self.town.clock.advance(61.0)
-            self.town.keeper.tick()
+            self.town.scheduler.tick()
             for model_id in self.town.models.values():
                 self.claim(model_id)
             for job in self.jobs:
                 self.carry_out(job)
             self.jobs.clear()
-            if not unfinished(self.town.database) and not self.town.bell.messages:
+            if not unfinished(self.town.database) and not self.town.notifier.messages:
                 break
-            self.town.bell.messages.clear()
+            self.town.notifier.messages.clear()
         for _ in range(2):  # what the first one writes into the log is certified in the second
             self.town.clock.advance(61.0)
-            self.town.keeper.tick()
+            self.town.scheduler.tick()
         self.nothing_is_broken()
         shop, database = self.town.world.workshop, self.town.database
         self.require(unfinished(database) + uncertified(database) + unreadable(database, shop.store, shop.private))
@@ -264,12 +264,12 @@ class Simulation(Restores):
             self.carry_out(job)
 
     def take_over(self, job: Work) -> list[str | None]:
-        """The lease runs out, and another worker takes the work: the head at that moment, if it got it."""
+        """The lease runs out, and another worker takes the work: the current version at that moment, if it got it."""
         self.town.clock.advance(31.0)
         before = len(self.jobs)
         self.claim(job.lease.model_id)
         taken = len(self.jobs) > before and isinstance(job, Deletions) and isinstance(self.jobs[-1], Deletions)
-        return [self.town.world.model(job.lease.model_id).head_id] if taken else []
+        return [self.town.world.model(job.lease.model_id).current_id] if taken else []
 
     def claim(self, model_id: str) -> None:
         job = claim(self.town.database, model_id, f"worker-{len(self.jobs)}", 30.0)
@@ -285,11 +285,11 @@ class Simulation(Restores):
             raise Wrong(harms)
 
     def rewound(self) -> list[Broken]:
-        """Lineages of which less is spent than was seen before: not even a restored backup may do that."""
+        """Generations of which less is spent than was seen before: not even a restored backup may do that."""
         with self.town.database.read() as session:
-            now = {row.id: row.spent for row in session.execute(select(Lineage.id, Lineage.spent))}
+            now = {row.id: row.spent for row in session.execute(select(Generation.id, Generation.spent))}
         less = [
-            Broken("overspent", f"lineage {key} spent less than before")
+            Broken("overspent", f"generation {key} spent less than before")
             for key in now
             if now[key] < self.spent.get(key, 0)
         ]

@@ -1,4 +1,4 @@
-"""An installation with servers of its own, which a drill may harm: API, two workers and a keeper, as processes."""
+"""An installation with servers of its own, which a drill may harm: API, two workers and a scheduler, as processes."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ class Site:
             if not child.alive:
                 self.stack.start(name)
 
-    def drive_on(self) -> str:
-        """Release what is held, as an operator does who read the reason; returns how many there were, by reason."""
-        held = list(self.stack.client.pages("/v1/deletion-requests", status="held"))
+    def retry(self) -> str:
+        """Retry what is blocked, as an operator does who read the reason; returns how many there were, by reason."""
+        held = list(self.stack.client.pages("/v1/deletion-requests", status="blocked"))
         reasons = Counter(
             f"{part['model']} {part['reason']}"
             for request in held
             for part in request["models"]
-            if part["status"] == "held"
+            if part["status"] == "blocked"
         )
         for request in held:
-            self.stack.client.post(f"/v1/deletion-requests/{request['id']}/release", {})
+            self.stack.client.post(f"/v1/deletion-requests/{request['id']}/retry", {})
         told = ", ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
         return f"{len(held)} ({told})" if held else "0"
 

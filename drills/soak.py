@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
     with site(chosen.kind, people=people) as where:
         traffic = _endure(where, course, chosen.minutes * 60, chosen.per_second, people)
         at_rest(where.stack.settings)
-        held = where.drive_on()
+        held = where.retry()
         found = judge(where.stack.settings, traffic.journal)
         waits = _waits(where)
     chosen.folder.mkdir(parents=True, exist_ok=True)
@@ -162,7 +162,7 @@ def report(course: Course, traffic: Traffic, found: list[Broken], waits: list[fl
     figures = [
         ("acknowledged", f"{len(traffic.journal.acknowledged):,}"),
         *((name.replace("_", " "), str(count)) for name, count in counts.items()),
-        ("held at the end, by reason, and driven on before judging", held),
+        ("held at the end, by reason, and retried before judging", held),
         ("faults", f"{len(course.faults)}: " + ", ".join(f"{n} x {name}" for name, n in sorted(faults.items()))),
         ("until the 202, dead processes waited for", _percentiles(until)),
         ("from the 202 to the published version", _percentiles(waits)),

@@ -1,4 +1,4 @@
-"""A whole service in memory, for the simulation: two models, their worker's and keeper's real code, a set clock."""
+"""A whole service in memory, for the simulation: two models, their worker's and scheduler's real code, a set clock."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from workers.runtime.model import Benches
 from workers.runtime.stopwatch import Stopwatch
 from workers.scheduler.replay import Report
 from workers.scheduler.restore import restore
-from workers.scheduler.run import Keeper, extend_log, open_keeper
+from workers.scheduler.run import Scheduler, extend_log, open_scheduler
 from workers.storage.key_files import ERASED, SHARE_BYTES, KeyFileMissing, KeyFiles
 from workers.storage.key_store import KeyRecord, KeyStore
 from workers.training.retrain import retrain
@@ -44,10 +44,10 @@ from workers.update.run import Errand, release
 
 LEASE_SECONDS = 30.0
 MODELS: dict[str, dict[str, Any]] = {
-    "alpha": {"require": "proved", "epsilon": 1.0, "sigma": 0.01, "delta_cap": 0.0018},
-    "beta": {"require": "proved"},
+    "alpha": {"min_guarantee": "proved", "epsilon": 1.0, "noise_std": 0.01, "max_distance": 0.0018},
+    "beta": {"min_guarantee": "proved"},
 }
-"""alpha's budget allows two releases: then it is retrained"""
+"""alpha's budget allows two updates: then it is retrained"""
 ANOTHER = "gamma"
 """a model that is registered within a history"""
 
@@ -134,9 +134,9 @@ class Town:
     clock: Clock
     database: MemoryDatabase
     keys: MemoryDatabase
-    bell: MemoryBell
+    notifier: MemoryBell
     world: World
-    keeper: Keeper
+    scheduler: Scheduler
     benches: Benches
     signer: Signer
     doors: Doors
@@ -157,7 +157,7 @@ class Town:
             accepted = intake.accept(
                 session, self.world.workshop.pepper, TENANT, order, intake.Windows(cancel_seconds=window)
             )
-        queue.ring(self.database, cast(Celery, self.bell), accepted.nudges)
+        queue.ring(self.database, cast(Celery, self.notifier), accepted.to_notify)
         return accepted.request.id
 
     def digest_of(self, person: str) -> str:
@@ -168,18 +168,19 @@ class Town:
         digests = {self.digest_of(person): person for person in people}
         with self.database.read() as session:
             served = session.execute(
-                select(Model.name, Model.lineage_id).where(Model.status.in_(("live", "exhausted")))
+                select(Model.name, Model.generation_id).where(Model.status.in_(("live", "exhausted")))
             ).all()
             present = {
                 (name, digests.get(subject))
-                for name, lineage_id in served
+                for name, generation_id in served
                 for subject in session.scalars(
                     select(Membership.subject_digest)
                     .outerjoin(
                         Forgotten,
-                        (Forgotten.lineage_id == Membership.lineage_id) & (Forgotten.position == Membership.position),
+                        (Forgotten.generation_id == Membership.generation_id)
+                        & (Forgotten.position == Membership.position),
                     )
-                    .where(Membership.lineage_id == lineage_id, Forgotten.position.is_(None))
+                    .where(Membership.generation_id == generation_id, Forgotten.position.is_(None))
                 )
             }
         return {(name, person) for name, _ in served for person in people} - present
@@ -221,7 +222,7 @@ class Town:
             cast(MemoryStore, store).hold(files)
         shutil.rmtree(shop.store.root)
         shutil.copytree(photo.journal, shop.store.root)
-        self.bell.messages.clear()
+        self.notifier.messages.clear()
         self.benches = Benches(shop)
 
     def play_back(self, image: bytes, with_log: bool) -> Report:
@@ -231,7 +232,7 @@ class Town:
         """
         log = [self.export()] if with_log else []
         self.database.restore(image)
-        self.bell.messages.clear()
+        self.notifier.messages.clear()
         report = restore(self.world.workshop, self.signer, log)
         with self.database.write() as session:
             confirm(session, TENANT)
@@ -249,7 +250,7 @@ class Town:
         """As everything is now; a key opens when it authenticates."""
         with self.database.read() as session:
             pepper = self.world.workshop.pepper
-            kept = select(Hold.id).where(Hold.released_at.is_(None), Hold.twin_of.is_(None))
+            kept = select(Hold.id).where(Hold.lifted_at.is_(None), Hold.twin_of.is_(None))
             live = select(WebhookEndpoint.id).where(WebhookEndpoint.disabled_at.is_(None))
             return Standing(
                 holds=frozenset(session.scalars(kept)),
@@ -260,7 +261,7 @@ class Town:
     def register(self) -> str | None:
         """One more model, with the recipe of the others; None where it is there already."""
         with suppress(NameTaken):
-            return self.world.register(name=ANOTHER, forgotten_in_recipe="leave_out", require="proved")
+            return self.world.register(name=ANOTHER, on_suppressed="leave_out", min_guarantee="proved")
         return None
 
 
@@ -276,10 +277,10 @@ def found(folder: Path) -> Town:
     for name, policy in MODELS.items():
         world.live(name=name, **policy)
     shop = world.workshop
-    keeper = replace(_keeper(settings), database=database, keys=shop.keys, store=shop.store)
-    keeper = replace(keeper, private=shop.private, bell=shop.bell)
-    bell, signer = cast(MemoryBell, shop.bell), keeper.signer()
-    return Town(clock, database, keys, bell, world, keeper, Benches(shop), signer, _doors(world))
+    scheduler = replace(_scheduler(settings), database=database, keys=shop.keys, store=shop.store)
+    scheduler = replace(scheduler, private=shop.private, notifier=shop.notifier)
+    notifier, signer = cast(MemoryBell, shop.notifier), scheduler.signer()
+    return Town(clock, database, keys, notifier, world, scheduler, Benches(shop), signer, _doors(world))
 
 
 def _doors(world: World) -> Doors:
@@ -299,16 +300,16 @@ def _world(settings: Settings, database: MemoryDatabase, keys: MemoryDatabase, f
         keys=MemoryKeys(keys, MemoryKeyFiles(settings.key_folder)),
         store=MemoryStore(folder, database.clock),
         private=MemoryStore(folder, database.clock),
-        bell=cast(Celery, MemoryBell()),
+        notifier=cast(Celery, MemoryBell()),
     )
     return World(settings, shop)
 
 
-def _keeper(settings: Settings) -> Keeper:
-    keeper = open_keeper(settings)
-    keeper.database.close()
-    keeper.keys.close()
-    return keeper
+def _scheduler(settings: Settings) -> Scheduler:
+    scheduler = open_scheduler(settings)
+    scheduler.database.close()
+    scheduler.keys.close()
+    return scheduler
 
 
 @contextmanager

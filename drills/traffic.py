@@ -123,10 +123,10 @@ class Traffic:
                 self._look_at_head(http, part["model"], part["version"])
 
     def _look_at_head(self, http: httpx.Client, model: str, least: int) -> None:
-        head = self._try(http, "GET", f"/v1/models/{model}/versions/head")
+        head = self._try(http, "GET", f"/v1/models/{model}/versions/current")
         if head is not None and head.status_code == 200 and head.json()["number"] < least:
             self.journal.stale.append(f"{model}: head {head.json()['number']} after {least} was told")
-        file = self._try(http, "GET", f"/v1/models/{model}/versions/head/checkpoint")
+        file = self._try(http, "GET", f"/v1/models/{model}/versions/current/checkpoint")
         if file is None or file.status_code != 200:
             return
         if file.headers["etag"] != f'"{hashlib.sha256(file.content).hexdigest()}"':

@@ -69,7 +69,7 @@ def postgres_databases() -> Iterator[MakeDatabase]:
 def settings_of(home: Path, database_url: str, recipes: Path = RECIPES, **changes: Any) -> Settings:
     """Settings of a world in ``home``, with its own copy of ``recipes``.
 
-    Whoever edited a recipe during a drill would change it under its model, and every release would be held for that.
+    Whoever edited a recipe during a drill would change it under its model, and every update would be held for that.
     """
     copies = home.parent / "recipes"
     shutil.copytree(recipes, copies, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -80,8 +80,8 @@ def settings_of(home: Path, database_url: str, recipes: Path = RECIPES, **change
     return chosen
 
 
-def end_keepers_lease(world: World) -> None:
-    """The keeper died, and its lease has run out."""
+def end_schedulers_lease(world: World) -> None:
+    """The scheduler died, and its lease has run out."""
     with world.database.write() as session:
         session.execute(update(Lease).where(Lease.name == LEASE).values(expires_at=0))
 
@@ -107,7 +107,7 @@ def fork(act: Callable[[], object], **environment: str) -> int:
 __all__ = [
     "MakeDatabase",
     "World",
-    "end_keepers_lease",
+    "end_schedulers_lease",
     "fork",
     "open_world",
     "postgres_databases",

@@ -40,7 +40,8 @@ def redis_server() -> Iterator[servers.Redis]:
 
 @pytest.fixture
 def redis_url(redis_server: servers.Redis) -> str:
-    """URL of an empty Redis."""
-    with redis.Redis.from_url(redis_server.url) as client:
-        client.flushall()
-    return redis_server.url
+    """URL of an empty database of a Redis, apart from the one whose messages a running stack takes."""
+    url = f"{redis_server.url.removesuffix('/0')}/1"
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+    return url

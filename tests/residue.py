@@ -71,7 +71,7 @@ def load_recipe(name: str) -> ModuleType:
 
 def listen(stack: Stack, url: str) -> None:
     """Every kind of webhook goes there."""
-    kinds = ["deletion_request.completed", "deletion_request.held", "model_version.published", "budget.exhausted"]
+    kinds = ["deletion_request.completed", "deletion_request.blocked", "model_version.published", "budget.exhausted"]
     stack.client.post("/v1/webhooks", {"url": url, "kinds": kinds})
 
 
@@ -100,12 +100,12 @@ def secret_of(stack: Stack, name: str, person: str) -> Secret | None:
     database, keys = stack.database(), KeyStore.of(stack.settings)
     try:
         with database.read() as session:
-            lineage = session.scalars(select(Model.lineage_id).where(Model.name == name)).one()
-            row = session.get(Recollection, (lineage, holder))
+            generation = session.scalars(select(Model.generation_id).where(Model.name == name)).one()
+            row = session.get(Recollection, (generation, holder))
         if row is None:
             return None
         key = keys.fetch([row.key_id])[row.key_id]
-        vector = bytes(open_row(key, f"{row.lineage_id}/{row.holder}", SealedRow(row.nonce, row.sealed)))
+        vector = bytes(open_row(key, f"{row.generation_id}/{row.holder}", SealedRow(row.nonce, row.sealed)))
         return Secret(key, share_in_file(keys, row.key_id), vector)
     finally:
         database.close()
@@ -120,10 +120,10 @@ def share_in_file(keys: KeyStore, key_id: str) -> bytes:
 
 
 def head_weights(stack: Stack, name: str) -> bytes:
-    """The bytes of the head's tensors: a model that knew the person is a trace of them too."""
+    """The bytes of the current version's tensors: a model that knew the person is a trace of them too."""
     database = stack.database()
     with database.read() as session:
-        head = select(Version.checkpoint).join(Model, Model.head_id == Version.id).where(Model.name == name)
+        head = select(Version.checkpoint).join(Model, Model.current_id == Version.id).where(Model.name == name)
         digest = session.scalars(head).one()
     database.close()
     data = (stack.settings.store / digest).read_bytes()

@@ -1,4 +1,4 @@
-"""The whole service as its users run it: API, worker and keeper, each a process of its own."""
+"""The whole service as its users run it: API, worker and scheduler, each a process of its own."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Stack:
         return self.settings.home
 
     def start(self, name: str, **environment: str) -> None:
-        """Start ``api``, ``worker`` or ``keeper``, with more environment if given."""
+        """Start ``api``, ``worker`` or ``scheduler``, with more environment if given."""
         child = self.processes[name]
         child.environment = self.environment | environment
         child.start()
@@ -122,7 +122,7 @@ class Stack:
         return request
 
     def head(self, name: str) -> dict[str, Any]:
-        answer: dict[str, Any] = self.client.get(f"/v1/models/{name}/versions/head")
+        answer: dict[str, Any] = self.client.get(f"/v1/models/{name}/versions/current")
         return answer
 
     def eventually(self, look: Callable[[], Value], enough: Callable[[Value], bool]) -> Value:

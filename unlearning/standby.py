@@ -1,7 +1,7 @@
-"""A fallback that stands by: a second method's state beside the first's, and releases that it makes in its place.
+"""A fallback that stands by: a second method's state beside the first's, and updates that it makes in its place.
 
-A method can stand by where all that it reads at a release are the retained samples: its result then does not depend on
-who made the releases before. Whom one of the two forgets is gone for the other too (``protocol.Resumable``).
+A method can stand by where all that it reads at an update are the retained samples: its result then does not depend on
+who made the updates before. Whom one of the two forgets is gone for the other too (``protocol.Resumable``).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ READS = frozenset({Need.TRAJECTORY, Need.RETAINED})
 
 
 def can_stand_by(method: Method) -> bool:
-    """Whether its releases depend on the retained samples alone."""
+    """Whether its updates depend on the retained samples alone."""
     return Need.RETAINED in method.needs and method.needs <= READS and isinstance(method, Resumable)
 
 
 @dataclass(frozen=True)
 class Accompanied:
-    """``first`` makes the releases, and ``second`` stands by."""
+    """``first`` makes the updates, and ``second`` stands by."""
 
     name: ClassVar[str] = "accompanied"
     first: Method
@@ -68,7 +68,7 @@ class Accompanied:
         retain: Examples | None,
         generator: torch.Generator,
     ) -> Forgotten:
-        """The release of ``first``; ``second`` would go on from its weights. Raises Refused as ``first`` does."""
+        """The update of ``first``; ``second`` would go on from its weights. Raises Refused as ``first`` does."""
         own, other = _parted(state)
         made = self.first.forget(problem, own, forget, retain, generator)
         return replace(made, state=_joined(made.state, _resumed(self.second, other, made.state, forget)))
@@ -80,7 +80,7 @@ class Accompanied:
 
 @dataclass(frozen=True)
 class StandIn:
-    """``second`` makes a release in the place of ``first``, which goes on from its weights. Same states."""
+    """``second`` makes an update in the place of ``first``, which goes on from its weights. Same states."""
 
     name: ClassVar[str] = "stand-in"
     first: Method
@@ -135,6 +135,6 @@ def _measured(own: State, other: State, name: str) -> dict[str, Json]:
     reports = [each.facts.get("report") for each in (own, other)]
     mine, theirs = (dict(report) if isinstance(report, dict) else {} for report in reports)
     fallback: dict[str, Json] = {"method": name}
-    if "effectiveness" in theirs:
-        fallback["effectiveness"] = theirs["effectiveness"]
+    if "distance_left" in theirs:
+        fallback["distance_left"] = theirs["distance_left"]
     return {"report": {**mine, "fallback": fallback}}

@@ -1,7 +1,7 @@
-"""What a method is: the types that pass between a training, a method and a release.
+"""What a method is: the types that pass between a training, a method and an update.
 
 A method is a frozen object whose fields are its hyperparameters. It is called twice in the life of a
-training: ``prepare`` once, and ``forget`` once per release. Both are pure: no I/O, no clock, no global
+training: ``prepare`` once, and ``forget`` once per update. Both are pure: no I/O, no clock, no global
 random state.
 """
 
@@ -30,7 +30,7 @@ class Need(StrEnum):
     RETAINED = "retained samples"
     FORGOTTEN = "forgotten samples"
     VECTORS = "everyone's vectors"
-    """each release changes the vectors of those who stay too"""
+    """each update changes the vectors of those who stay too"""
 
 
 class Refused(ValueError):
@@ -103,7 +103,7 @@ class Learned:
 
 @dataclass(frozen=True)
 class State:
-    """What a method keeps between releases; never published.
+    """What a method keeps between updates; never published.
 
     ``weights`` is w~, (d,), before noise. ``tensors`` and ``facts`` are stored sealed as one artifact.
     ``vectors`` maps a holder to its vector(s), (d,): the service keeps each as a sealed row, so ``forget``
@@ -151,7 +151,7 @@ def retained(forget: ForgetSet, retain: Examples | None) -> Examples:
 
 @dataclass(frozen=True)
 class Forgotten:
-    """A release before certification: the new state, and measurements for operators (sealed, never published)."""
+    """An update before certification: the new state, and measurements for operators (sealed, never published)."""
 
     state: State
     evidence: Mapping[str, Json] = field(default_factory=dict)
@@ -182,7 +182,7 @@ class Method(Protocol):
 
 @runtime_checkable
 class Resumable(Protocol):
-    """A method that can go on after another one, its policy's fallback, has made a release."""
+    """A method that can go on after another one, its policy's fallback, has made an update."""
 
     def resume(self, state: State, weights: Tensor, forget: ForgetSet) -> State:
         """``state`` once ``forget`` has been forgotten by other means and w~ is ``weights`` (d,)."""

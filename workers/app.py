@@ -1,4 +1,4 @@
-"""The task that a nudge starts: claim a model's work, do it, ring again if more waits."""
+"""The task that a notification starts: claim a model's work, do it, ring again if more waits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from workers.runtime.model import Benches
 from workers.runtime.stopwatch import Stopwatch
 from workers.storage.workshop import Workshop
 from workers.training import calibrate
-from workers.training import parallel as shards
+from workers.training import parallel as work_units
 from workers.training.retrain import retrain
 from workers.training.run import prepare
 from workers.update.batches import HALVE_AFTER, HOLD_AFTER
@@ -72,7 +72,7 @@ class Worker:
             self._claim_and_do(other)
         if pieces is None or not self._help(pieces):
             return False
-        queue.nudge(self._workshop.bell, model_id)
+        queue.notify_one(self._workshop.notifier, model_id)
         return True
 
     def _claim_and_do(self, model_id: str) -> None:
@@ -89,7 +89,7 @@ class Worker:
             return
         watch = Stopwatch(self._pulse)
         watch.seconds["claim"] = time.perf_counter() - start
-        self._pulse.hold(job.lease, job.lineage_id)
+        self._pulse.hold(job.lease, job.generation_id)
         try:
             self._do(job, watch)
         except Stale:
@@ -110,7 +110,7 @@ class Worker:
         """Deletions wait: they are done first, and the preparation is taken up again at the end of the line."""
         if isinstance(job, Preparation):
             put_off(self._workshop.database, job)
-        queue.ring(self._workshop.database, self._workshop.bell, [job.lease.model_id])
+        queue.ring(self._workshop.database, self._workshop.notifier, [job.lease.model_id])
 
     def _help(self, model_id: str) -> bool:
         """Nothing to claim: another worker may be preparing or calibrating the model, which are shared out.
@@ -118,8 +118,8 @@ class Worker:
         False: there was no free piece.
         """
         try:
-            return shards.assist(self._workshop, model_id) or calibrate.assist(self._workshop, model_id)
-        except Exception as error:  # the piece is free again; who builds the lineage will meet the same, and say so
+            return work_units.assist(self._workshop, model_id) or calibrate.assist(self._workshop, model_id)
+        except Exception as error:  # the piece is free again; who builds the generation will meet the same, and say so
             log.error("helping to prepare model %s failed: %s", model_id, _where(error))
             return False
 
@@ -138,11 +138,11 @@ class Worker:
         with self._workshop.database.read() as session:
             waits = session.scalar(select(Model.id).where(Model.id == model_id, Model.due_at <= now(session)))
         if waits is not None:
-            queue.ring(self._workshop.database, self._workshop.bell, [model_id])
+            queue.ring(self._workshop.database, self._workshop.notifier, [model_id])
 
 
 def register(app: Celery, worker: Worker) -> None:
-    """Make ``worker`` answer the nudges of ``app``."""
+    """Make ``worker`` answer the notifications of ``app``."""
 
     @app.task(name=queue.TASK, acks_late=True, ignore_result=True)  # type: ignore[untyped-decorator]
     def work(model_id: str) -> None:

@@ -22,29 +22,30 @@ from service.infra.files import Store
 from service.infra.migrate import SchemaState, schema_state
 from service.infra.pseudonyms import Pepper, PepperMissing
 from service.infra.settings import Settings, SettingsError
-from service.infra.tables import Lineage, Model, Version
+from service.infra.tables import Generation, Model, Version
 from service.infra.tenants import recipes_of
 from service.models.recipe_files import is_other_module, locate
-from unlearning.accounting.certificate import Basis
+from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.types import Method, Need, Refused
 from workers.guarantee.needs import needs_forgotten, needs_retained
 from workers.runtime import recipes
 from workers.runtime.method_options import method_of
 from workers.runtime.model import device_of
+from workers.runtime.recipe_messages import without_message
 from workers.storage import manifest
 from workers.update.select import forgotten
 
 
 @dataclass(frozen=True)
 class Served:
-    """A lineage that still releases, as the database knows it. ``gone`` are the positions that were forgotten."""
+    """A generation that still updates, as the database knows it. ``gone`` are the positions that were forgotten."""
 
     name: str
     tenant_id: str
     recipe: str
     policy: Policy
-    basis: Basis
+    guarantee: Guarantee
     frozen: dict[str, object]
     state: str
     places: list[manifest.Place]
@@ -52,14 +53,14 @@ class Served:
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """The device, every recipe in the folder, and every lineage that serves a model."""
+    """The device, every recipe in the folder, and every generation that serves a model."""
     yield device(settings.device)
     for name in recipes.names(settings.recipes):
         path = locate(settings.recipes, name)
         if path is not None and not is_other_module(path):
             yield recipe(settings, name)
     for served in _served(settings):
-        yield lineage(settings, served)
+        yield generation(settings, served)
 
 
 def device(name: str) -> Finding:
@@ -82,27 +83,30 @@ def recipe(settings: Settings, name: str) -> Finding:
     try:
         recipes.check(settings.recipes, name)
     except Refused as error:
-        return Finding(f"recipe {name}", False, error.what, error.hint)
+        return Finding(f"recipe {name}", False, error.what, without_message(error.hint))
     return Finding(f"recipe {name}", True, "It imports.")
 
 
-def lineage(settings: Settings, served: Served) -> Finding:
-    """Whether the next release would find everything that it stands on."""
-    title = f"lineage of {served.name}"
+def generation(settings: Settings, served: Served) -> Finding:
+    """Whether the next update would find everything that it stands on."""
+    title = f"generation of {served.name}"
     try:
         fault = _fault(settings, served)
     except Refused as error:
-        fault = (f"Its recipe is refused: {error.what}", error.hint)
+        fault = (f"Its recipe is refused: {error.what}", without_message(error.hint))
     if fault is None:
-        return Finding(title, True, "Its next release finds all it needs.")
+        return Finding(title, True, "Its next update finds all it needs.")
     what, hint = fault
-    return Finding(title, False, f"{what} Deletions will be held.", hint)
+    return Finding(title, False, f"{what} Deletions will be blocked.", hint)
 
 
 def _fault(settings: Settings, served: Served) -> tuple[str, str] | None:
-    """What is wrong and what to do. The recipe is run only where releases read samples. Raises Refused."""
+    """What is wrong and what to do. The recipe is run only where updates read samples. Raises Refused."""
     if not Store(settings.private_store).path(served.state).is_file():
-        return "The head's sealed state is not in the private store.", "Restore it, or set EXPUNGE_PRIVATE_STORE."
+        return (
+            "The current version's sealed state is not in the private store.",
+            "Restore it, or set EXPUNGE_PRIVATE_STORE.",
+        )
     path = recipes.find(recipes_of(settings.recipes, served.tenant_id), served.recipe)
     if recipes.digest_of(path) != served.frozen["recipe_digest"]:
         return (
@@ -116,14 +120,14 @@ def _fault(settings: Settings, served: Served) -> tuple[str, str] | None:
         return (
             f"Its trajectory was recorded with torch {libraries.get('torch')} on {libraries.get('device')}; here is "
             f"torch {here['torch']} on {here['device']}.",
-            "Keep a worker with the old torch and device, or begin a new lineage by a retrain.",
+            "Keep a worker with the old torch and device, or begin a new generation by a retrain.",
         )
     return _samples_fault(settings, served, method)
 
 
 def _samples_fault(settings: Settings, served: Served, method: Method) -> tuple[str, str] | None:
-    """Count the samples that a release would miss or find changed."""
-    if not (needs_retained(method, served.basis) or needs_forgotten(method)):
+    """Count the samples that an update would miss or find changed."""
+    if not (needs_retained(method, served.guarantee) or needs_forgotten(method)):
         return None
     try:
         pepper = Pepper.configured(settings)
@@ -146,7 +150,7 @@ def _samples_fault(settings: Settings, served: Served, method: Method) -> tuple[
 
 
 def _served(settings: Settings) -> list[Served]:
-    """Every lineage that serves a model; none where the database cannot be read, which others report."""
+    """Every generation that serves a model; none where the database cannot be read, which others report."""
     try:
         if lacks_file(settings.database_url):
             return []
@@ -162,10 +166,10 @@ def _read(database: Database) -> list[Served]:
     found = []
     with database.read() as session:
         rows = (
-            select(Model, Lineage, Version)
-            .join(Lineage, Lineage.id == Model.lineage_id)
-            .join(Version, Version.id == Model.head_id)
-            .where(Model.status == "live", Version.lineage_id == Lineage.id)
+            select(Model, Generation, Version)
+            .join(Generation, Generation.id == Model.generation_id)
+            .join(Version, Version.id == Model.current_id)
+            .where(Model.status == "live", Version.generation_id == Generation.id)
             .order_by(Model.name)
         )
         for model, line, head in session.execute(rows):
@@ -174,7 +178,7 @@ def _read(database: Database) -> list[Served]:
                 tenant_id=model.tenant_id,
                 recipe=model.recipe,
                 policy=Policy.from_json(model.policy).in_force(line.method),
-                basis=Basis(line.basis),
+                guarantee=Guarantee(line.guarantee),
                 frozen=dict(line.manifest or {}),
                 state=head.state,
                 places=manifest.places(session, line.id),

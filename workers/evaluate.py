@@ -21,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from torch import Tensor
 
-from unlearning.accounting.certificate import Basis, Reference
+from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Policy, PolicyError
 from unlearning.evaluation.metrics import Certified, Instruments, Plan, Row, Spread, spread
 from unlearning.evaluation.run import evaluate, stream
@@ -32,17 +32,17 @@ from unlearning.recipe import Recipe, RecipeError
 from unlearning.types import Examples, ForgetSet, Forgotten, Method, Refused
 from workers import plots
 from workers.guarantee.certify import CapNotReached, Size, Terms, certify
-from workers.guarantee.choose import basis_of
+from workers.guarantee.choose import guarantee_of
 from workers.guarantee.register import sigma_of
 from workers.runtime import recipes
 from workers.runtime.method_options import method_of
 from workers.runtime.model import Bench, device_of
 
-ANY_EFFECTIVENESS = 1e9
+ANY_DISTANCE_LEFT = 1e9
 """evaluation measures what registration would refuse: that is what it is for"""
 
 COLUMNS = {
-    "effectiveness": "effectiveness",
+    "distance_left": "distance_left",
     "cosine": "cosine",
     "retained_accuracy": "RA",
     "forgotten_accuracy": "FA",
@@ -128,46 +128,49 @@ def support_vectors(features: Tensor, labels: Tensor, judged: Tensor) -> Tensor:
 
 
 def _certifier(request: Request, methods: Mapping[str, Method]) -> Callable[..., Certified]:
-    """Certify as a release of the service would: the strongest basis that the model has, and its noise."""
+    """Certify as an update of the service would: the strongest guarantee that the model has, and its noise."""
 
     count, brought = len(request.recipe.samples), parts_of(request.recipe)
     hidden = [part for part in brought if not part.public]
 
     def certified(
-        problem: Problem, method: str, forgotten: Forgotten, *, forget: ForgetSet, retain: Examples, releases: int
+        problem: Problem, method: str, forgotten: Forgotten, *, forget: ForgetSet, retain: Examples, updates: int
     ) -> Certified:
         policy = request.policies[method]
-        basis = basis_of(policy, problem, methods[method])
-        if hidden and basis in (Basis.PROVED, Basis.EXACT):  # registration would refuse: here it is measured
-            basis = Basis.NONE
-        terms = _terms(policy, basis, forgotten, count=count, releases=releases)
+        guarantee = guarantee_of(policy, problem, methods[method])
+        if hidden and guarantee in (
+            Guarantee.PROVED,
+            Guarantee.EXACT,
+        ):  # registration would refuse: here it is measured
+            guarantee = Guarantee.NONE
+        terms = _terms(policy, guarantee, forgotten, count=count, updates=updates)
         bench = Bench(request.recipe, problem, methods[method], digest="", parts=brought)
         size = Size(len(forget.positions), len(forget.holders), len(forget.holders))
         try:
             made = certify(bench, terms, forgotten, retain, size)
         except CapNotReached:
-            raise Refused("The bound stays above delta_cap.", "Raise delta_cap and sigma together.") from None
-        return Certified(made.state.weights, terms.sigma, made.claim.to_json())
+            raise Refused("The bound stays above max_distance.", "Raise max_distance and noise_std together.") from None
+        return Certified(made.state.weights, terms.noise_std, made.claim.to_json())
 
     return certified
 
 
-def _terms(policy: Policy, basis: Basis, forgotten: Forgotten, *, count: int, releases: int) -> Terms:
+def _terms(policy: Policy, guarantee: Guarantee, forgotten: Forgotten, *, count: int, updates: int) -> Terms:
     report = forgotten.state.facts.get("report")
     named = report.get("reference") if isinstance(report, dict) else None
-    budget = policy.budget(basis)
+    budget = policy.budget(guarantee)
     return Terms(
         method=policy.method,
-        basis=basis,
+        guarantee=guarantee,
         reference=Reference(named) if isinstance(named, str) else policy.reference or Reference.RENORMALISED,
-        sigma=sigma_of(policy, basis),
-        delta_cap=policy.delta_cap,
+        noise_std=sigma_of(policy, guarantee),
+        max_distance=policy.max_distance,
         delta=policy.delta,
-        charge=budget.charge,
-        spent=releases * budget.charge,
+        budget_cost=budget.budget_cost,
+        spent=updates * budget.budget_cost,
         limit=budget.limit,
         count=count,
-        releases=releases,
+        updates=updates,
     )
 
 
@@ -175,8 +178,13 @@ def _request(given: argparse.Namespace) -> Request:
     loaded = recipes.load(*_place(given.recipe))
     names = NAMES if given.methods == "all" else tuple(given.methods.split(","))
     options = _options(given.options)
-    shared = {"epsilon": given.epsilon, "delta": given.delta, "sigma": given.sigma, "delta_cap": given.delta_cap}
-    shared |= {"require": given.require, "threshold": ANY_EFFECTIVENESS}
+    shared = {
+        "epsilon": given.epsilon,
+        "delta": given.delta,
+        "noise_std": given.noise_std,
+        "max_distance": given.max_distance,
+    }
+    shared |= {"min_guarantee": given.min_guarantee, "threshold": ANY_DISTANCE_LEFT}
     policies = {name: Policy.from_json({**shared, "method": name, "options": options.get(name)}) for name in names}
     rounds, per_round = _stream(given.stream)
     plan = Plan(
@@ -226,12 +234,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--forget", default="5%", help="shares of the samples to forget: 5%% or 1%%,5%%")
     parser.add_argument("--methods", default="all", help=f"all, or some of {','.join(NAMES)}")
     parser.add_argument("--seeds", type=int, default=3, help="how many forget sets (and trainings)")
-    parser.add_argument("--stream", help="rounds x samples, such as 20x50: many releases, one after the other")
+    parser.add_argument("--stream", help="rounds x samples, such as 20x50: many updates, one after the other")
     parser.add_argument("--shadows", type=int, default=16, help="models of the likelihood-ratio attack; 0: none")
     parser.add_argument("--trials", type=int, default=10, help="deletions of the difference attack; 0: none")
     parser.add_argument("--options", default="{}", help='fields by method, as JSON: {"rewind": {"steps": 10}}')
-    parser.add_argument("--require", default=None, help="the weakest basis that may be published")
-    for name in ("epsilon", "delta", "sigma", "delta-cap"):
+    parser.add_argument("--min-guarantee", default=None, help="the weakest guarantee that may be published")
+    for name in ("epsilon", "delta", "noise-std", "max-distance"):
         parser.add_argument(f"--{name}", type=float, default=None, help="as in a policy")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--plot", type=Path, help="where the plots go; default: RECIPE-evaluation.png here")
@@ -251,8 +259,8 @@ def _bar(console: Console) -> Iterator[Callable[[float], None]]:
 def _show(rows: Sequence[Row]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 220)
     table = Table(title="mean ± deviation over seeds", caption=_CAPTION)
-    for name in ("method", "forgotten", *COLUMNS.values(), "basis", "epsilon"):
-        table.add_column(name, justify="left" if name in ("method", "basis") else "right", no_wrap=name == "method")
+    for name in ("method", "forgotten", *COLUMNS.values(), "guarantee", "epsilon"):
+        table.add_column(name, justify="left" if name in ("method", "guarantee") else "right", no_wrap=name == "method")
     spreads = {name: spread(rows, name) for name in COLUMNS}
     for key in dict.fromkeys((row.method, row.forget_fraction, row.round) for row in rows):
         row = next(row for row in rows if (row.method, row.forget_fraction, row.round) == key)
@@ -264,7 +272,7 @@ def _show(rows: Sequence[Row]) -> None:
 
 
 _CAPTION = (
-    "effectiveness: distance to retraining over that of doing nothing (0 is perfect); RA, FA, TA: accuracy on "
+    "distance left: distance to retraining over that of doing nothing (0 is perfect); RA, FA, TA: accuracy on "
     "retained, forgotten, holdout; published: TA of what a release would publish; MIA, LiRA: 0.5 is guessing; "
     "named: share of deleted people found from two versions"
 )
@@ -278,7 +286,7 @@ def _cell(found: Spread | None) -> str:
 
 def _claimed(claim: Mapping[str, Any]) -> tuple[str, str]:
     epsilon = claim.get("epsilon")
-    return str(claim.get("basis", "-")), "-" if epsilon is None else f"{epsilon:.3g}"
+    return str(claim.get("guarantee", "-")), "-" if epsilon is None else f"{epsilon:.3g}"
 
 
 if __name__ == "__main__":

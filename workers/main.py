@@ -1,4 +1,4 @@
-"""The entry of the workers' processes: ``python -m workers.main worker|keeper|restore``."""
+"""The entry of the workers' processes: ``python -m workers.main worker|scheduler|restore``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from service.infra.db import Busy, Database
 from service.infra.logging import configure
 from service.infra.migrate import SchemaState, schema_state
 from service.infra.settings import Settings, ensure_secrets
-from service.models.restore_guard import releases_missing
+from service.models.restore_guard import updates_missing
 
-NEEDED = {"worker": ("sealing_key_file", "pepper_file"), "keeper": ("pepper_file", "signing_key_file")}
+NEEDED = {"worker": ("sealing_key_file", "pepper_file"), "scheduler": ("pepper_file", "signing_key_file")}
 """the secrets that each process reads"""
 
 
@@ -24,8 +24,8 @@ def main(arguments: list[str]) -> int:
     settings = Settings()
     if arguments[:1] == ["restore"]:
         return _restore(settings, [Path(each) for each in arguments[1:]])
-    if arguments not in (["worker"], ["keeper"]):
-        sys.stderr.write("usage: python -m workers.main worker|keeper|restore [EXPORT...]\n")
+    if arguments not in (["worker"], ["scheduler"]):
+        sys.stderr.write("usage: python -m workers.main worker|scheduler|restore [EXPORT...]\n")
         return 2
     configure(settings.log_level)
     if settings.mode == "production":  # elsewhere the commands that set up make them; a lost pepper is not replaced
@@ -33,14 +33,14 @@ def main(arguments: list[str]) -> int:
     if _older_than_store(settings):
         sys.stderr.write("The database is older than the store: it was restored from a backup. Run expunge restore.\n")
         return 1
-    return _worker(settings) if arguments == ["worker"] else _keeper(settings)
+    return _worker(settings) if arguments == ["worker"] else _scheduler(settings)
 
 
 def _older_than_store(settings: Settings) -> bool:
-    """Whether releases are missing from the database: a worker would make others in their place."""
+    """Whether updates are missing from the database: a worker would make others in their place."""
     database = Database(settings.database_url)
     try:
-        return schema_state(database) is SchemaState.CURRENT and releases_missing(database, settings.store) > 0
+        return schema_state(database) is SchemaState.CURRENT and updates_missing(database, settings.store) > 0
     except Busy:  # it comes up later; readiness goes on asking
         return False
     finally:
@@ -48,7 +48,7 @@ def _older_than_store(settings: Settings) -> bool:
 
 
 def _worker(settings: Settings) -> int:
-    from service.infra.queue import notify as queue  # noqa: PLC0415  (the keeper starts without torch)
+    from service.infra.queue import notify as queue  # noqa: PLC0415  (the scheduler starts without torch)
     from workers.app import Worker, register  # noqa: PLC0415
     from workers.runtime.db_retry import once_there  # noqa: PLC0415
     from workers.runtime.heartbeat import Pulse  # noqa: PLC0415
@@ -76,7 +76,7 @@ def _worker(settings: Settings) -> int:
     return 0
 
 
-def _keeper(settings: Settings) -> int:
+def _scheduler(settings: Settings) -> int:
     from workers.scheduler.run import run  # noqa: PLC0415
 
     run(settings)

@@ -13,15 +13,15 @@ from unlearning.accounting.budget import epsilon_of
 from unlearning.accounting.policy import Policy
 from unlearning.evaluation.metrics import Row, spread
 
-RELEASES = 200
+UPDATES = 200
 
 
 def draw(rows: Sequence[Row], policies: Mapping[str, Policy], path: Path) -> Path:
-    """Write the PNG: effectiveness and accuracy against the share forgotten or the round, epsilon against releases."""
+    """Write the PNG: distance left and accuracy against the share forgotten or the round, epsilon against updates."""
     figure = Figure(figsize=(15, 4.5), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     streamed = max((row.round for row in rows), default=1) > 1
-    _lines(left, rows, "effectiveness", by_round=streamed)
+    _lines(left, rows, "distance_left", by_round=streamed)
     left.axhline(1.0, color="grey", linestyle=":", linewidth=1)
     left.set_title("Distance to retraining / that of doing nothing", fontsize="medium")
     for name, style in (("test_accuracy", "o-"), ("retained_accuracy", "^--"), ("forgotten_accuracy", "x:")):
@@ -53,12 +53,14 @@ def _lines(
 
 
 def _epsilons(axes: Axes, policy: Policy) -> None:
-    """Follows from the policy alone: the same charge for each release."""
-    fitting = policy.limit // policy.charge
-    steps = sorted({max(1, round(math.exp(math.log(fitting) * part / RELEASES))) for part in range(RELEASES + 1)})
-    axes.plot(steps, [epsilon_of(step * policy.charge, policy.delta) for step in steps])
+    """Follows from the policy alone: the same charge for each update."""
+    fitting = policy.limit // policy.budget_cost
+    steps = sorted({max(1, round(math.exp(math.log(fitting) * part / UPDATES))) for part in range(UPDATES + 1)})
+    axes.plot(steps, [epsilon_of(step * policy.budget_cost, policy.delta) for step in steps])
     axes.axhline(policy.epsilon, color="grey", linestyle=":", linewidth=1)
     axes.set_xscale("log")
-    axes.set_xlabel("releases")
-    title = f"epsilon at delta {policy.delta:g}, where claimed (cap {policy.delta_cap:g}, noise {policy.sigma:g})"
+    axes.set_xlabel("updates")
+    title = (
+        f"epsilon at delta {policy.delta:g}, where claimed (cap {policy.max_distance:g}, noise {policy.noise_std:g})"
+    )
     axes.set_title(title, fontsize="medium")

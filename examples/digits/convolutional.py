@@ -2,7 +2,7 @@
 
 The step size keeps eta * lambda_max below 2 along the whole trajectory, where recollections follow a retraining
 instead of running away from it; `make bench` and registration report the measured value. No certificate: the
-basis of a release is `none`.
+guarantee of an update is `none`.
 """
 
 import numpy as np

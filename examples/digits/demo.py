@@ -39,12 +39,21 @@ def main() -> None:
 def demonstrate(client: Client, environment: dict[str, str]) -> dict[str, Any]:
     """Register, delete, look: each step is the command that a user would type."""
     expunge(
-        "models", "add", MODEL, "--recipe", "digits", "--method", "recollection", "--require", "proved", **environment
+        "models",
+        "add",
+        MODEL,
+        "--recipe",
+        "digits",
+        "--method",
+        "recollection",
+        "--min-guarantee",
+        "proved",
+        **environment,
     )
-    before = client.get(f"/v1/models/{MODEL}/versions/head")
+    before = client.get(f"/v1/models/{MODEL}/versions/current")
     expunge("delete", "--subject", PERSON, "--wait", **environment)
     request = next(client.pages("/v1/deletion-requests", model=MODEL))
-    after = client.get(f"/v1/models/{MODEL}/versions/head")
+    after = client.get(f"/v1/models/{MODEL}/versions/current")
     expunge("versions", MODEL, **environment)
     expunge("budget", MODEL, **environment)
     verified = expunge("audit", "verify", check=False, **environment)
@@ -58,9 +67,10 @@ def demonstrate(client: Client, environment: dict[str, str]) -> dict[str, Any]:
         "holdout_accuracy_after": after["holdout_accuracy"],
         "latency_seconds": round(seconds_between(request["received_at"], after["published_at"]), 3),
         "certificate": {
-            name: claim[name] for name in ("method", "basis", "reference", "delta_cap", "sigma", "epsilon", "delta")
+            name: claim[name]
+            for name in ("method", "guarantee", "reference", "max_distance", "noise_std", "epsilon", "delta")
         },
-        "budget": {name: budget[name] for name in ("spent", "limit", "releases_left")},
+        "budget": {name: budget[name] for name in ("spent", "limit", "updates_left")},
         "audit_verified": verified,
     }
     say(facts, claim["statement"])
@@ -73,8 +83,8 @@ def say(facts: dict[str, Any], statement: str) -> None:
     lines = (
         f"{PERSON} is forgotten: {facts['samples_forgotten']} samples, {facts['latency_seconds']:.1f} s after asking.",
         f"Accuracy on held-out data: {before:.1%} before, {after:.1%} after.",
-        f"Certificate ({facts['certificate']['basis']}): {statement}",
-        f"Budget: enough for {facts['budget']['releases_left']:,} more releases.",
+        f"Certificate ({facts['certificate']['guarantee']}): {statement}",
+        f"Budget: enough for {facts['budget']['updates_left']:,} more updates.",
         f"Audit log: {'verified' if facts['audit_verified'] else 'NOT verified'}.",
     )
     print("\n" + "\n".join(lines), file=sys.stderr)

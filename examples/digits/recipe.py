@@ -1,6 +1,6 @@
 """Softmax regression on the 1,797 handwritten digits that ship with scikit-learn: a convex recipe.
 
-Every coordinate is decayed and nothing is fitted on people, so a release can be `proved` (docs/certificates.md).
+Every coordinate is decayed and nothing is fitted on people, so an update can be `proved` (docs/certificates.md).
 The digits name no writers: about 100 people are drawn by a fixed seed.
 """
 

@@ -1,4 +1,4 @@
-"""An inference server that follows a model's head version and swaps it without dropping a request.
+"""An inference server that follows a model's current version and swaps it without dropping a request.
 
     EXPUNGE_API_KEY=exp_... python examples/serving/server.py --model digits --recipe examples/digits/recipe.py
 
@@ -46,7 +46,7 @@ class Served:
 
 
 class Follower(threading.Thread):
-    """Asks for the head's checkpoint by its ETag and swaps when there is another; reports what is served.
+    """Asks for the current version's checkpoint by its ETag and swaps when there is another; reports what is served.
 
     The newest version that was loaded goes on being served while Expunge cannot be reached, and Expunge, which
     hears nothing then, counts this consumer as silent: never as current.
@@ -73,9 +73,11 @@ class Follower(threading.Thread):
         self.join()
 
     def look(self) -> None:
-        """Swap if the head has changed. Raises httpx.HTTPError, or ValueError for bytes that cannot be served."""
+        """Swap if the current version has changed. Raises httpx.HTTPError, or ValueError for bytes that cannot be
+        served.
+        """
         known = {"If-None-Match": f'"{self.served.digest}"'} if self.served else {}
-        answer = self._http.get(f"{self._path}/versions/head/checkpoint", headers=known)
+        answer = self._http.get(f"{self._path}/versions/current/checkpoint", headers=known)
         if answer.status_code != httpx.codes.NOT_MODIFIED:
             answer.raise_for_status()
             self.served = self._load(answer)
@@ -93,7 +95,7 @@ class Follower(threading.Thread):
         return Served(self._number(digest), digest, model.eval())
 
     def _number(self, digest: str) -> int:
-        """Which version has these bytes: the head may have moved on since they were sent."""
+        """Which version has these bytes: the current version may have moved on since they were sent."""
         answer = self._http.get(f"{self._path}/versions", params={"limit": 50}).raise_for_status()
         numbers = [each["number"] for each in answer.json()["data"] if each["checkpoint_sha256"] == digest]
         if not numbers:

@@ -1,4 +1,4 @@
-"""Create the schema: every table, partitioned by lineage on PostgreSQL where rows are many."""
+"""Create the schema: every table, partitioned by generation on PostgreSQL where rows are many."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def upgrade() -> None:
         sa.Column("traceparent", sa.String(length=55), nullable=True),
         sa.Column("rejection", sa.Text(), nullable=True),
         sa.CheckConstraint(
-            "status IN ('queued','running','completed','cancelled','rejected','held')",
+            "status IN ('queued','running','completed','cancelled','rejected','blocked')",
             name="ck_deletion_requests_status",
         ),
         sa.PrimaryKeyConstraint("id", name="pk_deletion_requests"),
@@ -85,27 +85,27 @@ def upgrade() -> None:
         "erasures",
         sa.Column("id", BIGINT, autoincrement=True, nullable=False),
         sa.Column("tenant_id", sa.String(length=63), nullable=False),
-        sa.Column("lineage_id", BIGINT, nullable=False),
+        sa.Column("generation_id", BIGINT, nullable=False),
         sa.Column("version_id", sa.String(length=36), nullable=False),
         sa.Column("key_id", sa.String(length=36), nullable=False),
         sa.Column("created_at", BIGINT, nullable=False),
         sa.Column("destroyed_at", BIGINT, nullable=True),
         sa.PrimaryKeyConstraint("id", name="pk_erasures"),
-        sa.UniqueConstraint("lineage_id", "key_id", name="uq_erasures_lineage_id_key_id"),
+        sa.UniqueConstraint("generation_id", "key_id", name="uq_erasures_generation_id_key_id"),
     )
     op.create_index("ix_erasures_version_id", "erasures", ["version_id"], unique=False)
     op.create_table(
         "forgotten",
-        sa.Column("lineage_id", BIGINT, nullable=False),
+        sa.Column("generation_id", BIGINT, nullable=False),
         sa.Column("position", BIGINT, nullable=False),
         sa.Column("version_id", sa.String(length=36), nullable=False),
-        sa.PrimaryKeyConstraint("lineage_id", "position", name="pk_forgotten"),
+        sa.PrimaryKeyConstraint("generation_id", "position", name="pk_forgotten"),
     )
     op.create_index("ix_forgotten_version_id", "forgotten", ["version_id"], unique=False)
     op.create_table(
         "heartbeats",
         sa.Column("process", sa.String(length=120), nullable=False),
-        sa.Column("kind", sa.String(length=8), nullable=False),
+        sa.Column("kind", sa.String(length=16), nullable=False),
         sa.Column("software", sa.String(length=32), nullable=False),
         sa.Column("device", sa.String(length=32), nullable=True),
         sa.Column("started_at", BIGINT, nullable=False),
@@ -124,7 +124,7 @@ def upgrade() -> None:
         sa.Column("pepper_id", sa.String(length=16), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("created_at", BIGINT, nullable=False),
-        sa.Column("released_at", BIGINT, nullable=True),
+        sa.Column("lifted_at", BIGINT, nullable=True),
         sa.Column("twin_of", sa.String(length=36), nullable=True),
         sa.CheckConstraint("(subject_digest IS NULL) <> (sample_digest IS NULL)", name="ck_holds_subject_or_sample"),
         sa.PrimaryKeyConstraint("id", name="pk_holds"),
@@ -153,18 +153,18 @@ def upgrade() -> None:
     )
     op.create_table(
         "memberships",
-        sa.Column("lineage_id", BIGINT, nullable=False),
+        sa.Column("generation_id", BIGINT, nullable=False),
         sa.Column("position", BIGINT, nullable=False),
         sa.Column("subject_digest", sa.String(length=64), nullable=False),
         sa.Column("sample_digest", sa.String(length=64), nullable=False),
         sa.Column("content_digest", sa.String(length=64), nullable=False),
         sa.Column("holder", sa.String(length=64), nullable=False),
         sa.Column("pepper_id", sa.String(length=16), nullable=False),
-        sa.PrimaryKeyConstraint("lineage_id", "position", "subject_digest", name="pk_memberships"),
-        postgresql_partition_by="LIST (lineage_id)",
+        sa.PrimaryKeyConstraint("generation_id", "position", "subject_digest", name="pk_memberships"),
+        postgresql_partition_by="LIST (generation_id)",
     )
-    op.create_index("ix_memberships_sample", "memberships", ["lineage_id", "sample_digest"], unique=False)
-    op.create_index("ix_memberships_subject", "memberships", ["lineage_id", "subject_digest"], unique=False)
+    op.create_index("ix_memberships_sample", "memberships", ["generation_id", "sample_digest"], unique=False)
+    op.create_index("ix_memberships_subject", "memberships", ["generation_id", "subject_digest"], unique=False)
     op.create_table(
         "models",
         sa.Column("id", sa.String(length=36), nullable=False),
@@ -174,13 +174,13 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("recipe", sa.String(length=255), nullable=False),
         sa.Column("policy", sa.JSON(), nullable=False),
-        sa.Column("head_id", sa.String(length=36), nullable=True),
-        sa.Column("lineage_id", BIGINT, nullable=True),
+        sa.Column("current_id", sa.String(length=36), nullable=True),
+        sa.Column("generation_id", BIGINT, nullable=True),
         sa.Column("created_at", BIGINT, nullable=False),
         sa.Column("lease_token", BIGINT, server_default=sa.text("0"), nullable=False),
         sa.Column("lease_owner", sa.String(length=120), nullable=True),
         sa.Column("lease_expires_at", BIGINT, server_default=sa.text("0"), nullable=False),
-        sa.Column("nudged_at", BIGINT, server_default=sa.text("0"), nullable=False),
+        sa.Column("notified_at", BIGINT, server_default=sa.text("0"), nullable=False),
         sa.Column("due_at", BIGINT, nullable=True),
         sa.CheckConstraint("status IN ('preparing','live','refused','exhausted','retired')", name="ck_models_status"),
         sa.PrimaryKeyConstraint("id", name="pk_models"),
@@ -201,13 +201,13 @@ def upgrade() -> None:
     op.create_index("ix_phase_seconds_model_id", "phase_seconds", ["model_id"], unique=False)
     op.create_table(
         "recollections",
-        sa.Column("lineage_id", BIGINT, nullable=False),
+        sa.Column("generation_id", BIGINT, nullable=False),
         sa.Column("holder", sa.String(length=64), nullable=False),
         sa.Column("key_id", sa.String(length=36), nullable=False),
         sa.Column("nonce", sa.LargeBinary(), nullable=False),
         sa.Column("sealed", sa.LargeBinary(), nullable=False),
-        sa.PrimaryKeyConstraint("lineage_id", "holder", name="pk_recollections"),
-        postgresql_partition_by="LIST (lineage_id)",
+        sa.PrimaryKeyConstraint("generation_id", "holder", name="pk_recollections"),
+        postgresql_partition_by="LIST (generation_id)",
     )
     op.create_index("ix_recollections_key_id", "recollections", ["key_id"], unique=False)
     op.create_table(
@@ -232,17 +232,17 @@ def upgrade() -> None:
     )
     op.create_index("ix_webhook_endpoints_tenant_id", "webhook_endpoints", ["tenant_id"], unique=False)
     op.create_table(
-        "lineages",
+        "generations",
         sa.Column("id", BIGINT, autoincrement=True, nullable=False),
         sa.Column("tenant_id", sa.String(length=63), nullable=False),
         sa.Column("model_id", sa.String(length=36), nullable=False),
         sa.Column("status", sa.String(length=10), nullable=False),
         sa.Column("method", sa.String(length=32), nullable=False),
-        sa.Column("basis", sa.String(length=12), nullable=False),
+        sa.Column("guarantee", sa.String(length=12), nullable=False),
         sa.Column("manifest", sa.JSON(), nullable=True),
-        sa.Column("sigma", sa.Double(), nullable=True),
-        sa.Column("delta_cap", sa.Double(), nullable=True),
-        sa.Column("charge", BIGINT, server_default=sa.text("0"), nullable=False),
+        sa.Column("noise_std", sa.Double(), nullable=True),
+        sa.Column("max_distance", sa.Double(), nullable=True),
+        sa.Column("budget_cost", BIGINT, server_default=sa.text("0"), nullable=False),
         sa.Column("spent", BIGINT, server_default=sa.text("0"), nullable=False),
         sa.Column("budget", BIGINT, nullable=True),
         sa.Column("epsilon", sa.Double(), nullable=True),
@@ -253,13 +253,15 @@ def upgrade() -> None:
         sa.Column("attempts", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("created_at", BIGINT, nullable=False),
         sa.Column("ended_at", BIGINT, nullable=True),
-        sa.CheckConstraint("status IN ('preparing','candidate','live','refused','ended')", name="ck_lineages_status"),
-        sa.CheckConstraint("budget IS NULL OR spent <= budget", name="ck_lineages_spent_within_budget"),
-        sa.CheckConstraint("spent >= 0", name="ck_lineages_spent_not_negative"),
-        sa.ForeignKeyConstraint(["model_id"], ["models.id"], name="fk_lineages_model_id"),
-        sa.PrimaryKeyConstraint("id", name="pk_lineages"),
+        sa.CheckConstraint(
+            "status IN ('preparing','candidate','live','refused','ended')", name="ck_generations_status"
+        ),
+        sa.CheckConstraint("budget IS NULL OR spent <= budget", name="ck_generations_spent_within_budget"),
+        sa.CheckConstraint("spent >= 0", name="ck_generations_spent_not_negative"),
+        sa.ForeignKeyConstraint(["model_id"], ["models.id"], name="fk_generations_model_id"),
+        sa.PrimaryKeyConstraint("id", name="pk_generations"),
     )
-    op.create_index("ix_lineages_model_id", "lineages", ["model_id"], unique=False)
+    op.create_index("ix_generations_model_id", "generations", ["model_id"], unique=False)
     op.create_table(
         "tasks",
         sa.Column("id", sa.String(length=36), nullable=False),
@@ -276,7 +278,7 @@ def upgrade() -> None:
         sa.Column("not_before", BIGINT, nullable=False),
         sa.Column("created_at", BIGINT, nullable=False),
         sa.Column("completed_at", BIGINT, nullable=True),
-        sa.CheckConstraint("status IN ('queued','running','completed','cancelled','held')", name="ck_tasks_status"),
+        sa.CheckConstraint("status IN ('queued','running','completed','cancelled','blocked')", name="ck_tasks_status"),
         sa.ForeignKeyConstraint(["model_id"], ["models.id"], name="fk_tasks_model_id"),
         sa.ForeignKeyConstraint(["request_id"], ["deletion_requests.id"], name="fk_tasks_request_id"),
         sa.PrimaryKeyConstraint("id", name="pk_tasks"),
@@ -285,7 +287,7 @@ def upgrade() -> None:
     op.create_index("ix_tasks_queue", "tasks", ["model_id", "status", "not_before"], unique=False)
     op.create_index("ix_tasks_version_id", "tasks", ["version_id"], unique=False)
     op.create_table(
-        "tombstones",
+        "suppressions",
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("tenant_id", sa.String(length=63), nullable=False),
         sa.Column("request_id", sa.String(length=36), nullable=False),
@@ -296,14 +298,14 @@ def upgrade() -> None:
         sa.Column("lifted_at", BIGINT, nullable=True),
         sa.Column("lifted_reason", sa.Text(), nullable=True),
         sa.CheckConstraint(
-            "(subject_digest IS NULL) <> (sample_digest IS NULL)", name="ck_tombstones_subject_or_sample"
+            "(subject_digest IS NULL) <> (sample_digest IS NULL)", name="ck_suppressions_subject_or_sample"
         ),
-        sa.ForeignKeyConstraint(["request_id"], ["deletion_requests.id"], name="fk_tombstones_request_id"),
-        sa.PrimaryKeyConstraint("id", name="pk_tombstones"),
+        sa.ForeignKeyConstraint(["request_id"], ["deletion_requests.id"], name="fk_suppressions_request_id"),
+        sa.PrimaryKeyConstraint("id", name="pk_suppressions"),
     )
-    op.create_index("ix_tombstones_request_id", "tombstones", ["request_id"], unique=False)
-    op.create_index("ix_tombstones_sample", "tombstones", ["tenant_id", "sample_digest"], unique=False)
-    op.create_index("ix_tombstones_subject", "tombstones", ["tenant_id", "subject_digest"], unique=False)
+    op.create_index("ix_suppressions_request_id", "suppressions", ["request_id"], unique=False)
+    op.create_index("ix_suppressions_sample", "suppressions", ["tenant_id", "sample_digest"], unique=False)
+    op.create_index("ix_suppressions_subject", "suppressions", ["tenant_id", "subject_digest"], unique=False)
     op.create_table(
         "webhook_deliveries",
         sa.Column("id", sa.String(length=36), nullable=False),
@@ -326,21 +328,21 @@ def upgrade() -> None:
         "budget_entries",
         sa.Column("id", BIGINT, autoincrement=True, nullable=False),
         sa.Column("tenant_id", sa.String(length=63), nullable=False),
-        sa.Column("lineage_id", BIGINT, nullable=False),
+        sa.Column("generation_id", BIGINT, nullable=False),
         sa.Column("version_id", sa.String(length=36), nullable=True),
-        sa.Column("charge", BIGINT, nullable=False),
+        sa.Column("budget_cost", BIGINT, nullable=False),
         sa.Column("created_at", BIGINT, nullable=False),
-        sa.CheckConstraint("charge >= 0", name="ck_budget_entries_charge_not_negative"),
-        sa.ForeignKeyConstraint(["lineage_id"], ["lineages.id"], name="fk_budget_entries_lineage_id"),
+        sa.CheckConstraint("budget_cost >= 0", name="ck_budget_entries_budget_cost_not_negative"),
+        sa.ForeignKeyConstraint(["generation_id"], ["generations.id"], name="fk_budget_entries_generation_id"),
         sa.PrimaryKeyConstraint("id", name="pk_budget_entries"),
     )
-    op.create_index("ix_budget_entries_lineage_id", "budget_entries", ["lineage_id"], unique=False)
+    op.create_index("ix_budget_entries_generation_id", "budget_entries", ["generation_id"], unique=False)
     op.create_table(
         "versions",
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("tenant_id", sa.String(length=63), nullable=False),
         sa.Column("model_id", sa.String(length=36), nullable=False),
-        sa.Column("lineage_id", BIGINT, nullable=False),
+        sa.Column("generation_id", BIGINT, nullable=False),
         sa.Column("number", BIGINT, nullable=False),
         sa.Column("parent_id", sa.String(length=36), nullable=True),
         sa.Column("status", sa.String(length=8), nullable=False),
@@ -355,8 +357,8 @@ def upgrade() -> None:
         sa.Column("published_at", BIGINT, nullable=False),
         sa.Column("retired_at", BIGINT, nullable=True),
         sa.Column("purged_at", BIGINT, nullable=True),
-        sa.CheckConstraint("status IN ('head','retired','purged')", name="ck_versions_status"),
-        sa.ForeignKeyConstraint(["lineage_id"], ["lineages.id"], name="fk_versions_lineage_id"),
+        sa.CheckConstraint("status IN ('current','retired','purged')", name="ck_versions_status"),
+        sa.ForeignKeyConstraint(["generation_id"], ["generations.id"], name="fk_versions_generation_id"),
         sa.ForeignKeyConstraint(["model_id"], ["models.id"], name="fk_versions_model_id"),
         sa.PrimaryKeyConstraint("id", name="pk_versions"),
         sa.UniqueConstraint("model_id", "number", name="uq_versions_model_id_number"),
@@ -402,27 +404,27 @@ def upgrade() -> None:
     )
     op.create_table(
         "calibration_orders",
-        sa.Column("lineage_id", BIGINT, autoincrement=False, nullable=False),
+        sa.Column("generation_id", BIGINT, autoincrement=False, nullable=False),
         sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("owner", sa.String(length=120), nullable=True),
         sa.Column("errors", sa.LargeBinary(), nullable=True),
         sa.Column("measured_at", BIGINT, nullable=True),
-        sa.ForeignKeyConstraint(["lineage_id"], ["lineages.id"], name="fk_calibration_orders_lineage_id"),
-        sa.PrimaryKeyConstraint("lineage_id", "number", name="pk_calibration_orders"),
+        sa.ForeignKeyConstraint(["generation_id"], ["generations.id"], name="fk_calibration_orders_generation_id"),
+        sa.PrimaryKeyConstraint("generation_id", "number", name="pk_calibration_orders"),
     )
     op.create_table(
         "holdout_people",
-        sa.Column("lineage_id", BIGINT, autoincrement=False, nullable=False),
+        sa.Column("generation_id", BIGINT, autoincrement=False, nullable=False),
         sa.Column("subject_digest", sa.String(length=64), nullable=False),
-        sa.ForeignKeyConstraint(["lineage_id"], ["lineages.id"], name="fk_holdout_people_lineage_id"),
-        sa.PrimaryKeyConstraint("lineage_id", "subject_digest", name="pk_holdout_people"),
+        sa.ForeignKeyConstraint(["generation_id"], ["generations.id"], name="fk_holdout_people_generation_id"),
+        sa.PrimaryKeyConstraint("generation_id", "subject_digest", name="pk_holdout_people"),
     )
     op.create_table(
-        "shards",
-        sa.Column("lineage_id", BIGINT, autoincrement=False, nullable=False),
+        "work_units",
+        sa.Column("generation_id", BIGINT, autoincrement=False, nullable=False),
         sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("owner", sa.String(length=120), nullable=True),
         sa.Column("done_at", BIGINT, nullable=True),
-        sa.ForeignKeyConstraint(["lineage_id"], ["lineages.id"], name="fk_shards_lineage_id"),
-        sa.PrimaryKeyConstraint("lineage_id", "number", name="pk_shards"),
+        sa.ForeignKeyConstraint(["generation_id"], ["generations.id"], name="fk_shards_generation_id"),
+        sa.PrimaryKeyConstraint("generation_id", "number", name="pk_work_units"),
     )

@@ -24,7 +24,7 @@ from service.api.routes import (
     holds,
     keys,
     models,
-    tombstones,
+    suppressions,
     verification,
     versions,
     webhooks,
@@ -48,7 +48,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         settings=settings,
         database=database,
         pepper=aware(database, Pepper.configured(settings)),
-        bell=publisher(settings.broker_url),
+        notifier=publisher(settings.broker_url),
         limiter=Limiter(settings.rate_per_second, settings.rate_burst),
     )
 
@@ -76,7 +76,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         consumers,
         holds,
         keys,
-        tombstones,
+        suppressions,
         verification,
         audit,
         events,

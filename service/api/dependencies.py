@@ -32,24 +32,24 @@ _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="expunge"'}
 
 @dataclass(frozen=True)
 class Service:
-    """One API process. ``bell`` rings the workers; where it fails, the keeper's sweep finds the work."""
+    """One API process. ``notifier`` rings the workers; where it fails, the scheduler's sweep finds the work."""
 
     settings: Settings
     database: Database
     pepper: Pepper
-    bell: Celery
+    notifier: Celery
     limiter: Limiter
     keyring: Keyring = field(default_factory=Keyring)
     wrong_keys: Limiter = field(default_factory=wrong_keys)
     """by client address"""
 
-    def nudge(self, model_ids: Collection[str]) -> None:
+    def notify_one(self, model_ids: Collection[str]) -> None:
         """Ring the workers for these models; never raises."""
         if not model_ids:
             return
         from service.infra.queue.notify import ring  # noqa: PLC0415 (celery is slow to load, and only writes ring)
 
-        ring(self.database, self.bell, model_ids)
+        ring(self.database, self.notifier, model_ids)
 
 
 async def running(request: Request) -> Service:

@@ -15,7 +15,7 @@ from service.api.problems import Problem
 from service.infra.db import Busy, now
 from service.infra.migrate import SchemaState, schema_state
 from service.infra.tables import Heartbeat
-from service.models.restore_guard import releases_missing, unconfirmed
+from service.models.restore_guard import unconfirmed, updates_missing
 
 router = APIRouter(tags=["health"])
 _METRICS = "text/plain; version=1.0.0; charset=utf-8"
@@ -46,7 +46,7 @@ def readyz(service: Running) -> ReadyView:
         raise _not_ready("The schema is behind this release: run `expunge migrate`.")
     if state is SchemaState.AHEAD:
         raise _not_ready("The schema is ahead of this release: start the newer release.")
-    if releases_missing(service.database, service.settings.store):
+    if updates_missing(service.database, service.settings.store):
         raise _not_ready("The database is older than the store: run `expunge restore`.")
     with service.database.read() as session:
         if unconfirmed(session) is not None:

@@ -19,13 +19,13 @@ from service.infra.tables import (
     BudgetEntry,
     Certificate,
     DeletionRequest,
+    Generation,
     Heartbeat,
-    Lineage,
     Model,
     PhaseSeconds,
-    Shard,
     Task,
     Version,
+    WorkUnit,
 )
 from service.infra.tenants import DEFAULT_TENANT
 from service.infra.time import ALIVE_SECONDS, SECOND
@@ -33,9 +33,9 @@ from service.models.consumers import standing
 from service.requests.states import UNVERIFIED
 from unlearning.accounting.budget import epsilon_of
 
-KINDS = ("worker", "keeper")
+KINDS = ("worker", "scheduler")
 _LATENCY = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 86_400, 604_800, 2_592_000)
-_OPEN = ("queued", "running", "held")
+_OPEN = ("queued", "running", "blocked")
 # a tenant's name belongs to the label, or two tenants' models of one name would be one series
 _LABEL = case((Model.tenant_id == DEFAULT_TENANT, Model.name), else_=Model.tenant_id + "/" + Model.name)
 
@@ -53,7 +53,7 @@ class _Scrape:
 def render(database: Database) -> bytes:
     """The exposition text: this process's own metrics, then the database's. Raises Busy."""
     with database.read() as session:
-        parts = (_requests, _certificates, _preparations, _releases, _budgets, _consumers, _processes)
+        parts = (_requests, _certificates, _preparations, _updates, _budgets, _consumers, _processes)
         metrics = [metric for part in parts for metric in part(session)]
     registry = CollectorRegistry()
     registry.register(_Scrape(metrics))
@@ -67,7 +67,7 @@ def _requests(session: Session) -> Iterator[Metric]:
         "Deletion requests that reached a status, as the audit log tells",
         labels=["status"],
     )
-    kinds = {f"request.{status}": status for status in ("completed", "held", "cancelled", "rejected")}
+    kinds = {f"request.{status}": status for status in ("completed", "blocked", "cancelled", "rejected")}
     kinds["request.accepted"] = "queued"
     counts = select(AuditEntry.kind, func.count()).where(AuditEntry.kind.in_(kinds)).group_by(AuditEntry.kind)
     found = {kind: count for kind, count in session.execute(counts)}
@@ -79,11 +79,11 @@ def _requests(session: Session) -> Iterator[Metric]:
     oldest = _per_model(
         "expunge_deletion_oldest_pending_seconds", "Age of the oldest unfinished task, from its receipt"
     )
-    held = _per_model("expunge_requests_held", "Tasks of a model that wait for an operator")
+    held = _per_model("expunge_requests_blocked", "Tasks of a model that wait for an operator")
     due = _per_model(
         "expunge_deletion_next_due_timestamp_seconds", "The nearest statutory deadline of unfinished tasks"
     )
-    stopped = func.sum(case((Task.status == "held", 1), else_=0))
+    stopped = func.sum(case((Task.status == "blocked", 1), else_=0))
     waiting = (
         select(
             _LABEL,
@@ -127,7 +127,7 @@ def _deadlines(session: Session, at: int) -> Iterator[Metric]:
 
 def _unverified(session: Session) -> Iterator[Metric]:
     """Requests that nobody has verified: they belong to no model, and their clock runs all the same."""
-    waiting = (DeletionRequest.status == "held") & (DeletionRequest.reason == UNVERIFIED)
+    waiting = (DeletionRequest.status == "blocked") & (DeletionRequest.reason == UNVERIFIED)
     count, due_at = session.execute(select(func.count(), func.min(DeletionRequest.due_at)).where(waiting)).one()
     yield GaugeMetricFamily("expunge_requests_unverified", "Requests that wait to be verified or rejected", value=count)
     due = GaugeMetricFamily(
@@ -140,7 +140,7 @@ def _unverified(session: Session) -> Iterator[Metric]:
 
 
 def _certificates(session: Session) -> Iterator[Metric]:
-    """Certificates that are due and not signed, and those that the keeper refuses to sign."""
+    """Certificates that are due and not signed, and those that the scheduler refuses to sign."""
     counts = select(func.count(), func.count(Certificate.refused)).where(Certificate.issued_at.is_(None))
     due, refused = session.execute(counts).one()
     yield GaugeMetricFamily("expunge_certificates_pending", "Certificates that are not signed yet", value=due)
@@ -149,28 +149,28 @@ def _certificates(session: Session) -> Iterator[Metric]:
 
 
 def _preparations(session: Session) -> Iterator[Metric]:
-    """Lineages that are being built, first ones and retrains."""
-    progress = _per_model("expunge_preparation_progress", "How far the lineage that is being built is, 0 to 1")
-    shards = GaugeMetricFamily(
-        "expunge_preparation_shards", "Shards of the lineage that is being built", labels=["model", "state"]
+    """Generations that are being built, first ones and retrains."""
+    progress = _per_model("expunge_preparation_progress", "How far the generation that is being built is, 0 to 1")
+    work_units = GaugeMetricFamily(
+        "expunge_preparation_work_units", "Work units of the generation that is being built", labels=["model", "state"]
     )
-    counts = (func.count(Shard.done_at), func.count(Shard.number))
+    counts = (func.count(WorkUnit.done_at), func.count(WorkUnit.number))
     rows = (
-        select(_LABEL, func.max(Lineage.progress), *counts)
-        .select_from(Lineage)
-        .join(Model, Model.id == Lineage.model_id)
-        .outerjoin(Shard, Shard.lineage_id == Lineage.id)
-        .where(Lineage.status.in_(("preparing", "candidate")))
+        select(_LABEL, func.max(Generation.progress), *counts)
+        .select_from(Generation)
+        .join(Model, Model.id == Generation.model_id)
+        .outerjoin(WorkUnit, WorkUnit.generation_id == Generation.id)
+        .where(Generation.status.in_(("preparing", "candidate")))
         .group_by(_LABEL)
     )
     for model, share, done, count in session.execute(rows):
         progress.add_metric([model], share)
-        shards.add_metric([model, "done"], done)
-        shards.add_metric([model, "waiting"], count - done)
-    yield from (progress, shards)
+        work_units.add_metric([model, "done"], done)
+        work_units.add_metric([model, "waiting"], count - done)
+    yield from (progress, work_units)
 
 
-def _releases(session: Session) -> Iterator[Metric]:
+def _updates(session: Session) -> Iterator[Metric]:
     taken = (Task.completed_at - DeletionRequest.received_at) / float(SECOND)
     done = (
         select(_LABEL, Task.method, *_buckets(taken, _LATENCY))
@@ -192,12 +192,12 @@ def _releases(session: Session) -> Iterator[Metric]:
     )
     seconds = HistogramMetricFamily(
         "expunge_unlearning_seconds",
-        "Phases of a release, each rounded up to a power of two; unlearn: forgetting and certifying together",
+        "Phases of an update, each rounded up to a power of two; unlearn: forgetting and certifying together",
         labels=["model", "method", "phase"],
     )
     yield _fill(seconds, session.execute(phases), BUCKETS)
     forgotten = CounterMetricFamily("expunge_samples_forgotten", "Samples forgotten", labels=["model", "method"])
-    published = CounterMetricFamily("expunge_publications", "Releases by result", labels=["model", "result"])
+    published = CounterMetricFamily("expunge_publications", "Updates by result", labels=["model", "result"])
     head = _per_model("expunge_model_version", "Number of the version that is served")
     versions = select(_LABEL, Version.method, func.sum(Version.samples), func.count(), func.max(Version.number))
     numbers: dict[str, tuple[int, int]] = {}
@@ -221,14 +221,14 @@ def _withheld() -> Select[Any]:
     return (
         select(_LABEL, func.count(BudgetEntry.id))
         .select_from(Model)
-        .outerjoin(Lineage, Lineage.model_id == Model.id)
-        .outerjoin(BudgetEntry, (BudgetEntry.lineage_id == Lineage.id) & BudgetEntry.version_id.is_(None))
+        .outerjoin(Generation, Generation.model_id == Model.id)
+        .outerjoin(BudgetEntry, (BudgetEntry.generation_id == Generation.id) & BudgetEntry.version_id.is_(None))
         .group_by(_LABEL)
     )
 
 
 def _failed() -> Select[Any]:
-    """Attempts at a release that ended in an error, as the audit log tells; 0 for a model without any."""
+    """Attempts at an update that ended in an error, as the audit log tells; 0 for a model without any."""
     return (
         select(_LABEL, func.count(AuditEntry.id))
         .select_from(Model)
@@ -240,9 +240,11 @@ def _failed() -> Select[Any]:
 def _consumers(session: Session) -> Iterator[Metric]:
     """Who still serves an old version, and who is silent."""
     serving = GaugeMetricFamily(
-        "expunge_consumers", "Consumers of a model by their standing to its head", labels=["model", "standing"]
+        "expunge_consumers",
+        "Consumers of a model by their standing to its current version",
+        labels=["model", "standing"],
     )
-    heads = select(_LABEL, Model, Version).join(Version, Version.id == Model.head_id)
+    heads = select(_LABEL, Model, Version).join(Version, Version.id == Model.current_id)
     for label, model, head in session.execute(heads):
         counts = Counter(each["status"] for each in standing(session, model, head))
         for status in ("current", "behind", "unknown"):
@@ -251,13 +253,15 @@ def _consumers(session: Session) -> Iterator[Metric]:
 
 
 def _budgets(session: Session) -> Iterator[Metric]:
-    spent = _per_model("expunge_budget_epsilon_spent", "Epsilon of all releases of the lineage, at the policy's delta")
-    limit = _per_model("expunge_budget_epsilon_limit", "Epsilon that the policy allows the lineage")
-    ratio = _per_model("expunge_budget_spent_ratio", "Spent share of the lineage's budget, in mu squared")
+    spent = _per_model(
+        "expunge_budget_epsilon_spent", "Epsilon of all updates of the generation, at the policy's delta"
+    )
+    limit = _per_model("expunge_budget_epsilon_limit", "Epsilon that the policy allows the generation")
+    ratio = _per_model("expunge_budget_spent_ratio", "Spent share of the generation's budget, in mu squared")
     rows = (
-        select(_LABEL, Lineage.spent, Lineage.budget, Lineage.epsilon, Lineage.delta)
-        .join(Lineage, Lineage.id == Model.lineage_id)
-        .where(Lineage.budget.is_not(None), Lineage.epsilon.is_not(None), Lineage.delta.is_not(None))
+        select(_LABEL, Generation.spent, Generation.budget, Generation.epsilon, Generation.delta)
+        .join(Generation, Generation.id == Model.generation_id)
+        .where(Generation.budget.is_not(None), Generation.epsilon.is_not(None), Generation.delta.is_not(None))
     )
     for model, units, budget, epsilon, delta in session.execute(rows):
         spent.add_metric([model], epsilon_of(units, delta))
@@ -268,7 +272,7 @@ def _budgets(session: Session) -> Iterator[Metric]:
 
 def _processes(session: Session) -> Iterator[Metric]:
     beats = GaugeMetricFamily(
-        "expunge_worker_heartbeat_timestamp_seconds", "Last heartbeat of a worker or keeper", labels=["worker"]
+        "expunge_worker_heartbeat_timestamp_seconds", "Last heartbeat of a worker or scheduler", labels=["worker"]
     )
     dropped = CounterMetricFamily(
         "expunge_messages_dropped", "Messages in the broker that were none of ours, and were dropped", labels=["worker"]

@@ -15,7 +15,7 @@ class ReceiptView(BaseModel):
     """What a key without ``deletions:read`` is told: it follows from what was sent, whoever is in the data."""
 
     id: str
-    status: Literal["queued", "held"] = Field(description="held where the request was sent unverified, else queued")
+    status: Literal["queued", "blocked"] = Field(description="held where the request was sent unverified, else queued")
     received_at: Moment
     due_at: Moment | None
     opening: str = OPENING

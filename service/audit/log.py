@@ -13,7 +13,7 @@ from service.audit import merkle as tree
 from service.infra.db import now
 from service.infra.fault_injection import crash_point
 from service.infra.pseudonyms import new_id
-from service.infra.tables import AuditEntry, BudgetEntry, Lineage, TreeHead, TreeNode
+from service.infra.tables import AuditEntry, BudgetEntry, Generation, TreeHead, TreeNode
 
 if TYPE_CHECKING:
     from service.audit.signed_note import Signer
@@ -30,7 +30,7 @@ class KeyRetired(RuntimeError):
 
 
 class Overspent(RuntimeError):
-    """The charge does not fit into what is left of the lineage's budget. Nothing was charged."""
+    """The charge does not fit into what is left of the generation's budget. Nothing was charged."""
 
 
 def canonical(facts: dict[str, Any]) -> str:
@@ -80,31 +80,31 @@ def recorded_at(session: Session) -> int:
     return int(session.info["recorded_at"])
 
 
-def charge(session: Session, lineage_id: int, version_id: str | None, units: int) -> None:
-    """Spend ``units`` (1e-12 mu^2) of the lineage's budget in one conditional update, and write the ledger's entry.
+def charge(session: Session, generation_id: int, version_id: str | None, units: int) -> None:
+    """Spend ``units`` (1e-12 mu^2) of the generation's budget in one conditional update, and write the ledger's entry.
 
-    ``version_id`` None: a draw that was looked at and then held; it is paid for all the same.
+    ``version_id`` None: a draw that was looked at and then blocked; it is paid for all the same.
     Raises Overspent where it does not fit; reading first and writing then would overspend under contention.
     """
     if units < 0:
         raise ValueError(f"A charge of {units} units would give budget back.")
     spend = (
-        update(Lineage)
-        .where(Lineage.id == lineage_id)
-        .where(or_(Lineage.budget.is_(None), Lineage.spent + units <= Lineage.budget))
-        .values(spent=Lineage.spent + units)
-        .returning(Lineage.tenant_id)
+        update(Generation)
+        .where(Generation.id == generation_id)
+        .where(or_(Generation.budget.is_(None), Generation.spent + units <= Generation.budget))
+        .values(spent=Generation.spent + units)
+        .returning(Generation.tenant_id)
         .execution_options(synchronize_session=False)
     )
     tenant_id = session.execute(spend).scalar_one_or_none()
     if tenant_id is None:
-        raise Overspent(f"A charge of {units} units does not fit into the budget of lineage {lineage_id}.")
+        raise Overspent(f"A charge of {units} units does not fit into the budget of generation {generation_id}.")
     session.add(
         BudgetEntry(
             tenant_id=tenant_id,
-            lineage_id=lineage_id,
+            generation_id=generation_id,
             version_id=version_id,
-            charge=units,
+            budget_cost=units,
             created_at=recorded_at(session),
         )
     )

@@ -1,7 +1,7 @@
 """Certificates of erasure: in-toto Statement v1 in a DSSE envelope, signed with Ed25519.
 
-A certificate is issued by the keeper, once for each completion of a request, when everything it attests has
-happened: the keys of the release are destroyed and the request's audit entries are under a signed head. It is
+A certificate is issued by the scheduler, once for each completion of a request, when everything it attests has
+happened: the keys of the update are destroyed and the request's audit entries are under a signed head. It is
 stored then and its bytes never change. It names nobody: it commits to the subject and the samples under a salt
 (the opening) that was handed to the controller with the acceptance and is stored nowhere.
 """
@@ -31,11 +31,11 @@ from service.infra.tables import (
     DeletionRequest,
     Erasure,
     Forgotten,
-    Lineage,
+    Generation,
     Membership,
     Model,
+    SuppressionEntry,
     Task,
-    Tombstone,
     TreeHead,
     Version,
 )
@@ -43,7 +43,7 @@ from service.infra.time import rfc_3339
 from service.models.consumers import standing
 from service.models.publications import PUBLISHING, Contradicted, require_published
 from service.requests.intake import opening
-from unlearning.accounting.certificate import Basis, Claim, together
+from unlearning.accounting.certificate import Claim, Guarantee, together
 from unlearning.accounting.composition import Allowance, Composition, at_limit, over_models
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
@@ -59,7 +59,7 @@ class NotAuthentic(ValueError):
 
 
 def issue_due(database: Database, signer: Signer, pepper: Pepper, limit: int = 100) -> int:
-    """Issue the certificates that can be issued now; returns how many. The keeper calls this."""
+    """Issue the certificates that can be issued now; returns how many. The scheduler calls this."""
     # one whose pepper is not configured waits until it is, behind the others; `expunge doctor` tells
     readable = DeletionRequest.pepper_id.in_([each.id for each in pepper.every])
     pending = (
@@ -133,7 +133,7 @@ def _signed(
 
 
 def _refuse(session: Session, row: Certificate, error: ValueError) -> None:
-    """Sign nothing, say why, and say so once: the keeper tries again each time, behind the others."""
+    """Sign nothing, say why, and say so once: the scheduler tries again each time, behind the others."""
     why = str(error)
     if row.refused != why:
         log.error("certificate refused: %s", why)
@@ -202,7 +202,7 @@ def _predicate(request: DeletionRequest, parts: Sequence[_Part]) -> dict[str, An
 
 
 def summed(claims: list[Claim]) -> dict[str, Any] | None:
-    """What all models together claim for this person: mu^2 adds; it is as strong as the weakest basis among them.
+    """What all models together claim for this person: mu^2 adds; it is as strong as the weakest guarantee among them.
 
     None as soon as one of them claims nothing.
     """
@@ -211,8 +211,8 @@ def summed(claims: list[Claim]) -> dict[str, Any] | None:
     total = together(claims, delta) if delta is not None else None
     if total is None:
         return None
-    weakest = min((claim.basis for claim in claims), key=lambda basis: basis.rank)
-    return {"basis": weakest.value, "mu": total[0], "epsilon": total[1], "delta": delta}
+    weakest = min((claim.guarantee for claim in claims), key=lambda guarantee: guarantee.rank)
+    return {"guarantee": weakest.value, "mu": total[0], "epsilon": total[1], "delta": delta}
 
 
 def _together(parts: Sequence[_Part]) -> dict[str, Any] | None:
@@ -228,37 +228,39 @@ def _shown(limit: Composition | None) -> dict[str, Any] | None:
     if limit is None:
         return None
     words = {"statement": limit.statement, "in_plain_words": limit.in_plain_words}
-    return {"basis": limit.basis.value, "mu": limit.mu, "epsilon": limit.epsilon, "delta": limit.delta} | words
+    return {"guarantee": limit.guarantee.value, "mu": limit.mu, "epsilon": limit.epsilon, "delta": limit.delta} | words
 
 
 def _generations(session: Session, request: DeletionRequest, version: Version) -> list[Allowance]:
-    """The lineages with versions from this one on that may have held the person.
+    """The generations with versions from this one on that may have held the person.
 
     A retrain that was begun before the person asked may hold them; it then forgets them before it is published, at a
     price. One whose terms are not fixed yet has no limit.
     """
     claim = Claim.from_json(version.claim)
-    own = Allowance(version.lineage_id, claim.basis, 0 if claim.basis is Basis.EXACT else claim.limit)
-    asked = select(func.max(Tombstone.created_at)).where(Tombstone.request_id == request.id)
-    later = select(Lineage).where(
-        Lineage.model_id == version.model_id,
-        Lineage.id > version.lineage_id,
-        Lineage.status != "refused",
-        Lineage.created_at <= asked.scalar_subquery(),
+    own = Allowance(version.generation_id, claim.guarantee, 0 if claim.guarantee is Guarantee.EXACT else claim.limit)
+    asked = select(func.max(SuppressionEntry.created_at)).where(SuppressionEntry.request_id == request.id)
+    later = select(Generation).where(
+        Generation.model_id == version.model_id,
+        Generation.id > version.generation_id,
+        Generation.status != "refused",
+        Generation.created_at <= asked.scalar_subquery(),
     )
-    return [own, *(_generation(each) for each in session.scalars(later.order_by(Lineage.id)))]
+    return [own, *(_generation(each) for each in session.scalars(later.order_by(Generation.id)))]
 
 
-def _generation(lineage: Lineage) -> Allowance:
-    basis = Basis(lineage.basis)
-    return Allowance(lineage.id, basis, 0 if basis is Basis.EXACT else lineage.budget)
+def _generation(generation: Generation) -> Allowance:
+    guarantee = Guarantee(generation.guarantee)
+    return Allowance(generation.id, guarantee, 0 if guarantee is Guarantee.EXACT else generation.budget)
 
 
 def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, version: Version) -> _Part:
     """What happened in one model. Nothing in it but the commitment depends on who was forgotten."""
     model = session.get_one(Model, version.model_id)
     parent = session.get(Version, version.parent_id) if version.parent_id else None
-    charge = int(session.scalar(select(func.sum(BudgetEntry.charge)).where(BudgetEntry.version_id == version.id)) or 0)
+    budget_cost = int(
+        session.scalar(select(func.sum(BudgetEntry.budget_cost)).where(BudgetEntry.version_id == version.id)) or 0
+    )
     spent = int(version.claim.get("spent") or 0)
     keys, destroyed_at = session.execute(
         select(func.count(), func.max(Erasure.destroyed_at)).where(Erasure.version_id == version.id)
@@ -267,7 +269,7 @@ def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, ve
     limit = at_limit(generations, version.claim.get("delta"))
     part = {
         "model": model.name,
-        "lineage": version.lineage_id,
+        "generation": version.generation_id,
         "version": version.number,
         "checkpoint_sha256": version.checkpoint,
         "parent": parent.number if parent else None,
@@ -278,9 +280,14 @@ def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, ve
         "samples_commitment": _samples_commitment(session, key, request, version),
         "claim": version.claim,
         "as_of_version": {name: version.claim.get(name) for name in ("mu", "epsilon", "delta")},
-        "generations": [each.lineage for each in generations],
+        "generations": [each.generation for each in generations],
         "from_this_version_on": _shown(limit),
-        "budget": {"unit": "1e-12 mu^2", "before": spent - charge, "after": spent, "limit": version.claim.get("limit")},
+        "budget": {
+            "unit": "1e-12 mu^2",
+            "before": spent - budget_cost,
+            "after": spent,
+            "limit": version.claim.get("limit"),
+        },
         "keys_destroyed_with_release": {"count": keys, "last_at": _time(destroyed_at)},
         "consumers": standing(session, model, version),
     }
@@ -288,19 +295,23 @@ def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, ve
 
 
 def _samples_commitment(session: Session, key: bytes, request: DeletionRequest, version: Version) -> str | None:
-    """Over the sorted keyed digests of the samples that this release forgot for this request; None: none."""
+    """Over the sorted keyed digests of the samples that this update forgot for this request; None: none."""
     named = or_(
-        Membership.subject_digest == Tombstone.subject_digest, Membership.sample_digest == Tombstone.sample_digest
+        Membership.subject_digest == SuppressionEntry.subject_digest,
+        Membership.sample_digest == SuppressionEntry.sample_digest,
     )
     samples = session.scalars(
         select(Membership.sample_digest)
         .distinct()
-        .join(Forgotten, (Forgotten.lineage_id == Membership.lineage_id) & (Forgotten.position == Membership.position))
-        .join(Tombstone, named)
+        .join(
+            Forgotten,
+            (Forgotten.generation_id == Membership.generation_id) & (Forgotten.position == Membership.position),
+        )
+        .join(SuppressionEntry, named)
         .where(
-            Membership.lineage_id == version.lineage_id,
+            Membership.generation_id == version.generation_id,
             Forgotten.version_id == version.id,
-            Tombstone.request_id == request.id,
+            SuppressionEntry.request_id == request.id,
         )
     ).all()
     return hmac.new(key, canonical({"samples": sorted(samples)}).encode(), "sha256").hexdigest() if samples else None

@@ -186,7 +186,7 @@ def _database(settings: Settings, clock: Callable[[], float]) -> Iterator[Findin
         yield _clock("this machine", _skew(database, clock))
         if state is SchemaState.CURRENT:
             yield _heartbeat(database, "worker", settings)
-            yield _heartbeat(database, "keeper", settings)
+            yield _heartbeat(database, "scheduler", settings)
             yield from _clocks(database, settings)
             yield from _peppers(database, settings)
             yield from _exhausted(database)
@@ -220,7 +220,7 @@ def _exhausted(database: Database) -> Iterator[Finding]:
         waiting = (
             select(Model.id, Model.name, func.count(Task.id))
             .join(Task, Task.model_id == Model.id)
-            .where(Model.status == "exhausted", Task.status.in_(("queued", "running", "held")))
+            .where(Model.status == "exhausted", Task.status.in_(("queued", "running", "blocked")))
             .where(func.coalesce(Task.reason, "").in_(("", "budget_exhausted", AWAITING_RETRAIN, "retrain_refused")))
             .group_by(Model.id, Model.name)
             .order_by(Model.name)
@@ -235,7 +235,7 @@ def _exhausted(database: Database) -> Iterator[Finding]:
 
 
 def _certificates(database: Database) -> Iterator[Finding]:
-    """Certificates that the keeper refuses to sign; nothing where there is none."""
+    """Certificates that the scheduler refuses to sign; nothing where there is none."""
     with database.read() as session:
         rows = select(Certificate).where(Certificate.refused.is_not(None), Certificate.issued_at.is_(None))
         for row in session.scalars(rows.order_by(Certificate.completed_at).limit(_NAMED)):

@@ -20,7 +20,7 @@ from service.cli.commands import (
     processes,
     webhooks,
 )
-from service.cli.commands import suppression as tombstones
+from service.cli.commands import suppression as suppressions
 from service.cli.commands.doctor import doctor
 from service.cli.output import FAILED, USAGE, CommandError, show_error
 from service.infra.db import Busy
@@ -38,7 +38,7 @@ app = typer.Typer(
 app.command()(processes.up)
 app.command()(processes.api)
 app.command()(processes.worker)
-app.command()(processes.keeper)
+app.command()(processes.scheduler)
 app.command()(processes.migrate)
 app.command()(backups.backup)
 app.command()(backups.restore)
@@ -49,7 +49,7 @@ app.command()(models.budget)
 app.command(**evaluate.FORWARDED)(evaluate.evaluate)
 app.add_typer(models.commands, name="models")
 app.add_typer(deletions.commands, name="requests")
-app.add_typer(tombstones.commands, name="tombstones")
+app.add_typer(suppressions.commands, name="suppressions")
 app.add_typer(holds.commands, name="holds")
 app.add_typer(webhooks.commands, name="webhooks")
 app.add_typer(consumers.commands, name="consumers")

@@ -88,7 +88,7 @@ def children(home: Path, host: str, port: int, environment: Mapping[str, str] = 
     commands = {
         "api": [python, "-m", "service.api.http.serve", "--host", host, "--port", str(port)],
         "worker": [python, "-m", "workers.main", "worker"],
-        "keeper": [python, "-m", "workers.main", "keeper"],
+        "scheduler": [python, "-m", "workers.main", "scheduler"],
     }
     return [Child(name, command, environment, home / "logs" / f"{name}.log") for name, command in commands.items()]
 

@@ -1,7 +1,7 @@
 """Durations as they are told: rounded up to a power of two of seconds.
 
-How long a release computes tells how many iterations it took, and that is computed from the deleted. A sum or a pair
-of exact moments would tell it too, so what is told is the bucket, and a release waits until its bucket is over.
+How long an update computes tells how many iterations it took, and that is computed from the deleted. A sum or a pair
+of exact moments would tell it too, so what is told is the bucket, and an update waits until its bucket is over.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class Store:
     def sweep(self, keep: Container[str], older_than: float) -> int:
         """Remove half-written files, and files not in ``keep``, last written ``older_than`` seconds ago or more.
 
-        A release writes its file before the row that names it: the age keeps the sweep off files in flight.
+        An update writes its file before the row that names it: the age keeps the sweep off files in flight.
         """
         before = time.time() - older_than
         orphans = [path for path in self._entries() if self._orphan(path, keep, before)]

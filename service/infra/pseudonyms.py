@@ -42,7 +42,7 @@ class Pepper:
     id: str
     retired: tuple[Pepper, ...] = ()
     lacking: frozenset[str] = frozenset()
-    """ids that served lineages name and no configured file holds (``service.requests.peppers.aware``)"""
+    """ids that served generations name and no configured file holds (``service.requests.peppers.aware``)"""
 
     @classmethod
     def of(cls, secret: bytes) -> Pepper:

@@ -1,7 +1,7 @@
 """The tables. One schema for SQLite and PostgreSQL.
 
 Moments are integers: microseconds since 1970 UTC, read from the database's own clock. Digests are lower-case
-hex. Ids that leave the service are opaque strings; a lineage has an integer because partitions are named by it.
+hex. Ids that leave the service are opaque strings; a generation has an integer because partitions are named by it.
 """
 
 from __future__ import annotations
@@ -84,24 +84,26 @@ class Model(Record):
     reason: Mapped[str | None] = mapped_column(Text)
     recipe: Mapped[str] = mapped_column(String(255))
     policy: Mapped[dict[str, Any]]
-    """method, fallback, require, epsilon, delta, sigma, delta_cap, ... as registered (accounting.policy.Policy)"""
-    head_id: Mapped[str | None] = mapped_column(Id)
-    lineage_id: Mapped[int | None] = mapped_column(Serial)
-    """the lineage of the head; while preparing, the lineage being prepared"""
+    """method, fallback, require, epsilon, delta, noise_std, max_distance, ... as registered
+    (accounting.policy.Policy)
+    """
+    current_id: Mapped[str | None] = mapped_column(Id)
+    generation_id: Mapped[int | None] = mapped_column(Serial)
+    """the generation of the current version; while preparing, the generation being prepared"""
     created_at: Mapped[int] = mapped_column(Moment)
     lease_token: Mapped[int] = mapped_column(Count, default=0, server_default=text("0"))
     lease_owner: Mapped[str | None] = mapped_column(String(120))
     lease_expires_at: Mapped[int] = mapped_column(Moment, default=0, server_default=text("0"))
-    nudged_at: Mapped[int] = mapped_column(Moment, default=0, server_default=text("0"))
-    """when the worker was last rung; cleared at claim, so at most one nudge is outstanding"""
+    notified_at: Mapped[int] = mapped_column(Moment, default=0, server_default=text("0"))
+    """when the worker was last rung; cleared at claim, so at most one notification is outstanding"""
     due_at: Mapped[int | None] = mapped_column(Moment)
     """workers' own: not before this is there work to claim. Intake adds tasks and leaves this row alone"""
 
 
-class Lineage(Record):
+class Generation(Record):
     """All versions that descend from one training. Its budget is in whole units of 1e-12 mu^2."""
 
-    __tablename__ = "lineages"
+    __tablename__ = "generations"
     __table_args__ = (
         CheckConstraint("spent >= 0", name="spent_not_negative"),
         CheckConstraint("budget IS NULL OR spent <= budget", name="spent_within_budget"),
@@ -112,38 +114,38 @@ class Lineage(Record):
     model_id: Mapped[str] = mapped_column(Id, ForeignKey("models.id"), index=True)
     status: Mapped[str] = mapped_column(String(10))
     method: Mapped[str] = mapped_column(String(32))
-    basis: Mapped[str] = mapped_column(String(12))
+    guarantee: Mapped[str] = mapped_column(String(12))
     """exact, proved, calibrated, estimated or none: fixed at registration"""
     manifest: Mapped[dict[str, Any] | None]
     """recipe digest, library versions, device class, counts of samples and people: see workers.storage.manifest"""
-    sigma: Mapped[float | None]
-    delta_cap: Mapped[float | None]
-    charge: Mapped[int] = mapped_column(Count, default=0, server_default=text("0"))
-    """units that one release costs; 0 where the basis is exact or none"""
+    noise_std: Mapped[float | None]
+    max_distance: Mapped[float | None]
+    budget_cost: Mapped[int] = mapped_column(Count, default=0, server_default=text("0"))
+    """units that one update costs; 0 where the guarantee is exact or none"""
     spent: Mapped[int] = mapped_column(Count, default=0, server_default=text("0"))
     budget: Mapped[int | None] = mapped_column(Count)
-    """the limit; None where the basis has no budget (none)"""
+    """the limit; None where the guarantee has no budget (none)"""
     epsilon: Mapped[float | None]
     delta: Mapped[float | None]
     progress: Mapped[float] = mapped_column(default=0.0, server_default=text("0"))
     phase: Mapped[str | None] = mapped_column(String(32))
     report: Mapped[dict[str, Any] | None]
-    """what preparation measured before any deletion: eta*lambda_max, effectiveness, accuracy of y"""
+    """what preparation measured before any deletion: eta*lambda_max, distance left, accuracy of y"""
     attempts: Mapped[int] = mapped_column(default=0, server_default=text("0"))
     created_at: Mapped[int] = mapped_column(Moment)
     ended_at: Mapped[int | None] = mapped_column(Moment)
 
 
 class Membership(Record):
-    """Which sample of a lineage belongs to whom. One row for each subject of each sample."""
+    """Which sample of a generation belongs to whom. One row for each subject of each sample."""
 
     __tablename__ = "memberships"
     __table_args__ = (
-        Index("ix_memberships_subject", "lineage_id", "subject_digest"),
-        Index("ix_memberships_sample", "lineage_id", "sample_digest"),
-        {"postgresql_partition_by": "LIST (lineage_id)"},
+        Index("ix_memberships_subject", "generation_id", "subject_digest"),
+        Index("ix_memberships_sample", "generation_id", "sample_digest"),
+        {"postgresql_partition_by": "LIST (generation_id)"},
     )
-    lineage_id: Mapped[int] = mapped_column(Serial, primary_key=True)
+    generation_id: Mapped[int] = mapped_column(Serial, primary_key=True)
     position: Mapped[int] = mapped_column(Count, primary_key=True)
     subject_digest: Mapped[str] = mapped_column(Digest, primary_key=True)
     sample_digest: Mapped[str] = mapped_column(Digest)
@@ -157,8 +159,8 @@ class Recollection(Record):
     """A sealed vector (AES-GCM under the holder's key), deleted in the publish transaction that uses it."""
 
     __tablename__ = "recollections"
-    __table_args__ = ({"postgresql_partition_by": "LIST (lineage_id)"},)
-    lineage_id: Mapped[int] = mapped_column(Serial, primary_key=True)
+    __table_args__ = ({"postgresql_partition_by": "LIST (generation_id)"},)
+    generation_id: Mapped[int] = mapped_column(Serial, primary_key=True)
     holder: Mapped[str] = mapped_column(Digest, primary_key=True)
     key_id: Mapped[str] = mapped_column(Id, index=True)
     nonce: Mapped[bytes]
@@ -170,12 +172,12 @@ class Version(Record):
     __table_args__ = (
         UniqueConstraint("model_id", "number"),
         UniqueConstraint("model_id", "parent_id"),
-        CheckConstraint("status IN ('head','retired','purged')", name="status"),
+        CheckConstraint("status IN ('current','retired','purged')", name="status"),
     )
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     tenant_id: Mapped[str] = mapped_column(Name)
     model_id: Mapped[str] = mapped_column(Id, ForeignKey("models.id"))
-    lineage_id: Mapped[int] = mapped_column(Serial, ForeignKey("lineages.id"))
+    generation_id: Mapped[int] = mapped_column(Serial, ForeignKey("generations.id"))
     number: Mapped[int] = mapped_column(Count)
     parent_id: Mapped[str | None] = mapped_column(Id)
     status: Mapped[str] = mapped_column(String(8))
@@ -199,7 +201,7 @@ class Version(Record):
 class DeletionRequest(Record):
     __tablename__ = "deletion_requests"
     __table_args__ = (
-        CheckConstraint("status IN ('queued','running','completed','cancelled','rejected','held')", name="status"),
+        CheckConstraint("status IN ('queued','running','completed','cancelled','rejected','blocked')", name="status"),
         Index("ix_deletion_requests_page", "tenant_id", "created_at", "id"),
         Index("ix_deletion_requests_status", "tenant_id", "status"),
     )
@@ -213,7 +215,7 @@ class DeletionRequest(Record):
     models: Mapped[list[str] | None]
     """the model names the client limited the request to; None: every model"""
     suppress_after: Mapped[int | None] = mapped_column(Serial)
-    """of a limited request: models whose first lineage has a greater id are suppressed too; None: the named alone"""
+    """of a limited request: models whose first generation has a greater id are suppressed too; None: the named alone"""
     traceparent: Mapped[str | None] = mapped_column(String(55))
     """the W3C trace context of the call that made it; opaque, and only for the logs"""
     regulation: Mapped[str | None] = mapped_column(String(8))
@@ -237,7 +239,7 @@ class Task(Record):
     __tablename__ = "tasks"
     __table_args__ = (
         UniqueConstraint("request_id", "model_id"),
-        CheckConstraint("status IN ('queued','running','completed','cancelled','held')", name="status"),
+        CheckConstraint("status IN ('queued','running','completed','cancelled','blocked')", name="status"),
         Index("ix_tasks_queue", "model_id", "status", "not_before"),
     )
     id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -258,21 +260,21 @@ class Task(Record):
 
 
 class Forgotten(Record):
-    """At most one effect per lineage and sample: the primary key, not care."""
+    """At most one effect per generation and sample: the primary key, not care."""
 
     __tablename__ = "forgotten"
-    lineage_id: Mapped[int] = mapped_column(Serial, primary_key=True)
+    generation_id: Mapped[int] = mapped_column(Serial, primary_key=True)
     position: Mapped[int] = mapped_column(Count, primary_key=True)
     version_id: Mapped[str] = mapped_column(Id, index=True)
 
 
-class Tombstone(Record):
+class SuppressionEntry(Record):
     """Who must never come back. One row per subject, or per sample where the request named samples, and per pepper."""
 
-    __tablename__ = "tombstones"
+    __tablename__ = "suppressions"
     __table_args__ = (
-        Index("ix_tombstones_subject", "tenant_id", "subject_digest"),
-        Index("ix_tombstones_sample", "tenant_id", "sample_digest"),
+        Index("ix_suppressions_subject", "tenant_id", "subject_digest"),
+        Index("ix_suppressions_sample", "tenant_id", "sample_digest"),
         CheckConstraint("(subject_digest IS NULL) <> (sample_digest IS NULL)", name="subject_or_sample"),
     )
     id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -303,7 +305,7 @@ class Hold(Record):
     pepper_id: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str] = mapped_column(Text)
     created_at: Mapped[int] = mapped_column(Moment)
-    released_at: Mapped[int | None] = mapped_column(Moment)
+    lifted_at: Mapped[int | None] = mapped_column(Moment)
     twin_of: Mapped[str | None] = mapped_column(Id)
     """the hold that this row stands for under another pepper; released with it, and never shown"""
 
@@ -324,16 +326,16 @@ class IdempotencyKey(Record):
 
 
 class BudgetEntry(Record):
-    """The budget ledger: append-only. Lineage.spent equals the sum of its entries."""
+    """The budget ledger: append-only. Generation.spent equals the sum of its entries."""
 
     __tablename__ = "budget_entries"
-    __table_args__ = (CheckConstraint("charge >= 0", name="charge_not_negative"),)
+    __table_args__ = (CheckConstraint("budget_cost >= 0", name="budget_cost_not_negative"),)
     id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)
     tenant_id: Mapped[str] = mapped_column(Name)
-    lineage_id: Mapped[int] = mapped_column(Serial, ForeignKey("lineages.id"), index=True)
+    generation_id: Mapped[int] = mapped_column(Serial, ForeignKey("generations.id"), index=True)
     version_id: Mapped[str | None] = mapped_column(Id)
-    """None: a draw that was charged and then held"""
-    charge: Mapped[int] = mapped_column(Count)
+    """None: a draw that was charged and then blocked"""
+    budget_cost: Mapped[int] = mapped_column(Count)
     created_at: Mapped[int] = mapped_column(Moment)
 
 
@@ -341,10 +343,10 @@ class Erasure(Record):
     """A holder's key that must be destroyed, written by the publish transaction, carried out after it."""
 
     __tablename__ = "erasures"
-    __table_args__ = (UniqueConstraint("lineage_id", "key_id"),)
+    __table_args__ = (UniqueConstraint("generation_id", "key_id"),)
     id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)
     tenant_id: Mapped[str] = mapped_column(Name)
-    lineage_id: Mapped[int] = mapped_column(Serial)
+    generation_id: Mapped[int] = mapped_column(Serial)
     version_id: Mapped[str] = mapped_column(Id, index=True)
     key_id: Mapped[str] = mapped_column(Id)
     created_at: Mapped[int] = mapped_column(Moment)
@@ -400,7 +402,7 @@ class Certificate(Record):
     """DSSE, as JSON; None: what it attests has not all happened yet"""
     issued_at: Mapped[int | None] = mapped_column(Moment, index=True)
     refused: Mapped[str | None] = mapped_column(Text)
-    """why nothing was signed: the database and the audit log say different things. The keeper tries again"""
+    """why nothing was signed: the database and the audit log say different things. The scheduler tries again"""
 
 
 class Consumer(Record):
@@ -415,10 +417,12 @@ class Consumer(Record):
 
 
 class CalibrationOrder(Record):
-    """One deletion order of a calibrated lineage: a piece of work that any worker may take."""
+    """One deletion order of a calibrated generation: a piece of work that any worker may take."""
 
     __tablename__ = "calibration_orders"
-    lineage_id: Mapped[int] = mapped_column(Serial, ForeignKey("lineages.id"), primary_key=True, autoincrement=False)
+    generation_id: Mapped[int] = mapped_column(
+        Serial, ForeignKey("generations.id"), primary_key=True, autoincrement=False
+    )
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     owner: Mapped[str | None] = mapped_column(String(120))
     """the process that measures it, or did"""
@@ -428,11 +432,13 @@ class CalibrationOrder(Record):
     done_at: Mapped[int | None] = synonym("measured_at")
 
 
-class Shard(Record):
-    """Some holders' vectors of a lineage in preparation: a piece of work that any worker may take."""
+class WorkUnit(Record):
+    """Some holders' vectors of a generation in preparation: a piece of work that any worker may take."""
 
-    __tablename__ = "shards"
-    lineage_id: Mapped[int] = mapped_column(Serial, ForeignKey("lineages.id"), primary_key=True, autoincrement=False)
+    __tablename__ = "work_units"
+    generation_id: Mapped[int] = mapped_column(
+        Serial, ForeignKey("generations.id"), primary_key=True, autoincrement=False
+    )
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     owner: Mapped[str | None] = mapped_column(String(120))
     """the process that computes it, or did"""
@@ -440,18 +446,20 @@ class Shard(Record):
 
 
 class HoldoutPerson(Record):
-    """Somebody with a sample in a lineage's holdout, which nobody trains on: there is nothing of them to forget."""
+    """Somebody with a sample in a generation's holdout, which nobody trains on: there is nothing of them to forget."""
 
     __tablename__ = "holdout_people"
-    lineage_id: Mapped[int] = mapped_column(Serial, ForeignKey("lineages.id"), primary_key=True, autoincrement=False)
+    generation_id: Mapped[int] = mapped_column(
+        Serial, ForeignKey("generations.id"), primary_key=True, autoincrement=False
+    )
     subject_digest: Mapped[str] = mapped_column(Digest, primary_key=True)
 
 
 class Heartbeat(Record):
     __tablename__ = "heartbeats"
     process: Mapped[str] = mapped_column(String(120), primary_key=True)
-    kind: Mapped[str] = mapped_column(String(8))
-    """worker or keeper"""
+    kind: Mapped[str] = mapped_column(String(16))
+    """worker or scheduler"""
     software: Mapped[str] = mapped_column(String(32))
     device: Mapped[str | None] = mapped_column(String(32))
     started_at: Mapped[int] = mapped_column(Moment)
@@ -463,7 +471,7 @@ class Heartbeat(Record):
 
 
 class Lease(Record):
-    """Named leases beside the models' own: the keeper's, the log integrator's."""
+    """Named leases beside the models' own: the scheduler's, the log integrator's."""
 
     __tablename__ = "leases"
     name: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -483,7 +491,7 @@ class Restoration(Record):
 
 
 class PhaseSeconds(Record):
-    """How long each phase of a release took, rounded up to a power of two: what /metrics reads, so that no worker's
+    """How long each phase of an update took, rounded up to a power of two: what /metrics reads, so that no worker's
     numbers are lost."""
 
     __tablename__ = "phase_seconds"
@@ -508,7 +516,7 @@ class WebhookEndpoint(Record):
 
 
 class WebhookDelivery(Record):
-    """The outbox: written in the transaction whose news it carries, delivered by the keeper."""
+    """The outbox: written in the transaction whose news it carries, delivered by the scheduler."""
 
     __tablename__ = "webhook_deliveries"
     __table_args__ = (Index("ix_webhook_deliveries_due", "delivered_at", "next_at"),)

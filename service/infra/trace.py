@@ -1,6 +1,6 @@
 """W3C trace context: what a call carries in ``traceparent`` is kept with the request that it makes.
 
-The worker's log lines about that request name it, so that one trace leads from the client's call to the release.
+The worker's log lines about that request name it, so that one trace leads from the client's call to the update.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A figure like lambda_max tells, at any precision, worlds apart that differ by one person. A row that is overwritten
 stays in PostgreSQL's heap and write-ahead log for long, so the figures lie in a file beside the checkpoints, one for
-each lineage. The row holds what follows from settings and counts alone, and whether the file may still be shown.
+each generation. The row holds what follows from settings and counts alone, and whether the file may still be shown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from service.infra.db import Database
 from service.infra.files import Files
-from service.infra.tables import Lineage
+from service.infra.tables import Generation
 
 FOLDER = "figures"
 """in the store, beside the checkpoints"""
@@ -44,62 +44,62 @@ DELETED = "deleted with the first deletion: they were measured on everyone"
 
 
 class Figures:
-    """The folder of measured figures, one JSON file for each lineage."""
+    """The folder of measured figures, one JSON file for each generation."""
 
     def __init__(self, store: Path, files: Files | None = None) -> None:
         self._root = store / FOLDER
         self._files = files or Files()
 
-    def keep(self, lineage_id: int, report: Mapping[str, Any]) -> dict[str, Any]:
+    def keep(self, generation_id: int, report: Mapping[str, Any]) -> dict[str, Any]:
         """Write the report's figures durably, with those kept before; return what the row may hold of the report."""
         measured = {name: value for name, value in report.items() if name not in DATA_FREE | {FOLDER}}
-        measured = self._read(lineage_id) | measured
+        measured = self._read(generation_id) | measured
         self._make_root()
-        part = self._path(lineage_id).with_suffix(f".{os.getpid()}.part")
+        part = self._path(generation_id).with_suffix(f".{os.getpid()}.part")
         self._files.unlink(part)
         with self._files.create(part) as file:
             self._files.write(file, json.dumps(measured).encode())
             self._files.sync(file)
-        self._files.rename(part, self._path(lineage_id))
+        self._files.rename(part, self._path(generation_id))
         self._files.sync_folder(self._root)
         return {name: value for name, value in report.items() if name in DATA_FREE} | {FOLDER: True}
 
-    def shown(self, lineage: Lineage) -> dict[str, Any] | None:
-        """The lineage's report, with its figures as long as nobody was deleted. None: there is no report yet."""
-        if lineage.report is None or lineage.report.get(FOLDER) is not True:
-            return lineage.report
-        told = {name: value for name, value in lineage.report.items() if name != FOLDER}
-        return told | self._read(lineage.id)
+    def shown(self, generation: Generation) -> dict[str, Any] | None:
+        """The generation's report, with its figures as long as nobody was deleted. None: there is no report yet."""
+        if generation.report is None or generation.report.get(FOLDER) is not True:
+            return generation.report
+        told = {name: value for name, value in generation.report.items() if name != FOLDER}
+        return told | self._read(generation.id)
 
-    def delete(self, lineage_id: int) -> None:
-        """Delete the lineage's file, if there is one; durable when this returns."""
-        self._files.unlink(self._path(lineage_id))
+    def delete(self, generation_id: int) -> None:
+        """Delete the generation's file, if there is one; durable when this returns."""
+        self._files.unlink(self._path(generation_id))
         if self._root.is_dir():
             self._files.sync_folder(self._root)
 
     def sweep(self, database: Database) -> int:
-        """Delete every file whose lineage may not show it any more; return how many."""
+        """Delete every file whose generation may not show it any more; return how many."""
         kept = {int(path.stem): path for path in self._root.glob("*.json")} if self._root.is_dir() else {}
         if not kept:
             return 0
         with database.read() as session:
             rows = session.execute(
-                select(Lineage.id, Lineage.status, Lineage.report).where(Lineage.id.in_(sorted(kept)))
+                select(Generation.id, Generation.status, Generation.report).where(Generation.id.in_(sorted(kept)))
             )
             needed = {key for key, status, report in rows if _needed(status, report)}
         gone = sorted(set(kept) - needed)
-        for lineage_id in gone:
-            self.delete(lineage_id)
+        for generation_id in gone:
+            self.delete(generation_id)
         return len(gone)
 
-    def _read(self, lineage_id: int) -> dict[str, Any]:
+    def _read(self, generation_id: int) -> dict[str, Any]:
         with suppress(FileNotFoundError):
-            found: dict[str, Any] = json.loads(self._path(lineage_id).read_bytes())
+            found: dict[str, Any] = json.loads(self._path(generation_id).read_bytes())
             return found
         return {}
 
-    def _path(self, lineage_id: int) -> Path:
-        return self._root / f"{lineage_id:d}.json"
+    def _path(self, generation_id: int) -> Path:
+        return self._root / f"{generation_id:d}.json"
 
     def _make_root(self) -> None:
         if not self._root.is_dir():
@@ -107,11 +107,11 @@ class Figures:
             self._files.sync_folder(self._root.parent)
 
 
-def withdraw(session: Session, *lineages: ColumnElement[bool]) -> None:
-    """Show no figure of these lineages from this transaction on; the files are deleted once it is committed."""
-    for lineage in session.scalars(select(Lineage).where(*lineages)):
-        if (lineage.report or {}).get(FOLDER) is True:
-            lineage.report = (lineage.report or {}) | {FOLDER: DELETED}
+def withdraw(session: Session, *generations: ColumnElement[bool]) -> None:
+    """Show no figure of these generations from this transaction on; the files are deleted once it is committed."""
+    for generation in session.scalars(select(Generation).where(*generations)):
+        if (generation.report or {}).get(FOLDER) is True:
+            generation.report = (generation.report or {}) | {FOLDER: DELETED}
 
 
 def _needed(status: str, report: Mapping[str, Any] | None) -> bool:

@@ -20,7 +20,7 @@ from service.infra.tables import AuditEntry, BudgetEntry, Version
 
 PUBLISHED, RESTORED = "version.published", "version.restored"
 PUBLISHING = (PUBLISHED, RESTORED)
-"""the kinds of the entries that publish a version: by a worker, and by a restore that adopts a release"""
+"""the kinds of the entries that publish a version: by a worker, and by a restore that adopts an update"""
 
 
 class Contradicted(ValueError):
@@ -32,7 +32,7 @@ def claim_digest(claim: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(dict(claim)).encode()).hexdigest()
 
 
-def facts_of(version: Version, parent: Version | None, charge: int) -> dict[str, Any]:
+def facts_of(version: Version, parent: Version | None, budget_cost: int) -> dict[str, Any]:
     """The facts of the entry that publishes ``version``. ``charge``: units of 1e-12 mu^2 that it cost."""
     return {
         "version": version.id,
@@ -40,8 +40,8 @@ def facts_of(version: Version, parent: Version | None, charge: int) -> dict[str,
         "parent": None if parent is None else parent.id,
         "parent_checkpoint": None if parent is None else parent.checkpoint,
         "checkpoint": version.checkpoint,
-        "lineage": version.lineage_id,
-        "charge": charge,
+        "generation": version.generation_id,
+        "budget_cost": budget_cost,
         "method": version.method,
         "claim_sha256": claim_digest(version.claim),
     }
@@ -49,13 +49,13 @@ def facts_of(version: Version, parent: Version | None, charge: int) -> dict[str,
 
 def require_published(session: Session, version: Version, entries: Iterable[AuditEntry]) -> None:
     """Check that the entry that publishes the version says what the database says. Raises Contradicted."""
-    name = f"version {version.number} of lineage {version.lineage_id}"
+    name = f"version {version.number} of generation {version.generation_id}"
     bodies = [_body(entry) for entry in entries if entry.kind in PUBLISHING]
     body = next((each for each in bodies if each.get("version") == version.id), None)
     if body is None:
         raise Contradicted(f"The audit log has no entry that publishes {name}.")
     parent = session.get(Version, version.parent_id) if version.parent_id else None
-    charged = select(func.sum(BudgetEntry.charge)).where(BudgetEntry.version_id == version.id)
+    charged = select(func.sum(BudgetEntry.budget_cost)).where(BudgetEntry.version_id == version.id)
     facts = facts_of(version, parent, int(session.scalar(charged) or 0))
     wrong = sorted(fact for fact, value in facts.items() if fact not in body or body[fact] != value)
     if wrong:
@@ -65,12 +65,12 @@ def require_published(session: Session, version: Version, entries: Iterable[Audi
 def compare_shown(entries: Iterable[Mapping[str, Any]], versions: Collection[Mapping[str, Any]]) -> int:
     """Check versions as the API shows them against exported entries; return how many were compared.
 
-    Raises Contradicted. A version is known by its lineage and number: a lineage belongs to one model.
+    Raises Contradicted. A version is known by its generation and number: a generation belongs to one model.
     """
     said = _said(entries)
     for version in versions:
         name = f"version {version['number']} of {version['model']}"
-        body = said.get((version["lineage"], version["number"]))
+        body = said.get((version["generation"], version["number"]))
         if body is None:
             raise Contradicted(f"The audit log has no entry that publishes {name}.")
         shown = {
@@ -87,13 +87,13 @@ def compare_shown(entries: Iterable[Mapping[str, Any]], versions: Collection[Map
 def unlogged(entries: Iterable[Mapping[str, Any]], versions: Iterable[Mapping[str, Any]]) -> bool:
     """Whether the entry that publishes one of these versions is missing from the exported entries."""
     said = _said(entries)
-    return any((version["lineage"], version["number"]) not in said for version in versions)
+    return any((version["generation"], version["number"]) not in said for version in versions)
 
 
 def _said(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[int, int], dict[str, Any]]:
-    """What the exported entries say of each version, by its lineage and number."""
+    """What the exported entries say of each version, by its generation and number."""
     bodies = [json.loads(entry["body"]) for entry in entries if entry["body"] and entry["kind"] in PUBLISHING]
-    return {(body["lineage"], body["number"]): body for body in bodies}
+    return {(body["generation"], body["number"]): body for body in bodies}
 
 
 def _body(entry: AuditEntry) -> dict[str, Any]:

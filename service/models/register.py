@@ -1,4 +1,4 @@
-"""Registering a model: its row, its first lineage, and the audit entry. The worker does the rest."""
+"""Registering a model: its row, its first generation, and the audit entry. The worker does the rest."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session
 from service.audit.log import record
 from service.infra.db import now
 from service.infra.pseudonyms import new_id
-from service.infra.tables import Lineage, Model
-from service.models.generations import open_lineage
+from service.infra.tables import Generation, Model
+from service.models.generations import open_generation
 from unlearning.accounting.policy import Policy
 
 LONGEST_NAME = 63
@@ -21,11 +21,11 @@ class NameTaken(ValueError):
 
 
 def register(session: Session, tenant_id: str, name: str, recipe: str, policy: Policy) -> Model:
-    """Add a model in status ``preparing`` with an empty lineage. Raises NameTaken.
+    """Add a model in status ``preparing`` with an empty generation. Raises NameTaken.
 
     A model whose registration was refused gives its name up, and is kept as ``NAME-refused-N``. The recipe is only
-    named here: neither it nor torch is ever loaded by the API. Basis, charge and budget of the lineage are ``none``,
-    0 and None until preparation, which knows the model, sets them.
+    named here: neither it nor torch is ever loaded by the API. Guarantee, charge and budget of the generation are
+    ``none``, 0 and None until preparation, which knows the model, sets them.
     """
     namesake = session.scalar(_named(tenant_id, name).with_for_update())
     if namesake is not None:
@@ -42,7 +42,7 @@ def register(session: Session, tenant_id: str, name: str, recipe: str, policy: P
     )
     session.add(model)
     session.flush()
-    model.lineage_id = open_lineage(session, _lineage(model, policy, at)).id
+    model.generation_id = open_generation(session, _generation(model, policy, at)).id
     record(session, tenant_id, "model.registered", model_id=model.id, name=name, recipe=recipe, policy=model.policy)
     return model
 
@@ -68,15 +68,15 @@ def _refused_name(name: str, number: int) -> str:
     return name[: LONGEST_NAME - len(suffix)] + suffix
 
 
-def _lineage(model: Model, policy: Policy, at: int) -> Lineage:
-    return Lineage(
+def _generation(model: Model, policy: Policy, at: int) -> Generation:
+    return Generation(
         tenant_id=model.tenant_id,
         model_id=model.id,
         status="preparing",
         method=policy.method,
-        basis="none",
-        sigma=policy.sigma,
-        delta_cap=policy.delta_cap,
+        guarantee="none",
+        noise_std=policy.noise_std,
+        max_distance=policy.max_distance,
         epsilon=policy.epsilon,
         delta=policy.delta,
         created_at=at,

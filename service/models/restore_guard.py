@@ -17,7 +17,7 @@ from service.audit.log import record, recorded_at
 from service.infra.db import Database
 from service.infra.tables import Restoration, Version
 
-RELEASES = "releases"
+UPDATES = "updates"
 """the journal's folder in the store"""
 COMMITTED = ".release"
 _CHUNK = 500
@@ -39,9 +39,9 @@ def confirm(session: Session, tenant_id: str) -> dict[str, Any] | None:
     return waiting.report
 
 
-def releases_missing(database: Database, store: Path) -> int:
+def updates_missing(database: Database, store: Path) -> int:
     """How many releases that were committed the database does not know: it was restored from an older backup."""
-    folder = store / RELEASES
+    folder = store / UPDATES
     names = [path.stem for path in folder.glob(f"*{COMMITTED}")] if folder.is_dir() else []
     versions = [name for name in names if not name.startswith("draw-")]
     with database.read() as session:

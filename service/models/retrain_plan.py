@@ -1,6 +1,6 @@
-"""The plan to retrain a model: one candidate lineage, however many requests wait for it.
+"""The plan to retrain a model: one candidate generation, however many requests wait for it.
 
-While it is built the old lineage keeps releasing. Only workers plan and carry it out; the API shows it.
+While it is built the old generation keeps releasing. Only workers plan and carry it out; the API shows it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from service.infra.db import now
-from service.infra.tables import Lineage, Model, Shard, Task
+from service.infra.tables import Generation, Model, Task, WorkUnit
 from service.infra.time import SECOND
 from service.requests.states import AWAITING_CONSUMERS, AWAITING_RETRAIN
 from unlearning.accounting.budget import Budget
@@ -22,7 +22,7 @@ class Plan:
     """A retrain that waits or runs; moments in microseconds since 1970."""
 
     reason: str
-    lineage: int
+    generation: int
     waiting: int
     """requests that it will serve, as far as they have come"""
     attempt: int
@@ -33,10 +33,10 @@ class Plan:
     """None: no training of this model was ever timed"""
 
 
-def candidate_of(session: Session, model_id: str) -> Lineage | None:
-    """The model's candidate lineage, if one is planned or being built."""
-    query = select(Lineage).where(Lineage.model_id == model_id, Lineage.status == "candidate")
-    return session.scalars(query.order_by(Lineage.id.desc()).limit(1)).one_or_none()
+def candidate_of(session: Session, model_id: str) -> Generation | None:
+    """The model's candidate generation, if one is planned or being built."""
+    query = select(Generation).where(Generation.model_id == model_id, Generation.status == "candidate")
+    return session.scalars(query.order_by(Generation.id.desc()).limit(1)).one_or_none()
 
 
 def plan_of(session: Session, model: Model) -> Plan | None:
@@ -49,7 +49,7 @@ def plan_of(session: Session, model: Model) -> Plan | None:
     left = None if seconds is None else int(float(seconds) * (1.0 - candidate.progress) * SECOND)
     return Plan(
         reason=str(report.get("reason")),
-        lineage=candidate.id,
+        generation=candidate.id,
         waiting=session.scalar(select(func.count(Task.id)).where(*waiting_for_retrain(model))) or 0,
         attempt=candidate.attempts,
         phase=candidate.phase,
@@ -59,15 +59,17 @@ def plan_of(session: Session, model: Model) -> Plan | None:
     )
 
 
-def shards_of(session: Session, lineage_id: int) -> tuple[int, int]:
-    """How many shards of a lineage that is being built are done, and how many there are; 0 of 0: in one piece."""
-    counts = select(func.count(Shard.done_at), func.count()).where(Shard.lineage_id == lineage_id)
+def work_units_of(session: Session, generation_id: int) -> tuple[int, int]:
+    """How many work units of a generation that is being built are done, and how many there are; 0 of 0: in one
+    piece.
+    """
+    counts = select(func.count(WorkUnit.done_at), func.count()).where(WorkUnit.generation_id == generation_id)
     done, count = session.execute(counts).one()
     return done, count
 
 
 def waiting_for_retrain(model: Model) -> tuple[ColumnElement[bool], ...]:
-    """The tasks that wait for the retrain: all of an exhausted model's, else those that no release can serve."""
+    """The tasks that wait for the retrain: all of an exhausted model's, else those that no update can serve."""
     waits = (
         Task.model_id == model.id,
         Task.status.in_(("queued", "running")),
@@ -76,12 +78,12 @@ def waiting_for_retrain(model: Model) -> tuple[ColumnElement[bool], ...]:
     return waits if model.status == "exhausted" else (*waits, Task.reason == AWAITING_RETRAIN)
 
 
-def budget_of(lineage: Lineage) -> Budget:
-    """Where the lineage's budget stands."""
-    return Budget(spent=lineage.spent, limit=lineage.budget, charge=lineage.charge)
+def budget_of(generation: Generation) -> Budget:
+    """Where the generation's budget stands."""
+    return Budget(spent=generation.spent, limit=generation.budget, budget_cost=generation.budget_cost)
 
 
-def measured_seconds(lineage: Lineage) -> float | None:
-    """How long the lineage's own training and preparation took; None where that was not timed."""
-    seconds = (lineage.report or {}).get("seconds")
+def measured_seconds(generation: Generation) -> float | None:
+    """How long the generation's own training and preparation took; None where that was not timed."""
+    seconds = (generation.report or {}).get("seconds")
     return float(seconds) if isinstance(seconds, int | float) else None

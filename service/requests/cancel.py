@@ -6,7 +6,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from service.infra.db import now
-from service.infra.tables import DeletionRequest, Model, Task, Tombstone
+from service.infra.tables import DeletionRequest, Model, SuppressionEntry, Task
 from service.requests.identity_check import withdraw
 from service.requests.intake import LARGE
 from service.requests.states import Status, awaits_decision
@@ -18,7 +18,7 @@ class TooLate(RuntimeError):
 
 
 def cancel(session: Session, request: DeletionRequest) -> None:
-    """Cancel every task, and lift the tombstones: the person stays. Cancelling twice is once.
+    """Cancel every task, and lift the suppression entries: the person stays. Cancelling twice is once.
 
     The models' rows are locked before the clock is read: a worker that claims does the same, so of the two only
     one finds the window in its favour. An unverified request has no tasks and no window. Raises TooLate.
@@ -30,18 +30,18 @@ def cancel(session: Session, request: DeletionRequest) -> None:
     models = select(Task.model_id).where(Task.request_id == request.id)
     session.execute(select(Model.id).where(Model.id.in_(models)).order_by(Model.id).with_for_update()).all()
     at = now(session)
-    session.refresh(request, with_for_update=True)  # a preparation may be rekeying its tombstones
+    session.refresh(request, with_for_update=True)  # a preparation may be rekeying its suppression entries
     if request.status == "cancelled":
         return
     tasks = session.scalars(select(Task).where(Task.request_id == request.id)).all()
-    waiting = ("queued", "held") if request.reason == LARGE else ("queued",)
+    waiting = ("queued", "blocked") if request.reason == LARGE else ("queued",)
     if not tasks or any(task.status not in waiting or task.not_before <= at for task in tasks):
         raise TooLate
     for task in tasks:
         task.status, task.completed_at = "cancelled", at
     session.execute(
-        update(Tombstone)
-        .where(Tombstone.request_id == request.id, Tombstone.lifted_at.is_(None))
+        update(SuppressionEntry)
+        .where(SuppressionEntry.request_id == request.id, SuppressionEntry.lifted_at.is_(None))
         .values(lifted_at=at, lifted_reason="cancelled")
     )
     settle(session, [request.id])

@@ -1,7 +1,7 @@
 """Which models a deletion request is about: those that it names, and those that are registered after it.
 
 A request that names no model is about every model, at any time. Registrations are ordered by the id of their first
-lineage, which grows with each one: no clock decides who is suppressed.
+generation, which grows with each one: no clock decides who is suppressed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
-from service.infra.tables import Lineage, Model
+from service.infra.tables import Generation, Model
 from service.requests.states import Suppress
 
 
@@ -22,7 +22,7 @@ def concerns(models: Collection[str] | None, suppress_after: int | None, name: s
         models: the names that the request is limited to; None: every model.
         suppress_after: registrations above this id are suppressed as well; None: the named models alone.
         name: the model's.
-        registration: the id of the model's first lineage.
+        registration: the id of the model's first generation.
     """
     if models is None or name in models:
         return True
@@ -37,18 +37,18 @@ def suppressed(models: Collection[str] | None, suppress_after: int | None) -> Su
 
 def latest_registration(session: Session) -> int:
     """What a request that is taken in now keeps as its ``suppress_after``; 0 where nothing was registered yet."""
-    return session.scalar(select(func.max(Lineage.id))) or 0
+    return session.scalar(select(func.max(Generation.id))) or 0
 
 
-def registration_of(session: Session, lineage_id: int) -> int:
-    """The id of the first lineage of the model that this lineage belongs to."""
-    model = select(Lineage.model_id).where(Lineage.id == lineage_id).scalar_subquery()
-    return session.scalar(select(func.min(Lineage.id)).where(Lineage.model_id == model)) or lineage_id
+def registration_of(session: Session, generation_id: int) -> int:
+    """The id of the first generation of the model that this generation belongs to."""
+    model = select(Generation.model_id).where(Generation.id == generation_id).scalar_subquery()
+    return session.scalar(select(func.min(Generation.id)).where(Generation.model_id == model)) or generation_id
 
 
 def registered_after(suppress_after: int) -> Select[str]:
     """The ids of the models that were registered later."""
-    return select(Lineage.model_id).group_by(Lineage.model_id).having(func.min(Lineage.id) > suppress_after)
+    return select(Generation.model_id).group_by(Generation.model_id).having(func.min(Generation.id) > suppress_after)
 
 
 def others(tenant_id: str, names: Collection[str], statuses: Collection[str]) -> Select[Model]:

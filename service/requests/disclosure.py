@@ -20,5 +20,5 @@ def told(caller: Caller, answer: dict[str, Any]) -> dict[str, Any]:
 
 def _receipt(answer: dict[str, Any]) -> dict[str, Any]:
     """Keep what follows from the request alone, whoever is in the data."""
-    status = "held" if answer["reason"] == UNVERIFIED else "queued"
+    status = "blocked" if answer["reason"] == UNVERIFIED else "queued"
     return {"status": status} | {name: answer[name] for name in ("id", "received_at", "due_at")}

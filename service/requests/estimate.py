@@ -8,23 +8,23 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.infra.pseudonyms import Pepper, sample_digest, subject_digest
-from service.infra.tables import Forgotten, Lineage, Membership, Model
+from service.infra.tables import Forgotten, Generation, Membership, Model
 from service.requests.intake import Order, named_models
-from unlearning.accounting.budget import releases_left
+from unlearning.accounting.budget import updates_left
 
 _CHUNK = 500
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One model's part. ``charge`` is what the cap costs, in 1e-12 mu^2; a release may carry many requests for it."""
+    """One model's part. ``charge`` is what the cap costs, in 1e-12 mu^2; an update may carry many requests for it."""
 
     model: str
     samples: int
     method: str
-    basis: str
-    charge: int
-    releases_left: int | None
+    guarantee: str
+    budget_cost: int
+    updates_left: int | None
     """after this request; None: nothing limits them"""
     retrain_due: bool
     """the charge does not fit, or is the last that does"""
@@ -34,33 +34,33 @@ def estimate(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> 
     """The cost in every live model that was trained on the subject. Raises UnknownModels."""
     costs = []
     for model in session.scalars(named_models(session, tenant_id, order)).all():
-        if model.lineage_id is None or model.status == "preparing":
+        if model.generation_id is None or model.status == "preparing":
             continue
-        lineage_id = model.lineage_id  # made under one pepper: the others count nothing
-        samples = sum(_count(session, lineage_id, each, tenant_id, order) for each in pepper.every)
+        generation_id = model.generation_id  # made under one pepper: the others count nothing
+        samples = sum(_count(session, generation_id, each, tenant_id, order) for each in pepper.every)
         if samples:
-            costs.append(_cost(model, session.get_one(Lineage, model.lineage_id), samples))
+            costs.append(_cost(model, session.get_one(Generation, model.generation_id), samples))
     return costs
 
 
-def _cost(model: Model, lineage: Lineage, samples: int) -> Cost:
-    left = releases_left(lineage.spent, lineage.budget, lineage.charge)
+def _cost(model: Model, generation: Generation, samples: int) -> Cost:
+    left = updates_left(generation.spent, generation.budget, generation.budget_cost)
     return Cost(
         model=model.name,
         samples=samples,
-        method=lineage.method,
-        basis=lineage.basis,
-        charge=lineage.charge,
-        releases_left=None if left is None else max(0, left - 1),
+        method=generation.method,
+        guarantee=generation.guarantee,
+        budget_cost=generation.budget_cost,
+        updates_left=None if left is None else max(0, left - 1),
         retrain_due=left is not None and left <= 1,
     )
 
 
-def _count(session: Session, lineage_id: int, pepper: Pepper, tenant_id: str, order: Order) -> int:
+def _count(session: Session, generation_id: int, pepper: Pepper, tenant_id: str, order: Order) -> int:
     """How many samples would be forgotten: those that are named and not forgotten yet."""
-    gone = select(Forgotten.position).where(Forgotten.lineage_id == lineage_id)
+    gone = select(Forgotten.position).where(Forgotten.generation_id == generation_id)
     count = select(func.count(Membership.position.distinct())).where(
-        Membership.lineage_id == lineage_id, Membership.position.not_in(gone)
+        Membership.generation_id == generation_id, Membership.position.not_in(gone)
     )
     if order.subject_id is not None:
         subject = subject_digest(pepper, tenant_id, order.subject_id)

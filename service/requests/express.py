@@ -24,8 +24,8 @@ from service.infra.tables import (
     Membership,
     Model,
     Restoration,
+    SuppressionEntry,
     Task,
-    Tombstone,
 )
 from service.infra.wire import Statement, Wire, given, inserting
 from service.requests.idempotency import Stored, Use, row_of
@@ -50,7 +50,7 @@ def _begin(dialect: str) -> Any:
     stands = and_(key.exists(), ~restored.exists()).label("stands")
     start = select(ours.label("ours"), clock.label("at"), stands).subquery("start")
     models = (
-        select(Model.id, Model.name, Model.status, Model.lineage_id, Model.nudged_at)
+        select(Model.id, Model.name, Model.status, Model.generation_id, Model.notified_at)
         .where(*_FORGETTERS)
         .order_by(Model.id)
         .with_for_update(read=True)
@@ -64,7 +64,7 @@ _USED, _LARGE = -1, -2
 _ANY = 2**62
 """more samples than anybody has"""
 _HERE = select(Membership.position).where(
-    Membership.lineage_id == Model.lineage_id, Membership.subject_digest == given("subject")
+    Membership.generation_id == Model.generation_id, Membership.subject_digest == given("subject")
 )
 _MATCHES = Statement.of(
     select(literal_column(str(_USED)))
@@ -74,22 +74,22 @@ _MATCHES = Statement.of(
         IdempotencyKey.key == given("key"),
     )
     .union_all(
-        select(Model.lineage_id).where(*_FORGETTERS, _HERE.exists()),
+        select(Model.generation_id).where(*_FORGETTERS, _HERE.exists()),
         select(literal_column(str(_LARGE))).where(
             *_FORGETTERS, _HERE.offset(cast(given("usual"), BigInteger)).exists()
         ),
     )
 )
-"""the lineages that hold the subject; ``_USED`` where the Idempotency-Key was used before, ``_LARGE`` where one of them
-holds more samples of the subject than is usual. Asked after ``_BEGIN``, for a statement sees what was committed before
-it began"""
+"""the generations that hold the subject; ``_USED`` where the Idempotency-Key was used before, ``_LARGE`` where one of
+them holds more samples of the subject than is usual. Asked after ``_BEGIN``, for a statement sees what was committed
+before it began"""
 _REQUEST = inserting(
     DeletionRequest,
     *("id", "tenant_id", "subject_digest", "pepper_id", "status", "reason", "models", "suppress_after"),
     *("regulation", "salt", "received_at", "due_at", "created_at", "completed_at", "traceparent"),
 )
-_TOMBSTONE = inserting(
-    Tombstone, "id", "tenant_id", "request_id", "subject_digest", "sample_digest", "pepper_id", "created_at"
+_SUPPRESSION = inserting(
+    SuppressionEntry, "id", "tenant_id", "request_id", "subject_digest", "sample_digest", "pepper_id", "created_at"
 )
 _TASK = inserting(Task, "id", "tenant_id", "request_id", "model_id", "status", "attempts", "not_before", "created_at")
 _ENTRY = inserting(AuditEntry, "tenant_id", "kind", "request_id", "model_id", "body", "created_at")
@@ -123,7 +123,7 @@ def accept(
             return None
         places = [(model_id, name) for model_id, name, *_ in touched]
         drawn = draft(pepper, use.caller.tenant_id, order, named, at=at, touched=places, windows=windows)
-        rung = tuple(model_id for model_id, _, _, _, nudged_at in touched if nudged_at == 0)
+        rung = tuple(model_id for model_id, _, _, _, notified_at in touched if notified_at == 0)
         accepted = Accepted(drawn.request, drawn.names, rung)
         stored = answer(accepted)
         _write(wire, drawn, row_of(use, stored, at, lifetime_seconds))
@@ -131,14 +131,16 @@ def accept(
 
 
 def _look(wire: Wire, use: Use, subject: str | None, usual: int) -> tuple[int, list[Any]]:
-    """The clock, and the models (id, name, status, lineage, nudged) with work; none where the plain way must look."""
+    """The clock, and the models (id, name, status, generation, notified) with work; none where the plain way must
+    look.
+    """
     tenant_id, key_id, key = use.place
     named = {"tenant_id": tenant_id, "key_id": key_id, "key": key, "lock": use.lock, "subject": subject, "usual": usual}
     begun = wire.send(_BEGIN, named)
     matches = wire.send(_MATCHES, named)
     rows = begun.fetchall()
     ours, at, stands = rows[0][:3]
-    holding = {lineage_id for (lineage_id,) in matches.fetchall()}
+    holding = {generation_id for (generation_id,) in matches.fetchall()}
     if not (ours and stands) or not holding.isdisjoint({_USED, _LARGE}):
         return at, []
     return at, [row[3:] for row in rows if row[5] == "preparing" or (row[6] is not None and row[6] in holding)]
@@ -147,7 +149,7 @@ def _look(wire: Wire, use: Use, subject: str | None, usual: int) -> tuple[int, l
 def _write(wire: Wire, drawn: Draft, kept: dict[str, Any]) -> None:
     wire.insert(
         (_REQUEST, drawn.row | {"models": "null"}),
-        *((_TOMBSTONE, tombstone) for tombstone in drawn.tombstones),
+        *((_SUPPRESSION, suppression) for suppression in drawn.suppressions),
         *((_TASK, task) for task in drawn.tasks),
         (_ENTRY, drawn.entry),
         (_ANSWER, kept | {"headers": json.dumps(kept["headers"]), "answer": json.dumps(kept["answer"])}),

@@ -1,7 +1,7 @@
 """Requests that nobody has verified: taken in, then verified, rejected or withdrawn. Until then they change nothing.
 
-Their tombstones are written at once, so that duplicates are linked, but they are not in force: a stranger must not keep
-anybody out of a model, let alone have them forgotten.
+Their suppression entries are written at once, so that duplicates are linked, but they are not in force: a stranger
+must not keep anybody out of a model, let alone have them forgotten.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from service.audit.log import record, recorded_at
 from service.infra.fault_injection import crash_point
 from service.infra.pseudonyms import Pepper
-from service.infra.tables import AuditEntry, DeletionRequest, Model, Task, Tombstone
+from service.infra.tables import AuditEntry, DeletionRequest, Model, SuppressionEntry, Task
 from service.requests.concerns import registered_after
 from service.requests.intake import (
     AT_ONCE,
@@ -38,16 +38,17 @@ from service.requests.status import record_status
 
 
 def take_in(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> Accepted:
-    """Write the request down; it is held, and its clock runs. Raises UnknownModels, ReceivedInFuture."""
+    """Write the request down; it is blocked, and its clock runs. Raises UnknownModels, ReceivedInFuture."""
     named_models(session, tenant_id, order)
     at = recorded_at(session)
     drawn = draft(pepper, tenant_id, order, digests(pepper, tenant_id, order), at=at, touched=(), windows=AT_ONCE)
-    drawn.row.update(status=Status.HELD.value, reason=UNVERIFIED, completed_at=None)
+    drawn.row.update(status=Status.BLOCKED.value, reason=UNVERIFIED, completed_at=None)
     drawn.row["suppress_after"] = suppress_after(session, order)
     session.execute(insert(DeletionRequest), drawn.row)
     crash_point("api-after-request")
     session.execute(
-        insert(Tombstone), [stone | {"lifted_at": at, "lifted_reason": UNVERIFIED} for stone in drawn.tombstones]
+        insert(SuppressionEntry),
+        [stone | {"lifted_at": at, "lifted_reason": UNVERIFIED} for stone in drawn.suppressions],
     )
     session.execute(insert(AuditEntry), drawn.entry)
     record_status(session, drawn.request)
@@ -69,11 +70,11 @@ def verify(session: Session, request: DeletionRequest, windows: Windows) -> tupl
     if request.status != Status.QUEUED:
         record_status(session, request)
     session.flush()
-    return found.nudges
+    return found.to_notify
 
 
 def enforce(session: Session, request: DeletionRequest, windows: Windows) -> Reach | None:
-    """Put the tombstones in force and make the tasks; None: it was verified before. Raises Decided.
+    """Put the suppression entries in force and make the tasks; None: it was verified before. Raises Decided.
 
     The models' rows are locked before the request's, as everybody does: no publication passes between matching and
     commit, and of two calls the second finds it verified.
@@ -91,10 +92,10 @@ def enforce(session: Session, request: DeletionRequest, windows: Windows) -> Rea
         session.execute(insert(Task), rows)
     status, reason = Status.QUEUED, None
     if found.large:
-        status, reason = Status.HELD, LARGE
+        status, reason = Status.BLOCKED, LARGE
     elif not found.places:
         status, reason = Status.COMPLETED, why_nothing(session, request.tenant_id, named)
-    request.status, request.reason = step(Status.HELD, status), reason
+    request.status, request.reason = step(Status.BLOCKED, status), reason
     request.completed_at = at if status is Status.COMPLETED else None
     session.flush()
     return found
@@ -109,15 +110,17 @@ def _concerned(request: DeletionRequest) -> Select[Model]:
 
 
 def put_in_force(session: Session, request: DeletionRequest, at: int) -> list[Named]:
-    """The request's tombstones count from now on; returns whom they name, under each pepper that they were made."""
-    stones = session.scalars(select(Tombstone).where(Tombstone.request_id == request.id)).all()
+    """The request's suppression entries count from now on; returns whom they name, under each pepper that they were
+    made.
+    """
+    stones = session.scalars(select(SuppressionEntry).where(SuppressionEntry.request_id == request.id)).all()
     for stone in stones:
         stone.created_at, stone.lifted_at, stone.lifted_reason = at, None, None
     session.flush()
     return [_named(pepper_id, stones) for pepper_id in sorted({stone.pepper_id for stone in stones})]
 
 
-def _named(pepper_id: str, stones: Iterable[Tombstone]) -> Named:
+def _named(pepper_id: str, stones: Iterable[SuppressionEntry]) -> Named:
     made = [stone for stone in stones if stone.pepper_id == pepper_id]
     subject = next((stone.subject_digest for stone in made if stone.subject_digest), None)
     return Named(pepper_id, subject, tuple(sorted(stone.sample_digest for stone in made if stone.sample_digest)))
@@ -146,5 +149,5 @@ def withdraw(session: Session, request: DeletionRequest) -> bool:
 
 
 def _end(session: Session, request: DeletionRequest, status: Status) -> None:
-    request.status, request.reason = step(Status.HELD, status), None
+    request.status, request.reason = step(Status.BLOCKED, status), None
     record_status(session, request)

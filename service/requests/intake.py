@@ -1,4 +1,6 @@
-"""Taking in a deletion request: the request, its tombstones, its tasks and the audit entry, in one transaction."""
+"""Taking in a deletion request: the request, its suppression entries, its tasks and the audit entry, in one
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ from sqlalchemy.orm import Session
 from service.audit.log import canonical, entry, recorded_at
 from service.infra.fault_injection import crash_point
 from service.infra.pseudonyms import Pepper, digest, new_id, sample_digest, subject_digest
-from service.infra.tables import AuditEntry, DeletionRequest, Lineage, Model, Task, Tombstone
+from service.infra.tables import AuditEntry, DeletionRequest, Generation, Model, SuppressionEntry, Task
 from service.infra.time import SECOND, instant, moment
 from service.infra.trace import carried
-from service.requests import suppression as tombstones
+from service.requests import suppression as suppressions
 from service.requests.concerns import latest_registration, others
 from service.requests.states import Regulation, Status, Suppress, due_at
 from service.requests.status import record_status
@@ -27,7 +29,7 @@ FORGETTING = ("preparing", "live", "exhausted")
 IN_HOLDOUT = "in_holdout"
 """the reason of a completed task or request: the person has samples in the holdout alone, which nobody trains on"""
 LARGE = "large"
-"""the reason of a held task: unusually many samples, nobody has approved it, and its window is open"""
+"""the reason of a blocked task: unusually many samples, nobody has approved it, and its window is open"""
 
 
 class UnknownModels(LookupError):
@@ -59,7 +61,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Windows:
-    """What a request waits for before it is worked on. ``large_samples`` 0: no request is held for its size."""
+    """What a request waits for before it is worked on. ``large_samples`` 0: no request is blocked for its size."""
 
     cancel_seconds: float = 0
     large_samples: int = 0
@@ -74,10 +76,10 @@ class Accepted:
     request: DeletionRequest
     models: tuple[str, ...]
     """names of the models that have work now"""
-    nudges: tuple[str, ...]
+    to_notify: tuple[str, ...]
     """ids of those among them whose workers were not rung yet"""
     large: frozenset[str] = frozenset()
-    """names of the models in which it is held for its size"""
+    """names of the models in which it is blocked for its size"""
     remains_in: tuple[str, ...] | None = ()
     """names of the models that the order leaves alone and that hold somebody it names, or may; None: nobody looked"""
 
@@ -86,9 +88,9 @@ def accept(session: Session, pepper: Pepper, tenant_id: str, order: Order, windo
     """Write everything a request needs. When the transaction commits, the request cannot be lost.
 
     Every model that is preparing gets a task, whatever it will turn out to hold; any other one gets a task where
-    it was trained on the subject, held as ``large`` where that are unusually many samples. Without any task the request
-    is completed at once. No row of ``models`` is changed: intake takes them in share mode, so that requests do not wait
-    for each other, only for a publication.
+    it was trained on the subject, blocked as ``large`` where that are unusually many samples. Without any task the
+    request is completed at once. No row of ``models`` is changed: intake takes them in share mode, so that requests do
+    not wait for each other, only for a publication.
 
     Raises UnknownModels, ReceivedInFuture.
     """
@@ -103,7 +105,7 @@ def accept(session: Session, pepper: Pepper, tenant_id: str, order: Order, windo
         drawn.row["reason"] = why_nothing(session, tenant_id, named)
     session.execute(insert(DeletionRequest), drawn.row)
     crash_point("api-after-request")
-    session.execute(insert(Tombstone), drawn.tombstones)
+    session.execute(insert(SuppressionEntry), drawn.suppressions)
     if drawn.tasks:
         session.execute(insert(Task), drawn.tasks)
     session.execute(insert(AuditEntry), drawn.entry)
@@ -112,7 +114,7 @@ def accept(session: Session, pepper: Pepper, tenant_id: str, order: Order, windo
     session.flush()
     crash_point("api-after-audit")
     left = remains_in(session, tenant_id, order, named)
-    return Accepted(drawn.request, drawn.names, found.nudges, found.large_names, left)
+    return Accepted(drawn.request, drawn.names, found.to_notify, found.large_names, left)
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class Reach:
 
     places: tuple[tuple[str, str], ...]
     large: frozenset[str]
-    nudges: tuple[str, ...]
+    to_notify: tuple[str, ...]
     """ids of the models that have work now and whose workers were not rung yet"""
 
     @property
@@ -148,8 +150,8 @@ def reach(session: Session, models: Iterable[Model], named: Sequence[Named], win
     certain |= _foreign(session, [model for model in models if model.id not in certain], named)
     touched = [model for model in models if model.id in certain]
     large = frozenset(model.id for model in touched if _is_large(session, model, named, windows))
-    nudges = tuple(model.id for model in touched if model.nudged_at == 0 and model.id not in large)
-    return Reach(tuple((model.id, model.name) for model in touched), large, nudges)
+    to_notify = tuple(model.id for model in touched if model.notified_at == 0 and model.id not in large)
+    return Reach(tuple((model.id, model.name) for model in touched), large, to_notify)
 
 
 def suppress_after(session: Session, order: Order) -> int | None:
@@ -169,11 +171,11 @@ def remains_in(session: Session, tenant_id: str, order: Order, named: Sequence[N
 
 def why_nothing(session: Session, tenant_id: str, named: Sequence[Named]) -> str:
     """The reason of a request that touches no model."""
-    known = any(tombstones.carried_out(session, tenant_id, each.subject, each.samples) for each in named)
+    known = any(suppressions.carried_out(session, tenant_id, each.subject, each.samples) for each in named)
     if known:
         return "already_forgotten"
     subjects = [each.subject for each in named if each.subject is not None]
-    return IN_HOLDOUT if tombstones.in_holdout(session, tenant_id, subjects) else "no_match"
+    return IN_HOLDOUT if suppressions.in_holdout(session, tenant_id, subjects) else "no_match"
 
 
 def digests(pepper: Pepper, tenant_id: str, order: Order) -> tuple[Named, ...]:
@@ -193,7 +195,7 @@ class Draft:
     """Every row of a request, not yet written."""
 
     row: dict[str, Any]
-    tombstones: list[dict[str, Any]]
+    suppressions: list[dict[str, Any]]
     tasks: list[dict[str, Any]]
     entry: dict[str, Any]
     """of the audit log"""
@@ -216,7 +218,7 @@ def draft(
     windows: Windows,
     large: frozenset[str] = frozenset(),
 ) -> Draft:
-    """The rows of an order that touches these models (id, name); in those of ``large`` (ids) it is held.
+    """The rows of an order that touches these models (id, name); in those of ``large`` (ids) it is blocked.
 
     Raises ReceivedInFuture.
     """
@@ -224,7 +226,7 @@ def draft(
     if not touched:
         row |= {"status": Status.COMPLETED.value, "reason": "no_match", "completed_at": at}
     if large:
-        row |= {"status": Status.HELD.value, "reason": LARGE}
+        row |= {"status": Status.BLOCKED.value, "reason": LARGE}
     names = tuple(sorted(name for _, name in touched))
     accepted = entry(
         at,
@@ -241,7 +243,7 @@ def draft(
         verified=order.verified,
     )
     tasks = tasks_of(tenant_id, row["id"], at, models=[key for key, _ in touched], windows=windows, large=large)
-    return Draft(row, [stone for each in named for stone in _tombstones(row, each)], tasks, accepted, names)
+    return Draft(row, [stone for each in named for stone in _suppressions(row, each)], tasks, accepted, names)
 
 
 def opening(pepper: Pepper, salt: bytes) -> bytes:
@@ -280,10 +282,10 @@ def forgetters(tenant_id: str, names: Sequence[str] | None) -> Select[Model]:
 
 def _touches(session: Session, model: Model, named: Sequence[Named]) -> bool:
     """Whether the model gets a task. While it is preparing nobody knows yet whom it holds: it always does."""
-    if model.status == "preparing" or model.lineage_id is None:
+    if model.status == "preparing" or model.generation_id is None:
         return model.status == "preparing"
-    lineage_id = model.lineage_id
-    return any(tombstones.matches(session, lineage_id, each.subject, each.samples) for each in named)
+    generation_id = model.generation_id
+    return any(suppressions.matches(session, generation_id, each.subject, each.samples) for each in named)
 
 
 def _foreign(session: Session, models: Iterable[Model], named: Sequence[Named]) -> set[str]:
@@ -291,21 +293,21 @@ def _foreign(session: Session, models: Iterable[Model], named: Sequence[Named]) 
 
     Whom they hold cannot be told here: they get a task, and their worker will hold it.
     """
-    lineages = {model.lineage_id: model.id for model in models if model.lineage_id is not None}
-    if not lineages:
+    generations = {model.generation_id: model.id for model in models if model.generation_id is not None}
+    if not generations:
         return set()
-    made_under = Lineage.manifest["pepper_id"].as_string()
+    made_under = Generation.manifest["pepper_id"].as_string()
     ours = [each.pepper_id for each in named]
-    query = select(Lineage.id).where(Lineage.id.in_(lineages), made_under.not_in(ours))
-    return {lineages[lineage_id] for lineage_id in session.scalars(query)}
+    query = select(Generation.id).where(Generation.id.in_(generations), made_under.not_in(ours))
+    return {generations[generation_id] for generation_id in session.scalars(query)}
 
 
 def _is_large(session: Session, model: Model, named: Sequence[Named], windows: Windows) -> bool:
     """Whether a subject has unusually many samples in the model. A request that names samples has a limit already."""
     if not windows.large_samples or model.status == "preparing":
         return False
-    lineage_id, usual = model.lineage_id or 0, windows.large_samples
-    return any(each.subject and tombstones.exceeds(session, lineage_id, each.subject, usual) for each in named)
+    generation_id, usual = model.generation_id or 0, windows.large_samples
+    return any(each.subject and suppressions.exceeds(session, generation_id, each.subject, usual) for each in named)
 
 
 def _request(tenant_id: str, order: Order, named: Named, at: int) -> dict[str, Any]:
@@ -332,7 +334,7 @@ def _request(tenant_id: str, order: Order, named: Named, at: int) -> dict[str, A
     }
 
 
-def _tombstones(request: dict[str, Any], named: Named) -> list[dict[str, Any]]:
+def _suppressions(request: dict[str, Any], named: Named) -> list[dict[str, Any]]:
     """One for the subject, or one for each sample."""
     pairs: list[tuple[str | None, str | None]] = [(None, sample) for sample in named.samples]
     if named.subject is not None:
@@ -362,7 +364,7 @@ def tasks_of(
             "tenant_id": tenant_id,
             "request_id": request_id,
             "model_id": model_id,
-            "status": "held" if model_id in large else "queued",
+            "status": "blocked" if model_id in large else "queued",
             "reason": LARGE if model_id in large else None,
             "attempts": 0,
             "not_before": at + int(waits[model_id in large] * SECOND),

@@ -1,6 +1,6 @@
-"""Legal holds, and driving held requests on. A hold keeps a subject's or a sample's data where they are.
+"""Legal holds, and retrying blocked requests. A hold keeps a subject's or a sample's data where they are.
 
-The workers look at holds when they plan a release and again inside the publish transaction, under the model's row
+The workers look at holds when they plan a lift and again inside the publish transaction, under the model's row
 lock. Placing a hold takes the same rows in share mode: either the publication sees the hold, or the hold sees the
 publication.
 """
@@ -19,7 +19,7 @@ from service.audit.log import record
 from service.infra.db import now
 from service.infra.pseudonyms import Pepper, new_id, sample_digest, subject_digest
 from service.infra.tables import AuditEntry, DeletionRequest, Forgotten, Hold, Membership, Model, Task, Version
-from service.requests import suppression as tombstones
+from service.requests import suppression as suppressions
 from service.requests.intake import LARGE
 from service.requests.status import settle
 
@@ -35,11 +35,11 @@ class Released:
 
 
 class AlreadyForgotten(RuntimeError):
-    """Everything that the hold is to keep has been forgotten. ``releases`` say where."""
+    """Everything that the hold is to keep has been forgotten. ``updates`` say where."""
 
-    def __init__(self, releases: list[Released]) -> None:
+    def __init__(self, updates: list[Released]) -> None:
         super().__init__("already forgotten")
-        self.releases = releases
+        self.updates = updates
 
 
 def place(
@@ -74,7 +74,7 @@ def place(
 
 
 def twin(hold: Hold, pepper: Pepper, *, subject_digest: str | None, sample_digest: str | None) -> Hold:
-    """The row that keeps the same subject or sample in lineages that were prepared under another pepper."""
+    """The row that keeps the same subject or sample in generations that were prepared under another pepper."""
     return Hold(
         id=new_id(),
         tenant_id=hold.tenant_id,
@@ -88,39 +88,41 @@ def twin(hold: Hold, pepper: Pepper, *, subject_digest: str | None, sample_diges
 
 
 def lift(session: Session, hold: Hold) -> list[str]:
-    """End a hold and drive on whatever waits for one; returns the ids of the models that have work.
+    """End a hold and retry whatever waits for one; returns the ids of the models that have work.
 
-    What another hold still keeps is held again by the worker that claims it. Lifting twice is once.
+    What another hold still keeps is blocked again by the worker that claims it. Lifting twice is once.
     """
-    if hold.released_at is not None:
+    if hold.lifted_at is not None:
         return []
-    record(session, hold.tenant_id, "hold.released", hold=hold.id)
+    record(session, hold.tenant_id, "hold.lifted", hold=hold.id)
     return end(session, hold, now(session))
 
 
 def end(session: Session, hold: Hold, at: int) -> list[str]:
     """End a hold and its twins at this moment (microseconds since 1970), without an audit entry. Else as ``lift``."""
-    hold.released_at = at
-    session.execute(update(Hold).where(Hold.twin_of == hold.id).values(released_at=at))
-    waiting = select(Task).where(Task.tenant_id == hold.tenant_id, Task.status == "held", Task.reason == "legal_hold")
+    hold.lifted_at = at
+    session.execute(update(Hold).where(Hold.twin_of == hold.id).values(lifted_at=at))
+    waiting = select(Task).where(
+        Task.tenant_id == hold.tenant_id, Task.status == "blocked", Task.reason == "legal_hold"
+    )
     return _drive(session, session.scalars(waiting).all())
 
 
-def drive_on(session: Session, request: DeletionRequest) -> list[str]:
-    """Queue a held request's tasks again, with fresh attempts; returns the models that have work.
+def retry(session: Session, request: DeletionRequest) -> list[str]:
+    """Queue a blocked request's tasks again, with fresh attempts; returns the models that have work.
 
     A legal hold that still stands will hold them again.
     """
-    held = select(Task).where(Task.request_id == request.id, Task.status == "held")
+    held = select(Task).where(Task.request_id == request.id, Task.status == "blocked")
     tasks = session.scalars(held).all()
     if tasks:
-        record(session, request.tenant_id, "request.released", request_id=request.id)
+        record(session, request.tenant_id, "request.retried", request_id=request.id)
     return _drive(session, tasks)
 
 
 def large_and_due(session: Session) -> list[str]:
-    """Ids of the tasks that were held for their size, and whose hold window is over."""
-    query = select(Task.id).where(Task.status == "held", Task.reason == LARGE, Task.not_before <= now(session))
+    """Ids of the tasks that were blocked for their size, and whose hold window is over."""
+    query = select(Task.id).where(Task.status == "blocked", Task.reason == LARGE, Task.not_before <= now(session))
     return list(session.scalars(query))
 
 
@@ -128,7 +130,7 @@ def drive_large(session: Session) -> list[str]:
     """Drive those on; returns the models that have work."""
     tasks = [session.get_one(Task, task_id) for task_id in large_and_due(session)]
     for request_id, tenant_id in sorted({(task.request_id, task.tenant_id) for task in tasks}):
-        record(session, tenant_id, "request.released", request_id=request_id, why="window_over")
+        record(session, tenant_id, "request.retried", request_id=request_id, why="window_over")
     return _drive(session, tasks)
 
 
@@ -156,13 +158,13 @@ def require_something_left(session: Session, hold: Hold) -> None:
     session.flush()
     twins = session.scalars(select(Hold).where(Hold.twin_of == hold.id)).all()
     holds = [hold, *twins]
-    looked = [_releases(session, models, hold) for hold in holds]
+    looked = [_updates(session, models, hold) for hold in holds]
     if any(kept for _, kept in looked):
         return
-    releases = {each for found, _ in looked for each in found}
-    releases.update(each for hold in holds for each in _earlier(session, models, hold))
-    if releases:
-        raise AlreadyForgotten(sorted(releases, key=lambda each: (each.model, each.version)))
+    updates = {each for found, _ in looked for each in found}
+    updates.update(each for hold in holds for each in _earlier(session, models, hold))
+    if updates:
+        raise AlreadyForgotten(sorted(updates, key=lambda each: (each.model, each.version)))
 
 
 def protects_nothing(session: Session, hold: Hold) -> bool:
@@ -172,43 +174,44 @@ def protects_nothing(session: Session, hold: Hold) -> bool:
     """
     same = (Hold.id == hold.id) | (Hold.twin_of == hold.id)
     subjects = [name for name in session.scalars(select(Hold.subject_digest).where(same)) if name is not None]
-    serving = select(Model.lineage_id).where(Model.tenant_id == hold.tenant_id, Model.status.in_(_SERVED))
+    serving = select(Model.generation_id).where(Model.tenant_id == hold.tenant_id, Model.status.in_(_SERVED))
     trained_on = select(Membership.position).where(
-        Membership.lineage_id.in_(serving), Membership.subject_digest.in_(subjects)
+        Membership.generation_id.in_(serving), Membership.subject_digest.in_(subjects)
     )
     if session.scalar(trained_on.limit(1)) is not None:
         return False
-    return tombstones.in_holdout(session, hold.tenant_id, subjects)
+    return suppressions.in_holdout(session, hold.tenant_id, subjects)
 
 
-def _releases(session: Session, models: Iterable[Model], hold: Hold) -> tuple[list[Released], bool]:
+def _updates(session: Session, models: Iterable[Model], hold: Hold) -> tuple[list[Released], bool]:
     """Where the held samples were forgotten, and whether any of them is still there."""
-    releases: set[tuple[str, int]] = set()
+    updates: set[tuple[str, int]] = set()
     kept = False
     for model in models:
         rows = (
             select(Version.number)
             .select_from(Membership)
             .outerjoin(
-                Forgotten, (Forgotten.lineage_id == Membership.lineage_id) & (Forgotten.position == Membership.position)
+                Forgotten,
+                (Forgotten.generation_id == Membership.generation_id) & (Forgotten.position == Membership.position),
             )
             .outerjoin(Version, Version.id == Forgotten.version_id)
-            .where(Membership.lineage_id == model.lineage_id, _names(hold))
+            .where(Membership.generation_id == model.generation_id, _names(hold))
             .distinct()
         )
         for number in session.scalars(rows):
             kept = kept or number is None
             if number is not None:
-                releases.add((model.name, number))
-    return [Released(*each) for each in sorted(releases)], kept
+                updates.add((model.name, number))
+    return [Released(*each) for each in sorted(updates)], kept
 
 
 def _earlier(session: Session, models: Iterable[Model], hold: Hold) -> list[Released]:
-    """Where a lineage that ended had forgotten it: told by the requests, and of a sample by the audit log too."""
+    """Where a generation that ended had forgotten it: told by the requests, and of a sample by the audit log too."""
     named = [hold.sample_digest] if hold.sample_digest is not None else []
     found = {
         Released(each.model, each.version)
-        for each in tombstones.carried_out(session, hold.tenant_id, hold.subject_digest, named)
+        for each in suppressions.carried_out(session, hold.tenant_id, hold.subject_digest, named)
     }
     names = {model.id: model.name for model in models}
     for digest in named:

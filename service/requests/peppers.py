@@ -16,10 +16,10 @@ from service.infra.tables import (
     ApiKey,
     Certificate,
     DeletionRequest,
+    Generation,
     Hold,
-    Lineage,
     Membership,
-    Tombstone,
+    SuppressionEntry,
     WebhookEndpoint,
 )
 from service.requests.states import UNVERIFIED
@@ -30,8 +30,10 @@ UNKNOWN = "unknown"
 
 
 def aware(database: Database, pepper: Pepper) -> Pepper:
-    """The pepper, told which others the lineages were prepared under; as it is where the database cannot tell yet."""
-    manifests = select(Lineage.manifest).where(Lineage.status.in_(("preparing", "candidate", "live")))
+    """The pepper, told which others the generations were prepared under; as it is where the database cannot tell
+    yet.
+    """
+    manifests = select(Generation.manifest).where(Generation.status.in_(("preparing", "candidate", "live")))
     try:
         with database.read() as session:
             named = {
@@ -51,25 +53,28 @@ def needed(session: Session, pepper: Pepper) -> dict[str, dict[str, int]]:
     return found
 
 
-def uncovered_tombstones(session: Session, covering: Collection[str], tenant_id: str | None = None) -> dict[str, int]:
-    """How many tombstones that count, or would, nobody can match under the peppers ``covering`` (ids): by pepper id.
+def uncovered_suppressions(session: Session, covering: Collection[str], tenant_id: str | None = None) -> dict[str, int]:
+    """How many suppression entries that count, or would, nobody can match under the peppers ``covering`` (ids): by
+    pepper id.
 
     A request that was rekeyed has as many under one of these as under the pepper that it was made with.
     """
-    counts = or_(Tombstone.lifted_at.is_(None), Tombstone.lifted_reason == UNVERIFIED)
-    foreign = select(Tombstone.request_id).where(counts, Tombstone.pepper_id.not_in(covering))
+    counts = or_(SuppressionEntry.lifted_at.is_(None), SuppressionEntry.lifted_reason == UNVERIFIED)
+    foreign = select(SuppressionEntry.request_id).where(counts, SuppressionEntry.pepper_id.not_in(covering))
     query = (
-        select(Tombstone.request_id, Tombstone.pepper_id, func.count())
-        .where(counts, Tombstone.request_id.in_(foreign))
-        .group_by(Tombstone.request_id, Tombstone.pepper_id)
+        select(SuppressionEntry.request_id, SuppressionEntry.pepper_id, func.count())
+        .where(counts, SuppressionEntry.request_id.in_(foreign))
+        .group_by(SuppressionEntry.request_id, SuppressionEntry.pepper_id)
     )
-    return _uncovered(session, query if tenant_id is None else query.where(Tombstone.tenant_id == tenant_id), covering)
+    return _uncovered(
+        session, query if tenant_id is None else query.where(SuppressionEntry.tenant_id == tenant_id), covering
+    )
 
 
 def uncovered_holds(session: Session, covering: Collection[str], tenant_id: str | None = None) -> dict[str, int]:
     """How many holds in force nobody can match under the peppers ``covering`` (ids): by pepper id."""
     root = func.coalesce(Hold.twin_of, Hold.id)
-    query = select(root, Hold.pepper_id, func.count()).where(Hold.released_at.is_(None)).group_by(root, Hold.pepper_id)
+    query = select(root, Hold.pepper_id, func.count()).where(Hold.lifted_at.is_(None)).group_by(root, Hold.pepper_id)
     return _uncovered(session, query if tenant_id is None else query.where(Hold.tenant_id == tenant_id), covering)
 
 
@@ -87,7 +92,7 @@ def _uncovered(session: Session, query: Select[str, str, int], covering: Collect
 
 def _counts(session: Session, pepper: Pepper) -> Iterator[tuple[str, Mapping[str, int]]]:
     yield "memberships", _by_pepper(session, Membership.pepper_id)
-    yield "tombstones", uncovered_tombstones(session, {pepper.id})
+    yield "suppressions", uncovered_suppressions(session, {pepper.id})
     yield "holds", uncovered_holds(session, {pepper.id})
     waiting = exists().where(Certificate.request_id == DeletionRequest.id, Certificate.issued_at.is_(None))
     yield "deletion_requests", _by_pepper(session, DeletionRequest.pepper_id, waiting)

@@ -14,7 +14,7 @@ class Status(StrEnum):
     COMPLETED = "completed"
     CANCELLED = "cancelled"
     REJECTED = "rejected"
-    HELD = "held"
+    BLOCKED = "blocked"
 
 
 class Regulation(StrEnum):
@@ -50,20 +50,20 @@ class Decided(RuntimeError):
 
 
 UNVERIFIED = "unverified"
-"""the reason of a held request whose sender nobody has yet found to be the person it names: it has no tasks"""
+"""the reason of a blocked request whose sender nobody has yet found to be the person it names: it has no tasks"""
 AWAITING_RETRAIN = "awaiting_retrain"
-"""the reason of a queued task that no release can serve: the retrain does"""
+"""the reason of a queued task that no update can serve: the retrain does"""
 AWAITING_CONSUMERS = "awaiting_consumers"
 """the reason of a running task whose version is published: somebody still serves one from before"""
-NOT_FOR_A_RELEASE = (AWAITING_RETRAIN, AWAITING_CONSUMERS)
-_OPEN = frozenset({Status.QUEUED, Status.RUNNING, Status.HELD})
+NOT_FOR_A_UPDATE = (AWAITING_RETRAIN, AWAITING_CONSUMERS)
+_OPEN = frozenset({Status.QUEUED, Status.RUNNING, Status.BLOCKED})
 TRANSITIONS: dict[Status, frozenset[Status]] = {
-    Status.QUEUED: frozenset({Status.RUNNING, Status.HELD, Status.COMPLETED, Status.CANCELLED}),
+    Status.QUEUED: frozenset({Status.RUNNING, Status.BLOCKED, Status.COMPLETED, Status.CANCELLED}),
     # back to queued: the worker's lease was taken over
-    Status.RUNNING: frozenset({Status.QUEUED, Status.HELD, Status.COMPLETED}),
+    Status.RUNNING: frozenset({Status.QUEUED, Status.BLOCKED, Status.COMPLETED}),
     # rejected: only while unverified, before any task exists
-    Status.HELD: frozenset({Status.QUEUED, Status.RUNNING, Status.COMPLETED, Status.CANCELLED, Status.REJECTED}),
-    # reopened: a later publication met the request's tombstone again
+    Status.BLOCKED: frozenset({Status.QUEUED, Status.RUNNING, Status.COMPLETED, Status.CANCELLED, Status.REJECTED}),
+    # reopened: a later publication met the request's suppression entry again
     Status.COMPLETED: _OPEN,
     Status.CANCELLED: frozenset(),
     Status.REJECTED: frozenset(),
@@ -73,7 +73,7 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
 def derive(tasks: Iterable[str]) -> Status:
     """The request's status from its tasks', first match. No tasks: there was nothing to forget, it is completed."""
     seen = set(tasks)
-    for status in (Status.HELD, Status.RUNNING, Status.QUEUED):
+    for status in (Status.BLOCKED, Status.RUNNING, Status.QUEUED):
         if status in seen:
             return status
     return Status.CANCELLED if seen == {Status.CANCELLED} else Status.COMPLETED
@@ -81,7 +81,7 @@ def derive(tasks: Iterable[str]) -> Status:
 
 def awaits_decision(status: Status, reason: str | None) -> bool:
     """Whether the request is unverified: held until it is verified, rejected or withdrawn."""
-    return status is Status.HELD and reason == UNVERIFIED
+    return status is Status.BLOCKED and reason == UNVERIFIED
 
 
 def stands_alone(status: Status, reason: str | None) -> bool:

@@ -42,7 +42,7 @@ class _Settled:
     recorded: bool
 
 
-_NEWS = {Status.COMPLETED: News.REQUEST_COMPLETED, Status.HELD: News.REQUEST_HELD}
+_NEWS = {Status.COMPLETED: News.REQUEST_COMPLETED, Status.BLOCKED: News.REQUEST_BLOCKED}
 _UNRECORDED = {(Status.QUEUED, Status.RUNNING), (Status.RUNNING, Status.QUEUED)}
 
 
@@ -110,7 +110,7 @@ def _settled(request: DeletionRequest, tasks: list[_Part], at: int) -> _Settled 
 
 
 def _store(session: Session, settled: list[_Settled]) -> None:
-    """Write what changed, a statement for all that now stand alike: a release settles thousands."""
+    """Write what changed, a statement for all that now stand alike: an update settles thousands."""
     alike: dict[_Stand, list[str]] = {}
     for each in settled:
         alike.setdefault(each.stand, []).append(each.request.id)
@@ -158,7 +158,7 @@ def _times(request: DeletionRequest) -> dict[str, str | None]:
 
 
 def _reason(status: Status, tasks: list[_Part]) -> str | None:
-    """Why a request is held; or, completed without any task, that nobody matched."""
-    if status is Status.HELD:
-        return next((task.reason for task in tasks if task.status == Status.HELD), None)
+    """Why a request is blocked; or, completed without any task, that nobody matched."""
+    if status is Status.BLOCKED:
+        return next((task.reason for task in tasks if task.status == Status.BLOCKED), None)
     return "no_match" if status is Status.COMPLETED and not tasks else None

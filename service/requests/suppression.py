@@ -1,6 +1,7 @@
-"""Who must never come back: which samples of a lineage a request, or every tombstone, names.
+"""Who must never come back: which samples of a generation a request, or every suppression entry, names.
 
-A tombstone counts for a model when it is not lifted and its request is about the model (``service.requests.concerns``).
+A suppression entry counts for a model when it is not lifted and its request is about the model
+(``service.requests.concerns``).
 """
 
 from __future__ import annotations
@@ -13,28 +14,37 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, and_, exists, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
-from service.infra.tables import DeletionRequest, Forgotten, HoldoutPerson, Membership, Model, Task, Tombstone, Version
+from service.infra.tables import (
+    DeletionRequest,
+    Forgotten,
+    HoldoutPerson,
+    Membership,
+    Model,
+    SuppressionEntry,
+    Task,
+    Version,
+)
 from service.requests.concerns import concerns, registration_of
 from service.requests.states import AWAITING_CONSUMERS
 
 _CHUNK = 500  # SQLite allows 32,766 variables in a statement; PostgreSQL plans short lists better
 
 
-def matches(session: Session, lineage_id: int, subject_digest: str | None, sample_digests: Sequence[str]) -> bool:
-    """Whether the lineage was trained on this subject, or on any of these samples (forgotten since or not)."""
-    here = Membership.lineage_id == lineage_id
+def matches(session: Session, generation_id: int, subject_digest: str | None, sample_digests: Sequence[str]) -> bool:
+    """Whether the generation was trained on this subject, or on any of these samples (forgotten since or not)."""
+    here = Membership.generation_id == generation_id
     if subject_digest is not None:
         return _any(session, and_(here, Membership.subject_digest == subject_digest))
     return any(_any(session, and_(here, Membership.sample_digest.in_(part))) for part in _chunks(sample_digests))
 
 
-def in_holdout(session: Session, tenant_id: str, subjects: Sequence[str], lineage_id: int | None = None) -> bool:
-    """Whether one of these digests has a sample in the holdout of the lineage, or of any that serves the tenant."""
-    rows = select(HoldoutPerson.lineage_id).where(HoldoutPerson.subject_digest.in_(subjects))
-    if lineage_id is not None:
-        return session.scalar(rows.where(HoldoutPerson.lineage_id == lineage_id).limit(1)) is not None
-    serving = select(Model.lineage_id).where(Model.tenant_id == tenant_id, Model.lineage_id.is_not(None))
-    return session.scalar(rows.where(HoldoutPerson.lineage_id.in_(serving)).limit(1)) is not None
+def in_holdout(session: Session, tenant_id: str, subjects: Sequence[str], generation_id: int | None = None) -> bool:
+    """Whether one of these digests has a sample in the holdout of the generation, or of any that serves the tenant."""
+    rows = select(HoldoutPerson.generation_id).where(HoldoutPerson.subject_digest.in_(subjects))
+    if generation_id is not None:
+        return session.scalar(rows.where(HoldoutPerson.generation_id == generation_id).limit(1)) is not None
+    serving = select(Model.generation_id).where(Model.tenant_id == tenant_id, Model.generation_id.is_not(None))
+    return session.scalar(rows.where(HoldoutPerson.generation_id.in_(serving)).limit(1)) is not None
 
 
 class CarriedOut(NamedTuple):
@@ -50,20 +60,20 @@ def carried_out(
 ) -> list[CarriedOut]:
     """Which requests in force had this subject, or one of these samples, forgotten, and in which versions.
 
-    A lineage that ended keeps no memberships; requests and versions tell it all the same.
+    A generation that ended keeps no memberships; requests and versions tell it all the same.
     """
     query = (
-        select(Tombstone.request_id, Model.name, Version.number)
-        .join(Task, Task.request_id == Tombstone.request_id)
+        select(SuppressionEntry.request_id, Model.name, Version.number)
+        .join(Task, Task.request_id == SuppressionEntry.request_id)
         .join(Model, Model.id == Task.model_id)
         .join(Version, Version.id == Task.version_id)
-        .where(Tombstone.tenant_id == tenant_id, Tombstone.lifted_at.is_(None), Task.samples > 0)
+        .where(SuppressionEntry.tenant_id == tenant_id, SuppressionEntry.lifted_at.is_(None), Task.samples > 0)
         .distinct()
     )
     if subject_digest is not None:
-        conditions = [Tombstone.subject_digest == subject_digest]
+        conditions = [SuppressionEntry.subject_digest == subject_digest]
     else:
-        conditions = [Tombstone.sample_digest.in_(part) for part in _chunks(sample_digests)]
+        conditions = [SuppressionEntry.sample_digest.in_(part) for part in _chunks(sample_digests)]
     found = {CarriedOut(*row) for condition in conditions for row in session.execute(query.where(condition))}
     return sorted(found, key=lambda each: (each.model, each.version, each.request))
 
@@ -78,10 +88,10 @@ def effective(session: Session, tenant_id: str) -> frozenset[str]:
     return frozenset(session.scalars(query))
 
 
-def exceeds(session: Session, lineage_id: int, subject_digest: str, count: int) -> bool:
-    """Whether the lineage was trained on more than ``count`` samples of the subject; no further ones are counted."""
+def exceeds(session: Session, generation_id: int, subject_digest: str, count: int) -> bool:
+    """Whether the generation was trained on more than ``count`` samples of the subject; no further ones are counted."""
     named = select(Membership.position).where(
-        Membership.lineage_id == lineage_id, Membership.subject_digest == subject_digest
+        Membership.generation_id == generation_id, Membership.subject_digest == subject_digest
     )
     return session.scalar(select(func.count()).select_from(named.limit(count + 1).subquery())) == count + 1
 
@@ -91,7 +101,7 @@ def related(session: Session, request: DeletionRequest, limit: int = 50) -> list
 
     They are told, never suppressed: a request that nobody verified must not stand in the way of one that was.
     """
-    ours, theirs = aliased(Tombstone), aliased(Tombstone)
+    ours, theirs = aliased(SuppressionEntry), aliased(SuppressionEntry)
     same = or_(ours.subject_digest == theirs.subject_digest, ours.sample_digest == theirs.sample_digest)
     query = (
         select(theirs.request_id, func.max(theirs.created_at))
@@ -106,20 +116,21 @@ def related(session: Session, request: DeletionRequest, limit: int = 50) -> list
 
 
 def positions(
-    session: Session, tenant_id: str, model_name: str, lineage_id: int, request_ids: Iterable[str] | None = None
+    session: Session, tenant_id: str, model_name: str, generation_id: int, request_ids: Iterable[str] | None = None
 ) -> dict[str, set[int]]:
-    """For each request, the positions of the lineage that its tombstones name and that are not forgotten yet.
+    """For each request, the positions of the generation that its suppression entries name and that are not forgotten
+    yet.
 
     ``request_ids`` None: every request of the tenant. Requests that name nothing are absent.
     """
     by_subject: dict[str, list[str]] = {}
     by_sample: dict[str, list[str]] = {}
-    for request_id, subject, sample in _stones(session, tenant_id, (model_name, lineage_id), request_ids):
+    for request_id, subject, sample in _stones(session, tenant_id, (model_name, generation_id), request_ids):
         named, name = (by_subject, subject) if subject is not None else (by_sample, sample)
         named.setdefault(name or "", []).append(request_id)
     found: dict[str, set[int]] = {}
     for column, requests in ((Membership.subject_digest, by_subject), (Membership.sample_digest, by_sample)):
-        for name, position in _outstanding(session, lineage_id, column, requests):
+        for name, position in _outstanding(session, generation_id, column, requests):
             for request_id in requests[name]:
                 found.setdefault(request_id, set()).add(position)
     return found
@@ -128,21 +139,23 @@ def positions(
 def _stones(
     session: Session, tenant_id: str, place: tuple[str, int], request_ids: Iterable[str] | None
 ) -> Iterator[tuple[str, str | None, str | None]]:
-    """(request, subject, sample) of the tombstones in force that concern ``place``: a model's name, and a lineage."""
-    model_name, lineage_id = place
-    registration = cache(lambda: registration_of(session, lineage_id))
-    columns = (Tombstone.request_id, Tombstone.subject_digest, Tombstone.sample_digest)
+    """(request, subject, sample) of the suppression entries in force that concern ``place``: a model's name, and a
+    generation.
+    """
+    model_name, generation_id = place
+    registration = cache(lambda: registration_of(session, generation_id))
+    columns = (SuppressionEntry.request_id, SuppressionEntry.subject_digest, SuppressionEntry.sample_digest)
     query = (
         select(*columns, DeletionRequest.models, DeletionRequest.suppress_after)
-        .join(DeletionRequest, DeletionRequest.id == Tombstone.request_id)
-        .where(Tombstone.lifted_at.is_(None))
+        .join(DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id)
+        .where(SuppressionEntry.lifted_at.is_(None))
     )
-    of_tenant = query.where(Tombstone.tenant_id == tenant_id)
+    of_tenant = query.where(SuppressionEntry.tenant_id == tenant_id)
     # a caller's requests are its tenant's: with the tenant in the question SQLite reads all of the tenant's rows
     parts = (
         [of_tenant]
         if request_ids is None
-        else (query.where(Tombstone.request_id.in_(part)) for part in _chunks(request_ids))
+        else (query.where(SuppressionEntry.request_id.in_(part)) for part in _chunks(request_ids))
     )
     for part in parts:
         for request_id, subject, sample, models, after in session.execute(part):
@@ -152,15 +165,17 @@ def _stones(
 
 
 def _outstanding(
-    session: Session, lineage_id: int, column: InstrumentedAttribute[str], names: Iterable[str]
+    session: Session, generation_id: int, column: InstrumentedAttribute[str], names: Iterable[str]
 ) -> Iterator[tuple[str, int]]:
     """(name, position) of those memberships that are not forgotten.
 
-    Asked by lists of names, not by a join with the tombstones: without statistics SQLite answers the join by
-    reading the whole lineage for every tombstone (measured: 2 ms each at 10,000 samples).
+    Asked by lists of names, not by a join with the suppression entries: without statistics SQLite answers the join by
+    reading the whole generation for every suppression entry (measured: 2 ms each at 10,000 samples).
     """
-    gone = exists().where(Forgotten.lineage_id == Membership.lineage_id, Forgotten.position == Membership.position)
-    query = select(column, Membership.position).where(Membership.lineage_id == lineage_id, ~gone)
+    gone = exists().where(
+        Forgotten.generation_id == Membership.generation_id, Forgotten.position == Membership.position
+    )
+    query = select(column, Membership.position).where(Membership.generation_id == generation_id, ~gone)
     for part in _chunks(names):
         for row in session.execute(query.where(column.in_(part))):
             yield row[0], row[1]

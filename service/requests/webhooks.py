@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 
 from service.audit.log import canonical, record, recorded_at
 from service.infra.pseudonyms import Pepper, PepperMissing, digest, new_id
-from service.infra.tables import Lineage, Model, WebhookDelivery, WebhookEndpoint
+from service.infra.tables import Generation, Model, WebhookDelivery, WebhookEndpoint
 from service.infra.time import rfc_3339
 from unlearning.accounting.budget import would_overspend
 
@@ -47,7 +47,7 @@ class Outcome(StrEnum):
 
 class News(StrEnum):
     REQUEST_COMPLETED = "deletion_request.completed"
-    REQUEST_HELD = "deletion_request.held"
+    REQUEST_BLOCKED = "deletion_request.blocked"
     VERSION_PUBLISHED = "model_version.published"
     BUDGET_EXHAUSTED = "budget.exhausted"
 
@@ -71,15 +71,15 @@ def announce(session: Session, tenant_id: str, news: News, data: dict[str, Any])
         session.execute(insert(WebhookDelivery), rows)
 
 
-def announce_exhaustion(session: Session, lineage_id: int) -> None:
+def announce_exhaustion(session: Session, generation_id: int) -> None:
     """Call it after a charge: where the next one does not fit any more, that is news, once."""
     row = session.execute(
-        select(Lineage.tenant_id, Lineage.spent, Lineage.budget, Lineage.charge, Model.name)
-        .join(Model, Model.id == Lineage.model_id)
-        .where(Lineage.id == lineage_id)
+        select(Generation.tenant_id, Generation.spent, Generation.budget, Generation.budget_cost, Model.name)
+        .join(Model, Model.id == Generation.model_id)
+        .where(Generation.id == generation_id)
     ).one()
-    if would_overspend(row.spent, row.budget, row.charge):
-        facts = {"model": row.name, "lineage": lineage_id, "spent": row.spent, "limit": row.budget}
+    if would_overspend(row.spent, row.budget, row.budget_cost):
+        facts = {"model": row.name, "generation": generation_id, "spent": row.spent, "limit": row.budget}
         announce(session, row.tenant_id, News.BUDGET_EXHAUSTED, facts)
 
 
@@ -176,5 +176,5 @@ def _unseal(pepper: Pepper, sealed: bytes) -> bytes:
 
 
 def _sealing_key(pepper: Pepper) -> bytes:
-    """From the pepper, the one secret that API and keeper share and that is not in the database."""
+    """From the pepper, the one secret that API and scheduler share and that is not in the database."""
     return bytes.fromhex(digest(pepper, "webhook", b"sealing key"))

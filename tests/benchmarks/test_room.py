@@ -49,7 +49,7 @@ def test_a_row_that_names_a_published_network_counts_that_networks_weights(row: 
 
 
 def test_a_row_that_was_not_run_has_no_figure_and_answers_no_target() -> None:
-    name = "ResNet-18, 11,172,042 weights: a release's maths"
+    name = "ResNet-18, 11,172,042 weights: an update's maths"
     row = {"name": name, "value": None, "target": "reported", "unit": "s", "met": None, "sides": {"not_run": "no GPU"}}
     assert room.value_of(row) == "not run"
     assert of_row(name) in unanswered([row])

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tests.contract import retraining
 from tests.contract.drawn import TRAPS, Drawn, draw
-from unlearning.accounting.certificate import Basis
+from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import PolicyError
 from unlearning.model.parts import parts_of, require_declared
 from unlearning.model.problem import Problem
@@ -28,7 +28,7 @@ from unlearning.model.training import learn
 from unlearning.recipe import RecipeError
 from unlearning.types import Examples, ForgetSet, Forgotten, Refused, State
 from workers.guarantee.certify import CapNotReached, Certified, Size, certify
-from workers.guarantee.choose import basis_of, require_closed_form, require_needs
+from workers.guarantee.choose import guarantee_of, require_closed_form, require_needs
 from workers.guarantee.dry_run import establish
 from workers.guarantee.register import reference_of, terms_of
 from workers.runtime.method_options import method_of
@@ -40,7 +40,7 @@ torch.set_num_threads(1)
 
 @dataclass(frozen=True)
 class Served:
-    """One release: what was certified, the realised bound, and who is left."""
+    """One update: what was certified, the realised bound, and who is left."""
 
     certified: Certified
     retain: Examples
@@ -50,8 +50,8 @@ class Served:
         return self.certified.state.weights
 
     @property
-    def basis(self) -> Basis:
-        return self.certified.claim.basis
+    def guarantee(self) -> Guarantee:
+        return self.certified.claim.guarantee
 
 
 @dataclass
@@ -73,14 +73,14 @@ def serve(drawn: Drawn) -> list[Served]:
     parts = parts_of(drawn.recipe)
     bench = Bench(drawn.recipe, problem, method, "drawn", parts)
     require_needs(drawn.policy, method, drawn.recipe)
-    basis = basis_of(drawn.policy, problem, method)
-    if basis in (Basis.PROVED, Basis.EXACT):
+    guarantee = guarantee_of(drawn.policy, problem, method)
+    if guarantee in (Guarantee.PROVED, Guarantee.EXACT):
         require_declared(drawn.recipe, parts)
     examples = drawn.recipe.samples.examples()
     require_closed_form(drawn.policy, problem, examples)
-    learned = (cold if basis is Basis.EXACT else learn)(drawn.recipe, problem, examples, lambda _: None)
+    learned = (cold if guarantee is Guarantee.EXACT else learn)(drawn.recipe, problem, examples, lambda _: None)
     made = method.prepare(problem, examples, learned)
-    terms = terms_of(drawn.policy, basis, reference_of(drawn.policy, made), len(examples))
+    terms = terms_of(drawn.policy, guarantee, reference_of(drawn.policy, made), len(examples))
     terms, _ = establish(bench, terms, examples, made, drawn.policy)
     served, state, retain = [], made, examples
     for gone in drawn.deletions:
@@ -94,7 +94,10 @@ def serve(drawn: Drawn) -> list[Served]:
         size = Size(len(forget.positions), len(gone), len(forget.holders))
         certified = certify(bench, terms, forgotten, retain, size)
         terms = replace(
-            terms, spent=terms.spent + certified.charge, releases=terms.releases + 1, holders=terms.holders + len(gone)
+            terms,
+            spent=terms.spent + certified.budget_cost,
+            updates=terms.updates + 1,
+            holders=terms.holders + len(gone),
         )
         state = replace(certified.state, vectors=state.vectors)
         served.append(Served(certified, retain))
@@ -118,8 +121,8 @@ def judge(drawn: Drawn, tally: Tally) -> None:
         (tally.refused_plain if drawn.trap is None else tally.refused)[drawn.trap or str(error)[:90]] += 1
         return
     for each in served:
-        if each.basis in (Basis.PROVED, Basis.EXACT):
-            tally.claims[each.basis.value] += 1
+        if each.guarantee in (Guarantee.PROVED, Guarantee.EXACT):
+            tally.claims[each.guarantee.value] += 1
             share = _used(drawn, each)
             tally.tightest = max(tally.tightest, share)
             if not share <= 1.0:
@@ -130,13 +133,13 @@ def _used(drawn: Drawn, served: Served) -> float:
     """The true distance to retraining over what is claimed: at most 1 where the claim holds."""
     reference, slack = retraining.of(drawn.recipe, served.retain)
     distance = float((served.weights.double() - reference).norm())
-    if served.basis is Basis.EXACT:
+    if served.guarantee is Guarantee.EXACT:
         # No bound is claimed: both are the same training, in float32 and in float64.
         converged = drawn.recipe.training.converge or 0.0
         allowed = 1e-4 * (1.0 + float(reference.norm())) + converged / max(drawn.recipe.training.weight_decay, 1e-9)
         return distance / (allowed + slack)
     bound = served.certified.evidence["bound"]
-    assert isinstance(bound, float) and bound <= drawn.policy.delta_cap
+    assert isinstance(bound, float) and bound <= drawn.policy.max_distance
     return distance / (bound + slack)
 
 

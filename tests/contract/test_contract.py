@@ -17,7 +17,7 @@ from tests.contract.cases import CASES, HOLDERS, Case, all_cases
 from unlearning.methods import NAMES
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
-from unlearning.quality.distance_left import effectiveness
+from unlearning.quality.distance_left import distance_left
 from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Method, Need, Refused, State
 
 ALL = pytest.mark.parametrize("case", all_cases(), ids=lambda case: f"{case.method}-{case.label}")
@@ -38,7 +38,7 @@ class Scene:
         self.state: State = self.method.prepare(self.problem, self.examples, self.learned)
 
     def forget(self, holders: tuple[str, ...], state: State | None = None, already: tuple[str, ...] = ()) -> Forgotten:
-        """One release, given what the service gives: only the forgotten's vectors, samples only where needed."""
+        """One update, given what the service gives: only the forgotten's vectors, samples only where needed."""
         before = state or self.state
         forget = self.case.forget_set(self.examples, holders)
         past = self.case.forget_set(self.examples, already)
@@ -192,7 +192,7 @@ def test_a_later_release_continues_from_an_earlier_one(case: Case) -> None:
     ids=lambda case: f"{case.method}-{case.label}",
 )
 def test_the_result_is_near_retraining(case: Case) -> None:
-    """In one release, and in two: the reference is a training that never saw the forgotten."""
+    """In one update, and in two: the reference is a training that never saw the forgotten."""
     scene = Scene(case, torch.float64)
     first = scene.forget(GONE)
     second = scene.forget(LATER, first.state, already=GONE)
@@ -200,7 +200,7 @@ def test_the_result_is_near_retraining(case: Case) -> None:
         omit = case.forget_set(scene.examples, holders).positions
         retrained = train(scene.problem, scene.examples, omit=omit, reference=case.reference).weights
         assert case.near is not None
-        assert effectiveness(scene.learned.weights, weights, retrained) < case.near
+        assert distance_left(scene.learned.weights, weights, retrained) < case.near
 
 
 @ALL

@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 import pytest
 
-from unlearning.accounting.certificate import Basis, Claim, mu_at
+from unlearning.accounting.certificate import Claim, Guarantee, mu_at
 from unlearning.accounting.policy import Policy
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -17,9 +17,10 @@ PAGE = (DOCS / "certificates.md").read_text()
 DEFINED = " ".join(re.findall(r"\*\*(.+?)\*\*", GLOSSARY)).lower()
 
 HOUSE_VOCABULARY = (
-    "data subject, controller, deletion request, deadline, sample, forget set, retain set, lineage, checkpoint, "
-    "version, head, release, certificate, claim, basis, assumption, budget, ledger, audit log, recollection, retrain, "
-    "nudge, sweep"
+    "data subject, controller, deletion request, deadline, sample, forget set, retain set, generation, checkpoint, "
+    "version, head, update, certificate, claim, guarantee, assumption, budget, ledger, audit log, recollection, "
+    "retrain, "
+    "notification, sweep"
 )
 
 
@@ -28,10 +29,10 @@ def test_the_glossary_defines_the_house_vocabulary(term: str) -> None:
     assert term in DEFINED
 
 
-def test_the_page_explains_every_field_and_every_basis() -> None:
-    fields = set(Claim.__dataclass_fields__) - {"method", "releases"}
+def test_the_page_explains_every_field_and_every_guarantee() -> None:
+    fields = set(Claim.__dataclass_fields__) - {"method", "updates"}
     assert {name for name in fields if f"`{name}`" not in PAGE} == set()
-    assert {basis for basis in Basis if f"| `{basis.value}` |" not in PAGE} == set()
+    assert {guarantee for guarantee in Guarantee if f"| `{guarantee.value}` |" not in PAGE} == set()
 
 
 @pytest.mark.parametrize(("epsilon", "percent"), [(1, 8.5), (10, 64)])
@@ -43,5 +44,5 @@ def test_the_detection_rates_on_the_page_follow_from_the_curve(epsilon: float, p
 
 def test_the_defaults_on_the_page_are_the_policys() -> None:
     policy = Policy("recollection")
-    assert (policy.sigma, policy.delta_cap, policy.epsilon, policy.delta) == (0.01, 1e-5, 1.0, 1e-5)
-    assert 68_000 < policy.budget(Basis.PROVED).releases_left < 72_000 and "70,000 releases" in PAGE
+    assert (policy.noise_std, policy.max_distance, policy.epsilon, policy.delta) == (0.01, 1e-5, 1.0, 1e-5)
+    assert 68_000 < policy.budget(Guarantee.PROVED).updates_left < 72_000 and "70,000 updates" in PAGE

@@ -89,7 +89,7 @@ def test_compose_is_what_the_compose_schema_allows() -> None:
     document = yaml.safe_load(COMPOSE)
     assert [error.message for error in validator.iter_errors(document)] == []
     document["services"]["api"]["depnds_on"] = ["migrate"]
-    document["services"]["keeper"]["restart"] = 3
+    document["services"]["scheduler"]["restart"] = 3
     assert len(list(validator.iter_errors(document))) == 2, "the schema does judge"
 
 
@@ -98,7 +98,7 @@ def test_what_must_run_is_looked_at_and_migrations_run_once_before_it(services: 
         assert services[name]["healthcheck"]["test"], name
     assert services["migrate"]["command"] == ["migrate"]
     assert services["migrate"]["restart"] == "no"
-    for name in ("api", "worker", "gpu-worker", "keeper"):
+    for name in ("api", "worker", "gpu-worker", "scheduler"):
         assert services[name]["depends_on"]["migrate"]["condition"] == "service_completed_successfully", name
 
 
@@ -122,7 +122,7 @@ def test_the_broker_works_under_the_access_list_and_no_more_than_that(redis_url:
             url = redis_url.replace("//", f"//{name}:{password}@")
             assert _broker(url).well
             assert "refuses this user" in _broker(url.replace(password, "wrong")).what
-            assert queue.nudge(queue.publisher(url), "a" * 32)
+            assert queue.notify_one(queue.publisher(url), "a" * 32)
             with queue.consumer(url).connection() as connection:
                 message = connection.SimpleQueue(queue.QUEUE).get(timeout=10)
                 assert message.payload[0] == ["a" * 32]

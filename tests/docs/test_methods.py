@@ -1,4 +1,4 @@
-"""Each method's page: its options, the bases that it may claim, and what its paper measured."""
+"""Each method's page: its options, the guarantees that it may claim, and what its paper measured."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_page_says_what_the_paper_measured_and_in_which_table(name: str) -> No
 
 @pytest.mark.parametrize("name", ESTIMATED_METHODS)
 def test_a_page_says_that_the_method_may_claim_estimates(name: str) -> None:
-    assert "`estimated`" in page(name) or "--basis estimated" in page(name)
+    assert "`estimated`" in page(name) or "--guarantee estimated" in page(name)
 
 
 def test_recollection_reads_the_retained_samples_where_it_is_proved() -> None:

@@ -99,9 +99,10 @@ def test_a_command_that_does_not_exist_would_be_found(words: str) -> None:
 
 
 SURFACE = (
-    "up; worker; api; keeper; migrate; doctor; models add --recipe --method --epsilon --delta --sigma; models list; "
+    "up; worker; api; scheduler; migrate; doctor; models add --recipe --method --epsilon --delta --noise-std; models "
+    "list; "
     "models show; delete --subject --wait; requests list; requests show; requests cancel; versions; budget; "
-    "evaluate --forget --methods; audit verify; audit export; keys create; keys list; keys revoke; tombstones lift"
+    "evaluate --forget --methods; audit verify; audit export; keys create; keys list; keys revoke; suppressions lift"
 )
 """what the design's page on the surface promises"""
 

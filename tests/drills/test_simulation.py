@@ -20,13 +20,13 @@ from drills.simulation import Simulation, simulate
 from service.infra.db import now
 from service.infra.files import Damaged
 from service.infra.memory import Clock, MemoryBell, MemoryDatabase, MemoryStore, image_of
-from service.infra.queue.notify import nudge
+from service.infra.queue.notify import notify_one
 from service.infra.tables import Model
 from tests.workers.worlds import TENANT
 from workers.scheduler import replay
 
 RUNS = 12
-VISIBLE = ["no_fence", "hold_not_seen_by_publish", "cancelled_tombstone_stays", "cancelled_still_executed"]
+VISIBLE = ["no_fence", "hold_not_seen_by_publish", "cancelled_suppression_stays", "cancelled_still_executed"]
 """planted bugs that histories of one process at a time can show"""
 
 
@@ -56,7 +56,7 @@ def test_a_history_restores_across_lifted_holds_and_closed_doors(with_log: bool)
     restored(with_log)
 
 
-@pytest.mark.parametrize("kind", ["hold.released", "key.rotated", "key.revoked", "webhook.disabled"])
+@pytest.mark.parametrize("kind", ["hold.lifted", "key.rotated", "key.revoked", "webhook.disabled"])
 def test_the_simulation_sees_a_restore_that_turns_something_back(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(replay._STANDING, kind, lambda *_: False)
     with pytest.raises(Wrong, match="that was over is in force after a restore"):
@@ -116,6 +116,6 @@ def test_files_in_memory_are_checked_and_swept_like_files(tmp_path: Path) -> Non
 
 
 def test_the_bell_keeps_what_it_was_given() -> None:
-    bell = MemoryBell()
-    assert nudge(bell, "m")  # type: ignore[arg-type]
-    assert bell.messages == ["m"]
+    notifier = MemoryBell()
+    assert notify_one(notifier, "m")  # type: ignore[arg-type]
+    assert notifier.messages == ["m"]

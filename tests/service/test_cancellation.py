@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 
 from service.api.dependencies import Service
 from service.audit.log import charge
-from service.infra.tables import AuditEntry, DeletionRequest, Forgotten, Task, Tombstone
+from service.infra.tables import AuditEntry, DeletionRequest, Forgotten, SuppressionEntry, Task
 from service.requests.status import settle
 from service.requests.suppression import positions
 from tests.service.worlds import live_model
@@ -40,7 +40,7 @@ def test_a_request_inside_its_window_is_cancelled_as_a_whole(
     assert {part["status"] for part in answer.json()["models"]} == {"cancelled"}
     assert client.delete(f"{PATH}/{made['id']}").json() == answer.json()
     with service.database.read() as session:
-        assert positions(session, "default", "digits", model.lineage_id or 0) == {}
+        assert positions(session, "default", "digits", model.generation_id or 0) == {}
         kinds = session.scalars(select(AuditEntry.kind).where(AuditEntry.request_id == made["id"])).all()
     assert kinds == ["request.accepted", "request.cancelled"]
 
@@ -56,7 +56,7 @@ def test_one_task_that_has_begun_keeps_the_whole_request(window: None, client: T
     assert (answer.status_code, answer.json()["code"]) == (409, "not_cancellable")
     with service.database.read() as session:
         assert session.scalar(select(func.count()).where(Task.status == "cancelled")) == 0
-        assert session.scalar(select(func.count()).where(Tombstone.lifted_at.is_not(None))) == 0
+        assert session.scalar(select(func.count()).where(SuppressionEntry.lifted_at.is_not(None))) == 0
 
 
 def test_without_a_window_nothing_can_be_cancelled(client: TestClient, service: Service) -> None:
@@ -108,9 +108,9 @@ def test_an_estimate_says_what_it_would_cost_and_changes_nothing(client: TestCli
                 "model": "digits",
                 "samples": 2,
                 "method": "recollection",
-                "basis": "proved",
-                "charge": 1_000_000,
-                "releases_left": 9,
+                "guarantee": "proved",
+                "budget_cost": 1_000_000,
+                "updates_left": 9,
                 "retrain_due": False,
             }
         ],
@@ -119,10 +119,10 @@ def test_an_estimate_says_what_it_would_cost_and_changes_nothing(client: TestCli
     assert _estimated(client, subject_id="nobody") == {"samples": 0, "models": []}
     assert client.post(f"{PATH}/estimate", json={"subject_id": "ada", "models": ["nope"]}).status_code == 422
     with service.database.write() as session:
-        session.add(Forgotten(lineage_id=model.lineage_id or 0, position=0, version_id="v"))
-        charge(session, model.lineage_id or 0, None, 9_000_000)
+        session.add(Forgotten(generation_id=model.generation_id or 0, position=0, version_id="v"))
+        charge(session, model.generation_id or 0, None, 9_000_000)
     (cost,) = client.post(f"{PATH}/estimate", json={"subject_id": "ada"}).json()["models"]
-    assert (cost["samples"], cost["releases_left"], cost["retrain_due"]) == (1, 0, True)
+    assert (cost["samples"], cost["updates_left"], cost["retrain_due"]) == (1, 0, True)
     with service.database.read() as session:
         others = select(func.count()).select_from(AuditEntry).where(AuditEntry.kind != SEARCHED)
         assert session.scalar(others) == before

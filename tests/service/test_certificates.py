@@ -27,7 +27,7 @@ from service.infra.tables import (
     DeletionRequest,
     Erasure,
     Forgotten,
-    Lineage,
+    Generation,
     Model,
     Task,
     Version,
@@ -37,19 +37,19 @@ from service.requests.intake import Order, commitment
 from service.requests.status import settle
 from tests.service.worlds import live_model, publish
 from unlearning.accounting.budget import mu_of
-from unlearning.accounting.certificate import Basis, Claim, Reference, advantage, epsilon_at
+from unlearning.accounting.certificate import Claim, Guarantee, Reference, advantage, epsilon_at
 
 PATH = "/v1/deletion-requests"
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 KEPT = "Whoever keeps two versions can probably tell who left. Nothing here prevents it."
 CLAIM = Claim.of(
     method="recollection",
-    basis=Basis.PROVED,
+    guarantee=Guarantee.PROVED,
     reference=Reference.RENORMALISED,
-    sigma=0.01,
-    delta_cap=1e-5,
+    noise_std=0.01,
+    max_distance=1e-5,
     delta=1e-5,
-    releases=1,
+    updates=1,
     spent=1_000_001,
     limit=10**11,
     samples=2,
@@ -63,13 +63,14 @@ def carry_out(service: Service, model: Model, request_id: str, destroyed: bool =
     version = publish(service, model, b"forgotten", samples=2, people=1, claim=CLAIM.to_json())
     with service.database.write() as session:
         at = now(session)
-        charge(session, model.lineage_id or 0, version.id, 1_000_001)
+        charge(session, model.generation_id or 0, version.id, 1_000_001)
         session.add_all(
-            Forgotten(lineage_id=model.lineage_id or 0, position=n, version_id=version.id) for n in (first, first + 1)
+            Forgotten(generation_id=model.generation_id or 0, position=n, version_id=version.id)
+            for n in (first, first + 1)
         )
         erasure = Erasure(
             tenant_id="default",
-            lineage_id=1,
+            generation_id=1,
             version_id=version.id,
             key_id=f"k{first}",
             created_at=at,
@@ -91,7 +92,7 @@ def _say_published(session: Session, version: Version) -> None:
 
 
 def tick(service: Service) -> int:
-    """The keeper's part: extend the log, issue what is due."""
+    """The scheduler's part: extend the log, issue what is due."""
     signer = Signer.of(service.settings)
     with service.database.write() as session:
         integrate(session, signer)
@@ -117,11 +118,11 @@ def test_a_certificate_attests_the_release_by_its_digest(service: Service, issue
     (part,) = predicate["models"]
     assert (part["version"], part["parent"], part["samples"], part["method"]) == (2, 1, 2, "recollection")
     assert part["budget"] == {"unit": "1e-12 mu^2", "before": 0, "after": 1_000_001, "limit": 10**11}
-    assert part["claim"]["basis"] == "proved"
+    assert part["claim"]["guarantee"] == "proved"
     total = predicate["together"]
     limit = total.pop("from_these_versions_on")
     assert total == pytest.approx(
-        {"basis": "proved", "mu": CLAIM.mu, "epsilon": part["claim"]["epsilon"], "delta": 1e-5}
+        {"guarantee": "proved", "mu": CLAIM.mu, "epsilon": part["claim"]["epsilon"], "delta": 1e-5}
     )
     assert part["as_of_version"] == {"mu": CLAIM.mu, "epsilon": CLAIM.epsilon, "delta": 1e-5}
     assert limit["mu"] == pytest.approx(mu_of(10**11)) and limit["epsilon"] == pytest.approx(CLAIM.epsilon_limit)
@@ -201,7 +202,7 @@ def test_a_changed_certificate_is_not_authentic(service: Service, issued: Any) -
 
 
 @pytest.mark.parametrize(
-    ("begun", "budget", "basis", "generations", "units"),
+    ("begun", "budget", "guarantee", "generations", "units"),
     [
         (-1, 3 * 10**11, "proved", 2, 4 * 10**11),  # planned before she asked: it may hold her
         (+1, 3 * 10**11, "proved", 1, 10**11),  # planned after: she was left out
@@ -215,7 +216,7 @@ def test_a_certificate_bounds_all_generations_that_may_hold_the_person(
     service: Service,
     begun: int,
     budget: int | None,
-    basis: str,
+    guarantee: str,
     generations: int,
     units: int | None,
 ) -> None:
@@ -224,8 +225,8 @@ def test_a_certificate_bounds_all_generations_that_may_hold_the_person(
     with service.database.write() as session:
         asked = session.get_one(DeletionRequest, made["id"]).created_at
         facts = {"tenant_id": "default", "model_id": model.id, "method": "recollection", "created_at": asked + begun}
-        session.add(Lineage(status="candidate", basis=basis, budget=budget, **facts))
-        session.add(Lineage(status="refused", basis="none", budget=None, **facts))
+        session.add(Generation(status="candidate", guarantee=guarantee, budget=budget, **facts))
+        session.add(Generation(status="refused", guarantee="none", budget=None, **facts))
     carry_out(service, model, made["id"])
     assert tick(service) == 1
     statement = verify(client.get(f"{PATH}/{made['id']}/certificate").json(), Signer.of(service.settings).verifier)
@@ -236,7 +237,9 @@ def test_a_certificate_bounds_all_generations_that_may_hold_the_person(
 
 
 EDITS = {
-    "claim": lambda version: {"claim": version.claim | {"basis": "exact", "delta_cap": 0, "mu": 0, "epsilon": 0}},
+    "claim": lambda version: {
+        "claim": version.claim | {"guarantee": "exact", "max_distance": 0, "mu": 0, "epsilon": 0}
+    },
     "checkpoint": lambda version: {"checkpoint": "0" * 64},
     "number": lambda version: {"number": 7},
     "method": lambda version: {"method": "retrain"},
@@ -410,16 +413,16 @@ def test_consumers_report_what_they_serve(client: TestClient, service: Service) 
     assert client.put("/v1/models/nope/consumers/web", json={"version": 1}).status_code == 404
 
 
-def test_a_person_is_charged_the_sum_over_the_models_under_the_weakest_basis() -> None:
-    assumed = replace(CLAIM, basis=Basis.CALIBRATED)
+def test_a_person_is_charged_the_sum_over_the_models_under_the_weakest_guarantee() -> None:
+    assumed = replace(CLAIM, guarantee=Guarantee.CALIBRATED)
     nothing = Claim.of(
         method="safe",
-        basis=Basis.NONE,
+        guarantee=Guarantee.NONE,
         reference=Reference.RENORMALISED,
-        sigma=0.01,
-        delta_cap=None,
+        noise_std=0.01,
+        max_distance=None,
         delta=None,
-        releases=1,
+        updates=1,
         spent=0,
         limit=None,
         samples=2,
@@ -428,7 +431,7 @@ def test_a_person_is_charged_the_sum_over_the_models_under_the_weakest_basis() -
     assert CLAIM.mu is not None
     total = summed([CLAIM, assumed])
     assert total is not None
-    assert total["basis"] == "calibrated"
+    assert total["guarantee"] == "calibrated"
     assert total["mu"] == pytest.approx(2**0.5 * CLAIM.mu, rel=1e-12)
     assert total["epsilon"] == epsilon_at(total["mu"], 1e-5) > CLAIM.epsilon
     assert summed([CLAIM, nothing]) is None

@@ -92,11 +92,12 @@ def test_a_refusal_is_one_line_and_a_hint_and_exit_1(site: Site, tmp_path: Path)
 def test_every_field_of_a_policy_can_be_said_on_the_command_line(site: Site, tmp_path: Path) -> None:
     """What the API takes and what the command sends are the same set of names; sizes and options as they are typed."""
     options = {
-        "recipe": "r", "method": "newton", "fallback": "rewind", "basis": "calibrated", "require": "estimated",
-        "alpha": "0.2", "orders": "4", "epsilon": "2", "delta": "1e-6", "sigma": "0.5", "delta-cap": "0.01",
+        "recipe": "r", "method": "newton", "fallback": "rewind",
+        "guarantee": "calibrated", "min-guarantee": "estimated",
+        "alpha": "0.2", "orders": "4", "epsilon": "2", "delta": "1e-6", "noise-std": "0.5", "max-distance": "0.01",
         "granularity": "subject", "reference": "renormalised", "threshold": "0.6", "cadence": "60",
         "on-exhausted": "hold", "utility-tolerance": "none",
-        "complete-when": "served", "forgotten-in-recipe": "leave_out",
+        "complete-when": "served", "on-suppressed": "leave_out",
     }  # fmt: skip
     site.answers = [(202, {"name": "m"})]
     flags = [word for name, value in options.items() for word in (f"--{name}", value)]
@@ -116,8 +117,8 @@ def test_every_field_of_a_policy_can_be_said_on_the_command_line(site: Site, tmp
 
 
 def test_a_registration_ends_with_the_dry_run(site: Site, tmp_path: Path) -> None:
-    rows = [{"sigma": 0.1, "delta_cap": 1e-5, "accuracy": 0.9375, "releases": 70000}]
-    ready = {"status": "live", "progress": 1.0, "phase": None, "report": {"effectiveness": 0.25, "dry_run": rows}}
+    rows = [{"noise_std": 0.1, "max_distance": 1e-5, "accuracy": 0.9375, "updates": 70000}]
+    ready = {"status": "live", "progress": 1.0, "phase": None, "report": {"distance_left": 0.25, "dry_run": rows}}
     site.answers = [(202, {"name": "m"}), (200, ready), (200, {"name": "m", "status": "live"})]
     keys = {"EXPUNGE_URL": site.url, "EXPUNGE_API_KEY": "k"}
     done = expunge("models", "add", "m", "--recipe", "r", home=tmp_path, **keys)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from service.api.dependencies import Service
 from service.cli.client import Account, Client
 from service.cli.commands import consumers, deletions, holds, models, webhooks
-from service.cli.commands import suppression as tombstones
+from service.cli.commands import suppression as suppressions
 from service.cli.main import app
 from tests.service.worlds import live_model
 
@@ -34,7 +34,7 @@ def run(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Run:
         def __exit__(self, *_: Any) -> None:
             pass
 
-    for room in (consumers, deletions, holds, models, tombstones, webhooks):
+    for room in (consumers, deletions, holds, models, suppressions, webhooks):
         monkeypatch.setattr(room, "connect", Here)
 
     def command(*arguments: str) -> Any:
@@ -58,9 +58,9 @@ def test_an_endpoint_is_added_listed_followed_and_disabled(run: Run, client: Tes
 
 def test_a_hold_is_placed_listed_and_released(run: Run) -> None:
     hold = run("holds", "place", "--subject", "ada", "--reason", "a lawsuit", "--json")
-    run("holds", "release", hold["id"])
+    run("holds", "lift", hold["id"])
     (shown,) = run("holds", "list", "--json")
-    assert shown["id"] == hold["id"] and shown["released_at"] is not None
+    assert shown["id"] == hold["id"] and shown["lifted_at"] is not None
 
 
 def test_a_consumer_reports_what_it_serves(run: Run, service: Service) -> None:
@@ -72,10 +72,10 @@ def test_a_consumer_reports_what_it_serves(run: Run, service: Service) -> None:
     assert run("consumers", "list", "digits", "--json") == []
 
 
-def test_a_tombstone_is_lifted(run: Run, client: TestClient) -> None:
+def test_a_suppression_is_lifted(run: Run, client: TestClient) -> None:
     order = {"json": {"subject_id": "nobody"}, "headers": {"Idempotency-Key": "1"}}
     request = client.post("/v1/deletion-requests", **order).json()["id"]  # type: ignore[arg-type]
-    assert run("tombstones", "lift", request, "--reason", "came back", "--json")["lifted"] == 1
+    assert run("suppressions", "lift", request, "--reason", "came back", "--json")["lifted"] == 1
 
 
 def test_an_unverified_request_is_verified_or_rejected(run: Run, service: Service) -> None:
@@ -93,4 +93,4 @@ def test_a_model_is_registered_with_a_sketch(run: Run) -> None:
     assert made["policy"]["options"] == {"rank": 64, "probes": 16, "tolerance": 0.3}
     plain = run("models", "add", "n", "--recipe", "digits", "--no-wait", "--json")
     assert plain["policy"]["options"] == {}
-    assert run("models", "show", "m", "--json")["preparation"]["shards"] is None
+    assert run("models", "show", "m", "--json")["preparation"]["work_units"] is None

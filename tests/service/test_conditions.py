@@ -54,7 +54,7 @@ def test_a_request_that_changed_meanwhile_is_not_cancelled(client: TestClient, s
 
 def test_a_follower_polls_the_head_by_its_etag(client: TestClient, service: Service) -> None:
     model = live_model(service)
-    head, checkpoint = "/v1/models/digits/versions/head", "/v1/models/digits/versions/head/checkpoint"
+    head, checkpoint = "/v1/models/digits/versions/current", "/v1/models/digits/versions/current/checkpoint"
     tags = {path: client.get(path).headers["etag"] for path in (head, checkpoint)}
     for path, tag in tags.items():
         assert client.get(path, headers={"If-None-Match": tag}).status_code == 304

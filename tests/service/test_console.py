@@ -19,7 +19,7 @@ from service.api.dependencies import Service
 from service.audit.log import integrate, record
 from service.audit.signed_note import Signer
 from service.infra.db import now
-from service.infra.tables import ApiKey, AuditEntry, Lineage, Model, Task, TreeHead, Version
+from service.infra.tables import ApiKey, AuditEntry, Generation, Model, Task, TreeHead, Version
 from service.models.consumers import report
 from service.requests.status import settle
 from tests.service.conftest import Login
@@ -33,7 +33,7 @@ def held(service: Service, api: TestClient, key_of: Callable[..., dict[str, str]
     body = {"subject_id": "ada", "regulation": "gdpr"}
     made = api.post("/v1/deletion-requests", json=body, headers=key_of() | {"Idempotency-Key": "k"}).json()
     with service.database.write() as session:
-        session.execute(update(Task).where(Task.model_id == model.id).values(status="held", reason="worker_lost"))
+        session.execute(update(Task).where(Task.model_id == model.id).values(status="blocked", reason="worker_lost"))
         settle(session, [made["id"]])
     return str(made["id"])
 
@@ -163,13 +163,13 @@ def test_a_key_sees_what_it_may_read_alone(login: Login, held: str) -> None:
 def test_the_overview_shows_what_is_late_held_and_spent(login: Login, held: str, service: Service) -> None:
     with service.database.write() as session:
         model = session.scalars(select(Model)).one()
-        lineage = session.get_one(Lineage, model.lineage_id)
-        lineage.spent = 9_000_000
+        generation = session.get_one(Generation, model.generation_id)
+        generation.spent = 9_000_000
         first = session.scalars(select(Version)).one()
         report(session, model, "web", first)
     publish(service, model, b"two")
     page = login().get("/").text
-    assert re.search(r'<span class="value">1</span><span class="name">held', page)
+    assert re.search(r'<span class="value">1</span><span class="name">blocked', page)
     assert re.search(r'<span class="value">0</span><span class="name">overdue', page)
     assert "85.7 % spent" in page and "gauge low" in page
     assert "version 2" in page and "1 on an old version" in page
@@ -182,14 +182,14 @@ def test_a_held_request_is_driven_on_by_who_may(login: Login, held: str, service
     page = client.get(f"/console/requests/{held}").text
     assert "Drive on" not in page
     sent = {"token": token_in(page)}
-    assert client.post(f"/console/requests/{held}/release", data=sent).status_code == 403
+    assert client.post(f"/console/requests/{held}/retry", data=sent).status_code == 403
     assert client.post(f"/console/requests/{held}/cancel", data=sent).status_code == 403
     client = login("deletions:read", "models:admin")
     page = client.get(f"/console/requests/{held}").text
-    assert client.post(f"/console/requests/{held}/release", data={"token": "0" * 64}).status_code == 403
-    after = client.post(f"/console/requests/{held}/release", data={"token": token_in(page)})
+    assert client.post(f"/console/requests/{held}/retry", data={"token": "0" * 64}).status_code == 403
+    after = client.post(f"/console/requests/{held}/retry", data={"token": token_in(page)})
     assert after.status_code == 200 and "badge queued" in after.text
-    assert client.post(f"/console/requests/{held}/release", data={"token": token_in(page)}).status_code == 409
+    assert client.post(f"/console/requests/{held}/retry", data={"token": token_in(page)}).status_code == 409
 
 
 def test_a_request_is_cancelled_inside_its_window_by_who_may(login: Login, held: str, service: Service) -> None:
@@ -221,7 +221,7 @@ def test_what_others_wrote_is_escaped(login: Login, held: str, service: Service)
     with service.database.write() as session:
         model = session.scalars(select(Model)).one()
         model.reason = evil
-        session.execute(update(Version).values(claim={"basis": evil, "statement": evil, "assumptions": [evil]}))
+        session.execute(update(Version).values(claim={"guarantee": evil, "statement": evil, "assumptions": [evil]}))
         session.execute(update(Task).values(reason=evil, method=evil))
     for path in ("/", "/console/models/digits", f"/console/requests/{held}"):
         page = login().get(path).text

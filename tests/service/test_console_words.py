@@ -39,7 +39,7 @@ def test_free_text_is_shown_as_it_was_written(login: Login, client: TestClient, 
     assert '<span class="why">some_CODE_that_is_new</span>' in page
 
 
-CODE = re.compile(r'(?:Held\(|Outcome\(.*, |Refusal\(.*, )"([a-z]+_[a-z_]+)"')
+CODE = re.compile(r'(?:Blocked\(|Outcome\(.*, |Refusal\(.*, )"([a-z]+_[a-z_]+)"')
 """where a worker gives a request's part its reason"""
 
 

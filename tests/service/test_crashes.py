@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 
 from service.api.dependencies import Service
-from service.infra.tables import AuditEntry, DeletionRequest, IdempotencyKey, Task, Tombstone
+from service.infra.tables import AuditEntry, DeletionRequest, IdempotencyKey, SuppressionEntry, Task
 from tests.service.worlds import live_model
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ with TestClient(create_app()) as client:
 
 
 def rows(service: Service) -> list[int]:
-    tables = (DeletionRequest, Tombstone, Task, IdempotencyKey)
+    tables = (DeletionRequest, SuppressionEntry, Task, IdempotencyKey)
     with service.database.read() as session:
         counts = [session.scalar(select(func.count()).select_from(table)) or 0 for table in tables]
         accepted = session.scalar(select(func.count()).where(AuditEntry.kind == "request.accepted")) or 0

@@ -35,7 +35,7 @@ def busy(client: TestClient, service: Service) -> TestClient:
         first, second = session.scalars(select(Task).order_by(Task.created_at, Task.id))
         first.status, first.samples, first.version_id, first.method = "completed", 2, version.id, "recollection"
         first.completed_at = now(session)
-        second.status, second.reason = "held", "worker_lost"
+        second.status, second.reason = "blocked", "worker_lost"
         settle(session, [first.request_id, second.request_id])
         record(session, "default", "attempt.failed", model_id=model.id, token=1, why="for the test")
         report(session, model, "web", session.scalars(select(Version).where(Version.number == 1)).one())
@@ -122,13 +122,13 @@ def test_grafana_is_given_the_source_that_the_dashboard_reads() -> None:
 def test_deadlines_holds_failures_and_consumers_are_metrics(busy: TestClient, service: Service) -> None:
     ours = (("model", "digits"),)
     before = exported(busy)
-    assert before["expunge_requests_held"][ours] == 1
+    assert before["expunge_requests_blocked"][ours] == 1
     assert before["expunge_publications_total"][*ours, ("result", "failed")] == 1
     assert before["expunge_publications_total"][*ours, ("result", "withheld")] == 0
     assert before["expunge_consumers"][*ours, ("standing", "behind")] == 1
     assert before["expunge_consumers"][*ours, ("standing", "current")] == 0
     with service.database.read() as session:
-        held = {row.reason: row.due_at for row in session.scalars(select(DeletionRequest)) if row.status == "held"}
+        held = {row.reason: row.due_at for row in session.scalars(select(DeletionRequest)) if row.status == "blocked"}
     assert before["expunge_deletion_next_due_timestamp_seconds"][ours] == pytest.approx(held["worker_lost"] / 1e6)
     unverified = before["expunge_requests_unverified_next_due_timestamp_seconds"][()]
     assert (before["expunge_requests_unverified"][()], unverified) == (1, pytest.approx(held["unverified"] / 1e6))

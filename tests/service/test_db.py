@@ -38,7 +38,9 @@ def test_checks_of_the_records_are_in_the_database(database: Database) -> None:
 
 
 def test_the_database_itself_refuses_what_must_be_unique(database: Database) -> None:
-    """At most one effect per lineage and sample, one child per version, one answer per key: constraints, not care."""
+    """At most one effect per generation and sample, one child per version, one answer per key: constraints, not
+    care.
+    """
     tables = inspect(database.engine)
     keys = {
         (table, tuple(tables.get_pk_constraint(table)["constrained_columns"])) for table in tables.get_table_names()
@@ -49,7 +51,7 @@ def test_the_database_itself_refuses_what_must_be_unique(database: Database) -> 
         for each in tables.get_unique_constraints(table)
     }
     assert {
-        ("forgotten", ("lineage_id", "position")),
+        ("forgotten", ("generation_id", "position")),
         ("versions", ("model_id", "parent_id")),
         ("versions", ("model_id", "number")),
         ("tasks", ("request_id", "model_id")),

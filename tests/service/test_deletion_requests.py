@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from service.access.api_keys import authenticate
 from service.api.dependencies import Service
 from service.infra.queue.notify import publisher
-from service.infra.tables import AuditEntry, DeletionRequest, IdempotencyKey, Membership, Model, Task, Tombstone
+from service.infra.tables import AuditEntry, DeletionRequest, IdempotencyKey, Membership, Model, SuppressionEntry, Task
 from service.requests.idempotency import Use, begin
 from service.requests.intake import Order, commitment
 from service.requests.status import settle
@@ -49,13 +49,13 @@ def test_a_known_subject_is_queued_for_every_model_that_was_trained_on_them(
     assert shown == {name: value for name, value in body.items() if name not in ("opening", "remains_in")}
 
 
-def test_an_unknown_subject_completes_at_once_and_leaves_a_tombstone(client: TestClient, service: Service) -> None:
+def test_an_unknown_subject_completes_at_once_and_leaves_a_suppression(client: TestClient, service: Service) -> None:
     live_model(service)
     body = post(client, subject_id="nobody").json()
     assert (body["status"], body["samples"], body["reason"], body["models"]) == ("completed", 0, "no_match", [])
     assert body["completed_at"] is not None
     with service.database.read() as session:
-        assert session.scalar(select(func.count()).select_from(Tombstone)) == 1
+        assert session.scalar(select(func.count()).select_from(SuppressionEntry)) == 1
 
 
 def test_a_model_that_is_preparing_always_gets_a_task(client: TestClient, service: Service) -> None:
@@ -74,13 +74,13 @@ def test_a_request_can_be_limited_to_models(client: TestClient, service: Service
     assert [part["model"] for part in body["models"]] == ["faces"]
 
 
-def test_a_request_by_samples_writes_one_tombstone_for_each(client: TestClient, service: Service) -> None:
+def test_a_request_by_samples_writes_one_suppression_for_each(client: TestClient, service: Service) -> None:
     live_model(service)
     body = post(client, sample_ids=["ada-1", "ada-1", "unknown"]).json()
     assert body["status"] == "queued"
     assert body["subject_digest"] is None
     with service.database.read() as session:
-        assert session.scalar(select(func.count()).select_from(Tombstone)) == 2
+        assert session.scalar(select(func.count()).select_from(SuppressionEntry)) == 2
 
 
 def test_a_second_request_for_the_same_person_gets_tasks_of_its_own(client: TestClient, service: Service) -> None:
@@ -97,7 +97,7 @@ def test_an_unknown_model_is_refused_and_nothing_is_written(client: TestClient, 
     assert [error["pointer"] for error in answer.json()["errors"]] == ["/models/0", "/models/1"]
     assert "canary" not in answer.text
     with service.database.read() as session:
-        for table in (DeletionRequest, Tombstone, IdempotencyKey):
+        for table in (DeletionRequest, SuppressionEntry, IdempotencyKey):
             assert session.scalar(select(func.count()).select_from(table)) == 0
 
 
@@ -177,7 +177,7 @@ def test_no_table_holds_the_subject_in_clear(client: TestClient, service: Servic
     post(client, subject_id=CANARY)
     post(client, sample_ids=[CANARY])
     with service.database.read() as session:
-        for table in (DeletionRequest, Tombstone, Task, AuditEntry, IdempotencyKey):
+        for table in (DeletionRequest, SuppressionEntry, Task, AuditEntry, IdempotencyKey):
             for row in session.execute(select(table.__table__)):  # type: ignore[arg-type]
                 assert CANARY not in repr(row)
 
@@ -310,7 +310,7 @@ def test_a_request_of_another_tenant_does_not_exist(client: TestClient, key_of: 
 
 def test_a_broker_that_is_down_does_not_fail_the_request(client: TestClient, service: Service) -> None:
     live_model(service)
-    object.__setattr__(service, "bell", publisher("redis://127.0.0.1:1/0"))
+    object.__setattr__(service, "notifier", publisher("redis://127.0.0.1:1/0"))
     assert post(client, subject_id="ada").status_code == 202
 
 

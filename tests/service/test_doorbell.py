@@ -21,7 +21,7 @@ CANARY = "canary-7531"
 
 def ours(tmp_path: Path) -> dict[str, Any]:
     """A message as the API sends it."""
-    assert queue.nudge(queue.publisher(f"filesystem://{tmp_path}"), MODEL)
+    assert queue.notify_one(queue.publisher(f"filesystem://{tmp_path}"), MODEL)
     (file,) = (tmp_path / "messages").iterdir()
     found: dict[str, Any] = json.loads(file.read_text())
     file.unlink()
@@ -94,7 +94,7 @@ def test_both_brokers_go_on_to_the_next_message(tmp_path: Path, redis_url: str) 
         connection.lpush(queue.QUEUE, data)
     for url in (folder, redis_url):
         before = Dropped.count
-        assert queue.nudge(queue.publisher(url), MODEL)
+        assert queue.notify_one(queue.publisher(url), MODEL)
         with queue.consumer(url).connection_for_read() as reading:
             message = reading.SimpleQueue(queue.QUEUE).get(timeout=30)
             assert message.payload[0] == [MODEL]

@@ -17,13 +17,13 @@ from service.access.api_keys import revoke_key
 from service.access.keyring import SECONDS, Keyring
 from service.api.dependencies import Service
 from service.infra.db import Busy, Database
-from service.infra.tables import ApiKey, AuditEntry, DeletionRequest, IdempotencyKey, Task, Tombstone
+from service.infra.tables import ApiKey, AuditEntry, DeletionRequest, IdempotencyKey, SuppressionEntry, Task
 from service.infra.wire import inserting
 from service.requests import express
 from tests.service.worlds import live_model
 
 PATH = "/v1/deletion-requests"
-TABLES = (DeletionRequest, Tombstone, Task, AuditEntry, IdempotencyKey)
+TABLES = (DeletionRequest, SuppressionEntry, Task, AuditEntry, IdempotencyKey)
 RANDOM = {"id", "entry", "salt", "request_id", "commitment", "key", "Location", "request"}
 MOMENTS = {"at", "created_at", "received_at", "due_at", "not_before", "expires_at", "completed_at"}
 
@@ -75,7 +75,7 @@ def everything(service: Service) -> dict[str, list[Any]]:
 
 def emptied(service: Service) -> None:
     with service.database.write() as session:
-        for table in (IdempotencyKey, AuditEntry, Task, Tombstone, DeletionRequest):
+        for table in (IdempotencyKey, AuditEntry, Task, SuppressionEntry, DeletionRequest):
             session.execute(table.__table__.delete())  # type: ignore[attr-defined]
 
 
@@ -147,7 +147,7 @@ def test_a_keyring_forgets_after_its_time() -> None:
 
 
 def test_an_error_on_the_wire_leaves_nothing_and_the_connection_usable(database: Database) -> None:
-    row = {"name": "keeper", "token": 1, "owner": "me", "expires_at": 1}
+    row = {"name": "scheduler", "token": 1, "owner": "me", "expires_at": 1}
 
     class Leases:
         __tablename__ = "leases"

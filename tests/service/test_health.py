@@ -40,7 +40,7 @@ def test_ready_needs_a_live_worker(api: TestClient, service: Service) -> None:
     assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
     assert "worker" in answer.json()["detail"]
     beat(service, 3600)
-    beat(service, 0, "keeper")
+    beat(service, 0, "scheduler")
     assert api.get("/readyz").status_code == 503
     beat(service, 1)
     assert api.get("/readyz").json() == {"status": "ready", "workers": 1}
@@ -83,7 +83,7 @@ def test_metrics_are_what_the_database_says(client: TestClient, service: Service
     assert before["expunge_deletion_oldest_pending_seconds", ours] > 1e6
     version = publish(service, model, b"two", samples=2)
     with service.database.write() as session:
-        charge(session, model.lineage_id or 0, version.id, 1_000_000)
+        charge(session, model.generation_id or 0, version.id, 1_000_000)
         task = session.scalars(select(Task)).one()
         task.status, task.samples, task.version_id, task.method = "completed", 2, version.id, "recollection"
         task.completed_at = now(session)

@@ -1,4 +1,4 @@
-"""Legal holds, and driving held requests on."""
+"""Legal holds, and retrying held requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def held_request(client: TestClient, service: Service, reason: str = "legal_hold
     ).json()
     with service.database.write() as session:
         for task in session.scalars(select(Task).where(Task.request_id == made["id"])):
-            task.status, task.reason, task.attempts = "held", reason, 3
+            task.status, task.reason, task.attempts = "blocked", reason, 3
         settle(session, [made["id"]])
     return str(made["id"])
 
@@ -52,39 +52,39 @@ def test_releasing_a_hold_drives_its_requests_on_and_their_clock_never_stopped(
     hold = client.post(PATH, json=REASON | {"subject_id": "ada"}).json()
     held, lost = held_request(client, service), held_request(client, service, "worker_lost", "bob")
     before = client.get(f"/v1/deletion-requests/{held}").json()
-    assert (before["status"], before["reason"]) == ("held", "legal_hold") and before["due_at"] is not None
-    released = client.delete(f"{PATH}/{hold['id']}")
-    assert released.json()["released_at"] is not None
-    assert client.delete(f"{PATH}/{hold['id']}").json() == released.json()
+    assert (before["status"], before["reason"]) == ("blocked", "legal_hold") and before["due_at"] is not None
+    lifted = client.delete(f"{PATH}/{hold['id']}")
+    assert lifted.json()["lifted_at"] is not None
+    assert client.delete(f"{PATH}/{hold['id']}").json() == lifted.json()
     after = client.get(f"/v1/deletion-requests/{held}").json()
     assert (after["status"], after["reason"]) == ("queued", None)
     assert (after["received_at"], after["due_at"]) == (before["received_at"], before["due_at"])
-    assert client.get(f"/v1/deletion-requests/{lost}").json()["status"] == "held"
+    assert client.get(f"/v1/deletion-requests/{lost}").json()["status"] == "blocked"
 
 
 def test_a_held_request_can_be_driven_on_with_fresh_attempts(client: TestClient, service: Service) -> None:
     live_model(service)
     held = held_request(client, service, "worker_lost")
-    answer = client.post(f"/v1/deletion-requests/{held}/release")
+    answer = client.post(f"/v1/deletion-requests/{held}/retry")
     assert (answer.status_code, answer.json()["status"]) == (200, "queued")
     with service.database.read() as session:
         assert session.scalars(select(Task.attempts)).all() == [0]
-        assert "request.released" in session.scalars(select(AuditEntry.kind)).all()
-    assert client.post(f"/v1/deletion-requests/{held}/release").status_code == 409
-    assert client.post(f"/v1/deletion-requests/{'0' * 32}/release").status_code == 404
+        assert "request.retried" in session.scalars(select(AuditEntry.kind)).all()
+    assert client.post(f"/v1/deletion-requests/{held}/retry").status_code == 409
+    assert client.post(f"/v1/deletion-requests/{'0' * 32}/retry").status_code == 404
 
 
 def test_a_hold_that_comes_too_late_is_told_which_version_forgot(client: TestClient, service: Service) -> None:
     model = live_model(service)
     version = publish(service, model, b"two")
     with service.database.write() as session:
-        session.add(Forgotten(lineage_id=model.lineage_id or 0, position=0, version_id=version.id))
+        session.add(Forgotten(generation_id=model.generation_id or 0, position=0, version_id=version.id))
     assert client.post(PATH, json=REASON | {"subject_id": "ada"}).status_code == 201  # ada-2 is still there
     late = client.post(PATH, json=REASON | {"sample_id": "ada-1"})
     assert (late.status_code, late.json()["code"]) == (409, "already_forgotten")
     assert "version 2 of digits" in late.json()["detail"]
     with service.database.write() as session:
-        session.add(Forgotten(lineage_id=model.lineage_id or 0, position=1, version_id=version.id))
+        session.add(Forgotten(generation_id=model.generation_id or 0, position=1, version_id=version.id))
     assert client.post(PATH, json=REASON | {"subject_id": "ada"}).status_code == 409
     assert len(client.get(PATH).json()["data"]) == 1
 

@@ -29,7 +29,7 @@ def routes(client: TestClient) -> Iterator[tuple[str, str]]:
     """Every (method, path) of the OpenAPI document, its parameters filled in."""
     for path, methods in client.app.openapi()["paths"].items():  # type: ignore[attr-defined]
         for method in methods.keys() - {"head"}:  # GET's route answers it, without a body
-            filled = path.replace("{request_id}", "0" * 32).replace("{name}", "digits").replace("{number}", "head")
+            filled = path.replace("{request_id}", "0" * 32).replace("{name}", "digits").replace("{number}", "current")
             yield (
                 method.upper(),
                 filled.replace("{hold_id}", "0" * 32)

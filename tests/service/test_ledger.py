@@ -16,13 +16,13 @@ from service.audit.verify import verify
 from service.infra.db import Busy, Database, now
 from service.infra.migrate import migrate
 from service.infra.pseudonyms import new_id
-from service.infra.tables import AuditEntry, BudgetEntry, Lineage, Membership, Model, TreeHead
-from service.models.generations import empty_lineage, open_lineage
+from service.infra.tables import AuditEntry, BudgetEntry, Generation, Membership, Model, TreeHead
+from service.models.generations import empty_generation, open_generation
 
 SIGNER = Signer("log.example/one", b"s" * 32)
 
 
-def a_lineage(database: Database, budget: int | None) -> int:
+def a_generation(database: Database, budget: int | None) -> int:
     with database.write() as session:
         model = Model(
             id=new_id(),
@@ -35,10 +35,10 @@ def a_lineage(database: Database, budget: int | None) -> int:
         )
         session.add(model)
         session.flush()
-        lineage = Lineage(
-            tenant_id="t", model_id=model.id, status="live", method="m", basis="proved", budget=budget, created_at=1
+        generation = Generation(
+            tenant_id="t", model_id=model.id, status="live", method="m", guarantee="proved", budget=budget, created_at=1
         )
-        return open_lineage(session, lineage).id
+        return open_generation(session, generation).id
 
 
 def entries_of(database: Database) -> list[AuditEntry]:
@@ -47,13 +47,13 @@ def entries_of(database: Database) -> list[AuditEntry]:
 
 
 def test_sixteen_writers_never_overspend_and_the_ledger_adds_up(database: Database) -> None:
-    lineage_id = a_lineage(database, budget=50)
+    generation_id = a_generation(database, budget=50)
 
     def spend(_: int) -> bool:
         while True:
             try:
                 with database.write() as session:
-                    charge(session, lineage_id, None, 7)
+                    charge(session, generation_id, None, 7)
                 return True
             except Overspent:
                 return False
@@ -64,26 +64,26 @@ def test_sixteen_writers_never_overspend_and_the_ledger_adds_up(database: Databa
         paid = sum(pool.map(spend, range(32)))
     with database.read() as session:
         assert paid == 7
-        assert session.get_one(Lineage, lineage_id).spent == 49
-        assert session.scalar(select(func.sum(BudgetEntry.charge))) == 49
+        assert session.get_one(Generation, generation_id).spent == 49
+        assert session.scalar(select(func.sum(BudgetEntry.budget_cost))) == 49
 
 
 def test_a_charge_that_does_not_fit_changes_nothing(database: Database) -> None:
-    lineage_id = a_lineage(database, budget=10)
+    generation_id = a_generation(database, budget=10)
     with pytest.raises(Overspent), database.write() as session:
-        charge(session, lineage_id, None, 11)
+        charge(session, generation_id, None, 11)
     with database.read() as session:
-        assert session.get_one(Lineage, lineage_id).spent == 0
+        assert session.get_one(Generation, generation_id).spent == 0
     with pytest.raises(ValueError, match="give budget back"), database.write() as session:
-        charge(session, lineage_id, None, -1)
+        charge(session, generation_id, None, -1)
 
 
-def test_a_lineage_without_a_limit_counts_what_it_spends(database: Database) -> None:
-    lineage_id = a_lineage(database, budget=None)
+def test_a_generation_without_a_limit_counts_what_it_spends(database: Database) -> None:
+    generation_id = a_generation(database, budget=None)
     with database.write() as session:
-        charge(session, lineage_id, None, 11)
+        charge(session, generation_id, None, 11)
     with database.read() as session:
-        assert session.get_one(Lineage, lineage_id).spent == 11
+        assert session.get_one(Generation, generation_id).spent == 11
 
 
 def test_an_entry_lives_and_dies_with_its_transaction(database: Database) -> None:
@@ -161,13 +161,13 @@ def test_integrators_that_work_at_once_make_one_log(database: Database) -> None:
     assert head.size == done == 40
 
 
-def test_ending_a_lineage_leaves_nothing_of_its_people(database: Database) -> None:
-    kept, ended = a_lineage(database, None), a_lineage(database, None)
+def test_ending_a_generation_leaves_nothing_of_its_people(database: Database) -> None:
+    kept, ended = a_generation(database, None), a_generation(database, None)
     with database.write() as session:
-        for lineage_id in (kept, ended):
+        for generation_id in (kept, ended):
             session.add(
                 Membership(
-                    lineage_id=lineage_id,
+                    generation_id=generation_id,
                     position=0,
                     subject_digest="s",
                     sample_digest="x",
@@ -177,9 +177,9 @@ def test_ending_a_lineage_leaves_nothing_of_its_people(database: Database) -> No
                 )
             )
     with database.write() as session:
-        empty_lineage(session, ended)
+        empty_generation(session, ended)
     with database.read() as session:
-        assert session.scalars(select(Membership.lineage_id)).all() == [kept]
+        assert session.scalars(select(Membership.generation_id)).all() == [kept]
         if database.dialect == "postgresql":
             names = session.scalars(text("SELECT relname FROM pg_class WHERE relkind = 'r'")).all()
             assert f"memberships_{kept}" in names

@@ -101,12 +101,12 @@ def parts(client: TestClient, request: dict[str, object]) -> dict[str, tuple[str
 
 
 def test_an_unusually_large_request_waits_for_an_approval(client: TestClient, large: dict[str, object]) -> None:
-    held = {"wide": ("held", "large"), "narrow": ("queued", None)}
-    assert (large["status"], large["reason"], parts(client, large)) == ("held", "large", held)
-    assert {part["model"]: part["status"] for part in large["models"]} == {"wide": "held", "narrow": "queued"}  # type: ignore[attr-defined]
+    held = {"wide": ("blocked", "large"), "narrow": ("queued", None)}
+    assert (large["status"], large["reason"], parts(client, large)) == ("blocked", "large", held)
+    assert {part["model"]: part["status"] for part in large["models"]} == {"wide": "blocked", "narrow": "queued"}  # type: ignore[attr-defined]
     assert large["due_at"], "its clock runs"
     assert ask(client, subject_id="bob")["status"] == "queued", "exactly the limit is not large"
-    assert client.post(f"{PATH}/{large['id']}/release").json()["status"] == "queued"
+    assert client.post(f"{PATH}/{large['id']}/retry").json()["status"] == "queued"
     assert set(parts(client, large).values()) == {("queued", None)}
 
 
@@ -121,7 +121,7 @@ def test_or_until_its_window_is_over(client: TestClient, service: Service, large
         kinds = session.scalars(
             select(AuditEntry.kind).where(AuditEntry.request_id == large["id"]).order_by(AuditEntry.id)
         ).all()
-    assert kinds == ["request.accepted", "request.held", "request.released", "request.queued"]
+    assert kinds == ["request.accepted", "request.blocked", "request.retried", "request.queued"]
 
 
 def test_a_large_request_made_by_mistake_is_cancelled_within_its_window(

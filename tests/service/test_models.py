@@ -15,7 +15,7 @@ from service.api.dependencies import Service
 from service.audit.log import charge
 from service.infra.db import now
 from service.infra.files import Store
-from service.infra.tables import AuditEntry, Lineage, Model
+from service.infra.tables import AuditEntry, Generation, Model
 from service.models.register import register
 from tests.service.worlds import live_model, publish
 from unlearning.accounting.policy import Policy
@@ -29,16 +29,16 @@ def test_a_registered_model_is_preparing_and_waits_for_a_worker(client: TestClie
     assert answer.status_code == 202
     assert answer.headers["location"] == "/v1/models/digits"
     body = answer.json()
-    assert (body["status"], body["head"], body["basis"]) == ("preparing", None, None)
+    assert (body["status"], body["current"], body["guarantee"]) == ("preparing", None, None)
     assert (body["policy"]["epsilon"], body["policy"]["options"]) == (4, {"rank": 64})
     assert client.get("/v1/models/digits").json() == body
     progress = client.get("/v1/models/digits/preparation")
     assert (progress.json()["status"], progress.json()["progress"]) == ("preparing", 0)
     assert progress.headers["retry-after"]
     with service.database.read() as session:
-        model, lineage = session.scalars(select(Model)).one(), session.scalars(select(Lineage)).one()
-        assert model.lineage_id == lineage.id
-        assert (lineage.status, lineage.budget, lineage.charge) == ("preparing", None, 0)
+        model, generation = session.scalars(select(Model)).one(), session.scalars(select(Generation)).one()
+        assert model.generation_id == generation.id
+        assert (generation.status, generation.budget, generation.budget_cost) == ("preparing", None, 0)
         assert session.scalars(select(AuditEntry.kind).where(AuditEntry.model_id == model.id)).all() == [
             "model.registered"
         ]
@@ -49,12 +49,12 @@ def test_a_planned_retrain_is_shown_with_who_waits_and_when_it_should_end(client
     assert client.get("/v1/models/digits/preparation").json()["plan"] is None
     with service.database.write() as session:
         session.get_one(Model, model.id).status = "exhausted"
-        candidate = Lineage(
+        candidate = Generation(
             tenant_id="default",
             model_id=model.id,
             status="candidate",
             method="recollection",
-            basis="none",
+            guarantee="none",
             progress=0.5,
             attempts=1,
             phase="train",
@@ -67,13 +67,13 @@ def test_a_planned_retrain_is_shown_with_who_waits_and_when_it_should_end(client
         assert client.post("/v1/deletion-requests", json={"subject_id": person}, headers=headers).status_code == 202
     answer = client.get("/v1/models/digits/preparation")
     plan = answer.json()["plan"]
-    assert {name: plan[name] for name in ("reason", "waiting", "attempt", "phase", "progress", "lineage")} == {
+    assert {name: plan[name] for name in ("reason", "waiting", "attempt", "phase", "progress", "generation")} == {
         "reason": "budget_exhausted",
         "waiting": 2,
         "attempt": 1,
         "phase": "train",
         "progress": 0.5,
-        "lineage": candidate.id,
+        "generation": candidate.id,
     }
     planned, eta = (datetime.fromisoformat(plan[name]) for name in ("planned_at", "eta"))
     assert timedelta(seconds=299) < eta - planned < timedelta(seconds=360)
@@ -108,8 +108,8 @@ def test_a_name_is_taken_once_for_each_tenant(client: TestClient, service: Servi
         ({"epsilon": True}, "/epsilon"),
         ({"delta": 1}, "/delta"),
         ({"delta": 1e-13}, "/delta"),
-        ({"sigma": 1e-6}, "/sigma"),
-        ({"sigma": 1e-9}, ""),
+        ({"noise_std": 1e-6}, "/noise_std"),
+        ({"noise_std": 1e-9}, ""),
         ({"granularity": "canary"}, "/granularity"),
         ({"options": {"x": {"deep": 1}}}, "/options"),
         ({"options": {"Canary!": 1}}, "/options"),
@@ -134,7 +134,7 @@ def test_models_are_listed_by_name_page_by_page(client: TestClient, service: Ser
     second = client.get("/v1/models", params={"limit": 2, "cursor": first["next_cursor"]}).json()
     assert [each["name"] for each in first["data"] + second["data"]] == ["a", "b", "c"]
     assert (first["has_more"], second["has_more"], second["next_cursor"]) == (True, False, None)
-    assert {each["basis"] for each in first["data"]} == {"proved"}
+    assert {each["guarantee"] for each in first["data"]} == {"proved"}
 
 
 def test_a_version_shows_its_parent_and_what_it_carried_out(client: TestClient, service: Service) -> None:
@@ -142,10 +142,10 @@ def test_a_version_shows_its_parent_and_what_it_carried_out(client: TestClient, 
     publish(service, model, b"version two", samples=2, people=1)
     versions = client.get("/v1/models/digits/versions").json()["data"]
     assert [(each["number"], each["parent"], each["status"]) for each in versions] == [
-        (2, 1, "head"),
+        (2, 1, "current"),
         (1, None, "retired"),
     ]
-    head = client.get("/v1/models/digits/versions/head").json()
+    head = client.get("/v1/models/digits/versions/current").json()
     assert head == client.get("/v1/models/digits/versions/2").json() == versions[0]
     assert head["checkpoint_sha256"] == hashlib.sha256(b"version two").hexdigest()
     assert (head["samples"], head["people"], head["requests"]) == (2, 1, [])
@@ -157,7 +157,7 @@ def test_a_version_shows_its_parent_and_what_it_carried_out(client: TestClient, 
 
 @pytest.mark.parametrize(
     "path",
-    ["nope", "nope/versions", "nope/versions/head", "nope/budget", "nope/preparation", "nope/versions/1/checkpoint"],
+    ["nope", "nope/versions", "nope/versions/current", "nope/budget", "nope/preparation", "nope/versions/1/checkpoint"],
 )
 def test_what_belongs_to_no_model_is_not_found(client: TestClient, path: str) -> None:
     answer = client.get(f"/v1/models/{path}")
@@ -169,12 +169,12 @@ def test_a_version_that_is_not_there_is_not_found(client: TestClient, service: S
     for path in ("7", "7/checkpoint", "999999999999999999"):
         assert client.get(f"/v1/models/digits/versions/{path}").status_code == 404
     client.post("/v1/models", json=BODY | {"name": "new"})
-    assert client.get("/v1/models/new/versions/head").status_code == 404
+    assert client.get("/v1/models/new/versions/current").status_code == 404
     for number in ("0", "-1", "latest", "1e3", "9" * 19):
         assert client.get(f"/v1/models/digits/versions/{number}").status_code == 422
 
 
-PATH = "/v1/models/digits/versions/head/checkpoint"
+PATH = "/v1/models/digits/versions/current/checkpoint"
 CONTENT = bytes(range(256)) * 20
 
 
@@ -241,8 +241,8 @@ def test_a_range_of_an_old_file_gets_the_whole_new_one(client: TestClient, check
 
 def test_a_superseded_checkpoint_is_gone(client: TestClient, checkpoint: str) -> None:
     for method in ("GET", "HEAD"):
-        assert client.request(method, PATH.replace("head/check", "1/check")).status_code == 410
-    assert client.get(PATH.replace("head/check", "2/check")).status_code == 200
+        assert client.request(method, PATH.replace("current/check", "1/check")).status_code == 410
+    assert client.get(PATH.replace("current/check", "2/check")).status_code == 200
 
 
 def test_a_damaged_or_missing_file_is_not_served(client: TestClient, service: Service, checkpoint: str) -> None:
@@ -263,7 +263,7 @@ def test_a_model_key_cannot_download_checkpoints(client: TestClient, checkpoint:
 def test_the_budget_says_what_was_spent_and_what_is_left(client: TestClient, service: Service) -> None:
     model = live_model(service)
     empty = client.get("/v1/models/digits/budget").json()
-    assert (empty["spent"], empty["remaining"], empty["releases_left"], empty["epsilon_spent"]) == (
+    assert (empty["spent"], empty["remaining"], empty["updates_left"], empty["epsilon_spent"]) == (
         0,
         10_500_000,
         10,
@@ -271,14 +271,14 @@ def test_the_budget_says_what_was_spent_and_what_is_left(client: TestClient, ser
     )
     with service.database.write() as session:
         for _ in range(3):
-            charge(session, model.lineage_id or 0, None, 1_000_000)
+            charge(session, model.generation_id or 0, None, 1_000_000)
     budget = client.get("/v1/models/digits/budget").json()
     assert (budget["spent"], budget["limit"], budget["remaining"]) == (3_000_000, 10_500_000, 7_500_000)
-    assert (budget["releases"], budget["releases_left"], budget["basis"]) == (3, 7, "proved")
+    assert (budget["updates"], budget["updates_left"], budget["guarantee"]) == (3, 7, "proved")
     assert 0 < budget["epsilon_spent"] < budget["epsilon_limit"]
 
 
 def test_a_model_without_a_bound_has_no_budget(client: TestClient) -> None:
     client.post("/v1/models", json=BODY)
     budget = client.get("/v1/models/digits/budget").json()
-    assert {budget[name] for name in ("limit", "remaining", "releases_left", "epsilon_spent", "delta_cap")} == {None}
+    assert {budget[name] for name in ("limit", "remaining", "updates_left", "epsilon_spent", "max_distance")} == {None}

@@ -67,7 +67,7 @@ def test_a_request_walks_through_its_life(database: Database) -> None:
         (("running", "queued"), "running"),
         (("queued", "queued"), "queued"),
         (("running", "running"), "running"),
-        (("held", "completed"), "held"),
+        (("blocked", "completed"), "blocked"),
         (("queued", "completed"), "queued"),
         (("completed", "completed"), "completed"),
         (("completed", "queued"), "queued"),
@@ -79,12 +79,12 @@ def test_a_request_walks_through_its_life(database: Database) -> None:
         assert (row.completed_at is not None) == (expected == "completed")
     with database.read() as session:
         kinds = session.scalars(select(AuditEntry.kind).order_by(AuditEntry.id)).all()
-    assert kinds == ["request.held", "request.queued", "request.completed", "request.queued", "request.completed"]
+    assert kinds == ["request.blocked", "request.queued", "request.completed", "request.queued", "request.completed"]
 
 
 def test_a_held_request_says_why(database: Database) -> None:
     made = a_request(database, "queued")
-    move(database, made, "held", reason="legal_hold")
+    move(database, made, "blocked", reason="legal_hold")
     assert stored(database, made).reason == "legal_hold"
     with database.read() as session:
         assert json.loads(session.scalars(select(AuditEntry.body)).one())["reason"] == "legal_hold"

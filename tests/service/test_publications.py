@@ -25,7 +25,7 @@ def shown(client: TestClient) -> tuple[list[dict[str, Any]], list[dict[str, Any]
 
 
 @ON_SQLITE
-@pytest.mark.parametrize("values", [{"claim": {"basis": "exact"}}, {"checkpoint": "0" * 64}, {"method": "retrain"}])
+@pytest.mark.parametrize("values", [{"claim": {"guarantee": "exact"}}, {"checkpoint": "0" * 64}, {"method": "retrain"}])
 def test_an_edited_version_does_not_agree_with_the_log(
     client: TestClient, service: Service, issued: Any, values: dict[str, Any]
 ) -> None:

@@ -1,4 +1,4 @@
-"""The doorbell: it never raises, gives up soon, and no message is read half-written."""
+"""The notification: it never raises, gives up soon, and no message is read half-written."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_no_message_is_read_half_written(tmp_path: Path) -> None:
 
     def publish() -> None:
         app = queue.publisher(url)
-        assert all(queue.nudge(app, MODEL) for _ in range(each))
+        assert all(queue.notify_one(app, MODEL) for _ in range(each))
 
     publishers = [threading.Thread(target=publish) for _ in range(2)]
     for thread in publishers:
@@ -52,22 +52,22 @@ def test_no_message_is_read_half_written(tmp_path: Path) -> None:
 def test_messages_come_in_the_order_they_were_sent(tmp_path: Path) -> None:
     app = queue.publisher(f"filesystem://{tmp_path}")
     for index in range(5):
-        queue.nudge(app, f"{index:032x}")
+        queue.notify_one(app, f"{index:032x}")
         time.sleep(0.002)
     assert received(queue.consumer(f"filesystem://{tmp_path}"), 5) == [[f"{index:032x}"] for index in range(5)]
 
 
-def test_a_nudge_over_redis_arrives(redis_url: str) -> None:
-    assert queue.nudge(queue.publisher(redis_url), MODEL)
+def test_a_notification_over_redis_arrives(redis_url: str) -> None:
+    assert queue.notify_one(queue.publisher(redis_url), MODEL)
     assert received(queue.consumer(redis_url), 1) == [[MODEL]]
 
 
 def test_a_broker_that_refuses_is_given_up_at_once() -> None:
     app = queue.publisher("redis://127.0.0.1:1/0")
-    start, failed = time.monotonic(), queue.FAILED_NUDGES._value.get()
-    assert not queue.nudge(app, "model")
+    start, failed = time.monotonic(), queue.FAILED_NOTIFICATIONS._value.get()
+    assert not queue.notify_one(app, "model")
     assert time.monotonic() - start < 1
-    assert queue.FAILED_NUDGES._value.get() == failed + 1
+    assert queue.FAILED_NOTIFICATIONS._value.get() == failed + 1
 
 
 def test_a_broker_that_does_not_answer_is_given_up_after_a_second() -> None:
@@ -75,12 +75,12 @@ def test_a_broker_that_does_not_answer_is_given_up_after_a_second() -> None:
         silent.bind(("127.0.0.1", 0))
         silent.listen(1)
         start = time.monotonic()
-        assert not queue.nudge(queue.publisher(f"redis://127.0.0.1:{silent.getsockname()[1]}/0"), "model")
+        assert not queue.notify_one(queue.publisher(f"redis://127.0.0.1:{silent.getsockname()[1]}/0"), "model")
         assert time.monotonic() - start < 5
 
 
 def test_a_message_carries_an_opaque_id_and_nothing_else_of_ours(tmp_path: Path) -> None:
-    queue.nudge(queue.publisher(f"filesystem://{tmp_path}"), "0123abcd")
+    queue.notify_one(queue.publisher(f"filesystem://{tmp_path}"), "0123abcd")
     (message,) = (tmp_path / "messages").iterdir()
     text = message.read_text()
     assert "0123abcd" in text and '"content-type": "application/json"' in text

@@ -1,4 +1,4 @@
-"""Lifting tombstones: who was deleted may come back, in lineages that begin afterwards."""
+"""Lifting suppression entries: who was deleted may come back, in generations that begin afterwards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from service.access.api_keys import Scope
 from service.api.dependencies import Service
-from service.infra.tables import AuditEntry, Lineage, Task, Tombstone
+from service.infra.tables import AuditEntry, Generation, SuppressionEntry, Task
 from service.requests.status import settle
 from service.requests.suppression import positions
 from tests.service.worlds import live_model
@@ -31,7 +31,9 @@ def complete(service: Service) -> None:
         settle(session, [task.request_id for task in tasks])
 
 
-def test_lifting_waits_for_the_request_then_admits_to_new_lineages_once(client: TestClient, service: Service) -> None:
+def test_lifting_waits_for_the_request_then_admits_to_new_generations_once(
+    client: TestClient, service: Service
+) -> None:
     model = live_model(service)
     request = delete(client, "1", subject_id="ada")
     again = delete(client, "2", subject_id="ada")
@@ -42,22 +44,22 @@ def test_lifting_waits_for_the_request_then_admits_to_new_lineages_once(client: 
     assert (first.status_code, first.json()) == (200, {"request": request, "lifted": 1, "others": 1})
     assert client.post(f"{PATH}/{request}/lift", json=WHY).json()["lifted"] == 0
     with service.database.read() as session:
-        stones = {stone.request_id: stone for stone in session.scalars(select(Tombstone))}
+        stones = {stone.request_id: stone for stone in session.scalars(select(SuppressionEntry))}
         assert stones[request].lifted_reason == "asked to come back" and stones[again].lifted_at is None
-        assert positions(session, "default", "digits", model.lineage_id or 0).keys() == {again}
-        (entry,) = session.scalars(select(AuditEntry).where(AuditEntry.kind == "tombstone.lifted"))
+        assert positions(session, "default", "digits", model.generation_id or 0).keys() == {again}
+        (entry,) = session.scalars(select(AuditEntry).where(AuditEntry.kind == "suppression.lifted"))
         assert entry.request_id == request and "come back" not in entry.body
 
 
-def test_nobody_is_admitted_to_a_lineage_that_has_begun(client: TestClient, service: Service) -> None:
+def test_nobody_is_admitted_to_a_generation_that_has_begun(client: TestClient, service: Service) -> None:
     request = delete(client, "1", sample_ids=["x", "y"])
     model = live_model(service)
     with service.database.write() as session:
-        session.get_one(Lineage, model.lineage_id).status = "candidate"
+        session.get_one(Generation, model.generation_id).status = "candidate"
     answer = client.post(f"{PATH}/{request}/lift", json=WHY)
-    assert (answer.status_code, answer.json()["code"]) == (409, "lineage_beginning")
+    assert (answer.status_code, answer.json()["code"]) == (409, "generation_beginning")
     with service.database.write() as session:
-        session.get_one(Lineage, model.lineage_id).status = "live"
+        session.get_one(Generation, model.generation_id).status = "live"
     assert client.post(f"{PATH}/{request}/lift", json=WHY).json()["lifted"] == 2
 
 

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from service.api.dependencies import Service
-from service.infra.tables import AuditEntry, Lineage, Model
+from service.infra.tables import AuditEntry, Generation, Model
 from service.models import register as registration
 from service.models.recipe_files import NoRecipe, require_recipe
 from unlearning.accounting.policy import Policy
@@ -66,7 +66,7 @@ def test_a_recipe_that_does_not_exist_is_refused_at_once_and_writes_nothing(
     assert (answer.status_code, answer.json()["code"]) == (422, "no_recipe")
     assert answer.json()["errors"][0]["pointer"] == "/recipe" and recipe not in answer.text
     with service.database.read() as session:
-        assert session.scalars(select(Model)).all() == [] and session.scalars(select(Lineage)).all() == []
+        assert session.scalars(select(Model)).all() == [] and session.scalars(select(Generation)).all() == []
     assert client.post("/v1/models", json={"name": "mine", "recipe": "digits"} | POLICY).status_code == 202
 
 

@@ -27,13 +27,13 @@ from service.requests.states import (
     step,
 )
 
-TASKS = st.lists(st.sampled_from(["queued", "running", "completed", "cancelled", "held"]), max_size=6)
+TASKS = st.lists(st.sampled_from(["queued", "running", "completed", "cancelled", "blocked"]), max_size=6)
 MOMENTS = st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))
 
 
 @given(TASKS)
 def test_the_status_is_the_first_match_of_the_rule(tasks: list[str]) -> None:
-    for status in ("held", "running", "queued"):
+    for status in ("blocked", "running", "queued"):
         if status in tasks:
             assert derive(tasks) == status
             return
@@ -50,7 +50,7 @@ def test_the_order_of_tasks_does_not_matter(tasks: list[str], dice: object) -> N
 def test_the_table_has_every_status_and_nothing_leaves_an_end() -> None:
     assert set(TRANSITIONS) == set(Status)
     assert TRANSITIONS[Status.CANCELLED] == TRANSITIONS[Status.REJECTED] == frozenset()
-    assert [old for old, targets in TRANSITIONS.items() if Status.REJECTED in targets] == [Status.HELD]
+    assert [old for old, targets in TRANSITIONS.items() if Status.REJECTED in targets] == [Status.BLOCKED]
     assert all(status not in targets for status, targets in TRANSITIONS.items())
 
 
@@ -122,7 +122,7 @@ def test_gdpr_extends_by_two_further_months(received: str, due: str) -> None:
 def test_a_deadline_is_extended_once_while_it_runs(
     status: Status, due: int | None, extended_at: int | None, now: int
 ) -> None:
-    may = status in ("queued", "running", "held") and due is not None and due > now and extended_at is None
+    may = status in ("queued", "running", "blocked") and due is not None and due > now and extended_at is None
     if may:
         require_extendable(status, due, extended_at, now)
         return
@@ -136,7 +136,7 @@ REASONS = st.sampled_from([None, UNVERIFIED, "large", "legal_hold", "no_match"])
 
 @given(st.sampled_from(list(Status)), REASONS)
 def test_a_request_is_decided_on_while_it_is_unverified_and_never_again(status: Status, reason: str | None) -> None:
-    waiting = status == "held" and reason == "unverified"
+    waiting = status == "blocked" and reason == "unverified"
     assert awaits_decision(status, reason) is waiting
     assert stands_alone(status, reason) is (waiting or status in ("rejected", "cancelled"))
     for may, once, never in ((may_verify, False, {"rejected", "cancelled"}), (may_reject, True, set(Status))):
@@ -164,4 +164,4 @@ def test_whatever_its_tasks_do_a_request_takes_only_steps_of_the_table(history: 
             continue
         status = step(status, new)
         assert status is not Status.REJECTED
-        assert (status in ("completed", "cancelled")) == (not {"queued", "running", "held"} & set(tasks))
+        assert (status in ("completed", "cancelled")) == (not {"queued", "running", "blocked"} & set(tasks))

@@ -60,7 +60,7 @@ def test_who_may_only_write_is_told_the_same_of_everybody(
     batch = {"requests": [{"subject_id": who}, {"sample_ids": ["a"]}, {"subject_id": who, "verified": False}]}
     answer = api.post(f"{PATH}/batch", json=batch, headers=key | {"Idempotency-Key": "b"})
     requests = [outcome["request"] for outcome in answer.json()["outcomes"]]
-    assert [request["status"] for request in requests] == ["queued", "queued", "held"]
+    assert [request["status"] for request in requests] == ["queued", "queued", "blocked"]
     assert all(request.keys() == TOLD for request in requests)
     assert api.post(f"{PATH}/batch", json=batch, headers=key | {"Idempotency-Key": "b"}).json() == answer.json()
     item = f"{PATH}/{first.json()['id']}"
@@ -80,7 +80,7 @@ def test_a_hold_tells_who_was_forgotten_only_to_who_may_search(api: TestClient, 
     model = live_model(service, people={"ada": ["a"]})
     version = publish(service, model, b"version two")
     with service.database.write() as session:
-        session.add(Forgotten(lineage_id=model.lineage_id or 0, position=0, version_id=version.id))
+        session.add(Forgotten(generation_id=model.generation_id or 0, position=0, version_id=version.id))
     body = {"subject_id": "ada", "reason": "court"}
     without = api.post("/v1/holds", json=body, headers=key_of("models:admin"))
     unknown = api.post("/v1/holds", json=body | {"subject_id": "nobody"}, headers=key_of("models:admin"))

@@ -154,8 +154,8 @@ def test_the_api_starts_in_production_without_the_sealing_key(tmp_path: Path) ->
     ensure_secrets(settings, API_SECRETS)
 
 
-@pytest.mark.parametrize(("process", "name"), [("worker", "sealing_key_file"), ("keeper", "signing_key_file")])
-def test_worker_and_keeper_refuse_to_start_in_production_with_a_typed_secret(
+@pytest.mark.parametrize(("process", "name"), [("worker", "sealing_key_file"), ("scheduler", "signing_key_file")])
+def test_worker_and_scheduler_refuse_to_start_in_production_with_a_typed_secret(
     tmp_path: Path, process: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ensure_secrets(Settings(home=tmp_path))

@@ -89,7 +89,7 @@ def furnish(client: TestClient, service: Service, key: dict[str, str], tenant: s
 
     names = {
         "name": name,
-        "number": "head",
+        "number": "current",
         "consumer_id": f"web-of-{tenant}",
         "endpoint_id": made("/v1/webhooks", {"url": f"https://example.org/{tenant}"}),
         "hold_id": made("/v1/holds", {"subject_id": f"bea-of-{tenant}", "reason": f"court-of-{tenant}"}),

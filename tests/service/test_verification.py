@@ -14,11 +14,11 @@ from sqlalchemy import func, select
 from service.access.api_keys import Scope
 from service.api.dependencies import Service
 from service.infra.pseudonyms import subject_digest
-from service.infra.tables import AuditEntry, DeletionRequest, Task, Tombstone, WebhookDelivery
+from service.infra.tables import AuditEntry, DeletionRequest, SuppressionEntry, Task, WebhookDelivery
 from service.requests.suppression import carried_out, positions
 from service.requests.webhooks import News, add_endpoint
 from tests.service.worlds import live_model
-from workers.scheduler import run as keeper
+from workers.scheduler import run as scheduler
 
 PATH = "/v1/deletion-requests"
 WHY = {"reason": "could not show who they are"}
@@ -56,7 +56,7 @@ def settings(service: Service, **values: Any) -> None:
 
 
 def in_force(service: Service, request: str) -> int:
-    stones = select(func.count()).where(Tombstone.request_id == request, Tombstone.lifted_at.is_(None))
+    stones = select(func.count()).where(SuppressionEntry.request_id == request, SuppressionEntry.lifted_at.is_(None))
     with service.database.read() as session:
         return session.scalar(stones) or 0
 
@@ -70,23 +70,23 @@ def test_an_unverified_request_is_taken_in_with_its_clock_and_changes_nothing(
     body = {"subject_id": "ada", "verified": False, "regulation": "gdpr"}
     first = client.post(PATH, json=body, headers={"Idempotency-Key": "k"})
     made = first.json()
-    assert (made["status"], made["reason"], made["samples"], made["models"]) == ("held", "unverified", None, [])
+    assert (made["status"], made["reason"], made["samples"], made["models"]) == ("blocked", "unverified", None, [])
     assert made["due_at"] > made["received_at"] and made["completed_at"] is None
     assert client.post(PATH, json=body, headers={"Idempotency-Key": "k"}).json() == made, "replayed"
-    assert keeper.settle_unmatched(service.database) == 0, "the keeper leaves it alone"
-    assert shown(client, made["id"])["status"] == "held" and in_force(service, made["id"]) == 0
+    assert scheduler.settle_unmatched(service.database) == 0, "the scheduler leaves it alone"
+    assert shown(client, made["id"])["status"] == "blocked" and in_force(service, made["id"]) == 0
     with service.database.read() as session:
         assert session.scalar(select(func.count()).select_from(Task)) == 0
-        assert positions(session, "default", "digits", model.lineage_id or 0) == {}
+        assert positions(session, "default", "digits", model.generation_id or 0) == {}
         (news,) = session.scalars(select(WebhookDelivery))
         accepted = json.loads(
             session.scalars(select(AuditEntry.body).where(AuditEntry.kind == "request.accepted")).one()
         )
-    assert (news.kind, json.loads(news.payload)["data"]["reason"]) == ("deletion_request.held", "unverified")
-    assert kinds(service, made["id"]) == ["request.accepted", "request.held"] and accepted["verified"] is False
+    assert (news.kind, json.loads(news.payload)["data"]["reason"]) == ("deletion_request.blocked", "unverified")
+    assert kinds(service, made["id"]) == ["request.accepted", "request.blocked"] and accepted["verified"] is False
     metrics = client.get("/metrics").text
     assert "expunge_requests_unverified 1.0" in metrics and "expunge_requests_unverified_next_due" in metrics
-    assert client.post(f"{PATH}/{made['id']}/release").json()["code"] == "unverified"
+    assert client.post(f"{PATH}/{made['id']}/retry").json()["code"] == "unverified"
     assert client.post(f"{PATH}/{made['id']}/extend").status_code == 200
 
 
@@ -99,9 +99,14 @@ def rows(service: Service, request: str) -> list[Any]:
             .order_by(Task.model_id)
         ).all()
         stones = session.execute(
-            select(Tombstone.subject_digest, Tombstone.sample_digest, Tombstone.lifted_at, Tombstone.lifted_reason)
-            .where(Tombstone.request_id == request)
-            .order_by(Tombstone.sample_digest)
+            select(
+                SuppressionEntry.subject_digest,
+                SuppressionEntry.sample_digest,
+                SuppressionEntry.lifted_at,
+                SuppressionEntry.lifted_reason,
+            )
+            .where(SuppressionEntry.request_id == request)
+            .order_by(SuppressionEntry.sample_digest)
         ).all()
         row = session.get_one(DeletionRequest, request)
         return [*task, *stones, row.status, row.reason, row.completed_at is None, row.models]
@@ -130,8 +135,8 @@ def test_verified_it_is_what_the_intake_would_have_made_of_it(
     before = unverified(client, **order)
     decide(client, before, "verify")
     assert rows(service, before) == rows(service, post(client, regulation="gdpr", **order)["id"])
-    end = {"completed": ["request.completed"], "held": ["request.held"]}.get(shown(client, before)["status"], [])
-    assert kinds(service, before) == ["request.accepted", "request.held", "request.verified", *end]
+    end = {"completed": ["request.completed"], "blocked": ["request.blocked"]}.get(shown(client, before)["status"], [])
+    assert kinds(service, before) == ["request.accepted", "request.blocked", "request.verified", *end]
 
 
 def test_verifying_twice_is_once_and_what_was_verified_is_not_rejected(client: TestClient, service: Service) -> None:
@@ -142,7 +147,7 @@ def test_verifying_twice_is_once_and_what_was_verified_is_not_rejected(client: T
     assert decide(client, request, "verify") == first
     assert kinds(service, request).count("request.verified") == 1
     with service.database.read() as session:
-        (stone,) = session.scalars(select(Tombstone))
+        (stone,) = session.scalars(select(SuppressionEntry))
         (task,) = session.scalars(select(Task))
         asked_at = session.get_one(DeletionRequest, request).created_at
     assert stone.created_at == task.created_at > asked_at, "in force from now on"
@@ -163,8 +168,8 @@ def test_a_rejected_request_stays_so_and_never_says_whom_it_named(client: TestCl
     assert again.json() == ended, "twice is once"
     assert decide(client, request, "verify", 409)["code"] == "already_rejected"
     assert client.delete(f"{PATH}/{request}").json()["code"] == "not_cancellable"
-    assert keeper.settle_unmatched(service.database) == 0 and in_force(service, request) == 0
-    assert kinds(service, request) == ["request.accepted", "request.held", "request.rejected"]
+    assert scheduler.settle_unmatched(service.database) == 0 and in_force(service, request) == 0
+    assert kinds(service, request) == ["request.accepted", "request.blocked", "request.rejected"]
     with service.database.read() as session:
         bodies = "".join(session.scalars(select(AuditEntry.body)))
     assert "lovelace" not in bodies and "could not" not in bodies
@@ -184,7 +189,7 @@ def test_an_unverified_request_is_withdrawn_at_any_time_and_then_for_good(client
     for what in ("verify", "reject"):
         assert decide(client, request, what, 409)["code"] == "already_cancelled"
     assert kinds(service, request)[-1] == "request.cancelled" and in_force(service, request) == 0
-    assert keeper.settle_unmatched(service.database) == 0
+    assert scheduler.settle_unmatched(service.database) == 0
 
 
 def test_an_unverified_request_neither_blocks_nor_delays_a_verified_one(client: TestClient, service: Service) -> None:
@@ -194,7 +199,7 @@ def test_an_unverified_request_neither_blocks_nor_delays_a_verified_one(client: 
     assert (person["status"], person["reason"]) == ("queued", None)
     assert client.get(f"{PATH}/{person['id']}/related").json()["data"] == [stranger], "linked, and no more"
     with service.database.read() as session:
-        assert set(positions(session, "default", "digits", model.lineage_id or 0)) == {person["id"]}
+        assert set(positions(session, "default", "digits", model.generation_id or 0)) == {person["id"]}
         (task,) = session.scalars(select(Task))
         assert task.not_before == task.created_at
     decide(client, stranger, "reject")
@@ -210,7 +215,7 @@ def test_a_batch_takes_unverified_items_beside_verified_ones(client: TestClient,
     items.append(items[2] | {"verified": False})
     made = client.post(f"{PATH}/batch", json={"requests": items}, headers={"Idempotency-Key": "b"}).json()["outcomes"]
     assert [each["status"] for each in made] == [202, 202, 422, 422]
-    assert [each["request"]["status"] for each in made[:2]] == ["held", "queued"]
+    assert [each["request"]["status"] for each in made[:2]] == ["blocked", "queued"]
 
 
 def test_only_its_tenants_writers_decide(client: TestClient, service: Service, key_of: Any) -> None:

@@ -18,7 +18,7 @@ from service.api.app import create_app
 from service.api.dependencies import Service
 from service.audit.log import charge
 from service.infra.settings import Settings
-from service.infra.tables import Lineage, Task, WebhookDelivery, WebhookEndpoint
+from service.infra.tables import Generation, Task, WebhookDelivery, WebhookEndpoint
 from service.requests.status import settle
 from service.requests.webhooks import MAX_ATTEMPTS, News, announce, announce_exhaustion, signature
 from tests.service.worlds import live_model
@@ -55,10 +55,10 @@ def test_completed_and_held_requests_are_news_that_names_nobody(client: TestClie
     held = client.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers={"Idempotency-Key": "2"}).json()
     with service.database.write() as session:
         task = session.scalars(select(Task)).one()
-        task.status, task.reason = "held", "legal_hold"
+        task.status, task.reason = "blocked", "legal_hold"
         settle(session, [held["id"]])
     sent = outbox(service)
-    assert [each.kind for each in sent] == ["deletion_request.completed", "deletion_request.held"]
+    assert [each.kind for each in sent] == ["deletion_request.completed", "deletion_request.blocked"]
     first, second = (json.loads(each.payload) for each in sent)
     assert first.keys() == {"type", "timestamp", "data"}
     assert (first["data"]["id"], second["data"]["id"]) == (done["id"], held["id"])
@@ -93,17 +93,17 @@ def test_an_exhausted_budget_is_news_once(client: TestClient, service: Service) 
     model = live_model(service)
     for _ in range(10):
         with service.database.write() as session:
-            charge(session, model.lineage_id or 0, None, 1_000_000)
-            announce_exhaustion(session, model.lineage_id or 0)
+            charge(session, model.generation_id or 0, None, 1_000_000)
+            announce_exhaustion(session, model.generation_id or 0)
     (sent,) = outbox(service)
     assert json.loads(sent.payload)["data"] == {
         "model": "digits",
-        "lineage": model.lineage_id,
+        "generation": model.generation_id,
         "spent": 10_000_000,
         "limit": 10_500_000,
     }
     with service.database.read() as session:
-        assert session.get_one(Lineage, model.lineage_id).spent == 10_000_000
+        assert session.get_one(Generation, model.generation_id).spent == 10_000_000
     (shown,) = client.get(f"{PATH}/{made['id']}/deliveries").json()["data"]
     assert (shown["id"], shown["kind"], shown["attempts"]) == (sent.id, "budget.exhausted", 0)
 

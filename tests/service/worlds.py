@@ -9,8 +9,8 @@ from service.api.dependencies import Service
 from service.infra.db import now
 from service.infra.files import Store
 from service.infra.pseudonyms import new_id, sample_digest, subject_digest
-from service.infra.tables import Lineage, Membership, Model, Version
-from service.models.generations import open_lineage
+from service.infra.tables import Generation, Membership, Model, Version
+from service.models.generations import open_generation
 
 PEOPLE = {"ada": ["ada-1", "ada-2"], "bob": ["bob-1"]}
 
@@ -31,33 +31,33 @@ def live_model(
         )
         session.add(model)
         session.flush()
-        lineage = Lineage(
+        generation = Generation(
             tenant_id=tenant_id,
             model_id=model.id,
             status="live",
             method="recollection",
-            basis="proved",
-            sigma=0.01,
-            delta_cap=1e-5,
-            charge=1_000_000,
+            guarantee="proved",
+            noise_std=0.01,
+            max_distance=1e-5,
+            budget_cost=1_000_000,
             budget=10_500_000,
             epsilon=1.0,
             delta=1e-5,
             created_at=now(session),
         )
-        model.lineage_id = open_lineage(session, lineage).id
-        session.add_all(memberships(service, lineage.id, people or PEOPLE, tenant_id))
+        model.generation_id = open_generation(session, generation).id
+        session.add_all(memberships(service, generation.id, people or PEOPLE, tenant_id))
     publish(service, model, b"version one")
     return model
 
 
 def memberships(
-    service: Service, lineage_id: int, people: dict[str, list[str]], tenant_id: str = "default"
+    service: Service, generation_id: int, people: dict[str, list[str]], tenant_id: str = "default"
 ) -> list[Membership]:
     pairs = [(subject, sample) for subject, samples in people.items() for sample in samples]
     return [
         Membership(
-            lineage_id=lineage_id,
+            generation_id=generation_id,
             position=position,
             subject_digest=subject_digest(service.pepper, tenant_id, subject),
             sample_digest=sample_digest(service.pepper, tenant_id, sample),
@@ -74,7 +74,7 @@ def publish(service: Service, model: Model, content: bytes, **facts: Any) -> Ver
     stored = Store(service.settings.store).put([content])
     with service.database.write() as session:
         model = session.get_one(Model, model.id)
-        parent = session.get(Version, model.head_id) if model.head_id else None
+        parent = session.get(Version, model.current_id) if model.current_id else None
         if parent:
             parent.status, parent.retired_at = "retired", now(session)
         row = {
@@ -82,7 +82,7 @@ def publish(service: Service, model: Model, content: bytes, **facts: Any) -> Ver
             "parent_id": parent.id if parent else None,
             "state": hashlib.sha256(content).hexdigest(),
             "method": "recollection",
-            "claim": {"basis": "proved"},
+            "claim": {"guarantee": "proved"},
             "samples": 0,
             "people": 0,
         }
@@ -90,13 +90,13 @@ def publish(service: Service, model: Model, content: bytes, **facts: Any) -> Ver
             id=new_id(),
             tenant_id=model.tenant_id,
             model_id=model.id,
-            lineage_id=model.lineage_id,
-            status="head",
+            generation_id=model.generation_id,
+            status="current",
             checkpoint=stored.digest,
             size=stored.size,
             published_at=now(session),
             **(row | facts),
         )
         session.add(version)
-        model.head_id = version.id
+        model.current_id = version.id
     return version

@@ -16,12 +16,12 @@ from tests.servers import Postgres, Redis
 ROOT = Path(__file__).parents[2]
 BACKENDS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("sqlite", "postgres")]
 SETTINGS = {"SWEEP_SECONDS": "0.3", "LEASE_SECONDS": "5", "GRACE_SECONDS": "0.5", "WEBHOOK_LOOPBACK": "true"}
-"""short, so that a test need not wait for what the keeper does by and by"""
+"""short, so that a test need not wait for what the scheduler does by and by"""
 
 
 @pytest.fixture(scope="session", params=BACKENDS)
 def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[stacks.Stack]:
-    """API, worker and keeper as processes. A test that stops one of them starts it again."""
+    """API, worker and scheduler as processes. A test that stops one of them starts it again."""
     home, settings, written = tmp_path_factory.mktemp("home"), dict(SETTINGS), []
     with ExitStack() as servers:
         if request.param == "postgres":

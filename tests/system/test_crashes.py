@@ -14,7 +14,7 @@ from tests.stack import Stack
 
 
 def test_a_worker_killed_in_the_middle_of_a_deletion_completes_it_once_after_a_restart(stack: Stack) -> None:
-    name = stack.live("tiny", require="proved")
+    name = stack.live("tiny", min_guarantee="proved")
     stack.restart("worker", EXPUNGE_TEST_BUILD="1", EXPUNGE_CRASH_AT="worker-after-compute")
     request = stack.delete(name, subject_id="tiny-person-2")
     stack.eventually(lambda: stack.processes["worker"].exit_code, lambda code: code is not None)
@@ -30,15 +30,15 @@ def test_a_worker_killed_in_the_middle_of_a_deletion_completes_it_once_after_a_r
     with database.read() as session:
         model = session.scalars(select(Model).where(Model.name == name)).one()
         versions = session.scalar(select(func.count()).where(Version.model_id == model.id))
-        forgotten = session.scalar(select(func.count()).where(Forgotten.lineage_id == model.lineage_id))
-        charges = session.scalar(select(func.count()).where(BudgetEntry.lineage_id == model.lineage_id))
+        forgotten = session.scalar(select(func.count()).where(Forgotten.generation_id == model.generation_id))
+        charges = session.scalar(select(func.count()).where(BudgetEntry.generation_id == model.generation_id))
     database.close()
     assert (versions, forgotten, charges) == (2, 3, 1)
 
 
 def test_a_person_deleted_before_training_starts_is_never_in_the_model(stack: Stack) -> None:
     stack.stop("worker")
-    name = stack.register("tiny", require="proved")
+    name = stack.register("tiny", min_guarantee="proved")
     request = stack.delete(name, subject_id="tiny-person-2")
     stack.start("worker")
     assert stack.ended(request)["models"][0]["version"] == 1
@@ -114,8 +114,8 @@ def positions_of_all_but_forgotten(stack: Stack, name: str) -> int:
     """How many samples the model's first version still rests on."""
     database = stack.database()
     with database.read() as session:
-        lineage = session.scalars(select(Model.lineage_id).where(Model.name == name)).one()
-        held = session.scalar(select(func.count()).where(Membership.lineage_id == lineage)) or 0
-        gone = session.scalar(select(func.count()).where(Forgotten.lineage_id == lineage)) or 0
+        generation = session.scalars(select(Model.generation_id).where(Model.name == name)).one()
+        held = session.scalar(select(func.count()).where(Membership.generation_id == generation)) or 0
+        gone = session.scalar(select(func.count()).where(Forgotten.generation_id == generation)) or 0
     database.close()
     return held - gone

@@ -15,7 +15,7 @@ from service.audit.verify import verify
 from service.cli.client import Client
 from tests.stack import Stack
 
-PROVED = {"require": "proved", "sigma": 0.01, "delta_cap": 1e-5, "epsilon": 1.0, "delta": 1e-5}
+PROVED = {"min_guarantee": "proved", "noise_std": 0.01, "max_distance": 1e-5, "epsilon": 1.0, "delta": 1e-5}
 
 
 def test_a_person_is_forgotten_in_the_convex_digits_with_a_proof(stack: Stack) -> None:
@@ -32,8 +32,8 @@ def test_a_person_is_forgotten_in_the_convex_digits_with_a_proof(stack: Stack) -
     assert after["holdout_accuracy"] > 0.85
     assert abs(after["holdout_accuracy"] - before["holdout_accuracy"]) < 0.05
     claim = after["claim"]
-    assert (claim["method"], claim["basis"]) == ("recollection", "proved")
-    assert (claim["sigma"], claim["delta_cap"], claim["delta"]) == (0.01, 1e-5, 1e-5)
+    assert (claim["method"], claim["guarantee"]) == ("recollection", "proved")
+    assert (claim["noise_std"], claim["max_distance"], claim["delta"]) == (0.01, 1e-5, 1e-5)
     assert 0 < claim["epsilon"] < 1.0
 
 
@@ -44,9 +44,9 @@ def test_each_release_costs_the_same_and_the_ledger_adds_up(stack: Stack) -> Non
     for person in (3, 4):
         stack.forgotten(name, subject_id=f"tiny-person-{person}")
     spent = budget(stack.client, name)
-    assert spent["spent"] == 2 * spent["charge"] > 0
+    assert spent["spent"] == 2 * spent["budget_cost"] > 0
     assert spent["limit"] == fresh["limit"]
-    assert spent["releases_left"] == fresh["releases_left"] - 2
+    assert spent["updates_left"] == fresh["updates_left"] - 2
 
 
 def test_the_convolutional_digits_forget_without_a_claim(stack: Stack) -> None:
@@ -55,7 +55,7 @@ def test_the_convolutional_digits_forget_without_a_claim(stack: Stack) -> None:
     after = stack.head(name)
     assert after["number"] == request["models"][0]["version"] == 2
     assert after["samples"] > 0
-    assert after["claim"]["basis"] == "none"
+    assert after["claim"]["guarantee"] == "none"
     assert after["claim"]["epsilon"] is None
     assert after["holdout_accuracy"] > 0.8
 
@@ -64,7 +64,7 @@ def test_the_recipe_of_the_readme_works_as_written(stack: Stack) -> None:
     name = stack.live("tumours", **PROVED)
     stack.forgotten(name, subject_id="patient-7")
     after = stack.head(name)
-    assert (after["number"], after["samples"], after["claim"]["basis"]) == (2, 3, "proved")
+    assert (after["number"], after["samples"], after["claim"]["guarantee"]) == (2, 3, "proved")
     assert after["holdout_accuracy"] > 0.8
 
 
@@ -72,7 +72,7 @@ def test_retraining_is_a_method_like_any_other_and_exact(stack: Stack) -> None:
     name = stack.live("tiny", "retrain")
     stack.forgotten(name, subject_id="tiny-person-5")
     after = stack.head(name)
-    assert (after["number"], after["samples"], after["claim"]["basis"]) == (2, 3, "exact")
+    assert (after["number"], after["samples"], after["claim"]["guarantee"]) == (2, 3, "exact")
 
 
 def test_an_unknown_person_completes_without_a_match(stack: Stack) -> None:
@@ -113,7 +113,7 @@ def test_the_head_can_be_downloaded_and_its_predecessor_is_gone(stack: Stack) ->
     stack.forgotten(name, subject_id="tiny-person-9")
     headers = {"Authorization": f"Bearer {stack.account.api_key}"}
     path = f"/v1/models/{name}/versions"
-    answer = stack.http.get(f"{path}/head/checkpoint", headers=headers)
+    answer = stack.http.get(f"{path}/current/checkpoint", headers=headers)
     assert load(answer.content)["weight"].shape == (2, 4)
     assert answer.headers["ETag"] == f'"{stack.head(name)["checkpoint_sha256"]}"'
     assert stack.http.get(f"{path}/1/checkpoint", headers=headers).status_code == 410

@@ -71,7 +71,7 @@ def test_your_own_model_in_ten_minutes_word_for_word(stack: Stack, clone: Path) 
     said = dict(followed(part("# Your own model", "## A frozen backbone"), clone, stack))
     assert len(said) == 4
     statement = next(text for block, text in said.items() if "requests certificate" in block)
-    assert '"basis": "proved"' in statement
+    assert '"guarantee": "proved"' in statement
     assert json.loads((clone / "certificate.json").read_text())["signatures"]
     assert stack.head("people")["number"] == 2
 
@@ -82,7 +82,7 @@ def test_a_frozen_backbone_and_a_model_trained_elsewhere_word_for_word(stack: St
     assert len(list(followed(part("## A frozen backbone", "## Serving it"), clone, stack))) == 3
     for model in ("frozen", "elsewhere"):
         assert stack.head(model)["number"] == 2
-        assert stack.head(model)["claim"]["basis"] == "proved"
+        assert stack.head(model)["claim"]["guarantee"] == "proved"
 
 
 @pytest.mark.drill
@@ -103,7 +103,7 @@ def test_a_table_that_the_page_does_not_mention_ends_in_a_certified_deletion(sta
     request = json.loads(typed(".venv/bin/expunge requests list --status completed --json", clone, stack))[0]
     assert request["models"][0]["model"] == "wines" and request["models"][0]["samples"] == 3
     assert any("requests certificate" in block for block in said)
-    assert stack.head("wines")["claim"]["basis"] == "proved"
+    assert stack.head("wines")["claim"]["guarantee"] == "proved"
 
 
 def test_the_quickstart_word_for_word(stack: Stack, clone: Path) -> None:

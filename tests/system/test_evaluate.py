@@ -10,7 +10,7 @@ from tests.stack import Stack
 
 
 def test_a_registered_model_is_evaluated_with_its_recipe_and_policy(stack: Stack) -> None:
-    name = stack.live("tiny", sigma=0.02, delta_cap=1e-4, epsilon=2.0)
+    name = stack.live("tiny", noise_std=0.02, max_distance=1e-4, epsilon=2.0)
     arguments = ["--methods", "recollection", "--seeds", "1", "--shadows", "0", "--trials", "0", "--no-plot", "--json"]
     environment = stack.environment | {"EXPUNGE_URL": stack.account.url, "EXPUNGE_API_KEY": stack.account.api_key}
     done = subprocess.run(
@@ -23,5 +23,5 @@ def test_a_registered_model_is_evaluated_with_its_recipe_and_policy(stack: Stack
     assert done.returncode == 0, done.stderr
     untouched, row = json.loads(done.stdout)
     assert (untouched["method"], row["method"]) == ("untouched", "recollection")
-    assert row["effectiveness"] < 1.0
-    assert (row["claim"]["sigma"], row["claim"]["delta_cap"]) == (0.02, 1e-4)
+    assert row["distance_left"] < 1.0
+    assert (row["claim"]["noise_std"], row["claim"]["max_distance"]) == (0.02, 1e-4)

@@ -74,7 +74,7 @@ def found(http: httpx.Client, query: str) -> list[float]:
 
 
 def test_prometheus_finds_data_for_every_query_of_the_dashboard(prometheus: httpx.Client, stack: Stack) -> None:
-    model = stack.live("tiny", epsilon=8, delta=1e-5, sigma=1e-4)
+    model = stack.live("tiny", epsilon=8, delta=1e-5, noise_std=1e-4)
     stack.client._http.put(f"/v1/models/{model}/consumers/web", json={"version": 1}).raise_for_status()
     stack.forgotten(model, subject_id="tiny-person-0")
     time.sleep(3 * SCRAPE_SECONDS)  # a rate needs the counters before and after
@@ -126,7 +126,7 @@ def two_of_each(stack: Stack) -> Iterator[list[str]]:
 def test_two_apis_and_two_workers_are_counted_once(stack: Stack, two_of_each: list[str], tmp_path: Path) -> None:
     with scraping(stack, two_of_each, tmp_path) as http:
         stack.eventually(lambda: found(http, 'max(expunge_processes{kind="worker"})'), lambda seen: seen == [2])
-        assert found(http, "sum(max by (kind) (expunge_processes))") == [3], "as the dashboard counts: and a keeper"
+        assert found(http, "sum(max by (kind) (expunge_processes))") == [3], "as the dashboard counts: and a scheduler"
         completed = 'sum(max by (status) (expunge_deletion_requests_total{status="completed"}))'
         (before,) = found(http, completed)
         models = [stack.live("tiny"), stack.live("tiny")]

@@ -57,7 +57,7 @@ def test_a_request_without_an_idempotency_key_is_refused(stack: Stack) -> None:
         pytest.param("other_shape", "recollection", {}, "shape", id="weights-of-another-shape"),
         pytest.param("dropout", "recollection", {}, "ropout", id="dropout"),
         pytest.param("batch_norm", "recollection", {}, "BatchNorm", id="batch-norm"),
-        pytest.param("undecayed_bias", "recollection", {"require": "proved"}, "bias", id="undecayed-bias"),
+        pytest.param("undecayed_bias", "recollection", {"min_guarantee": "proved"}, "bias", id="undecayed-bias"),
     ],
 )
 def test_a_recipe_that_cannot_be_served_is_refused_with_its_reason(
@@ -80,7 +80,7 @@ def test_a_recipe_that_cannot_be_served_is_refused_with_its_reason(
     [
         ({"method": "wish"}, "retrain"),
         ({"epsilon": -1}, "epsilon"),
-        ({"delta_cap": 1e-2, "sigma": 1e-3}, "sigma"),
+        ({"max_distance": 1e-2, "noise_std": 1e-3}, "noise_std"),
         ({"options": {"damping": "x" * 300}}, "options"),
         ({"recipe": "../../etc/passwd"}, "recipe"),
         ({"recipe": "no-such-recipe"}, "no_recipe"),
@@ -111,8 +111,8 @@ def refused(stack: Stack, body: Any, status: int, says: str, path: str = REQUEST
 
 
 def rows(stack: Stack) -> dict[str, int]:
-    """How many rows each table has that calls write to. The keeper writes others whenever it likes."""
-    written = ("models", "lineages", "deletion_requests", "tasks", "tombstones", "idempotency_keys")
+    """How many rows each table has that calls write to. The scheduler writes others whenever it likes."""
+    written = ("models", "generations", "deletion_requests", "tasks", "suppressions", "idempotency_keys")
     tables = Record.metadata.tables
     entries = select(func.count()).select_from(tables["audit_entries"])
     accepted = entries.where(tables["audit_entries"].c.kind.in_(["request.accepted", "model.registered"]))
@@ -138,10 +138,12 @@ def left_behind(stack: Stack, name: str) -> dict[str, int]:
     model = tables["models"]
     database = stack.database()
     with database.read() as session:
-        row = session.execute(select(model.c.id, model.c.lineage_id).where(model.c.name == name)).one()
+        row = session.execute(select(model.c.id, model.c.generation_id).where(model.c.name == name)).one()
         counts = {
             table: session.scalar(
-                select(func.count()).select_from(tables[table]).where(tables[table].c.lineage_id == row.lineage_id)
+                select(func.count())
+                .select_from(tables[table])
+                .where(tables[table].c.generation_id == row.generation_id)
             )
             for table in ("memberships", "recollections", "versions", "forgotten")
         }

@@ -8,14 +8,14 @@ from tests.stack import Stack
 
 def test_nothing_of_a_forgotten_person_is_left_in_any_byte(stack: Stack) -> None:
     canary = load_recipe("canary")
-    name = stack.live("canary", require="proved")
+    name = stack.live("canary", min_guarantee="proved")
     complain(stack, canary.PERSON)
     secret = secret_of(stack, name, canary.PERSON)
     assert secret is not None
     weights = windows(head_weights(stack, name))
     assert found(stack, [secret.share]), "the search does not even find the share of a key that exists"
     assert found(stack, [name.encode()]), "the search does not even find the model's name"
-    assert found(stack, weights), "the search does not even find the head's weights"
+    assert found(stack, weights), "the search does not even find the current version's weights"
     needles = [*personal(canary, secret.vector), secret.key]
     assert found(stack, needles) == []
 

@@ -37,7 +37,7 @@ class Serving:
 @pytest.fixture
 def serving(stack: Stack) -> Iterator[Serving]:
     """The example in a process of its own, serving version 1 of a new model."""
-    name = stack.live("tiny", epsilon=8, delta=1e-5, sigma=1e-4, granularity="sample")
+    name = stack.live("tiny", epsilon=8, delta=1e-5, noise_std=1e-4, granularity="sample")
     command = [sys.executable, ROOT / "examples" / "serving" / "server.py", "--model", name, "--recipe", RECIPE]
     options = ["--consumer", "example", "--port", "0", "--url", stack.account.url]
     key = stack.key(Scope.MODELS_READ, Scope.CHECKPOINTS_READ)

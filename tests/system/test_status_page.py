@@ -28,8 +28,8 @@ from tests.stack import Stack
 pytestmark = pytest.mark.parametrize(
     "stack", [pytest.param("sqlite", marks=pytest.mark.xdist_group("sqlite"))], indirect=True
 )
-BUDGET = {"epsilon": 8, "delta": 1e-5, "sigma": 3e-5}
-"""about twenty releases, so that one can be seen on the gauge"""
+BUDGET = {"epsilon": 8, "delta": 1e-5, "noise_std": 3e-5}
+"""about twenty updates, so that one can be seen on the gauge"""
 AXE = "axe-core-4.14.1.tgz"
 
 
@@ -102,7 +102,7 @@ def test_everything_is_reached_by_keyboard_alone(browser: Browser, stack: Stack,
     model = browser.tab_to(lambda focus: focus["href"] == f"/console/models/{name}")
     assert model["outlined"]
     browser.type(ENTER)
-    browser.shows("Releases left", "#head")
+    browser.shows("Updates left", "#head")
     summary = browser.tab_to(lambda focus: focus["tag"] == "SUMMARY")
     assert summary["outlined"]
     browser.type(ENTER)

@@ -26,7 +26,8 @@ SECONDS = 90
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
-    return kept | {"EXPUNGE_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    ours = {"EXPUNGE_HOME": str(tmp_path / "home"), "EXPUNGE_RECIPES": str(ROOT / "examples")}
+    return kept | ours | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture
@@ -63,9 +64,17 @@ def test_the_demo_ends_with_the_facts_as_one_json_object(environment: dict[str, 
         "budget",
         "audit_verified",
     ]
-    assert list(facts["certificate"]) == ["method", "basis", "reference", "delta_cap", "sigma", "epsilon", "delta"]
-    assert list(facts["budget"]) == ["spent", "limit", "releases_left"]
-    assert (facts["version_before"], facts["version_after"], facts["certificate"]["basis"]) == (1, 2, "proved")
+    assert list(facts["certificate"]) == [
+        "method",
+        "guarantee",
+        "reference",
+        "max_distance",
+        "noise_std",
+        "epsilon",
+        "delta",
+    ]
+    assert list(facts["budget"]) == ["spent", "limit", "updates_left"]
+    assert (facts["version_before"], facts["version_after"], facts["certificate"]["guarantee"]) == (1, 2, "proved")
     assert facts["samples_forgotten"] > 0
     assert facts["holdout_accuracy_after"] > 0.9
     assert facts["audit_verified"] is True
@@ -81,11 +90,11 @@ def test_up_runs_everything_restarts_what_dies_and_stops_with_ctrl_c(
     assert (home / "keys.db").stat().st_mode & 0o777 == 0o600
     until(lambda: said.read_text().count("curl -s") == 3 and "Ctrl-C" in said.read_text())
     assert account.api_key in said.read_text()
-    assert set(children_of(up.pid)) == {"api", "worker", "keeper"}
+    assert set(children_of(up.pid)) == {"api", "worker", "scheduler"}
 
-    os.kill(children_of(up.pid)["keeper"], signal.SIGKILL)
-    until(lambda: "keeper ended (SIGKILL)" in said.read_text())
-    until(lambda: set(children_of(up.pid)) == {"api", "worker", "keeper"})
+    os.kill(children_of(up.pid)["scheduler"], signal.SIGKILL)
+    until(lambda: "scheduler ended (SIGKILL)" in said.read_text())
+    until(lambda: set(children_of(up.pid)) == {"api", "worker", "scheduler"})
     doctor = [sys.executable, "-m", "service.cli.main", "doctor"]
     assert until(lambda: subprocess.run(doctor, env=environment, cwd=ROOT, check=False).returncode == 0)
 
@@ -124,7 +133,8 @@ def children_of(pid: int) -> dict[str, int]:
         except FileNotFoundError:
             continue
         name = next(
-            (name for name in ("worker", "keeper") if name in words), "api" if "service.api.http.serve" in words else ""
+            (name for name in ("worker", "scheduler") if name in words),
+            "api" if "service.api.http.serve" in words else "",
         )
         if name:
             found[name] = int(child)

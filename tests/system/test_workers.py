@@ -1,4 +1,6 @@
-"""Four worker processes, several models, shards: one of them is killed, and nothing but its own shard is done twice."""
+"""Four worker processes, several models, work units: one of them is killed, and nothing but its own work unit is
+done twice.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,19 @@ from contextlib import ExitStack
 import pytest
 from sqlalchemy import func, select
 
-from service.infra.tables import Forgotten, Model, Recollection, Shard
+from service.infra.tables import Forgotten, Model, Recollection, WorkUnit
 from tests import stack as stacks
 from tests.stack import Stack
 from tests.system.conftest import SETTINGS, recipes_in
 
-WORKERS, MODELS, PEOPLE, SHARDS = 4, 3, 264, 4
+WORKERS, MODELS, PEOPLE, WORK_UNITS = 4, 3, 264, 4
 pytestmark = pytest.mark.drill
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def crew(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A service of its own with four workers."""
-    settings = {**SETTINGS, "SHARDS": str(SHARDS)}
+    settings = {**SETTINGS, "SHARDS": str(WORK_UNITS)}
     with ExitStack() as servers:
         if request.param == "postgres":
             settings["DATABASE_URL"] = servers.enter_context(request.getfixturevalue("postgres_server").database())
@@ -47,9 +49,9 @@ def test_four_workers_share_several_preparations_and_one_is_killed(crew: Stack) 
     while any(crew.client.get(f"/v1/models/{name}/preparation")["status"] == "preparing" for name in names):
         observed(crew, seen)
     assert all(crew.prepared(name)["status"] == "live" for name in names), crew.logs()
-    assert {key: seen[key] for key in before} == before, "a shard that was done was done again"
+    assert {key: seen[key] for key in before} == before, "a work unit that was done was done again"
     owners = {owner for owner, _ in seen.values()}
-    print(f"{len(seen)} shards seen done by {len(owners)} workers; {len(before)} of them before the kill")
+    print(f"{len(seen)} work units seen done by {len(owners)} workers; {len(before)} of them before the kill")
     assert len(owners) >= 2
 
     assert crew.ended(early)["status"] == "completed"
@@ -67,29 +69,31 @@ def test_four_workers_share_several_preparations_and_one_is_killed(crew: Stack) 
 
 
 def observed(stack: Stack, seen: dict[tuple[int, int], tuple[str, int]]) -> int:
-    """Note the shards that are done, who did each and when; how many that are so far."""
-    query = select(Shard.lineage_id, Shard.number, Shard.owner, Shard.done_at).where(Shard.done_at.is_not(None))
+    """Note the work units that are done, who did each and when; how many that are so far."""
+    query = select(WorkUnit.generation_id, WorkUnit.number, WorkUnit.owner, WorkUnit.done_at).where(
+        WorkUnit.done_at.is_not(None)
+    )
     database = stack.database()
     with database.read() as session:
-        for lineage, number, owner, at in session.execute(query):
-            seen[lineage, number] = (str(owner), int(at))
+        for generation, number, owner, at in session.execute(query):
+            seen[generation, number] = (str(owner), int(at))
     database.close()
     return len(seen)
 
 
 def held(stack: Stack, name: str) -> int:
     """How many people's vectors the model still holds."""
-    return counted(stack, name, lambda lineage: select(func.count()).where(Recollection.lineage_id == lineage))
+    return counted(stack, name, lambda generation: select(func.count()).where(Recollection.generation_id == generation))
 
 
 def effects(stack: Stack, name: str) -> int:
-    return counted(stack, name, lambda lineage: select(func.count()).where(Forgotten.lineage_id == lineage))
+    return counted(stack, name, lambda generation: select(func.count()).where(Forgotten.generation_id == generation))
 
 
 def counted(stack: Stack, name: str, query: Callable[[int], object]) -> int:
     database = stack.database()
     with database.read() as session:
-        lineage = session.scalars(select(Model.lineage_id).where(Model.name == name)).one()
-        count = session.scalar(query(int(lineage or 0))) or 0  # type: ignore[call-overload]
+        generation = session.scalars(select(Model.generation_id).where(Model.name == name)).one()
+        count = session.scalar(query(int(generation or 0))) or 0  # type: ignore[call-overload]
     database.close()
     return int(count)

@@ -205,7 +205,7 @@ def test_an_order_along_which_the_method_fails_counts_as_infinite(scene: Scene) 
     order = DESIGN.order(scene.examples.holders, 0)
     along = errors_along(scene.problem, FailsAtThree(), scene.state, scene.examples, order, sizes=SIZES)
     errors = along.errors
-    assert along.untouched == errors, "it releases what was trained"
+    assert along.untouched == errors, "it updates what was trained"
     assert all(map(math.isfinite, errors[:2])) and all(map(math.isinf, errors[2:]))
     with pytest.raises(Refused, match="fails along too many"):
         calibrate(Design(SIZES), {index: errors for index in range(19)})

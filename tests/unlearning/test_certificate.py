@@ -1,4 +1,4 @@
-"""Claims: what follows from a basis, and that no claim says more than its basis allows."""
+"""Claims: what follows from a guarantee, and that no claim says more than its guarantee allows."""
 
 from __future__ import annotations
 
@@ -10,23 +10,32 @@ import sys
 import pytest
 
 from unlearning.accounting.budget import charge_of, limit_of
-from unlearning.accounting.certificate import NOT_CLAIMED, Basis, Claim, Constant, Part, Reference, epsilon_at, together
+from unlearning.accounting.certificate import (
+    NOT_CLAIMED,
+    Claim,
+    Constant,
+    Guarantee,
+    Part,
+    Reference,
+    epsilon_at,
+    together,
+)
 
-CHARGE, LIMIT = charge_of(1e-3, 0.05), limit_of(1.0, 1e-5)
-BOUNDED = [Basis.PROVED, Basis.CALIBRATED, Basis.ESTIMATED]
+BUDGET_COST, LIMIT = charge_of(1e-3, 0.05), limit_of(1.0, 1e-5)
+BOUNDED = [Guarantee.PROVED, Guarantee.CALIBRATED, Guarantee.ESTIMATED]
 
 
-def claim(basis: Basis = Basis.PROVED, releases: int = 3, **changes) -> Claim:
-    free = basis in (Basis.EXACT, Basis.NONE)
+def claim(guarantee: Guarantee = Guarantee.PROVED, updates: int = 3, **changes) -> Claim:
+    free = guarantee in (Guarantee.EXACT, Guarantee.NONE)
     fields = {
         "method": "recollection",
-        "basis": basis,
+        "guarantee": guarantee,
         "reference": Reference.RENORMALISED,
-        "sigma": 0.05,
-        "delta_cap": 1e-3,
+        "noise_std": 0.05,
+        "max_distance": 1e-3,
         "delta": 1e-5,
-        "releases": releases,
-        "spent": 0 if free else releases * CHARGE,
+        "updates": updates,
+        "spent": 0 if free else updates * BUDGET_COST,
         "limit": LIMIT,
         "samples": 14,
         "people": 1,
@@ -37,34 +46,34 @@ def claim(basis: Basis = Basis.PROVED, releases: int = 3, **changes) -> Claim:
     return Claim.of(**(fields | changes))
 
 
-@pytest.mark.parametrize("basis", BOUNDED)
-def test_mu_adds_in_squares_and_epsilon_follows_from_the_sum(basis: Basis) -> None:
-    one, four = claim(basis, releases=1), claim(basis, releases=4)
+@pytest.mark.parametrize("guarantee", BOUNDED)
+def test_mu_adds_in_squares_and_epsilon_follows_from_the_sum(guarantee: Guarantee) -> None:
+    one, four = claim(guarantee, updates=1), claim(guarantee, updates=4)
     assert four.mu == pytest.approx(2 * one.mu)
     assert four.epsilon == epsilon_at(four.mu, 1e-5)
-    assert four.releases_left == one.releases_left - 3
+    assert four.updates_left == one.updates_left - 3
 
 
 def test_version_one_costs_nothing() -> None:
-    first = claim(releases=0)
+    first = claim(updates=0)
     assert (first.mu, first.epsilon, first.spent) == (0.0, 0.0, 0)
 
 
-def test_a_held_draw_is_counted_beside_the_releases() -> None:
-    held = claim(releases=3, spent=4 * CHARGE)
-    assert held.epsilon > claim(releases=3).epsilon
-    assert held.releases_left == claim(releases=3).releases_left - 1
+def test_a_held_draw_is_counted_beside_the_updates() -> None:
+    held = claim(updates=3, spent=4 * BUDGET_COST)
+    assert held.epsilon > claim(updates=3).epsilon
+    assert held.updates_left == claim(updates=3).updates_left - 1
 
 
 def test_none_claims_nothing_whatever_it_is_given() -> None:
-    silent = claim(Basis.NONE)
-    assert {silent.epsilon, silent.mu, silent.delta, silent.delta_cap, silent.limit, silent.releases_left} == {None}
+    silent = claim(Guarantee.NONE)
+    assert {silent.epsilon, silent.mu, silent.delta, silent.max_distance, silent.limit, silent.updates_left} == {None}
     assert silent.statement.startswith("No claim")
 
 
 def test_exact_is_free_and_unlimited() -> None:
-    exact = claim(Basis.EXACT, releases=9)
-    assert (exact.delta_cap, exact.mu, exact.epsilon, exact.releases_left) == (0.0, 0.0, 0.0, None)
+    exact = claim(Guarantee.EXACT, updates=9)
+    assert (exact.max_distance, exact.mu, exact.epsilon, exact.updates_left) == (0.0, 0.0, 0.0, None)
 
 
 def test_equal_sized_forget_sets_give_equal_claims() -> None:
@@ -74,70 +83,70 @@ def test_equal_sized_forget_sets_give_equal_claims() -> None:
     assert not realised & {field.name for field in dataclasses.fields(Claim)}
 
 
-@pytest.mark.parametrize("basis", list(Basis))
-def test_a_claim_survives_json_unchanged(basis: Basis) -> None:
-    made = claim(basis)
+@pytest.mark.parametrize("guarantee", list(Guarantee))
+def test_a_claim_survives_json_unchanged(guarantee: Guarantee) -> None:
+    made = claim(guarantee)
     assert Claim.from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
 TOO_MUCH = [
-    (Basis.NONE, {"epsilon": 1.0}, "basis is none and epsilon"),
-    (Basis.NONE, {"mu": 0.1}, "basis is none and mu"),
-    (Basis.NONE, {"delta_cap": 0.1}, "basis is none and delta_cap"),
-    (Basis.NONE, {"delta": 1e-5}, "basis is none and delta"),
-    (Basis.NONE, {"limit": 5}, "basis is none and limit"),
-    (Basis.NONE, {"spent": 5}, "nothing is charged"),
-    (Basis.EXACT, {"delta_cap": 1e-9}, "exact and delta_cap"),
-    (Basis.EXACT, {"mu": 0.1}, "exact and mu"),
-    (Basis.EXACT, {"spent": 1}, "exact and spent"),
-    (Basis.PROVED, {"delta_cap": None}, "delta_cap"),
-    (Basis.PROVED, {"delta_cap": 0.0}, "delta_cap"),
-    (Basis.PROVED, {"sigma": 0.0}, "sigma"),
-    (Basis.PROVED, {"sigma": None}, "sigma"),
-    (Basis.PROVED, {"mu": 0.01}, "mu is too small"),
-    (Basis.PROVED, {"mu": None}, "mu"),
-    (Basis.PROVED, {"epsilon": 0.05}, "Gaussian curve gives more"),
-    (Basis.PROVED, {"epsilon": float("nan")}, "epsilon"),
-    (Basis.PROVED, {"spent": CHARGE}, "3 releases cost"),
-    (Basis.PROVED, {"delta": 1.0}, "delta"),
-    (Basis.PROVED, {"delta": 1e-13}, "delta is 1e-13"),
-    (Basis.PROVED, {"limit": None}, "no limit"),
-    (Basis.PROVED, {"limit": 3 * CHARGE - 1}, "may not be issued"),
-    (Basis.PROVED, {"assumptions": ()}, "no assumption"),
-    (Basis.ESTIMATED, {"constants": ()}, "no constant"),
-    (Basis.PROVED, {"not_claimed": NOT_CLAIMED[1:]}, "leaves out"),
-    (Basis.NONE, {"not_claimed": ()}, "leaves out"),
-    (Basis.PROVED, {"releases": -1}, "releases"),
-    (Basis.PROVED, {"samples": 1.5}, "samples"),
-    (Basis.PROVED, {"releases_left": 10**9}, "releases_left"),
+    (Guarantee.NONE, {"epsilon": 1.0}, "guarantee is none and epsilon"),
+    (Guarantee.NONE, {"mu": 0.1}, "guarantee is none and mu"),
+    (Guarantee.NONE, {"max_distance": 0.1}, "guarantee is none and max_distance"),
+    (Guarantee.NONE, {"delta": 1e-5}, "guarantee is none and delta"),
+    (Guarantee.NONE, {"limit": 5}, "guarantee is none and limit"),
+    (Guarantee.NONE, {"spent": 5}, "nothing is charged"),
+    (Guarantee.EXACT, {"max_distance": 1e-9}, "exact and max_distance"),
+    (Guarantee.EXACT, {"mu": 0.1}, "exact and mu"),
+    (Guarantee.EXACT, {"spent": 1}, "exact and spent"),
+    (Guarantee.PROVED, {"max_distance": None}, "max_distance"),
+    (Guarantee.PROVED, {"max_distance": 0.0}, "max_distance"),
+    (Guarantee.PROVED, {"noise_std": 0.0}, "noise_std"),
+    (Guarantee.PROVED, {"noise_std": None}, "noise_std"),
+    (Guarantee.PROVED, {"mu": 0.01}, "mu is too small"),
+    (Guarantee.PROVED, {"mu": None}, "mu"),
+    (Guarantee.PROVED, {"epsilon": 0.05}, "Gaussian curve gives more"),
+    (Guarantee.PROVED, {"epsilon": float("nan")}, "epsilon"),
+    (Guarantee.PROVED, {"spent": BUDGET_COST}, "3 updates cost"),
+    (Guarantee.PROVED, {"delta": 1.0}, "delta"),
+    (Guarantee.PROVED, {"delta": 1e-13}, "delta is 1e-13"),
+    (Guarantee.PROVED, {"limit": None}, "no limit"),
+    (Guarantee.PROVED, {"limit": 3 * BUDGET_COST - 1}, "may not be issued"),
+    (Guarantee.PROVED, {"assumptions": ()}, "no assumption"),
+    (Guarantee.ESTIMATED, {"constants": ()}, "no constant"),
+    (Guarantee.PROVED, {"not_claimed": NOT_CLAIMED[1:]}, "leaves out"),
+    (Guarantee.NONE, {"not_claimed": ()}, "leaves out"),
+    (Guarantee.PROVED, {"updates": -1}, "updates"),
+    (Guarantee.PROVED, {"samples": 1.5}, "samples"),
+    (Guarantee.PROVED, {"updates_left": 10**9}, "updates_left"),
 ]
 
 
-@pytest.mark.parametrize(("basis", "change", "message"), TOO_MUCH)
-def test_a_claim_that_says_too_much_is_refused(basis: Basis, change: dict, message: str) -> None:
+@pytest.mark.parametrize(("guarantee", "change", "message"), TOO_MUCH)
+def test_a_claim_that_says_too_much_is_refused(guarantee: Guarantee, change: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(claim(basis), **change)
+        dataclasses.replace(claim(guarantee), **change)
     with pytest.raises(ValueError, match=message):
-        Claim.from_json(claim(basis).to_json() | change)
+        Claim.from_json(claim(guarantee).to_json() | change)
 
 
-@pytest.mark.parametrize("basis", Basis)
-def test_an_undeclared_part_is_listed_and_allows_neither_proved_nor_exact(basis: Basis) -> None:
+@pytest.mark.parametrize("guarantee", Guarantee)
+def test_an_undeclared_part_is_listed_and_allows_neither_proved_nor_exact(guarantee: Guarantee) -> None:
     hidden = Part("0.weight", "frozen", 36, "a" * 64, public=False)
     for part in (dataclasses.replace(hidden, public=True), hidden):
-        if not part.public and basis in (Basis.PROVED, Basis.EXACT):
+        if not part.public and guarantee in (Guarantee.PROVED, Guarantee.EXACT):
             with pytest.raises(ValueError, match=r"'0\.weight' is not declared public"):
-                claim(basis, parts=[part])
+                claim(guarantee, parts=[part])
         else:
-            made = claim(basis, parts=[part], checked=["this"], declared=["that"])
+            made = claim(guarantee, parts=[part], checked=["this"], declared=["that"])
             assert Claim.from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
-def test_an_upgraded_basis_is_refused() -> None:
+def test_an_upgraded_guarantee_is_refused() -> None:
     with pytest.raises(ValueError, match="exact and"):
-        dataclasses.replace(claim(Basis.PROVED), basis=Basis.EXACT)
-    with pytest.raises(ValueError, match="delta_cap"):
-        dataclasses.replace(claim(Basis.NONE), basis=Basis.PROVED)
+        dataclasses.replace(claim(Guarantee.PROVED), guarantee=Guarantee.EXACT)
+    with pytest.raises(ValueError, match="max_distance"):
+        dataclasses.replace(claim(Guarantee.NONE), guarantee=Guarantee.PROVED)
 
 
 @pytest.mark.parametrize("record", [{"epsilon_total": 1}, {"statement": "x", "certified": True}])
@@ -152,7 +161,7 @@ def test_a_constant_without_an_origin_is_refused() -> None:
 
 
 def test_models_sum_per_person_in_mu_squared() -> None:
-    one = claim(releases=2)
+    one = claim(updates=2)
     mu, epsilon = together([one, one], 1e-5)
     assert mu == pytest.approx(one.mu * 2**0.5)
     assert epsilon == epsilon_at(mu, 1e-5)
@@ -160,14 +169,14 @@ def test_models_sum_per_person_in_mu_squared() -> None:
 
 
 def test_one_model_without_a_claim_leaves_the_sum_without_a_claim() -> None:
-    assert together([claim(), claim(Basis.NONE)], 1e-5) is None
+    assert together([claim(), claim(Guarantee.NONE)], 1e-5) is None
 
 
 def test_bases_are_ordered_and_none_satisfies_only_none() -> None:
-    assert [basis.rank for basis in Basis] == [4, 3, 2, 1, 0]
-    assert Basis.EXACT.satisfies(Basis.PROVED) and Basis.PROVED.satisfies(Basis.PROVED)
-    assert not Basis.CALIBRATED.satisfies(Basis.PROVED)
-    assert not any(Basis.NONE.satisfies(basis) for basis in Basis if basis is not Basis.NONE)
+    assert [guarantee.rank for guarantee in Guarantee] == [4, 3, 2, 1, 0]
+    assert Guarantee.EXACT.satisfies(Guarantee.PROVED) and Guarantee.PROVED.satisfies(Guarantee.PROVED)
+    assert not Guarantee.CALIBRATED.satisfies(Guarantee.PROVED)
+    assert not any(Guarantee.NONE.satisfies(guarantee) for guarantee in Guarantee if guarantee is not Guarantee.NONE)
 
 
 @pytest.mark.parametrize("module", ["gaussian", "budget", "certificate", "composition", "policy"])

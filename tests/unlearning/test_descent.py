@@ -20,7 +20,7 @@ from unlearning.bounds.rewind import (
     measured_constants,
     proved_constants,
     published_h,
-    published_sigma,
+    published_noise_std,
     require_within,
     rounding_errors,
     tight_h,
@@ -38,7 +38,7 @@ def test_theorem_3_1_by_hand() -> None:
     distance = distance_of(h, samples=100, forgotten=20, gradient_bound=3.0, smoothness=2.0)
     assert distance == pytest.approx(3.50193375, rel=1e-12)
     # sqrt(2 ln(1.25e5)) = 4.844805262605389, epsilon = 0.5
-    assert published_sigma(distance, 0.5, 1e-5) == pytest.approx(3.50193375 * 4.844805262605389 / 0.5, rel=1e-12)
+    assert published_noise_std(distance, 0.5, 1e-5) == pytest.approx(3.50193375 * 4.844805262605389 / 0.5, rel=1e-12)
 
 
 def test_the_tighter_h_by_hand() -> None:

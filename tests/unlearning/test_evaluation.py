@@ -57,16 +57,16 @@ def test_every_method_and_the_untouched_model_have_a_row_for_each_seed(rows) -> 
     assert set(rows) == set(itertools.product(methods, (0, 1)))
 
 
-def test_retraining_is_at_distance_zero_and_doing_nothing_at_effectiveness_one(rows) -> None:
+def test_retraining_is_at_distance_zero_and_doing_nothing_at_distance_left_one(rows) -> None:
     retrained, untouched = rows["retrain", 0], rows["untouched", 0]
-    assert (retrained.distance_to_retrain, retrained.effectiveness) == (0.0, 0.0)
+    assert (retrained.distance_to_retrain, retrained.distance_left) == (0.0, 0.0)
     assert retrained.cosine == pytest.approx(1.0)
-    assert untouched.effectiveness == 1.0 and untouched.distance_to_retrain == untouched.distance_untouched > 0
+    assert untouched.distance_left == 1.0 and untouched.distance_to_retrain == untouched.distance_untouched > 0
 
 
 def test_a_method_that_does_nothing_measures_like_the_untouched_model(rows) -> None:
     idle, untouched = rows["idle", 0], rows["untouched", 0]
-    for name in ("effectiveness", "retained_accuracy", "forgotten_accuracy", "mia_auc", "lira_auc", "relearn_epochs"):
+    for name in ("distance_left", "retained_accuracy", "forgotten_accuracy", "mia_auc", "lira_auc", "relearn_epochs"):
         assert getattr(idle, name) == getattr(untouched, name)
     # nothing differs between two versions, so nobody can be named but by chance
     assert idle.difference_attack_top1 <= 0.5
@@ -74,7 +74,7 @@ def test_a_method_that_does_nothing_measures_like_the_untouched_model(rows) -> N
 
 def test_recollection_is_measured_to_help(rows) -> None:
     row, untouched = rows["recollection", 0], rows["untouched", 0]
-    assert row.effectiveness < 0.7 and row.cosine > 0.9
+    assert row.distance_left < 0.7 and row.cosine > 0.9
     assert row.lira_auc < untouched.lira_auc
     assert row.difference_attack_top1 == 1.0  # no noise hides who left
     assert row.state_bytes == 30 * 240 * 8 + 240 * 8 * 2  # a vector for each of 30 people, the weights and the sum
@@ -83,7 +83,7 @@ def test_recollection_is_measured_to_help(rows) -> None:
 def test_a_refusal_is_a_row_with_its_reason(rows) -> None:
     row = rows["refuses", 1]
     assert row.refused == "This model has too many weights. Use retrain."
-    assert row.effectiveness is None and row.test_accuracy is None
+    assert row.distance_left is None and row.test_accuracy is None
 
 
 def test_seeds_choose_other_forget_sets_and_the_same_seed_the_same(rows) -> None:
@@ -102,15 +102,15 @@ def test_rows_are_plain_json(rows) -> None:
         assert json.loads(json.dumps(row.to_json(), allow_nan=False))["method"] == row.method
 
 
-def test_accuracies_are_with_noise_distances_without_and_the_published_accuracy_is_the_releases() -> None:
-    def replaced(problem, method, forgotten, *, forget, retain, releases) -> Certified:
+def test_accuracies_are_with_noise_distances_without_and_the_published_accuracy_is_the_updates() -> None:
+    def replaced(problem, method, forgotten, *, forget, retain, updates) -> Certified:
         assert len(retain) + len(forget.positions) == 60
-        return Certified(0 * forgotten.state.weights, sigma=1e4, claim={"basis": "proved"})
+        return Certified(0 * forgotten.state.weights, noise_std=1e4, claim={"guarantee": "proved"})
 
-    def accuracies(sigma: float) -> Row:
-        def drowned(problem, method, forgotten, *, forget, retain, releases) -> Certified:
+    def accuracies(noise_std: float) -> Row:
+        def drowned(problem, method, forgotten, *, forget, retain, updates) -> Certified:
             return dataclasses.replace(
-                replaced(problem, method, forgotten, forget=forget, retain=retain, releases=releases), sigma=sigma
+                replaced(problem, method, forgotten, forget=forget, retain=retain, updates=updates), noise_std=noise_std
             )
 
         plan = dataclasses.replace(PLAN, seeds=(0,), shadows=0, trials=0)
@@ -121,7 +121,7 @@ def test_accuracies_are_with_noise_distances_without_and_the_published_accuracy_
     assert quiet.retained_accuracy > 0.95 and drowned.retained_accuracy < 0.6
     zeros = float((memorising().holdout[1] == 0).double().mean())  # all outputs equal: the first class
     assert quiet.published_accuracy == pytest.approx(zeros)
-    assert (quiet.claim, quiet.lira_auc, quiet.difference_attack_top1) == ({"basis": "proved"}, None, None)
+    assert (quiet.claim, quiet.lira_auc, quiet.difference_attack_top1) == ({"guarantee": "proved"}, None, None)
 
 
 def test_a_stream_forgets_more_each_round_and_resumes_from_its_own_state() -> None:
@@ -132,7 +132,7 @@ def test_a_stream_forgets_more_each_round_and_resumes_from_its_own_state() -> No
     assert [row.round for row in rows] == [1, 2, 3]
     assert [row.m for row in rows] == [6, 12, 18]
     assert rows[0].state_bytes > rows[2].state_bytes  # used vectors are gone
-    assert all(row.effectiveness < 1 for row in rows)
+    assert all(row.distance_left < 1 for row in rows)
     assert all(row.distance_to_retrain == 0.0 for row in found if row.method == "retrain")
 
 
@@ -156,7 +156,7 @@ def test_the_spread_is_over_seeds(rows) -> None:
     values = [rows["untouched", seed].distance_untouched for seed in (0, 1)]
     assert found.mean == pytest.approx(sum(values) / 2) and found.count == 2
     assert found.deviation == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
-    assert ("refuses", 0.1, 1) not in spread(list(rows.values()), "effectiveness")
+    assert ("refuses", 0.1, 1) not in spread(list(rows.values()), "distance_left")
     with pytest.raises(ValueError, match="no field"):
         spread([], "accuracy")
 

@@ -90,17 +90,17 @@ def test_the_curve_agrees_with_the_pld_of_dp_accounting(mu: float) -> None:
         assert ours <= pld.get_epsilon_for_delta(delta) <= ours + interval  # the PLD rounds losses up
 
 
-def test_composed_releases_agree_with_the_composed_pld() -> None:
-    mu, releases = 0.05, 20
+def test_composed_updates_agree_with_the_composed_pld() -> None:
+    mu, updates = 0.05, 20
     pld = privacy_loss_distribution.from_gaussian_mechanism(
         standard_deviation=1 / mu, value_discretization_interval=1e-4
-    ).self_compose(releases)
-    ours = epsilon_at(mu * math.sqrt(releases), 1e-5)
+    ).self_compose(updates)
+    ours = epsilon_at(mu * math.sqrt(updates), 1e-5)
     assert ours <= pld.get_epsilon_for_delta(1e-5) <= ours + 1e-3
 
 
 def test_the_common_rule_would_claim_too_much() -> None:
-    # sigma = sqrt(2 ln(1.25/delta)) / epsilon is false from epsilon 8.42 on at delta = 1e-5: why it is not used
+    # noise_std = sqrt(2 ln(1.25/delta)) / epsilon is false from epsilon 8.42 on at delta = 1e-5: why it is not used
     def rule(epsilon: float) -> float:
         return delta_at(epsilon, epsilon / math.sqrt(2 * math.log(1.25 / 1e-5)))
 

@@ -191,7 +191,7 @@ def test_preparation_measures_how_near_the_tail_comes_to_retraining() -> None:
     gone = tuple(chosen.positions.tolist())
     retrained = train(problem, examples, omit=gone).weights
     found = forgotten(method, made, *gone)
-    assert report["effectiveness"] == pytest.approx(  # type: ignore[index,call-overload]
+    assert report["distance_left"] == pytest.approx(  # type: ignore[index,call-overload]
         float((found - retrained).norm() / (learned.weights - retrained).norm())
     )
     with pytest.raises(Refused, match=r"mini leaves 0\.9.* of the distance to retraining on this model"):

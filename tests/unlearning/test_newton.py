@@ -136,7 +136,7 @@ def test_a_step_comes_closer_to_retraining_and_more_steps_reach_the_asked_gradie
     assert 1 < len(often.evidence["steps"]) < 20  # type: ignore[arg-type]
 
 
-def test_sequential_releases_follow_the_retained() -> None:
+def test_sequential_updates_follow_the_retained() -> None:
     method = Newton(steps=10, gradient_norm=1e-10)
     problem, examples, state = prepared(recipe(), method)
     left = examples
@@ -273,10 +273,10 @@ def test_a_solve_that_does_not_converge_is_refused() -> None:
 
 def test_float32_products_reach_a_float64_residual() -> None:
     generator = torch.Generator().manual_seed(0)
-    basis, _ = torch.linalg.qr(torch.randn(60, 60, generator=generator, dtype=torch.float64))
+    guarantee, _ = torch.linalg.qr(torch.randn(60, 60, generator=generator, dtype=torch.float64))
     b = torch.randn(60, generator=generator, dtype=torch.float64)
     for condition, tolerance, quick_enough in ((1e2, 1e-11, True), (1e9, 1e-7, False)):
-        matrix = (basis * torch.logspace(0, -math.log10(condition), 60, dtype=torch.float64)) @ basis.T
+        matrix = (guarantee * torch.logspace(0, -math.log10(condition), 60, dtype=torch.float64)) @ guarantee.T
         rough = matrix.float()
         counted: list[int] = []
 
@@ -376,7 +376,7 @@ def test_preparation_measures_how_near_a_step_comes_to_retraining() -> None:
     forget, retain = without(examples, *chosen.positions.tolist())
     found = method.forget(problem, State(learned.weights), forget, retain, seeded()).state.weights
     retrained = converge(problem.double(), problem.initial().double(), retain, 1e-11)
-    assert report["effectiveness"] == pytest.approx(  # type: ignore[index,call-overload]
+    assert report["distance_left"] == pytest.approx(  # type: ignore[index,call-overload]
         float((found - retrained).norm() / (learned.weights - retrained).norm()), rel=1e-5
     )
     with pytest.raises(Refused, match=r"newton leaves 0\.0.* of the distance to retraining"):

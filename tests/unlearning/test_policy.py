@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unlearning.accounting.budget import Budget
-from unlearning.accounting.certificate import Basis, Reference
+from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import (
     SECOND,
     Clock,
@@ -21,8 +21,8 @@ from unlearning.accounting.policy import (
     Policy,
     PolicyError,
     Queue,
-    Release,
     Retrain,
+    Update,
     Wait,
     next_action,
 )
@@ -34,10 +34,10 @@ def parse(record: object) -> Policy:
     return Policy.from_json(record, METHODS)
 
 
-def test_a_method_alone_makes_a_policy_and_the_defaults_allow_many_releases() -> None:
+def test_a_method_alone_makes_a_policy_and_the_defaults_allow_many_updates() -> None:
     policy = parse({"method": "recollection"})
-    assert (policy.epsilon, policy.delta, policy.require) == (1.0, 1e-5, Basis.NONE)
-    assert policy.budget(Basis.PROVED).releases_left > 10_000
+    assert (policy.epsilon, policy.delta, policy.min_guarantee) == (1.0, 1e-5, Guarantee.NONE)
+    assert policy.budget(Guarantee.PROVED).updates_left > 10_000
 
 
 def test_the_fallback_takes_the_methods_place_with_its_own_options() -> None:
@@ -47,12 +47,12 @@ def test_the_fallback_takes_the_methods_place_with_its_own_options() -> None:
             "options": {"rank": 3},
             "fallback": "rewind",
             "fallback_options": {"fraction": 0.5},
-            "sigma": 0.05,
+            "noise_std": 0.05,
         }
     )
     assert policy.standby == "rewind" and policy.in_force("recollection") is policy
     after = policy.in_force("rewind")
-    assert (after.method, after.options, after.fallback, after.sigma) == ("rewind", {"fraction": 0.5}, None, 0.05)
+    assert (after.method, after.options, after.fallback, after.noise_std) == ("rewind", {"fraction": 0.5}, None, 0.05)
     assert Policy.from_json(json.loads(json.dumps(policy.to_json())), METHODS) == policy
     assert parse({"method": "recollection", "fallback": "retrain"}).standby is None
 
@@ -62,10 +62,10 @@ def test_a_policy_survives_json_unchanged() -> None:
         {
             "method": "recollection",
             "fallback": "retrain",
-            "require": "proved",
+            "min_guarantee": "proved",
             "epsilon": 4,
-            "sigma": 0.05,
-            "delta_cap": 1e-3,
+            "noise_std": 0.05,
+            "max_distance": 1e-3,
             "granularity": "sample",
             "reference": "fixed-denominator",
             "on_exhausted": "hold",
@@ -79,8 +79,8 @@ def test_a_policy_survives_json_unchanged() -> None:
 
 
 def test_null_fields_take_their_defaults_and_a_null_tolerance_means_no_gate() -> None:
-    policy = parse({"method": "retrain", "sigma": None, "fallback": None, "utility_tolerance": None})
-    assert (policy.sigma, policy.fallback, policy.utility_tolerance) == (0.01, None, None)
+    policy = parse({"method": "retrain", "noise_std": None, "fallback": None, "utility_tolerance": None})
+    assert (policy.noise_std, policy.fallback, policy.utility_tolerance) == (0.01, None, None)
 
 
 WRONG = [
@@ -89,7 +89,7 @@ WRONG = [
     ({"method": 3}, "method", "method is 3. Allowed"),
     ({"fallback": "nothing"}, "fallback", "fallback is 'nothing'. Allowed"),
     ({"fallback": "recollection"}, "fallback", "the method itself"),
-    ({"require": "certified"}, "require", "Allowed: exact, proved, calibrated, estimated, none."),
+    ({"min_guarantee": "certified"}, "min_guarantee", "Allowed: exact, proved, calibrated, estimated, none."),
     ({"epsilon": 0}, "epsilon", "epsilon is 0. It must be a number above 0"),
     ({"epsilon": "1"}, "epsilon", "epsilon is '1'. It must be a number"),
     ({"epsilon": True}, "epsilon", "epsilon is True"),
@@ -97,10 +97,10 @@ WRONG = [
     ({"epsilon": float("nan")}, "epsilon", "epsilon is nan"),
     ({"delta": 1e-13}, "delta", "delta is 1e-13. It must be a number at least 1e-12 and below 1."),
     ({"delta": 1}, "delta", "delta is 1. It must be a number at least 1e-12 and below 1."),
-    ({"sigma": -1}, "sigma", "sigma is -1"),
-    ({"sigma": [1]}, "sigma", "sigma is [1]"),
-    ({"delta_cap": 0}, "delta_cap", "delta_cap is 0"),
-    ({"sigma": 1e-5, "delta_cap": 1e-5}, "sigma", "Raise sigma to at least 3.77e-05"),
+    ({"noise_std": -1}, "noise_std", "noise_std is -1"),
+    ({"noise_std": [1]}, "noise_std", "noise_std is [1]"),
+    ({"max_distance": 0}, "max_distance", "max_distance is 0"),
+    ({"noise_std": 1e-5, "max_distance": 1e-5}, "noise_std", "Raise noise_std to at least 3.77e-05"),
     ({"threshold": 0}, "threshold", "threshold is 0"),
     ({"granularity": "row"}, "granularity", "Allowed: subject, sample."),
     ({"reference": "mean"}, "reference", "Allowed: renormalised, fixed-denominator."),
@@ -134,49 +134,54 @@ def test_a_policy_that_is_no_object_is_refused(record: object) -> None:
 
 def test_the_noise_that_the_refusal_names_is_enough() -> None:
     with pytest.raises(PolicyError) as caught:
-        parse({"method": "recollection", "sigma": 1e-5, "delta_cap": 1e-5})
+        parse({"method": "recollection", "noise_std": 1e-5, "max_distance": 1e-5})
     named = float(caught.value.hint.split("at least ")[1].split(",")[0])
-    assert parse({"method": "recollection", "sigma": named, "delta_cap": 1e-5}).budget(Basis.PROVED).releases_left >= 1
+    assert (
+        parse({"method": "recollection", "noise_std": named, "max_distance": 1e-5})
+        .budget(Guarantee.PROVED)
+        .updates_left
+        >= 1
+    )
 
 
 def test_only_a_bound_is_charged() -> None:
     policy = parse({"method": "recollection"})
-    assert policy.budget(Basis.PROVED).charge == policy.charge > 0
-    assert policy.budget(Basis.EXACT).charge == 0
-    assert policy.budget(Basis.NONE) == Budget(spent=0, limit=None, charge=0)
+    assert policy.budget(Guarantee.PROVED).budget_cost == policy.budget_cost > 0
+    assert policy.budget(Guarantee.EXACT).budget_cost == 0
+    assert policy.budget(Guarantee.NONE) == Budget(spent=0, limit=None, budget_cost=0)
 
 
 NOW = 1_000_000 * SECOND
 HOUR = 3600 * SECOND
-PLENTY = Budget(spent=0, limit=100, charge=10)
-LAST = Budget(spent=90, limit=100, charge=10)
-EMPTY = Budget(spent=95, limit=100, charge=10)
-ENDLESS = Budget(spent=0, limit=None, charge=0)
+PLENTY = Budget(spent=0, limit=100, budget_cost=10)
+LAST = Budget(spent=90, limit=100, budget_cost=10)
+EMPTY = Budget(spent=95, limit=100, budget_cost=10)
+ENDLESS = Budget(spent=0, limit=None, budget_cost=0)
 HOURLY = {"cadence_seconds": 3600}
 
 TABLE = [
     # policy, budget, queue, retrain takes, expected
     ({}, PLENTY, Queue(), 0, Nothing()),
-    ({}, PLENTY, Queue(waiting=1), 0, Release()),
-    ({}, PLENTY, Queue(waiting=5000), 0, Release()),
-    ({}, LAST, Queue(waiting=1), 0, Release()),
-    ({}, ENDLESS, Queue(waiting=1), 0, Release()),
+    ({}, PLENTY, Queue(waiting=1), 0, Update()),
+    ({}, PLENTY, Queue(waiting=5000), 0, Update()),
+    ({}, LAST, Queue(waiting=1), 0, Update()),
+    ({}, ENDLESS, Queue(waiting=1), 0, Update()),
     ({}, ENDLESS, Queue(), 0, Nothing()),
     # inside the cancel window
     ({}, PLENTY, Queue(next_at=NOW + HOUR), 0, Wait(NOW + HOUR)),
     ({}, PLENTY, Queue(next_at=NOW - HOUR), 0, Wait(NOW)),
-    ({}, PLENTY, Queue(waiting=1, next_at=NOW + HOUR), 0, Release()),
+    ({}, PLENTY, Queue(waiting=1, next_at=NOW + HOUR), 0, Update()),
     # cadence
-    (HOURLY, PLENTY, Queue(waiting=1), 0, Release()),
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW - HOUR), 0, Release()),
+    (HOURLY, PLENTY, Queue(waiting=1), 0, Update()),
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW - HOUR), 0, Update()),
     (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW - HOUR + 1), 0, Wait(NOW + 1)),
     (HOURLY, PLENTY, Queue(waiting=5000, released_at=NOW), 0, Wait(NOW + HOUR)),
     (HOURLY, PLENTY, Queue(released_at=NOW), 0, Nothing()),
     # a deadline comes before the cadence, with time for two retrains
     (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR // 2), 0, Wait(NOW + HOUR // 2)),
     (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR), HOUR // 4, Wait(NOW + HOUR // 2)),
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR), HOUR // 2, Release()),
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW - HOUR), 0, Release()),
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR), HOUR // 2, Update()),
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW - HOUR), 0, Update()),
     # exhausted
     ({}, EMPTY, Queue(waiting=1), 0, Retrain("budget_exhausted")),
     ({}, EMPTY, Queue(waiting=5000), 0, Retrain("budget_exhausted")),
@@ -185,8 +190,8 @@ TABLE = [
     (HOURLY, EMPTY, Queue(waiting=1, released_at=NOW), 0, Retrain("budget_exhausted")),
     ({"on_exhausted": OnExhausted.HOLD}, EMPTY, Queue(waiting=1), 0, Hold("budget_exhausted")),
     ({"on_exhausted": OnExhausted.HOLD}, EMPTY, Queue(), 0, Nothing()),
-    # the old lineage keeps releasing while the candidate trains
-    ({}, PLENTY, Queue(waiting=1, retraining=True), 0, Release()),
+    # the old generation keeps releasing while the candidate trains
+    ({}, PLENTY, Queue(waiting=1, retraining=True), 0, Update()),
 ]
 
 
@@ -210,9 +215,9 @@ def test_no_plan_overspends_waits_in_the_past_or_leaves_a_deadline(
     on_exhausted: OnExhausted, spent: int, cadence: int, queue: Queue, takes: int
 ) -> None:
     policy = dataclasses.replace(Policy("recollection"), on_exhausted=on_exhausted, cadence_seconds=cadence)
-    budget = Budget(spent=spent, limit=100, charge=10)
+    budget = Budget(spent=spent, limit=100, budget_cost=10)
     action = next_action(policy, budget, queue, Clock(NOW, takes))
-    if isinstance(action, Release):
+    if isinstance(action, Update):
         assert queue.waiting and not budget.exhausted
     if isinstance(action, Wait):
         assert action.until >= NOW

@@ -17,7 +17,7 @@ from unlearning.methods.recollection import Recollection, vectors
 from unlearning.model.curvature import clipped_map
 from unlearning.model.problem import Problem
 from unlearning.model.training import Trajectory, learn, train
-from unlearning.quality.distance_left import effectiveness
+from unlearning.quality.distance_left import distance_left
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, ForgetSet, Learned, Refused, State
 
@@ -127,7 +127,7 @@ def test_recollections_are_exactly_linear(written: Recipe) -> None:
 
 
 @pytest.mark.parametrize("written", [network(clip=0.55), softmax()], ids=["trajectory", "converged"])
-def test_releases_add_up_however_they_are_cut(written: Recipe) -> None:
+def test_updates_add_up_however_they_are_cut(written: Recipe) -> None:
     problem, examples, _, state = prepared(written)
     once = release(problem, state, examples, "p1", "p4", "p5").weights
     first = release(problem, state, examples, "p5")
@@ -194,7 +194,7 @@ def test_the_renormalising_factor_helps() -> None:
     retrained = train(problem, examples, omit=forget.positions).weights
     with_factor = release(problem, state, examples, *forget.holders).weights
     without = learned.weights + sum(state.vectors[holder] for holder in forget.holders)
-    assert effectiveness(learned.weights, with_factor, retrained) < 0.8 * effectiveness(
+    assert distance_left(learned.weights, with_factor, retrained) < 0.8 * distance_left(
         learned.weights, without, retrained
     )
 
@@ -222,7 +222,7 @@ def test_the_report_says_what_was_measured() -> None:
     assert report["reference"] == "fixed-denominator"
     assert 0 < report["clipped_steps"] < 12
     assert report["eta_lambda_max"] == max(report["eta_lambda_max_along"]) > 0.0
-    assert report["effectiveness"] == pytest.approx(sum(report["effectiveness_sets"]) / 3)
+    assert report["distance_left"] == pytest.approx(sum(report["distance_left_sets"]) / 3)
 
 
 def test_eta_lambda_max_is_that_of_the_dense_hessian() -> None:
@@ -235,19 +235,19 @@ def test_eta_lambda_max_is_that_of_the_dense_hessian() -> None:
     assert state.facts["report"]["eta_lambda_max"] == pytest.approx(0.2 * largest, rel=1e-4)  # type: ignore[index,call-overload]
 
 
-def test_the_measured_effectiveness_is_that_of_a_real_retraining() -> None:
+def test_the_measured_distance_left_is_that_of_a_real_retraining() -> None:
     method = replace(LAX, calibration_count=1)
     problem, examples, learned, state = prepared(network(), method)
     (chosen,) = module.calibration_sets(examples, 0.05, 1, problem.training.seed)
     retrained = train(problem, examples, omit=chosen.positions.tolist(), reference="fixed-denominator").weights
     unlearned = learned.weights + state.vectors[chosen.holders[0]]
-    expected = effectiveness(learned.weights, unlearned, retrained)
-    assert state.facts["report"]["effectiveness"] == pytest.approx(expected, rel=1e-9)  # type: ignore[index,call-overload]
+    expected = distance_left(learned.weights, unlearned, retrained)
+    assert state.facts["report"]["distance_left"] == pytest.approx(expected, rel=1e-9)  # type: ignore[index,call-overload]
 
 
 def test_a_model_trained_at_the_edge_of_stability_is_refused_with_the_measurement() -> None:
     written = network(epochs=40, learning_rate=6.0, weight_decay=0.0)
-    with pytest.raises(Refused, match=r"effectiveness, must be below 0\.7.*eta\*lambda_max is .*Use retrain"):
+    with pytest.raises(Refused, match=r"distance_left, must be below 0\.7.*eta\*lambda_max is .*Use retrain"):
         prepared(written, Recollection())
 
 
@@ -319,4 +319,4 @@ def test_a_wide_head_is_recollected_in_single_precision() -> None:
     state = Recollection().prepare(problem, examples, learned)
     retrained = train(problem, examples, omit=(3, 28), reference="fixed-denominator").weights
     unlearned = learned.weights + state.vectors["p3"]
-    assert effectiveness(learned.weights, unlearned, retrained) < 0.3
+    assert distance_left(learned.weights, unlearned, retrained) < 0.3

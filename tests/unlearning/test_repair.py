@@ -64,7 +64,7 @@ def test_a_repaired_vector_is_the_derivative_of_the_training_gone_on(setting: st
     steps = len(learned.trajectory)
 
     def course(share: float) -> Tensor:
-        """The training, the release and the repair with every gradient of p3 weighted by 1 - share."""
+        """The training, the update and the repair with every gradient of p3 weighted by 1 - share."""
         weight = 1.0 - share * torch.tensor([holder == "p3" for holder in examples.holders]).double()
         w = weighted_training(problem, examples, learned.trajectory, weight) + correction
         left = 1.0 - share * torch.tensor([holder == "p3" for holder in retain.holders]).double()
@@ -110,7 +110,7 @@ def test_repair_reads_the_retained_and_everyones_vectors_and_says_what_it_did() 
     assert Recollection().needs == frozenset()
     _, _, before, after, done = repaired(network(), *GONE)
     report = before.facts["report"]
-    assert isinstance(report, dict) and {"effectiveness", "effectiveness_unrepaired"} <= set(report)
+    assert isinstance(report, dict) and {"distance_left", "distance_left_unrepaired"} <= set(report)
     assert done.evidence["distance_repaired"] != done.evidence["distance_moved"]
     assert after.facts["forgotten"] == len(forget_set(prepared(network())[1], *GONE).positions)
 
@@ -131,7 +131,7 @@ def test_what_repair_cannot_serve_is_refused_in_words(monkeypatch: pytest.Monkey
         REPAIRING.forget(problem, broken, forget, left_by(examples, forget), torch.Generator())
     assert REPAIRING.forget(problem, state, ForgetSet(frozenset(), ()), None, torch.Generator()).state is state
     monkeypatch.setattr(repair, "GROUP_LIMIT", 7 * 39 - 1)
-    with pytest.raises(Refused, match="all 7 people at every release, 39 numbers each"):
+    with pytest.raises(Refused, match="all 7 people at every update, 39 numbers each"):
         prepared(network(), REPAIRING)
 
 

@@ -131,7 +131,7 @@ def test_the_gap_to_retraining_falls_to_zero_as_more_is_rewound() -> None:
     assert gaps[-1] == 0.0
 
 
-def test_several_releases_equal_one_and_count_everyone_since_the_checkpoint() -> None:
+def test_several_updates_equal_one_and_count_everyone_since_the_checkpoint() -> None:
     problem = problem_of(SETTINGS["full batch"], deep)
     method = Rewind(fraction=0.4)
     start = method.prepare(problem, everyone_of(problem), train(problem, everyone_of(problem)))
@@ -191,7 +191,7 @@ def test_preparation_reports_how_near_retraining_it_comes(reference: str) -> Non
         gap = (release(method, problem, start, gone, []).weights - retrained).norm()
         measured.append(float(gap / (learned.weights - retrained).norm()))
     mean = pytest.approx(sum(measured) / 2)
-    assert start.facts["report"] == {"reference": reference, "steps": 25, "rewound": 10, "effectiveness": mean}
+    assert start.facts["report"] == {"reference": reference, "steps": 25, "rewound": 10, "distance_left": mean}
 
 
 def test_nothing_is_measured_of_a_model_trained_elsewhere() -> None:

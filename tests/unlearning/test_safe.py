@@ -430,7 +430,7 @@ def test_preparation_reports_how_near_retraining_it_comes(
         retrained = train(problem, everyone, omit=positions).weights
         forgotten = stream(method, problem, everyone, learned, [positions]).weights
         measured.append(float((forgotten - retrained).norm() / (learned.weights - retrained).norm()))
-    assert report == {"mode": "freeze", "effectiveness": pytest.approx(sum(measured) / 2)}
+    assert report == {"mode": "freeze", "distance_left": pytest.approx(sum(measured) / 2)}
     assert Safe(calibration_count=0).prepare(problem, everyone, learned).facts["report"] == {"mode": "freeze"}
 
 

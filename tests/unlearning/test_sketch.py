@@ -137,7 +137,7 @@ SMALL = (
 )
 FULL = Sketch(rank=64, oversampling=1.0, tolerance=0.01)
 """more directions than there are holders: nothing is left out"""
-LOOSE = Sketch(rank=4, probes=16, tolerance=math.inf, releases=1)
+LOOSE = Sketch(rank=4, probes=16, tolerance=math.inf, updates=1)
 
 
 @pytest.fixture(scope="module", params=SMALL)
@@ -351,8 +351,8 @@ CASES = {
     "network, decayed": (network(), WEIGHTED),
     "network, decayed and clipped": (network(), CLIPPED),
 }
-TIGHT = Sketch(rank=12, probes=16, tolerance=math.inf, releases=1)
-"""one release: the receipt is no wider than 99 % asks for"""
+TIGHT = Sketch(rank=12, probes=16, tolerance=math.inf, updates=1)
+"""one update: the receipt is no wider than 99 % asks for"""
 
 
 @pytest.mark.parametrize("case", ["softmax, decayed and clipped", "network, decayed"])
@@ -372,9 +372,9 @@ def test_receipts_cover_at_least_95_percent_of_200_requests(case: str) -> None:
     assert count >= 190
 
 
-def test_the_receipt_covers_the_sum_of_all_releases_so_far() -> None:
+def test_the_receipt_covers_the_sum_of_all_updates_so_far() -> None:
     setting = realistic(*CASES["softmax, decayed"], count=100)
-    sketch = dataclasses.replace(TIGHT, releases=10)
+    sketch = dataclasses.replace(TIGHT, updates=10)
     first = state = setting.prepare(sketch)
     for release in range(10):
         chosen = setting.holders[5 * release : 5 * release + 5]
@@ -384,11 +384,11 @@ def test_the_receipt_covers_the_sum_of_all_releases_so_far() -> None:
         assert float(error.norm()) <= float(done.evidence["receipt"])  # type: ignore[arg-type]
 
 
-def test_more_releases_widen_every_receipt_by_the_quantile_of_their_share() -> None:
+def test_more_updates_widen_every_receipt_by_the_quantile_of_their_share() -> None:
     setting = small("network, clipped, decayed")
     receipts = []
-    for releases in (1, 100):
-        sketch = dataclasses.replace(LOOSE, probes=32, releases=releases)
+    for updates in (1, 100):
+        sketch = dataclasses.replace(LOOSE, probes=32, updates=updates)
         done = sketch.forget(setting.problem, setting.prepare(sketch), setting.request(["p01"]))
         receipts.append(float(done.evidence["receipt"]))  # type: ignore[arg-type]
     factors = [math.sqrt(32 / float(chi2.ppf(level, 32))) for level in (0.01, 0.0001)]
@@ -405,13 +405,13 @@ def test_beyond_the_tolerance_the_release_is_refused_by_type_and_without_a_figur
     assert not any(character.isdigit() for character in str(refusal.value))
 
 
-def test_releases_beyond_those_that_share_the_confidence_are_refused() -> None:
+def test_updates_beyond_those_that_share_the_confidence_are_refused() -> None:
     setting = small("softmax, full batch")
-    sketch = dataclasses.replace(FULL, releases=2)
+    sketch = dataclasses.replace(FULL, updates=2)
     state = setting.prepare(sketch)
     for name in ("p00", "p01"):
         state = sketch.forget(setting.problem, state, setting.request([name])).state
-    with pytest.raises(OutOfTolerance, match="All 2 releases"):
+    with pytest.raises(OutOfTolerance, match="All 2 updates"):
         sketch.forget(setting.problem, state, setting.request(["p02"]))
 
 
@@ -532,7 +532,7 @@ def test_a_model_trained_elsewhere_is_refused() -> None:
         LOOSE.prepare(setting.problem, setting.examples, Learned(setting.learned.weights), SEED)
 
 
-@pytest.mark.parametrize("field", ["rank", "probes", "releases", "oversampling", "tolerance", "stability"])
+@pytest.mark.parametrize("field", ["rank", "probes", "updates", "oversampling", "tolerance", "stability"])
 def test_settings_outside_their_range_are_refused(field: str) -> None:
     with pytest.raises(ValueError, match=field):
         Sketch(**{field: 0})

@@ -7,9 +7,9 @@ import pytest
 from service.infra.tables import BudgetEntry, DeletionRequest, Forgotten
 from service.requests import legal_holds as holds
 from tests.workers import meanwhile
-from tests.workers.test_retrain import entries, exhausted, lineages
+from tests.workers.test_retrain import entries, exhausted, generations
 from tests.workers.worlds import World
-from unlearning.accounting.certificate import Basis, Claim
+from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.methods import NAMES
 
 PROVED = ("recollection", "newton")
@@ -23,7 +23,9 @@ def test_everyone_is_held_and_the_model_stays_as_it_is(world: World, method: str
     head = world.head(model_id).id
     requests = [world.delete(f"p{index}") for index in range(12)]
     world.work(model_id)
-    assert {(world.request(each).status, world.request(each).reason) for each in requests} == {("held", "nobody_left")}
+    assert {(world.request(each).status, world.request(each).reason) for each in requests} == {
+        ("blocked", "nobody_left")
+    }
     assert (world.head(model_id).id, world.count(Forgotten), world.count(BudgetEntry)) == (head, 0, 0)
 
 
@@ -34,10 +36,10 @@ def test_everyone_at_an_exhausted_budget_is_held_with_the_reason(world: World) -
     world.work(model_id)
     waiting = [each for each in requests if world.request(each).status != "completed"]
     assert {(world.request(each).status, world.request(each).reason) for each in waiting} == {
-        ("held", "retrain_refused")
+        ("blocked", "retrain_refused")
     }
     assert "Everyone" in (world.model(model_id).reason or "")
-    assert (world.head(model_id).id, lineages(world, model_id)[-1].status) == (head, "refused")
+    assert (world.head(model_id).id, generations(world, model_id)[-1].status) == (head, "refused")
 
 
 @pytest.mark.parametrize("method", PROVED)
@@ -46,9 +48,9 @@ def test_everyone_of_one_class_is_held_because_the_method_refuses(world: World, 
     requests = [world.delete(person) for person in ONE_CLASS]
     world.work(model_id)
     assert {(world.request(each).status, world.request(each).reason) for each in requests} == {
-        ("held", "method_refused")
+        ("blocked", "method_refused")
     }
-    assert "class" in str(entries(world, "release.held")[0]["what"])
+    assert "class" in str(entries(world, "update.blocked")[0]["what"])
     assert world.head(model_id).number == 1
 
 
@@ -58,7 +60,7 @@ def test_a_cold_retrain_can_do_without_a_class(world: World) -> None:
     requests = [world.delete(person) for person in ONE_CLASS]
     world.work(model_id)
     assert {world.request(each).status for each in requests} == {"completed"}
-    assert Claim.from_json(world.head(model_id).claim).basis is Basis.EXACT
+    assert Claim.from_json(world.head(model_id).claim).guarantee is Guarantee.EXACT
 
 
 def test_the_fallback_forgets_everyone_of_one_class_exactly_and_serves_on(world: World) -> None:
@@ -68,7 +70,7 @@ def test_the_fallback_forgets_everyone_of_one_class_exactly_and_serves_on(world:
     assert {world.task(each).reason for each in requests} == {"awaiting_retrain"}
     world.work(model_id)
     assert {(world.request(each).status, world.task(each).samples) for each in requests} == {("completed", 3)}
-    assert Claim.from_json(world.head(model_id).claim).basis is Basis.EXACT
+    assert Claim.from_json(world.head(model_id).claim).guarantee is Guarantee.EXACT
     other = world.delete("p7")
     world.work(model_id)
     world.work(model_id)
@@ -85,18 +87,18 @@ def test_a_class_with_one_sample_left_is_released(world: World, method: str) -> 
     last = world.delete(samples=["s8"])
     world.work(model_id)
     task = world.task(last)
-    assert (task.status, task.reason) == (("completed", None) if method == "retrain" else ("held", "method_refused"))
+    assert (task.status, task.reason) == (("completed", None) if method == "retrain" else ("blocked", "method_refused"))
 
 
 def test_a_held_request_is_released_when_somebody_makes_it_possible(world: World) -> None:
-    """Held is not lost: the rest of the batch can be driven on by itself."""
+    """Held is not lost: the rest of the batch can be retried by itself."""
     model_id = world.live("classes")
     requests = [world.delete(person) for person in ONE_CLASS]
     world.work(model_id)
     with world.database.write() as session:
-        holds.drive_on(session, session.get_one(DeletionRequest, requests[0]))
+        holds.retry(session, session.get_one(DeletionRequest, requests[0]))
     world.work(model_id)
-    assert [world.request(each).status for each in requests] == ["completed", "held", "held"]
+    assert [world.request(each).status for each in requests] == ["completed", "blocked", "blocked"]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -136,7 +138,9 @@ assert set(OUTCOMES) == set(NAMES)
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("method", OUTCOMES)
 def test_every_method_has_a_stated_outcome_for_what_is_strange(world: World, method: str) -> None:
-    """Nobody; someone twice, at once and later; a class but one; the last of it; everyone. The head stays sound."""
+    """Nobody; someone twice, at once and later; a class but one; the last of it; everyone. The current version stays
+    sound.
+    """
     last, everyone = OUTCOMES[method]
     options = {"threshold": 1e3, "utility_tolerance": None, "granularity": "sample"}
     model_id = world.live("steps", method, **options)
@@ -160,5 +164,5 @@ def test_every_method_has_a_stated_outcome_for_what_is_strange(world: World, met
     assert asked(zeros[0])[0] == last
     assert world.head(model_id).number == before + (last == "completed")
     head = world.head(model_id).id
-    assert asked(*zeros, *ones)[:2] == ("held", everyone)
+    assert asked(*zeros, *ones)[:2] == ("blocked", everyone)
     assert world.head(model_id).id == head

@@ -34,7 +34,7 @@ def test_a_worker_outlives_messages_that_are_none_of_ours(
     world: World, broker: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     url = request.getfixturevalue("redis_url") if broker == "redis" else f"filesystem://{tmp_path / 'broker'}"
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     deletion = world.delete("p1")
     app = queue.publisher(url)
     for number, data in enumerate(MALFORMED):
@@ -47,7 +47,7 @@ def test_a_worker_outlives_messages_that_are_none_of_ours(
             [sys.executable, "-m", "workers.main", "worker"], env=environment(world, url), stdout=log, stderr=log
         )
     try:
-        assert queue.nudge(app, model_id)
+        assert queue.notify_one(app, model_id)
         eventually(lambda: world.request(deletion).status == "completed", tmp_path / "log")
         eventually(lambda: [row.dropped for row in world.rows_of(Heartbeat)] == [len(MALFORMED)], tmp_path / "log")
         assert worker.poll() is None, "the same process is alive"

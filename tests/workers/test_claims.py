@@ -1,4 +1,4 @@
-"""What certificates.md asks every developer to expect of whole releases."""
+"""What certificates.md asks every developer to expect of whole updates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from tests.unlearning.recipes import softmax
 from tests.workers.worlds import World
-from unlearning.accounting.certificate import Basis, Reference
+from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.model.convex import converge
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
@@ -23,8 +23,18 @@ def test_equal_sized_forget_sets_give_equal_public_fields(world: World) -> None:
         model_id = world.live("convex", "newton", name=name)
         world.delete(person, models=(name,))
         world.work(model_id)
-        head, lineage = world.head(model_id), world.lineage(model_id)
-        seen.append((head.claim, head.samples, head.people, head.size, lineage.spent, lineage.charge, lineage.budget))
+        head, generation = world.head(model_id), world.generation(model_id)
+        seen.append(
+            (
+                head.claim,
+                head.samples,
+                head.people,
+                head.size,
+                generation.spent,
+                generation.budget_cost,
+                generation.budget,
+            )
+        )
     assert seen[0] == seen[1]
 
 
@@ -32,7 +42,7 @@ def test_a_hundred_forget_sets_end_within_the_cap() -> None:
     problem = Problem(softmax(weight_decay=0.05)).double()
     examples = problem.recipe.samples.examples()
     w = train(problem, examples).weights
-    terms = Terms("newton", Basis.PROVED, Reference.RENORMALISED, 0.1, 1e-3, 1e-5, 1, 0, 10**9, len(examples), 0)
+    terms = Terms("newton", Guarantee.PROVED, Reference.RENORMALISED, 0.1, 1e-3, 1e-5, 1, 0, 10**9, len(examples), 0)
     generator = torch.Generator().manual_seed(0)
     worst = 0.0
     for index in range(100):
@@ -40,6 +50,6 @@ def test_a_hundred_forget_sets_end_within_the_cap() -> None:
         retain = examples.without(gone)
         released, bound = within_cap(problem, w, retain, terms)
         true = float((released - converge(problem, w, retain, 1e-12)).norm())
-        assert true <= bound <= terms.delta_cap
+        assert true <= bound <= terms.max_distance
         worst = max(worst, true)
-    assert worst > 1e-9, "some set uses its cap: the release is not simply the minimiser"
+    assert worst > 1e-9, "some set uses its cap: the update is not simply the minimiser"

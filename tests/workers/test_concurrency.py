@@ -1,4 +1,4 @@
-"""Several workers at once: one release at a time, every request once, the budget's sum exact."""
+"""Several workers at once: one update at a time, every request once, the budget's sum exact."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from service.audit.log import Overspent, charge
-from service.infra.tables import BudgetEntry, Forgotten, Lineage
+from service.infra.tables import BudgetEntry, Forgotten, Generation
 from tests.workers.worlds import World, open_world
 from workers.runtime.heartbeat import Pulse
 from workers.update.claim import claim
@@ -55,29 +55,29 @@ def test_two_workers_and_a_stream_of_requests_forget_everyone_once(world: World)
     versions = world.versions(model_id)
     assert [version.number for version in versions] == list(range(1, len(versions) + 1))
     assert [version.parent_id for version in versions[1:]] == [version.id for version in versions[:-1]]
-    assert [version.status for version in versions].count("head") == 1
+    assert [version.status for version in versions].count("current") == 1
     assert sum(version.samples for version in versions) == world.count(Forgotten) == 24
-    lineage = world.lineage(model_id)
-    assert lineage.spent == (len(versions) - 1) * lineage.charge
+    generation = world.generation(model_id)
+    assert generation.spent == (len(versions) - 1) * generation.budget_cost
 
 
 def test_sixteen_writers_never_overspend(world: World) -> None:
     model_id = world.live()
-    lineage_id = world.lineage(model_id).id
-    world.change(Lineage, lineage_id, budget=50)
+    generation_id = world.generation(model_id).id
+    world.change(Generation, generation_id, budget=50)
 
     def spend(_: int) -> bool:
         try:
             with world.database.write() as session:
-                charge(session, lineage_id, None, 7)
+                charge(session, generation_id, None, 7)
         except Overspent:
             return False
         return True
 
     with ThreadPoolExecutor(16) as pool:
         fitted = sum(pool.map(spend, range(16)))
-    assert (fitted, world.lineage(model_id).spent) == (7, 49)
-    assert sum(entry.charge for entry in world.rows_of(BudgetEntry)) == 49
+    assert (fitted, world.generation(model_id).spent) == (7, 49)
+    assert sum(entry.budget_cost for entry in world.rows_of(BudgetEntry)) == 49
 
 
 def test_a_worker_whose_clock_is_days_ahead_takes_over_no_living_lease(
@@ -98,11 +98,11 @@ def test_the_pulse_renews_a_lease_and_stops_when_it_is_taken_over(world: World) 
     job = world.claim(model_id, seconds=0.5)
     assert job is not None
     pulse = Pulse(world.database, "here", "worker", 30, "cpu")
-    pulse.hold(job.lease, job.lineage_id)
+    pulse.hold(job.lease, job.generation_id)
     pulse.phase("forget")
     pulse.beat()
     assert world.claim(model_id, owner="thief") is None
-    assert (world.lineage(model_id).phase or "").startswith("forget at ")
+    assert (world.generation(model_id).phase or "").startswith("forget at ")
     world.expire_lease(model_id)
     winner = world.claim(model_id, owner="winner", seconds=30)
     assert winner is not None

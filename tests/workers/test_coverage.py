@@ -1,4 +1,4 @@
-"""`calibrated` through the service: streams of releases against real retrainings, by whom nobody calibrated.
+"""`calibrated` through the service: streams of updates against real retrainings, by whom nobody calibrated.
 
 ``python -m pytest -m drill tests/workers/test_coverage.py -s`` counts 200 fresh streams over 20 calibrations.
 """
@@ -18,7 +18,7 @@ import torch
 from service.infra.settings import Settings, ensure_secrets
 from service.infra.tables import CalibrationOrder
 from tests.workers.worlds import RECIPES, World, open_world
-from unlearning.accounting.certificate import Basis, Claim
+from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.bounds.calibration import Calibrated, Design, calibrate
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
@@ -43,7 +43,7 @@ def calibrated(home: Path, template: Path, **asked: Any) -> Calibrated:
     home.mkdir(parents=True)
     shutil.copy(template, home / "expunge.db")
     world = opened(home)
-    policy = {"basis": "calibrated", "sizes": list(SIZES), "delta_cap": CAP, "sigma": 10.0, **asked}
+    policy = {"guarantee": "calibrated", "sizes": list(SIZES), "max_distance": CAP, "noise_std": 10.0, **asked}
     world.live("convex", "newton", **policy)
     notes = {
         row.number: json.loads(world.workshop.sealer.unseal(row.errors or b""))
@@ -55,7 +55,7 @@ def calibrated(home: Path, template: Path, **asked: Any) -> Calibrated:
 
 
 def stream(home: Path, people: list[str]) -> Iterator[tuple[Claim, float]]:
-    """Forget ``people`` one after the other: each release's claim and its true distance to a retraining."""
+    """Forget ``people`` one after the other: each update's claim and its true distance to a retraining."""
     world = opened(home)
     model_id = world.model_named("m")
     recipe = recipes.load(RECIPES, "convex").recipe
@@ -73,7 +73,7 @@ def stream(home: Path, people: list[str]) -> Iterator[tuple[Claim, float]]:
 
 
 def streams(tmp_path: Path, template: Path, seed: int, count: int, **asked: Any) -> Iterator[bool]:
-    """Whether each of ``count`` fresh streams of one calibrated lineage stays within q b(s); none leaves its cap."""
+    """Whether each of ``count`` fresh streams of one calibrated generation stays within q b(s); none leaves its cap."""
     fresh = random.Random(seed)
     bound = calibrated(tmp_path / "first", template, **asked)
     for index in range(count):
@@ -81,7 +81,7 @@ def streams(tmp_path: Path, template: Path, seed: int, count: int, **asked: Any)
         shutil.copytree(tmp_path / "first", home)
         covered = True
         for size, (claim, error) in enumerate(stream(home, fresh.sample(PEOPLE, len(SIZES))), start=1):
-            assert (claim.basis, claim.delta_cap, claim.releases) == (Basis.CALIBRATED, CAP, size)
+            assert (claim.guarantee, claim.max_distance, claim.updates) == (Guarantee.CALIBRATED, CAP, size)
             assert error <= CAP, "what is published and charged"
             covered &= error <= bound.bound(size)
         shutil.rmtree(home)

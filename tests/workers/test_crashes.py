@@ -14,9 +14,9 @@ from drills.invariants import broken
 from service.infra.tables import BudgetEntry, Erasure, Forgotten, Lease, Membership, Recollection
 from tests.workers.worlds import World, open_world
 from workers.runtime.lease import retrain_lease
-from workers.scheduler.run import open_keeper, sweep_files
+from workers.scheduler.run import open_scheduler, sweep_files
 
-RELEASE_POINTS = (
+UPDATE_POINTS = (
     "worker-after-claim",
     "worker-after-digest",
     "worker-after-load",
@@ -49,7 +49,7 @@ PREPARATION_POINTS = (
 
 
 IN_DATABASE = ("worker-after-claim", "publish-after-audit", "publish-inside-commit", "worker-after-commit")
-RELEASES = [*(("sqlite", point) for point in RELEASE_POINTS), *(("postgresql", point) for point in IN_DATABASE)]
+UPDATES = [*(("sqlite", point) for point in UPDATE_POINTS), *(("postgresql", point) for point in IN_DATABASE)]
 PREPARATIONS = [*(("sqlite", point) for point in PREPARATION_POINTS), ("postgresql", "publish-inside-commit")]
 """what happens to files, or between transactions, does not depend on the database: those points run on SQLite alone"""
 
@@ -68,9 +68,9 @@ def die_at(world: World, point: str, act: Callable[[World], object]) -> None:
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, f"{point} was never reached"
 
 
-@pytest.mark.parametrize(("database_url", "point"), RELEASES, indirect=["database_url"])
+@pytest.mark.parametrize(("database_url", "point"), UPDATES, indirect=["database_url"])
 def test_a_deletion_survives_the_death_of_its_worker_and_happens_once(world: World, point: str) -> None:
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     request = world.delete("p3")
     world.workshop.database.close()
     world.workshop.keys.close()
@@ -78,12 +78,12 @@ def test_a_deletion_survives_the_death_of_its_worker_and_happens_once(world: Wor
     assert world.request(request).status in ("queued", "running", "completed")
     world.expire_lease(model_id)
     world.work(model_id)
-    assert open_keeper(world.settings).tick()
+    assert open_scheduler(world.settings).tick()
     assert (world.request(request).status, world.task(request).samples) == ("completed", 3)
     assert [version.number for version in world.versions(model_id)] == [1, 2]
     assert (world.count(Forgotten), world.count(Recollection)) == (3, 11)
-    lineage = world.lineage(model_id)
-    assert lineage.spent == lineage.charge == sum(entry.charge for entry in world.rows_of(BudgetEntry))
+    generation = world.generation(model_id)
+    assert generation.spent == generation.budget_cost == sum(entry.budget_cost for entry in world.rows_of(BudgetEntry))
     assert all(erasure.destroyed_at is not None for erasure in world.rows_of(Erasure))
     assert world.workshop.store.read(world.head(model_id).checkpoint)
     assert world.workshop.private.read(world.head(model_id).state)
@@ -92,7 +92,7 @@ def test_a_deletion_survives_the_death_of_its_worker_and_happens_once(world: Wor
 
 @pytest.mark.parametrize(("database_url", "point"), PREPARATIONS, indirect=["database_url"])
 def test_a_preparation_survives_the_death_of_its_worker(world: World, point: str) -> None:
-    model_id = world.register(require="proved")
+    model_id = world.register(min_guarantee="proved")
     request = world.delete("p3")
     world.workshop.database.close()
     world.workshop.keys.close()
@@ -119,22 +119,22 @@ RETRAINS = [
 
 @pytest.mark.parametrize(("database_url", "point"), RETRAINS, indirect=["database_url"])
 def test_a_retrain_survives_the_death_of_its_worker(world: World, point: str) -> None:
-    model_id = world.live(require="proved", epsilon=1.0, sigma=0.01, delta_cap=0.0018)
+    model_id = world.live(min_guarantee="proved", epsilon=1.0, noise_std=0.01, max_distance=0.0018)
     for person in ("p0", "p1"):
         world.delete(person)
         world.work(model_id)
     assert world.model(model_id).status == "exhausted"
-    old = world.lineage(model_id).id
+    old = world.generation(model_id).id
     request = world.delete("p3")
     world.workshop.database.close()
     world.workshop.keys.close()
     die_at(world, point, lambda other: other.work(model_id))
     world.change(Lease, retrain_lease(model_id), expires_at=min(1, named_lease(world, model_id).expires_at))
     world.work(model_id)
-    assert open_keeper(world.settings).tick()
+    assert open_scheduler(world.settings).tick()
     assert (world.request(request).status, world.task(request).samples) == ("completed", 3)
     assert [version.number for version in world.versions(model_id)] == [1, 2, 3, 4]
-    assert world.lineage(model_id).id != old
+    assert world.generation(model_id).id != old
     assert (world.count(Recollection), world.count(Membership)) == (9, 27)
     assert all(erasure.destroyed_at is not None for erasure in world.rows_of(Erasure))
     assert world.workshop.private.read(world.head(model_id).state)
@@ -146,19 +146,19 @@ def named_lease(world: World, model_id: str) -> Lease:
         return session.get_one(Lease, retrain_lease(model_id))
 
 
-def test_a_keeper_that_dies_while_purging_purges_once_more(world: World) -> None:
+def test_a_scheduler_that_dies_while_purging_purges_once_more(world: World) -> None:
     model_id = world.live()
     world.delete("p3")
     world.work(model_id)
     world.workshop.database.close()
     world.workshop.keys.close()
     hasty = world.settings.model_copy(update={"grace_seconds": 0.0})
-    die_at(world, "keeper-during-purge", lambda _: open_keeper(hasty).tick())
-    assert [version.status for version in world.versions(model_id)] == ["retired", "head"]
+    die_at(world, "scheduler-during-purge", lambda _: open_scheduler(hasty).tick())
+    assert [version.status for version in world.versions(model_id)] == ["retired", "current"]
     world.database.engine.dispose()
     take_over(world)
-    open_keeper(hasty).tick()
-    assert [version.status for version in world.versions(model_id)] == ["purged", "head"]
+    open_scheduler(hasty).tick()
+    assert [version.status for version in world.versions(model_id)] == ["purged", "current"]
     assert world.kinds().count("version.purged") == 1
     assert world.workshop.store.read(world.head(model_id).checkpoint)
 
@@ -181,5 +181,5 @@ def test_files_of_a_worker_that_died_are_swept_and_the_heads_are_not(world: Worl
 
 
 def take_over(world: World) -> None:
-    """The dead keeper's lease runs out."""
-    world.change(Lease, "keeper", expires_at=0)
+    """The dead scheduler's lease runs out."""
+    world.change(Lease, "scheduler", expires_at=0)

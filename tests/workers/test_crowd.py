@@ -8,18 +8,18 @@ import pytest
 from sqlalchemy import func, select
 
 from service.infra.pseudonyms import new_id
-from service.infra.tables import AuditEntry, DeletionRequest, Lineage, Model, Task, WebhookDelivery, WebhookEndpoint
+from service.infra.tables import AuditEntry, DeletionRequest, Generation, Model, Task, WebhookDelivery, WebhookEndpoint
 from service.models.retrain_plan import plan_of
 from service.requests import intake
 from tests.workers.worlds import TENANT, World
-from unlearning.accounting.certificate import Basis, Claim
+from unlearning.accounting.certificate import Claim, Guarantee
 
 WAITING = 5_000
 
 
 @pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.drill)], indirect=True)
 def test_five_thousand_requests_at_an_exhausted_budget_are_one_plan_one_alert_and_one_retrain(world: World) -> None:
-    model_id = world.live("crowd", "newton", require="proved", epsilon=1.0, sigma=0.01, delta_cap=0.0018)
+    model_id = world.live("crowd", "newton", min_guarantee="proved", epsilon=1.0, noise_std=0.01, max_distance=0.0018)
     listen(world)
     first = 0
     while world.model(model_id).status == "live":
@@ -38,11 +38,15 @@ def test_five_thousand_requests_at_an_exhausted_budget_are_one_plan_one_alert_an
     assert statuses(world, Task) == {"completed": first + WAITING}
     head, claim = world.head(model_id), Claim.from_json(world.head(model_id).claim)
     assert (head.number, head.samples, head.people) == (before.number + 1, WAITING, WAITING)
-    assert (claim.basis, world.lineage(model_id).spent, world.model(model_id).status) == (Basis.EXACT, 0, "live")
+    assert (claim.guarantee, world.generation(model_id).spent, world.model(model_id).status) == (
+        Guarantee.EXACT,
+        0,
+        "live",
+    )
     kinds = {kind: count_of(world, kind) for kind in ("retrain.planned", "retrain.claimed", "budget.exhausted")}
     assert kinds == {"retrain.planned": 1, "retrain.claimed": 1, "budget.exhausted": 1}
     assert [row.kind for row in world.rows_of(WebhookDelivery)] == ["budget.exhausted"]
-    assert world.count(Lineage) == 2
+    assert world.count(Generation) == 2
 
 
 def listen(world: World) -> None:

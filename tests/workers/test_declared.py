@@ -11,7 +11,7 @@ import torch
 
 from service.infra.tables import AuditEntry
 from tests.workers.worlds import World
-from unlearning.accounting.certificate import Basis, Claim
+from unlearning.accounting.certificate import Claim, Guarantee
 from workers.storage import checkpoint_format as codec
 from workers.storage import private_state as state
 
@@ -32,7 +32,7 @@ ids, subjects, x, y = meanwhile.people()
 class Holding(nn.Module):
     def __init__(self, value):
         super().__init__()
-        self.register_buffer("held", value)
+        self.register_buffer("blocked", value)
 
     def forward(self, x):
         return x
@@ -98,7 +98,7 @@ def refused(world: World, method: str, **policy: object) -> str:
     model_id = world.register("r", method, name=f"m{world.count(AuditEntry)}", **policy)
     world.work(model_id)
     model = world.model(model_id)
-    assert (model.status, model.head_id) == ("refused", None)
+    assert (model.status, model.current_id) == ("refused", None)
     return str(model.reason)
 
 
@@ -136,7 +136,7 @@ def test_what_is_declared_is_listed_apart_from_what_is_checked(world: World, fol
     line = re.search(r"public=\{[^}]*\}", refused(world, "newton"))
     assert line is not None
     write(folder, setup=STANDARDISED, more=line[0])
-    model_id = world.live("r", "newton", require="proved")
+    model_id = world.live("r", "newton", min_guarantee="proved")
     claim = claim_of(world, model_id)
     assert [(part.name, part.kind, part.size, part.public) for part in claim.parts] == [
         ("0.bias", "frozen", 4, True),
@@ -153,7 +153,7 @@ def test_what_is_declared_is_listed_apart_from_what_is_checked(world: World, fol
 def test_without_a_claim_the_parts_are_listed_and_not_refused(world: World, folder: Path) -> None:
     write(folder, setup=STANDARDISED, training="")
     claim = claim_of(world, world.live("r", "recollection", threshold=1e3))
-    assert claim.basis is Basis.NONE and not any(part.public for part in claim.parts)
+    assert claim.guarantee is Guarantee.NONE and not any(part.public for part in claim.parts)
     assert [part.name for part in claim.parts] == ["0.bias", "0.weight"]
 
 
@@ -170,7 +170,7 @@ def test_a_part_that_changes_after_registration_holds_the_update(world: World, f
     (folder / "value").write_text("1.25")
     request = world.delete("p3")
     world.work(model_id)
-    assert (world.request(request).status, world.request(request).reason) == ("held", "recipe_changed")
+    assert (world.request(request).status, world.request(request).reason) == ("blocked", "recipe_changed")
 
 
 def published(world: World, model_id: str) -> dict[str, torch.Tensor]:
@@ -183,27 +183,27 @@ def secret(world: World, model_id: str) -> torch.Tensor:
 
 def test_exact_is_published_without_noise(world: World, folder: Path) -> None:
     write(folder, model=f"lambda: {HEAD}", training="")
-    model_id = world.live("r", "retrain", sigma=0.5)
+    model_id = world.live("r", "retrain", noise_std=0.5)
+    assert [row["noise_std"] for row in world.report(model_id)["dry_run"]] == [0.0]
     world.delete("p3")
     world.work(model_id)
     weight = published(world, model_id)["weight"]
     assert torch.equal(weight.reshape(-1), secret(world, model_id).to(weight))
     claim = claim_of(world, model_id)
-    assert (claim.basis, claim.sigma, world.lineage(model_id).sigma) == (Basis.EXACT, 0.0, 0.0)
-    assert [row["sigma"] for row in (world.lineage(model_id).report or {})["dry_run"]] == [0.0]
+    assert (claim.guarantee, claim.noise_std, world.generation(model_id).noise_std) == (Guarantee.EXACT, 0.0, 0.0)
 
 
-def test_a_retrain_beside_the_served_lineage_is_published_without_noise_too(world: World, folder: Path) -> None:
+def test_a_retrain_beside_the_served_generation_is_published_without_noise_too(world: World, folder: Path) -> None:
     write(folder, model=f"lambda: {HEAD}")
-    model_id = world.live("r", "newton", require="proved", epsilon=0.002, sigma=0.01)
+    model_id = world.live("r", "newton", min_guarantee="proved", epsilon=0.002, noise_std=0.01)
     for person in range(12):
-        if claim_of(world, model_id).basis is Basis.EXACT:
+        if claim_of(world, model_id).guarantee is Guarantee.EXACT:
             break
         world.delete(f"p{person}")
         world.work(model_id)
         world.work(model_id)
     claim = claim_of(world, model_id)
-    assert (claim.basis, claim.sigma) == (Basis.EXACT, 0.0)
+    assert (claim.guarantee, claim.noise_std) == (Guarantee.EXACT, 0.0)
     weight = published(world, model_id)["weight"]
     assert torch.equal(weight.reshape(-1), secret(world, model_id).to(weight))
 
@@ -223,7 +223,7 @@ def model():
 
 def test_an_import_carries_running_statistics_into_the_checkpoint(world: World, folder: Path) -> None:
     write(folder, setup=NORMALISED, more="weights=weights,", training="")
-    model_id = world.live("r", "safe", sigma=1e-6, delta_cap=1e-9, threshold=1e3)
+    model_id = world.live("r", "safe", noise_std=1e-6, max_distance=1e-9, threshold=1e3)
     found = published(world, model_id)
     made: dict[str, object] = {}
     exec((folder / "r.py").read_text(), made)

@@ -18,8 +18,8 @@ from service.cli.checks import Finding
 from service.infra import files as storage
 from service.infra.db import now
 from service.infra.settings import Settings
-from service.infra.tables import Heartbeat, Lineage, Model, Version
-from service.models.generations import open_lineage
+from service.infra.tables import Generation, Heartbeat, Model, Version
+from service.models.generations import open_generation
 from tests.servers import free_port
 from tests.workers.worlds import World
 from workers import doctor as sickbay
@@ -62,9 +62,9 @@ def write_rows(folder: Path, count: int, first: float = 1.0) -> None:
 
 @pytest.fixture
 def sound(world: World) -> World:
-    """An installation without a fault: a proved model, a worker and a keeper that beat."""
-    world.live("rows", method="newton", require="proved")
-    for kind in ("worker", "keeper"):
+    """An installation without a fault: a proved model, a worker and a scheduler that beat."""
+    world.live("rows", method="newton", min_guarantee="proved")
+    for kind in ("worker", "scheduler"):
         Pulse(world.database, kind, kind, 30, None).beat()
     return world
 
@@ -80,7 +80,7 @@ def faults(findings: list[Finding]) -> dict[str, str]:
 def test_a_sound_installation_has_no_fault(sound: World) -> None:
     findings = look(sound.settings)
     assert faults(findings) == {}
-    assert {"clock", "disk", "device", "recipe rows", "lineage of m", "worker", "keeper", "schema"} <= {
+    assert {"clock", "disk", "device", "recipe rows", "generation of m", "worker", "scheduler", "schema"} <= {
         finding.name for finding in findings
     }
 
@@ -129,11 +129,11 @@ def store_under_a_file(world: World) -> Settings:
 
 
 def trajectory_of_another_torch(world: World) -> None:
-    lineage = world.rows_of(Lineage)[0]
-    libraries = lineage.manifest["libraries"] | {"torch": "1.13.1"}
+    generation = world.rows_of(Generation)[0]
+    libraries = generation.manifest["libraries"] | {"torch": "1.13.1"}
     policy = world.rows_of(Model)[0].policy | {"method": "mini"}
-    world.change(Lineage, lineage.id, manifest=lineage.manifest | {"libraries": libraries})
-    world.change(Model, lineage.model_id, policy=policy)
+    world.change(Generation, generation.id, manifest=generation.manifest | {"libraries": libraries})
+    world.change(Model, generation.model_id, policy=policy)
 
 
 def exhausted_and_asked(world: World) -> None:
@@ -161,10 +161,10 @@ FAULTS: dict[str, tuple[Break, str, str]] = {
         "broker",
         "does not answer",
     ),
-    "schema behind": (sql("UPDATE alembic_version SET version_num = '0001'"), "schema", "expunge migrate"),
+    "schema behind": (sql("DELETE FROM alembic_version"), "schema", "expunge migrate"),
     "schema ahead": (sql("UPDATE alembic_version SET version_num = '9999'"), "schema", "newer release"),
     "no worker": (without("worker"), "worker", "expunge worker"),
-    "no keeper": (without("keeper"), "keeper", "expunge keeper"),
+    "no scheduler": (without("scheduler"), "scheduler", "expunge scheduler"),
     "clock of a process": (after(wrong_clock), "clock", "worker is 90 s behind"),
     "store not writable": (store_under_a_file, "store", "cannot be written"),
     "disk nearly full": (altered(disk_reserve_bytes=10**18), "disk", "EXPUNGE_DISK_RESERVE_BYTES"),
@@ -174,29 +174,29 @@ FAULTS: dict[str, tuple[Break, str, str]] = {
         "ModuleNotFoundError at line 1",
     ),
     "CUDA asked for and missing": (altered(device="cuda:99"), "device", "CUDA build"),
-    "recipe of a lineage changed": (
+    "recipe of a generation changed": (
         after(lambda w: (w.settings.recipes / "rows.py").write_text(RECIPE + "# another\n")),
-        "lineage of m",
+        "generation of m",
         "not the file",
     ),
-    "recipe of a lineage gone": (
+    "recipe of a generation gone": (
         after(lambda w: (w.settings.recipes / "rows.py").unlink()),
-        "lineage of m",
+        "generation of m",
         "no recipe",
     ),
-    "data of a lineage missing": (
+    "data of a generation missing": (
         after(lambda w: write_rows(w.settings.recipes, 6)),
-        "lineage of m",
+        "generation of m",
         "2 are missing and 0 are changed",
     ),
-    "data of a lineage changed": (
+    "data of a generation changed": (
         after(lambda w: write_rows(w.settings.recipes, 8, first=7.0)),
-        "lineage of m",
+        "generation of m",
         "0 are missing and 1 are changed",
     ),
-    "trajectory of another torch": (after(trajectory_of_another_torch), "lineage of m", "torch 1.13.1"),
+    "trajectory of another torch": (after(trajectory_of_another_torch), "generation of m", "torch 1.13.1"),
     "requests that an exhausted budget blocks": (after(exhausted_and_asked), "budget of m", "1 requests wait"),
-    "state of a lineage gone": (after(lose_state), "lineage of m", "sealed state"),
+    "state of a generation gone": (after(lose_state), "generation of m", "sealed state"),
 }
 
 
@@ -225,9 +225,11 @@ def test_an_exhausted_budget_is_well_while_nobody_waits_or_a_retrain_is_on_its_w
     sound.delete("person-1")
     assert set(faults([*doctor.examine(sound.settings)])) == {"budget of m"}
     with sound.database.write() as session:
-        candidate = Lineage(tenant_id="default", model_id=model_id, status="candidate", method="newton", basis="none")
+        candidate = Generation(
+            tenant_id="default", model_id=model_id, status="candidate", method="newton", guarantee="none"
+        )
         candidate.created_at = now(session)
-        open_lineage(session, candidate)
+        open_generation(session, candidate)
     assert faults([*doctor.examine(sound.settings)]) == {}
 
 

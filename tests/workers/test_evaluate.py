@@ -59,8 +59,8 @@ def test_all_methods_get_a_row_for_each_seed_as_json_and_a_plot_as_png(recipe: P
     }
     by_method = {row["method"]: row for row in rows if row["seed"] == 0 and row["forget_fraction"] == 0.1}
     assert by_method["retrain"]["distance_to_retrain"] == 0.0
-    assert by_method["retrain"]["claim"]["basis"] == "exact"
-    assert by_method["newton"]["claim"]["basis"] == "proved" and by_method["newton"]["claim"]["epsilon"] < 1
+    assert by_method["retrain"]["claim"]["guarantee"] == "exact"
+    assert by_method["newton"]["claim"]["guarantee"] == "proved" and by_method["newton"]["claim"]["epsilon"] < 1
     assert by_method["newton"]["claim"]["samples"] == 6 and by_method["newton"]["claim"]["people"] == 2
     assert by_method["rewind"]["refused"].startswith("A model that was trained to convergence")
     data = plot.read_bytes()
@@ -119,10 +119,12 @@ def test_a_missing_recipe_is_named(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "no recipe 'nothing'" in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_required_basis_that_a_method_lacks_is_its_refusal(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--recipe", str(recipe), *NO_PLOT, "--methods", "newton", "--require", "exact", "--json"]) == 0
+def test_a_required_guarantee_that_a_method_lacks_is_its_refusal(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--recipe", str(recipe), *NO_PLOT, "--methods", "newton", "--min-guarantee", "exact", "--json"]) == 0
     rows = [row for row in json.loads(capsys.readouterr().out) if row["method"] == "newton"]
-    assert all(row["refused"].startswith("The policy requires the basis exact") for row in rows)
+    assert all(row["refused"].startswith("The policy requires the guarantee exact") for row in rows)
 
 
 def test_the_support_vectors_separate_a_ring_from_its_middle() -> None:
@@ -135,14 +137,14 @@ def test_the_support_vectors_separate_a_ring_from_its_middle() -> None:
 
 def test_the_digits_forget_one_percent_with_a_proof_at_small_cost(capsys: pytest.CaptureFixture[str]) -> None:
     quick = ["--seeds", "3", "--shadows", "0", "--trials", "0", "--device", "cpu", "--no-plot", "--json"]
-    arguments = ["--recipe", str(ROOT / "examples/digits"), "--forget", "1%", "--require", "proved"]
+    arguments = ["--recipe", str(ROOT / "examples/digits"), "--forget", "1%", "--min-guarantee", "proved"]
     assert main([*arguments, "--methods", "newton,recollection", *quick]) == 0
     rows = json.loads(capsys.readouterr().out)
     before = {row["seed"]: row["test_accuracy"] for row in rows if row["method"] == "untouched"}
     proved = [row for row in rows if row["method"] != "untouched"]
     assert len(proved) == 6
     for row in proved:
-        assert (row["claim"]["basis"], row["claim"]["delta"]) == ("proved", 1e-5)
+        assert (row["claim"]["guarantee"], row["claim"]["delta"]) == ("proved", 1e-5)
         assert row["claim"]["epsilon"] <= 1.0
         assert before[row["seed"]] >= 0.9
         assert row["published_accuracy"] >= before[row["seed"]] - 0.005
@@ -174,4 +176,4 @@ def test_rewind_serves_the_digits_that_were_stopped_early(capsys: pytest.Capture
     quick = ["--seeds", "1", "--shadows", "0", "--trials", "0", "--device", "cpu", "--no-plot", "--json"]
     assert main(["--recipe", str(ROOT / "examples/digits/descent.py"), "--methods", "rewind", *quick]) == 0
     [row] = [row for row in json.loads(capsys.readouterr().out) if row["method"] == "rewind"]
-    assert row["refused"] is None and row["effectiveness"] < 1.0
+    assert row["refused"] is None and row["distance_left"] < 1.0

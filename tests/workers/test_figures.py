@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.infra.tables import Lineage
+from service.infra.tables import Generation
 from service.models.figures import DATA_FREE, DELETED, FOLDER
 from tests.workers.test_sketch import database_text
 from tests.workers.test_switch import before
@@ -35,7 +35,7 @@ def numbers(world: World, model_id: str) -> list[str]:
 def test_measured_figures_are_shown_until_the_first_deletion_and_are_never_in_the_database(world: World) -> None:
     model_id = world.live()
     before = world.report(model_id)
-    assert {"effectiveness", "dry_run"} <= before.keys()
+    assert {"distance_left", "dry_run"} <= before.keys()
     told = numbers(world, model_id)
     assert told and not [number for number in told if number in database_text(world)]
     world.delete("p3")
@@ -57,11 +57,11 @@ def test_whoever_is_forgotten_in_version_1_takes_the_figures_along(world: World)
 
 
 @SQLITE
-def test_the_keeper_deletes_the_figures_that_a_dead_worker_left(world: World) -> None:
+def test_the_scheduler_deletes_the_figures_that_a_dead_worker_left(world: World) -> None:
     model_id = world.live()
     with world.database.write() as session:
-        lineage = session.get_one(Lineage, world.lineage(model_id).id)
-        lineage.report = (lineage.report or {}) | {FOLDER: DELETED}
-    assert len(files(world)) == 1 and "effectiveness" not in world.report(model_id)
+        generation = session.get_one(Generation, world.generation(model_id).id)
+        generation.report = (generation.report or {}) | {FOLDER: DELETED}
+    assert len(files(world)) == 1 and "distance_left" not in world.report(model_id)
     assert world.workshop.figures.sweep(world.database) == 1
     assert files(world) == []

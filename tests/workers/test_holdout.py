@@ -16,7 +16,7 @@ from tests.workers.worlds import TENANT, World
 from unlearning.recipe import RecipeError, holdout_people
 
 __all__ = ["api"]
-POLICY = {"require": "proved"}
+POLICY = {"min_guarantee": "proved"}
 
 
 def reason(world: World, subject: str) -> str | None:
@@ -47,9 +47,9 @@ def test_a_preparation_that_begins_anew_writes_the_holdout_once(world: World) ->
     model_id = world.live("held_out", **POLICY)
     again = world.live("held_out", name="again", **POLICY)
     assert world.count(HoldoutPerson) == 6
-    assert {row.lineage_id for row in world.rows_of(HoldoutPerson)} == {
-        world.lineage(model_id).id,
-        world.lineage(again).id,
+    assert {row.generation_id for row in world.rows_of(HoldoutPerson)} == {
+        world.generation(model_id).id,
+        world.generation(again).id,
     }
 
 

@@ -59,9 +59,9 @@ def test_keys_come_back_by_id_until_they_are_destroyed(keys: KeyStore) -> None:
     assert keys.fetch(made) == {key_id: made[key_id] for key_id in rest}
 
 
-def test_a_lineage_ends_with_all_its_keys_and_no_others(keys: KeyStore, tmp_path: Path) -> None:
+def test_a_generation_ends_with_all_its_keys_and_no_others(keys: KeyStore, tmp_path: Path) -> None:
     first, second = dict(keys.create(1, 3)), dict(keys.create(2, 3))
-    keys.destroy_lineage(1)
+    keys.destroy_generation(1)
     assert keys.fetch([*first, *second]) == second
     assert len(list((tmp_path / "keys").iterdir())) == 1
 

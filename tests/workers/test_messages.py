@@ -18,6 +18,6 @@ def test_a_message_goes_with_the_next_deletion_request(world: World, tmp_path: P
     assert "person-7" in str(world.model(model_id).reason)
     world.delete("somebody")
     assert (drop_messages(world.database), drop_messages(world.database)) == (1, 0)
-    reason, report = str(world.model(model_id).reason), world.lineage(model_id).report
+    reason, report = str(world.model(model_id).reason), world.generation(model_id).report
     assert "person-7" not in reason + json.dumps(report)
     assert reason == f"The recipe raised ValueError at line 2 of r.py. {ADVICE}"

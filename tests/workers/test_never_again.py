@@ -1,4 +1,4 @@
-"""Nobody comes back unasked: rolling back, publishing, registering anew, and what an ended lineage still tells."""
+"""Nobody comes back unasked: rolling back, publishing, registering anew, and what an ended generation still tells."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sqlalchemy import update
 from drills.invariants import broken
 from service.access.api_keys import Scope, create_key
 from service.api.app import create_app
-from service.infra.tables import DeletionRequest, Forgotten, Model, Recollection, Tombstone
+from service.infra.tables import DeletionRequest, Forgotten, Model, Recollection, SuppressionEntry
 from service.requests import intake, readmission
 from service.requests import legal_holds as holds
 from service.requests.legal_holds import AlreadyForgotten, Released
-from tests.workers.test_retrain import ONE_RELEASE, exhausted, lineages
+from tests.workers.test_retrain import ONE_UPDATE, exhausted, generations
 from tests.workers.test_switch import before
 from tests.workers.worlds import TENANT, World
 from workers.training.run import prepare
@@ -51,7 +51,7 @@ def place(world: World, subject: str | None = None, sample: str | None = None) -
 def test_rolling_back_is_refused_with_the_requests_that_the_old_version_does_not_lack(
     world: World, api: TestClient
 ) -> None:
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     first, second = forget(world, model_id, "p1"), forget(world, model_id, "p2")
     path = "/v1/models/m/versions"
     for number, there, gone in ((1, [first, second], []), (2, [second], [first])):
@@ -63,7 +63,7 @@ def test_rolling_back_is_refused_with_the_requests_that_the_old_version_does_not
             detail = answer.json()["detail"]
             assert all(f"request {request} (forgotten in version" in detail for request in there)
             assert not any(request in detail for request in gone)
-    assert api.post(f"{path}/3/restore").json()["number"] == 3, "the head is served already"
+    assert api.post(f"{path}/3/restore").json()["number"] == 3, "the current version is served already"
     assert api.post(f"{path}/9/restore").status_code == 404
     assert world.head(model_id).number == 3
 
@@ -72,7 +72,7 @@ def test_publishing_a_version_that_still_holds_whom_a_request_names_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A planner that overlooks a person: the transaction sees it, and nothing is written."""
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     one, other = world.delete("p1"), world.delete("p2")
     job = world.claim(model_id)
     plan = unlearn.plan
@@ -90,11 +90,11 @@ def test_publishing_a_version_that_still_holds_whom_a_request_names_is_refused(
     assert world.footprint() == before_it and world.head(model_id).number == 1
 
 
-def test_a_tombstone_that_appears_while_version_one_is_drafted_is_named(
+def test_a_suppression_that_appears_while_version_one_is_drafted_is_named(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[str] = []
-    model_id = world.register(recipe="convex", require="proved")
+    model_id = world.register(recipe="convex", min_guarantee="proved")
     job = world.claim(model_id)
     with caplog.at_level(logging.WARNING):
         prepare(world.workshop, job, before("store", world, lambda: asked.append(world.delete("p3"))))  # type: ignore[arg-type]
@@ -112,7 +112,7 @@ def refusal(world: World, name: str, recipe: str = "convex", **policy: str) -> s
 def test_registering_a_recipe_that_still_names_them_is_refused_with_their_requests_and_what_to_do(
     world: World,
 ) -> None:
-    first = world.live(require="proved")
+    first = world.live(min_guarantee="proved")
     one = forget(world, first, "p1")
     with world.database.write() as session:
         order = intake.Order(sample_ids=("s6", "s7", "nobody's"))
@@ -121,7 +121,7 @@ def test_registering_a_recipe_that_still_names_them_is_refused_with_their_reques
     told = refusal(world, "again")
     assert "still names 5 samples" in told and f"requests: 2; {', '.join(sorted((one, other)))})" in told
     assert elsewhere not in told, "that one asked to be limited to another model"
-    for way in ("Take these samples out", "--forgotten-in-recipe leave_out", "expunge tombstones lift REQUEST"):
+    for way in ("Take these samples out", "--on-suppressed leave_out", "expunge suppressions lift REQUEST"):
         assert way in told
     for index in (5, 6, 7):
         forget(world, first, f"p{index}")
@@ -131,71 +131,74 @@ def test_registering_a_recipe_that_still_names_them_is_refused_with_their_reques
 
 
 def test_who_is_under_a_hold_or_was_lifted_or_never_verified_keeps_no_recipe_out(world: World) -> None:
-    first = world.live(require="proved")
+    first = world.live(min_guarantee="proved")
     back = forget(world, first, "p1")
     with world.database.write() as session:
         readmission.lift(session, session.get_one(DeletionRequest, back), "deleted by mistake")
     place(world, subject="p2")
     world.delete("p2")
     world.stranger("p3")
-    again = world.live(require="proved", name="again")
-    assert (world.lineage(again).manifest or {})["samples"] == 36
+    again = world.live(min_guarantee="proved", name="again")
+    assert (world.generation(again).manifest or {})["samples"] == 36
 
 
 def test_whoever_asks_while_a_model_is_prepared_is_left_out_and_refuses_nothing(world: World) -> None:
     stranger = world.stranger("p4")
-    model_id = world.register(recipe="convex", require="proved")
+    model_id = world.register(recipe="convex", min_guarantee="proved")
     asked = world.delete("p3")
     world.verify(stranger)
     with world.database.write() as session:  # a clock that was put back meanwhile
-        session.execute(update(Tombstone).where(Tombstone.request_id == asked).values(created_at=1))
+        session.execute(update(SuppressionEntry).where(SuppressionEntry.request_id == asked).values(created_at=1))
     world.work(model_id)
     assert world.model(model_id).status == "live", world.model(model_id).reason
-    assert (world.lineage(model_id).manifest or {})["samples"] == 30
+    assert (world.generation(model_id).manifest or {})["samples"] == 30
     assert {world.request(each).status for each in (asked, stranger)} == {"completed"}
 
 
 def test_a_retrain_never_refuses_whatever_its_recipe_still_names(world: World) -> None:
     """A model of before the field existed, which had left somebody out: its policy says nothing, so refuse."""
-    forget(world, world.live(require="proved"), "p1")
-    old = world.live(require="proved", name="old", forgotten_in_recipe="leave_out", **ONE_RELEASE)
+    forget(world, world.live(min_guarantee="proved"), "p1")
+    old = world.live(min_guarantee="proved", name="old", on_suppressed="leave_out", **ONE_UPDATE)
     policy = dict(world.model(old).policy)
-    del policy["forgotten_in_recipe"]
+    del policy["on_suppressed"]
     world.change(Model, old, policy=policy)
     index = 2
     while world.model(old).status == "live":
         forget(world, old, f"p{index}")
         index += 1
     world.work(old)
-    assert len(lineages(world, old)) == 2 and world.model(old).status == "live"
-    assert (world.lineage(old).manifest or {})["left_out"] == 3 * (index - 1)
+    assert len(generations(world, old)) == 2 and world.model(old).status == "live"
+    assert (world.generation(old).manifest or {})["left_out"] == 3 * (index - 1)
 
 
 def test_imported_weights_that_were_trained_on_them_are_refused_or_forget_them_first(world: World) -> None:
-    first = world.live(require="proved")
+    first = world.live(min_guarantee="proved")
     request = forget(world, first, "p1")
     told = refusal(world, "again", "elsewhere", method="newton")
     assert request in told and "imported weights: train them again without" in told
-    kept = world.live("elsewhere", "newton", name="kept", forgotten_in_recipe="leave_out")
-    assert world.count(Forgotten) > 3 and "p1" not in str(world.lineage(kept).report)
+    kept = world.live("elsewhere", "newton", name="kept", on_suppressed="leave_out")
+    assert world.count(Forgotten) > 3 and "p1" not in str(world.generation(kept).report)
     assert broken(world.database) == []
 
 
 def test_registering_a_recipe_that_still_names_them_says_which_requests_keep_them_out(world: World) -> None:
-    first = world.live(require="proved")
+    first = world.live(min_guarantee="proved")
     requests = [forget(world, first, person) for person in ("p1", "p2")]
-    again = world.live(require="proved", name="again", forgotten_in_recipe="leave_out")
+    again = world.live(min_guarantee="proved", name="again", on_suppressed="leave_out")
     told = world.report(again)["kept_out"]
     assert told["requests"] == [{"request": request, "samples": 3} for request in sorted(requests)]
-    assert "refused" in told["why"] and "tombstones lift" in told["why"]
-    assert len({row.holder for row in world.rows_of(Recollection) if row.lineage_id == world.lineage(again).id}) == 10
+    assert "refused" in told["why"] and "suppressions lift" in told["why"]
+    assert (
+        len({row.holder for row in world.rows_of(Recollection) if row.generation_id == world.generation(again).id})
+        == 10
+    )
     assert "kept_out" not in world.report(first)
 
 
 def test_a_recipe_of_nobody_but_them_is_refused_with_their_requests(world: World) -> None:
-    first = world.live(require="proved")
+    first = world.live(min_guarantee="proved")
     requests = [world.delete(f"p{index}") for index in range(12)]
-    again = world.register(recipe="convex", require="proved", name="again", forgotten_in_recipe="leave_out")
+    again = world.register(recipe="convex", min_guarantee="proved", name="again", on_suppressed="leave_out")
     world.work(again)
     model = world.model(again)
     assert model.status == "refused" and sorted(requests)[0] in (model.reason or "")
@@ -203,11 +206,11 @@ def test_a_recipe_of_nobody_but_them_is_refused_with_their_requests(world: World
 
 
 def test_after_a_switch_an_old_deletion_is_still_known(world: World) -> None:
-    """Its memberships went with the old lineage; a user who asks again, or for a hold, is told what happened."""
+    """Its memberships went with the old generation; a user who asks again, or for a hold, is told what happened."""
     model_id = exhausted(world)
     first = next(row for row in world.rows_of(DeletionRequest) if row.created_at == min_created(world))
     world.work(model_id)
-    assert len(lineages(world, model_id)) == 2 and world.model(model_id).status == "live"
+    assert len(generations(world, model_id)) == 2 and world.model(model_id).status == "live"
     repeated = world.delete("p0")
     assert (world.request(repeated).status, world.request(repeated).reason) == ("completed", "already_forgotten")
     stranger = world.delete("nobody")
@@ -216,7 +219,7 @@ def test_after_a_switch_an_old_deletion_is_still_known(world: World) -> None:
     for named in ({"subject": "p0"}, {"sample": "s0"}):
         with pytest.raises(AlreadyForgotten) as refused:
             place(world, **named)
-        assert Released("m", number) in refused.value.releases
+        assert Released("m", number) in refused.value.updates
     place(world, subject="p11")
     place(world, sample="s35")
 
@@ -226,7 +229,7 @@ def min_created(world: World) -> int:
 
 
 def test_a_person_deleted_by_mistake_comes_back_with_the_next_retrain_and_not_before(world: World) -> None:
-    model_id = world.live(require="proved", **ONE_RELEASE)
+    model_id = world.live(min_guarantee="proved", **ONE_UPDATE)
     mistake = forget(world, model_id, "p0")
     with world.database.write() as session:
         readmission.lift(session, session.get_one(DeletionRequest, mistake), "deleted by mistake")
@@ -234,9 +237,9 @@ def test_a_person_deleted_by_mistake_comes_back_with_the_next_retrain_and_not_be
     while world.model(model_id).status == "live":
         forget(world, model_id, f"p{index}")
         index += 1
-    assert (world.lineage(model_id).manifest or {})["samples"] == 36
+    assert (world.generation(model_id).manifest or {})["samples"] == 36
     world.work(model_id)
     assert world.model(model_id).status == "live"
-    assert (world.lineage(model_id).manifest or {})["samples"] == 36 - 3 * (index - 1)
+    assert (world.generation(model_id).manifest or {})["samples"] == 36 - 3 * (index - 1)
     again = forget(world, model_id, "p0")
     assert (world.request(again).status, world.task(again).samples) == ("completed", 3)

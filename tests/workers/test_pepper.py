@@ -14,22 +14,22 @@ from service.access.api_keys import Scope, create_key
 from service.api.app import create_app
 from service.cli import checks as doctor
 from service.infra.settings import adopt_secret
-from service.infra.tables import ApiKey, Hold, Membership, Model, Tombstone, WebhookEndpoint
+from service.infra.tables import ApiKey, Hold, Membership, Model, SuppressionEntry, WebhookEndpoint
 from service.requests import express, intake
 from service.requests import legal_holds as holds
 from service.requests.legal_holds import AlreadyForgotten
 from service.requests.peppers import aware, needed
 from service.requests.webhooks import pepper_of, public_key
 from tests.workers.test_calibrate import ASKED as CALIBRATED
-from tests.workers.test_switch import before, in_lineage
+from tests.workers.test_switch import before, in_generation
 from tests.workers.worlds import TENANT, World, open_world
 from workers import doctor as sickbay
 from workers.runtime.jobs import Retraining
 from workers.scheduler.webhook_sender import claim as letters
 from workers.training.retrain import retrain
 
-READS = {"method": "newton", "require": "proved"}
-"""its releases read every retained sample"""
+READS = {"method": "newton", "min_guarantee": "proved"}
+"""its updates read every retained sample"""
 
 
 def changed(world: World, *, keep: bool = True) -> World:
@@ -63,7 +63,7 @@ def done(world: World, request: str) -> tuple[str, int | None, str | None]:
 
 def kept_subjects(world: World, model_id: str) -> int:
     with world.database.read() as session:
-        query = select(Membership.subject_digest).where(Membership.lineage_id == world.lineage(model_id).id)
+        query = select(Membership.subject_digest).where(Membership.generation_id == world.generation(model_id).id)
         return len(set(session.scalars(query)))
 
 
@@ -85,7 +85,7 @@ def test_a_model_prepared_under_the_old_pepper_goes_on_forgetting(world: World) 
 
 
 def test_whoever_was_forgotten_before_is_kept_out_of_a_model_that_is_registered_after(world: World) -> None:
-    old = world.live(require="proved")
+    old = world.live(min_guarantee="proved")
     asked = world.delete("p1"), world.delete(samples=["s6", "s7", "s8"])
     world.work(old)
     stranger = world.stranger("p4")
@@ -96,9 +96,9 @@ def test_whoever_was_forgotten_before_is_kept_out_of_a_model_that_is_registered_
     after.work(refused)
     assert after.model(refused).status == "refused"
     assert all(each in (after.model(refused).reason or "") for each in (*asked, late))
-    new = after.live(name="new", require="proved", forgotten_in_recipe="leave_out")
+    new = after.live(name="new", min_guarantee="proved", on_suppressed="leave_out")
     assert kept_subjects(after, new) == 12 - 3
-    report = after.lineage(new).report or {}
+    report = after.generation(new).report or {}
     kept_out = {each["request"]: each["samples"] for each in report["kept_out"]["requests"]}
     assert kept_out == dict.fromkeys((*asked, late), 3)
     after.verify(stranger)
@@ -108,14 +108,16 @@ def test_whoever_was_forgotten_before_is_kept_out_of_a_model_that_is_registered_
         gone = {version.model_id: version.samples for version in (after.head(old), after.head(new))}
         rows = [
             (stone.request_id, stone.pepper_id, stone.subject_digest or stone.sample_digest)
-            for stone in session.scalars(select(Tombstone))
+            for stone in session.scalars(select(SuppressionEntry))
         ]
     assert gone == {old: 3, new: 3}, "a request of before that was verified after is carried out in both"
-    assert len(rows) == len(set(rows)) == 2 * 6, "every tombstone has one sibling, however many preparations ran"
+    assert len(rows) == len(set(rows)) == 2 * 6, (
+        "every suppression entry has one sibling, however many preparations ran"
+    )
 
 
 def test_a_retrain_brings_nobody_back_and_finds_everybody_whom_a_hold_keeps(world: World) -> None:
-    model_id = world.live(require="proved", fallback="retrain")
+    model_id = world.live(min_guarantee="proved", fallback="retrain")
     world.delete("p1")
     world.work(model_id)
     hold = place(world, "p3")
@@ -123,13 +125,13 @@ def test_a_retrain_brings_nobody_back_and_finds_everybody_whom_a_hold_keeps(worl
     held, asked = after.delete("p3"), after.delete(samples=["s0"])  # part of a person: it takes a retrain
     after.work(model_id)
     after.work(model_id)
-    lineage, head = after.lineage(model_id), after.head(model_id)
-    assert (lineage.manifest or {})["pepper_id"] == after.workshop.pepper.id
+    generation, head = after.generation(model_id), after.head(model_id)
+    assert (generation.manifest or {})["pepper_id"] == after.workshop.pepper.id
     assert kept_subjects(after, model_id) == 12 - 1 and done(after, asked)[:2] == ("completed", 1)
-    assert done(after, held) == ("held", None, "legal_hold") and head.method == "retrain"
+    assert done(after, held) == ("blocked", None, "legal_hold") and head.method == "retrain"
     with after.database.write() as session:
         assert holds.lift(session, session.get_one(Hold, hold)) == [model_id]
-        assert all(row.released_at for row in session.scalars(select(Hold)))
+        assert all(row.lifted_at for row in session.scalars(select(Hold)))
     after.work(model_id)
     assert done(after, held) == ("completed", 3, None)
 
@@ -153,25 +155,27 @@ def test_whoever_is_forgotten_while_a_candidate_under_the_new_pepper_is_trained_
 
     retrain(after.workshop, job, before("unlearn", after, forget_and_hold))
     assert {after.request(each).status for each in together} == {"completed"}
-    lineage = after.lineage(model_id)
-    assert (lineage.id, (lineage.manifest or {})["pepper_id"]) == (job.lineage_id, after.workshop.pepper.id)
-    assert not in_lineage(after, lineage.id, "s6")
-    assert in_lineage(after, lineage.id, "s9")
+    generation = after.generation(model_id)
+    assert (generation.id, (generation.manifest or {})["pepper_id"]) == (job.generation_id, after.workshop.pepper.id)
+    assert not in_generation(after, generation.id, "s6")
+    assert in_generation(after, generation.id, "s9")
 
 
 def test_holds_are_placed_and_checked_under_both(world: World) -> None:
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     gone = world.delete("p1")
     world.work(model_id)
     after = changed(world)
-    with pytest.raises(AlreadyForgotten):
-        place(after, "p1")
+    with pytest.raises(AlreadyForgotten), after.database.write() as session:
+        pepper = after.workshop.pepper
+        useless = holds.place(session, pepper, TENANT, subject_id="p1", sample_id=None, reason="court")
+        holds.require_something_left(session, useless)
     hold = place(after, sample="s6")
     request = after.delete("p2")
     after.work(model_id)
-    assert done(after, request) == ("held", None, "legal_hold")
+    assert done(after, request) == ("blocked", None, "legal_hold")
     assert {(row.id == hold, row.twin_of) for row in after.rows_of(Hold)} == {(True, None), (False, hold)}
-    assert gone in json.dumps([row.request_id for row in after.rows_of(Tombstone)])
+    assert gone in json.dumps([row.request_id for row in after.rows_of(SuppressionEntry)])
 
 
 def test_a_pepper_that_is_not_configured_holds_what_it_would_match_and_the_doctor_names_it(world: World) -> None:
@@ -181,25 +185,25 @@ def test_a_pepper_that_is_not_configured_holds_what_it_would_match_and_the_docto
     lost = changed(world, keep=False)
     old = world.workshop.pepper.id
     assert aware(world.database, world.workshop.pepper).alone
-    assert not aware(lost.database, lost.workshop.pepper).alone, "the fast way asks no lineage for its pepper"
+    assert not aware(lost.database, lost.workshop.pepper).alone, "the fast way asks no generation for its pepper"
     request = lost.delete("p2")
     assert lost.request(request).status == "queued", "nobody can tell that the model does not hold them"
     lost.work(model_id)
-    assert done(lost, request) == ("held", None, "pepper_missing")
+    assert done(lost, request) == ("blocked", None, "pepper_missing")
     again = lost.register(name="again")
     lost.work(again)
     assert lost.model(again).status == "refused" and old in (lost.model(again).reason or "")
     told = [each for each in doctor.examine(lost.settings) if each.name == "pepper"]
     assert [each.well for each in told] == [False]
-    assert f"36 rows of memberships, 1 rows of tombstones were made under pepper {old}" in told[0].what
+    assert f"36 rows of memberships, 1 rows of suppressions were made under pepper {old}" in told[0].what
     assert "EXPUNGE_RETIRED_PEPPER_FILES" in told[0].hint
-    seen = next(each for each in sickbay.examine(lost.settings) if each.name == "lineage of m")
+    seen = next(each for each in sickbay.examine(lost.settings) if each.name == "generation of m")
     assert not seen.well and old in seen.what
     back = found_again(lost)
     second = back.delete("p2")
     back.work(model_id)
     with back.database.write() as session:
-        holds.drive_on(session, back.request(request))
+        holds.retry(session, back.request(request))
     back.work(model_id)
     assert done(back, second) == ("completed", 3, None)
     assert done(back, request) == ("completed", 0, "already_forgotten")
@@ -211,16 +215,16 @@ def test_a_release_whose_samples_were_named_under_a_lost_pepper_is_held(world: W
     request = world.delete("p1")
     lost = changed(world, keep=False)
     lost.work(model_id)
-    assert done(lost, request) == ("held", None, "pepper_missing") and lost.head(model_id).number == 1
+    assert done(lost, request) == ("blocked", None, "pepper_missing") and lost.head(model_id).number == 1
     back = found_again(lost)
     with back.database.write() as session:
-        holds.drive_on(session, back.request(request))
+        holds.retry(session, back.request(request))
     back.work(model_id)
     assert done(back, request) == ("completed", 3, None)
 
 
 def test_the_doctor_says_when_a_retired_pepper_can_be_dropped(world: World) -> None:
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     asked = world.delete("p1")
     world.work(model_id)
     after = changed(world)
@@ -231,13 +235,13 @@ def test_the_doctor_says_when_a_retired_pepper_can_be_dropped(world: World) -> N
     old = world.workshop.pepper.id
     assert told() == [
         f"Retired pepper {old} is still needed by 1 rows of deletion_requests, 36 rows of memberships, "
-        "1 rows of tombstones."
+        "1 rows of suppressions."
     ]
     assert asked
-    after.live(name="new", forgotten_in_recipe="leave_out")
+    after.live(name="new", on_suppressed="leave_out")
     with after.database.read() as session:
         left = needed(session, after.workshop.pepper)[old]
-    assert left == {"deletion_requests": 1, "memberships": 36}, "the tombstone has its sibling"
+    assert left == {"deletion_requests": 1, "memberships": 36}, "the suppression entry has its sibling"
     with after.database.write() as session:
         session.get_one(Model, model_id).status = "retired"
         session.execute(Membership.__table__.delete().where(Membership.pepper_id == old))
@@ -261,7 +265,7 @@ def test_keys_webhooks_openings_and_idempotency_keys_of_before_go_on_and_session
     used: list[bool] = []
     fast = express.accept
     monkeypatch.setattr(express, "accept", lambda *a, **k: used.append((found := fast(*a, **k)) is not None) or found)
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     hook = api.post("/v1/webhooks", json={"url": "https://hooks.example.com/x"}).json()
     order = {"json": {"subject_id": "p1"}, "headers": {"Idempotency-Key": "one"}}
     first = api.post("/v1/deletion-requests", **order)

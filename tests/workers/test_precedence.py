@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from service.infra.tables import AuditEntry, Model, Shard
+from service.infra.tables import AuditEntry, Model, WorkUnit
 from tests.workers.test_calibrate import release_connections
 from tests.workers.test_crashes import die_at
-from tests.workers.test_shards import keep_lease
+from tests.workers.test_work_units import keep_lease
 from tests.workers.worlds import World
 from workers.app import Worker
-from workers.training import parallel as shards
+from workers.training import parallel as work_units
 from workers.update import precedence
 from workers.update.precedence import Interrupted, give_way, waiting_deletions
 
@@ -24,30 +24,30 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precedence, "PATIENCE_SECONDS", 0.0)
 
 
-def asked_after_the_first_shard(world: World, monkeypatch: pytest.MonkeyPatch, subject: str) -> list[str]:
-    """Somebody asks while the first shard is computed; the request's id appears in the list."""
+def asked_after_the_first_work_unit(world: World, monkeypatch: pytest.MonkeyPatch, subject: str) -> list[str]:
+    """Somebody asks while the first work unit is computed; the request's id appears in the list."""
     asked: list[str] = []
-    compute: Any = shards._compute
+    compute: Any = work_units._compute
 
     def computed(*values: Any) -> None:
         compute(*values)
         if not asked:
             asked.append(world.delete(subject, models=("m",)))
 
-    monkeypatch.setattr(shards, "_compute", computed)
+    monkeypatch.setattr(work_units, "_compute", computed)
     return asked
 
 
-def test_a_preparation_is_interrupted_between_two_shards_and_taken_up_again(
+def test_a_preparation_is_interrupted_between_two_work_units_and_taken_up_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live = world.live(require="proved")
+    live = world.live(min_guarantee="proved")
     big = world.register("shared_out", name="big")
-    asked = asked_after_the_first_shard(world, monkeypatch, "p1")
+    asked = asked_after_the_first_work_unit(world, monkeypatch, "p1")
     world.work(big)
-    shown = world.lineage(big)
+    shown = world.generation(big)
     assert world.model(big).status == "preparing" and world.model(big).lease_expires_at == 0
-    assert [row.done_at is not None for row in world.rows_of(Shard)].count(True) == 1 and shown.attempts == 0
+    assert [row.done_at is not None for row in world.rows_of(WorkUnit)].count(True) == 1 and shown.attempts == 0
     world.work(big)  # the deletion, which was there first, and then the rest of the preparation
     assert world.request(asked[0]).status == "completed" and world.head(live).number == 2
     assert world.model(big).status == "live", world.model(big).reason
@@ -64,8 +64,8 @@ def order_of(world: World, *kinds: str) -> list[str]:
 
 
 def test_a_waiting_deletion_is_done_before_a_preparation_begins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    live = world.live(require="proved")
-    other = world.register(name="other", require="proved")
+    live = world.live(min_guarantee="proved")
+    other = world.register(name="other", min_guarantee="proved")
     request = world.delete("p1", models=("m",))
     done: list[str] = []
     do: Any = Worker._do
@@ -82,19 +82,19 @@ def test_a_waiting_deletion_is_done_before_a_preparation_begins(world: World, mo
 def test_a_free_piece_of_another_preparation_comes_before_a_new_preparation(world: World) -> None:
     big = world.register("shared_out", name="big")
     release_connections(world)
-    die_at(world, "prepare-after-shards", lambda dying: dying.work(big))
+    die_at(world, "prepare-after-work-units", lambda dying: dying.work(big))
     keep_lease(world, big)
-    small = world.register(name="small", require="proved")
+    small = world.register(name="small", min_guarantee="proved")
     for count in range(1, 5):
         world.work(small)
-        assert [row.done_at is not None for row in world.rows_of(Shard)].count(True) == count
+        assert [row.done_at is not None for row in world.rows_of(WorkUnit)].count(True) == count
         assert world.model(small).status == "preparing"
     world.work(small)
     assert world.model(small).status == "live"
 
 
 def test_deletions_that_no_release_can_take_now_interrupt_nothing(world: World) -> None:
-    live = world.live(require="proved")
+    live = world.live(min_guarantee="proved")
     world.delete("p1")
     with world.database.read() as session:
         assert waiting_deletions(session) == [live]
@@ -108,7 +108,7 @@ def test_deletions_that_no_release_can_take_now_interrupt_nothing(world: World) 
 
 
 def test_a_worker_is_not_interrupted_for_the_tenants_of_others(world: World) -> None:
-    live = world.live(require="proved")
+    live = world.live(min_guarantee="proved")
     world.delete("p1")
     with world.database.read() as session:
         assert waiting_deletions(session, {world.model(live).tenant_id}) == [live]

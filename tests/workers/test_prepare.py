@@ -25,16 +25,16 @@ def keys_in(world: World) -> int:
 
 def test_a_model_goes_live_with_its_manifest_and_one_sealed_vector_a_person(world: World) -> None:
     model_id = world.live()
-    lineage, head = world.lineage(model_id), world.head(model_id)
+    generation, head = world.generation(model_id), world.head(model_id)
     assert (head.number, head.parent_id, head.samples) == (1, None, 0)
-    assert (lineage.status, lineage.progress, lineage.phase, lineage.spent) == ("live", 1.0, None, 0)
-    assert lineage.manifest is not None and lineage.report is not None
-    assert {name: lineage.manifest[name] for name in ("samples", "people", "dimension")} == {
+    assert (generation.status, generation.progress, generation.phase, generation.spent) == ("live", 1.0, None, 0)
+    assert generation.manifest is not None and generation.report is not None
+    assert {name: generation.manifest[name] for name in ("samples", "people", "dimension")} == {
         "samples": 36,
         "people": 12,
         "dimension": 8,
     }
-    assert world.report(model_id)["effectiveness"] < 0.7
+    assert world.report(model_id)["distance_left"] < 0.7
     assert (world.count(Membership), world.count(Recollection), keys_in(world)) == (36, 12, 12)
 
 
@@ -47,25 +47,25 @@ def test_people_who_asked_before_training_are_never_in_the_model(world: World) -
     assert (world.task(unknown).samples, world.task(unknown).reason) == (0, "no_match")
     assert {world.request(request).status for request in (known, unknown)} == {"completed"}
     assert world.task(known).version_id == world.head(model_id).id
-    assert (world.count(Membership), world.lineage(model_id).spent) == (33, 0)
+    assert (world.count(Membership), world.generation(model_id).spent) == (33, 0)
 
 
-def test_a_tombstone_outlives_its_model(world: World) -> None:
+def test_a_suppression_outlives_its_model(world: World) -> None:
     """A person who was forgotten is not in a model that is registered later."""
     first = world.live(name="first")
     world.delete("p3")
     world.work(first)
-    second = world.live(name="second", forgotten_in_recipe="leave_out")
-    lineage = world.lineage(second)
-    assert lineage.manifest is not None
-    assert (lineage.manifest["samples"], lineage.manifest["left_out"]) == (33, 3)
+    second = world.live(name="second", on_suppressed="leave_out")
+    generation = world.generation(second)
+    assert generation.manifest is not None
+    assert (generation.manifest["samples"], generation.manifest["left_out"]) == (33, 3)
 
 
 def test_a_request_for_other_models_leaves_nobody_out(world: World) -> None:
     world.live(name="first")
     world.delete("p3", models=("first",))
     second = world.live(name="second")
-    assert (world.lineage(second).manifest or {})["left_out"] == 0
+    assert (world.generation(second).manifest or {})["left_out"] == 0
 
 
 def test_people_who_ask_during_training_are_forgotten_before_version_1(world: World) -> None:
@@ -77,11 +77,11 @@ def test_people_who_ask_during_training_are_forgotten_before_version_1(world: Wo
     ending = prepare.ending_of(job)
     request = world.delete("p3")
     prepare.bring_into_service(world.workshop, job, ready, watch, ending)
-    head, lineage = world.head(model_id), world.lineage(model_id)
+    head, generation = world.head(model_id), world.generation(model_id)
     assert (head.number, head.samples, head.people) == (1, 3, 1)
     assert (world.task(request).status, world.task(request).samples) == ("completed", 3)
     assert (world.count(Forgotten), world.count(Recollection)) == (3, 11)
-    assert lineage.spent == lineage.charge > 0
+    assert generation.spent == generation.budget_cost > 0
 
 
 def test_people_who_ask_at_the_last_moment_are_forgotten_before_version_1(world: World) -> None:
@@ -105,12 +105,12 @@ def test_people_who_ask_at_the_last_moment_are_forgotten_before_version_1(world:
     prepare.bring_into_service(world.workshop, job, ready, watch, ending)
     assert {world.request(request).status for request in (first, late[0])} == {"completed"}
     assert (world.head(model_id).samples, world.head(model_id).people) == (6, 2)
-    assert world.lineage(model_id).spent == world.lineage(model_id).charge
+    assert world.generation(model_id).spent == world.generation(model_id).budget_cost
     files = [path for path in world.workshop.store.root.iterdir() if path.is_file()]
     assert len(files) == 1, "the draft that was never published is gone"
 
 
-def test_imported_weights_forget_tombstoned_people_by_the_method(world: World) -> None:
+def test_imported_weights_forget_suppressiond_people_by_the_method(world: World) -> None:
     model_id = world.register("imported", method="newton")
     request = world.delete("p3")
     world.work(model_id)
@@ -155,8 +155,10 @@ def test_a_recipe_that_fails_is_refused_and_nothing_is_half_done(
     assert "canary" not in "".join(entry.body for entry in other.rows_of(AuditEntry))
     assert (other.request(request).status, other.task(request).reason) == ("completed", "model_refused")
     assert (other.count(Membership), other.count(Recollection), keys_in(other)) == (0, 0, 0)
-    hint = (other.lineage(model_id).report or {})["refused"]["hint"]
-    assert other.lineage(model_id).report == {"refused": {"what": model.reason.removesuffix(f" {hint}"), "hint": hint}}
+    hint = (other.generation(model_id).report or {})["refused"]["hint"]
+    assert other.generation(model_id).report == {
+        "refused": {"what": model.reason.removesuffix(f" {hint}"), "hint": hint}
+    }
 
 
 @pytest.mark.parametrize(
@@ -164,12 +166,12 @@ def test_a_recipe_that_fails_is_refused_and_nothing_is_half_done(
     [
         ("missing", "recollection", {}, "There is no recipe"),
         ("../../etc/passwd", "recollection", {}, "name is not allowed"),
-        ("convex", "recollection", {"delta_cap": 1e-17, "require": "proved"}, "cap cannot be reached"),
-        ("convex", "recollection", {"threshold": 1e-9}, "effectiveness"),
+        ("convex", "recollection", {"max_distance": 1e-17, "min_guarantee": "proved"}, "Rounding alone"),
+        ("convex", "recollection", {"threshold": 1e-9}, "distance_left"),
         ("convex", "recollection", {"options": {"nonsense": 1}}, "has no option 'nonsense'"),
-        ("steps", "recollection", {"require": "proved"}, "requires the basis proved"),
+        ("steps", "recollection", {"min_guarantee": "proved"}, "requires the guarantee proved"),
         ("steps", "recollection", {"reference": "renormalised"}, "fixed-denominator"),
-        ("imported", "recollection", {"require": "exact"}, "requires the basis exact"),
+        ("imported", "recollection", {"min_guarantee": "exact"}, "requires the guarantee exact"),
     ],
 )
 def test_a_model_that_cannot_be_served_is_refused_with_its_reason(
@@ -178,7 +180,7 @@ def test_a_model_that_cannot_be_served_is_refused_with_its_reason(
     model_id = world.register(recipe, method, **policy)
     world.work(model_id)
     model = world.model(model_id)
-    assert (model.status, model.head_id) == ("refused", None)
+    assert (model.status, model.current_id) == ("refused", None)
     assert model.reason is not None and reason in model.reason
     assert (world.count(Membership), world.count(Recollection), keys_in(world)) == (0, 0, 0)
     assert world.kinds()[-1] == "preparation.refused"
@@ -230,16 +232,16 @@ def test_everyone_asking_before_training_is_refused(world: World) -> None:
 
 
 def test_terms_are_fixed_at_registration(world: World) -> None:
-    model_id = world.live(require="proved", sigma=0.02, delta_cap=2e-5)
-    before = world.lineage(model_id)
+    model_id = world.live(min_guarantee="proved", noise_std=0.02, max_distance=2e-5)
+    before = world.generation(model_id)
     for person in ("p1", "p2"):
         world.delete(person)
         world.work(model_id)
-    after = world.lineage(model_id)
-    for name in ("basis", "sigma", "delta_cap", "charge", "budget", "epsilon", "delta"):
+    after = world.generation(model_id)
+    for name in ("guarantee", "noise_std", "max_distance", "budget_cost", "budget", "epsilon", "delta"):
         assert getattr(before, name) == getattr(after, name)
-    assert (after.sigma, after.delta_cap, after.spent) == (0.02, 2e-5, 2 * after.charge)
-    assert {entry.charge for entry in world.rows_of(BudgetEntry)} == {after.charge}
+    assert (after.noise_std, after.max_distance, after.spent) == (0.02, 2e-5, 2 * after.budget_cost)
+    assert {entry.budget_cost for entry in world.rows_of(BudgetEntry)} == {after.budget_cost}
 
 
 def test_samples_added_to_the_recipe_later_are_ignored(world: World) -> None:
@@ -258,7 +260,7 @@ def test_recollection_is_refused_where_it_does_harm_with_the_measurement_and_wha
     model_id = world.register("unstable", "recollection")
     world.work(model_id)
     model = world.model(model_id)
-    assert (model.status, model.head_id) == ("refused", None)
+    assert (model.status, model.current_id) == ("refused", None)
     found = re.search(r"are ([\d.e+]+) times as far from retraining as before", model.reason or "")
     assert found is not None and float(found[1]) > 0.7
     assert "eta*lambda_max is" in str(model.reason)
@@ -267,7 +269,7 @@ def test_recollection_is_refused_where_it_does_harm_with_the_measurement_and_wha
 
 
 def test_recollection_is_accepted_at_a_stable_learning_rate_on_the_same_network(world: World) -> None:
-    assert world.report(world.live("stable", "recollection"))["effectiveness"] < 0.7
+    assert world.report(world.live("stable", "recollection"))["distance_left"] < 0.7
 
 
 def test_a_refusal_names_the_methods_that_were_measured_to_work_on_this_very_model(world: World) -> None:
@@ -281,10 +283,10 @@ def test_a_refusal_names_the_methods_that_were_measured_to_work_on_this_very_mod
         world.live("convex", method, name=f"m-{method}")
 
 
-def test_a_refusal_names_no_method_that_lacks_the_required_basis(world: World) -> None:
-    model_id = world.register("steps", "recollection", require="exact")
+def test_a_refusal_names_no_method_that_lacks_the_required_guarantee(world: World) -> None:
+    model_id = world.register("steps", "recollection", min_guarantee="exact")
     world.work(model_id)
-    assert "requires the basis exact" in (world.model(model_id).reason or "")
-    model_id = world.register("convex", "mini", name="other", options={"steps": 1}, require="proved")
+    assert "requires the guarantee exact" in (world.model(model_id).reason or "")
+    model_id = world.register("convex", "mini", name="other", options={"steps": 1}, min_guarantee="proved")
     world.work(model_id)
     assert "newton (leaves" in (world.model(model_id).reason or "")

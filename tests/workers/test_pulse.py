@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.infra.tables import Lineage
+from service.infra.tables import Generation
 from tests.workers.worlds import World
 from workers.runtime import heartbeat as pulse
 
@@ -30,14 +30,14 @@ def test_a_beat_writes_the_phase_and_the_present_memory(world: World, monkeypatc
     job = world.claim(model_id)
     assert job is not None
     beating = world.pulse()
-    beating.hold(job.lease, job.lineage_id)
+    beating.hold(job.lease, job.generation_id)
     beating.phase("train")
     monkeypatch.setattr(pulse, "resident_mebibytes", lambda: 123)
     beating.beat()
-    assert [row.phase for row in world.rows_of(Lineage)] == ["train at 123 MiB"]
+    assert [row.phase for row in world.rows_of(Generation)] == ["train at 123 MiB"]
     monkeypatch.setattr(pulse, "resident_mebibytes", lambda: None)
     beating.beat()
-    assert [row.phase for row in world.rows_of(Lineage)] == ["train"]
+    assert [row.phase for row in world.rows_of(Generation)] == ["train"]
 
 
 def test_where_the_system_does_not_tell_the_memory_none_is_shown(

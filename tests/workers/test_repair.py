@@ -1,4 +1,4 @@
-"""A repaired release carries the vectors of those who stay, in the transaction that publishes it."""
+"""A repaired update carries the vectors of those who stay, in the transaction that publishes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from service.infra.tables import Recollection
 from tests.workers.test_crashes import die_at
 from tests.workers.test_residue import found
 from tests.workers.worlds import World
-from unlearning.accounting.certificate import Basis, Claim
+from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.methods.recollection import Recollection as Method
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
@@ -34,19 +34,19 @@ POINTS = ("publish-after-audit", "publish-inside-commit", "worker-after-commit")
 
 def everyones(world: World, model_id: str) -> dict[str, Tensor]:
     """The vectors as rows have them, by holder."""
-    lineage = world.lineage(model_id).id
+    generation = world.generation(model_id).id
     with world.database.read() as session:
-        holders = state.holders_of(session, lineage)
-        return state.read_vectors(session, world.workshop, lineage, holders, torch.device("cpu"))
+        holders = state.holders_of(session, generation)
+        return state.read_vectors(session, world.workshop, generation, holders, torch.device("cpu"))
 
 
 def weights_of(world: World, model_id: str) -> Tensor:
-    """w~ of the head."""
+    """w~ of the current version."""
     return state.load(world.workshop, world.head(model_id).state, torch.device("cpu")).weights
 
 
 def in_memory(world: World, *people: str) -> list[State]:
-    """The states after one release each, without the service."""
+    """The states after one update each, without the service."""
     recipe = recipes.load(world.workshop.recipes, "steps").recipe
     problem, examples = Problem(recipe), recipe.samples.examples()
     method = Method(repair_epochs=2, threshold=10.0)
@@ -61,7 +61,7 @@ def in_memory(world: World, *people: str) -> list[State]:
 
 
 def test_a_second_deletion_uses_the_vector_that_the_first_release_carried(world: World) -> None:
-    """On both databases: equal to the same two releases in memory, and not to those with the first vectors."""
+    """On both databases: equal to the same two updates in memory, and not to those with the first vectors."""
     model_id = world.live("steps", **REPAIR)
     untouched = everyones(world, model_id)
     start, first, second = in_memory(world, "p3", "p5")
@@ -82,7 +82,7 @@ def test_a_second_deletion_uses_the_vector_that_the_first_release_carried(world:
     wrong = stale.forget(problem, kept, forget_set(examples, ["p5"]), retain, torch.Generator()).state
     assert float((wrong.weights - second.weights).norm()) > 1e-4, "the test could not tell"
     claim = Claim.from_json(world.head(model_id).claim)
-    assert (claim.basis, claim.epsilon) == (Basis.NONE, None)
+    assert (claim.guarantee, claim.epsilon) == (Guarantee.NONE, None)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_carried_rows_keep_their_key_and_leave_nothing_readable(world: World, tm
     assert rows[gone].key_id not in keys and len(keys) == 11
     in_clear = [vector.numpy().tobytes() for vector in (*first.values(), *carried.values())]
     assert found(world, tmp_path, in_clear) == []
-    assert found(world, tmp_path, list(keys.values())), "the search finds what is there"
+    assert found(world, tmp_path, [row.sealed[:64] for row in again.values()]), "the search finds what is there"
 
 
 @SQLITE
@@ -159,9 +159,9 @@ def test_whoever_asked_during_training_is_repaired_away_with_version_1(world: Wo
 @SQLITE
 def test_what_repair_cannot_claim_or_serve_is_refused(world: World) -> None:
     for name, recipe, policy, word in (
-        ("a", "steps", {**REPAIR, "basis": "calibrated"}, "how releases are cut"),
+        ("a", "steps", {**REPAIR, "guarantee": "calibrated"}, "how updates are cut"),
         ("b", "convex", REPAIR, "Leave repair_epochs out"),
-        ("c", "steps", {**REPAIR, "require": "proved"}, "requires the basis proved"),
+        ("c", "steps", {**REPAIR, "min_guarantee": "proved"}, "requires the guarantee proved"),
     ):
         model_id = world.register(recipe, name=name, **policy)
         world.work(model_id)

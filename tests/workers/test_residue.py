@@ -33,7 +33,7 @@ def test_neither_id_nor_vector_nor_key_of_a_forgotten_person_is_left(world: Worl
     with world.database.read() as session:
         rows = list(session.scalars(select(Recollection)))
         vectors = state.read_vectors(
-            session, world.workshop, rows[0].lineage_id, [row.holder for row in rows], torch.device("cpu")
+            session, world.workshop, rows[0].generation_id, [row.holder for row in rows], torch.device("cpu")
         )
     keys = world.workshop.keys.fetch(row.key_id for row in rows)
     shares = {key_id: share_in_file(world.workshop.keys, key_id) for key_id in keys}

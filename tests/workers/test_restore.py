@@ -25,14 +25,14 @@ from service.infra.tables import (
     Certificate,
     DeletionRequest,
     Forgotten,
+    Generation,
     Heartbeat,
     Hold,
-    Lineage,
     Model,
     Recollection,
     Restoration,
+    SuppressionEntry,
     Task,
-    Tombstone,
     Version,
 )
 from service.models import restore_guard as backups
@@ -43,7 +43,7 @@ from service.requests.cancel import cancel
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import TENANT, World, open_world
 from workers import main
-from workers.scheduler import run as keeper
+from workers.scheduler import run as scheduler
 from workers.scheduler.restore import StillRunning, restore
 from workers.update.task_results import withhold
 
@@ -82,7 +82,7 @@ def signer(world: World) -> Signer:
 
 
 def export(world: World) -> tuple[str, list[dict[str, Any]]]:
-    keeper.extend_log(world.database, signer(world))
+    scheduler.extend_log(world.database, signer(world))
     with world.database.read() as session:
         head = newest_head(session)
         rows = session.scalars(
@@ -94,11 +94,11 @@ def export(world: World) -> tuple[str, list[dict[str, Any]]]:
 
 def state(world: World, model_id: str) -> dict[str, Any]:
     """Everything that must not be rewound."""
-    lineage = world.lineage(model_id)
+    generation = world.generation(model_id)
     return {
         "versions": [(v.number, v.id, v.status, v.checkpoint, v.parent_id) for v in world.versions(model_id)],
-        "spent": (lineage.spent, sum(row.charge for row in world.rows_of(BudgetEntry))),
-        "forgotten": sorted((row.lineage_id, row.position, row.version_id) for row in world.rows_of(Forgotten)),
+        "spent": (generation.spent, sum(row.budget_cost for row in world.rows_of(BudgetEntry))),
+        "forgotten": sorted((row.generation_id, row.position, row.version_id) for row in world.rows_of(Forgotten)),
         "vectors": sorted(row.holder for row in world.rows_of(Recollection)),
     }
 
@@ -116,7 +116,7 @@ def released(world: World, model_id: str, *people: str) -> list[str]:
 def retrained(world: World, model_id: str) -> None:
     """What waits is carried out by a retrain: the budget is spent."""
     with world.database.write() as session:
-        session.get_one(Lineage, world.lineage(model_id).id).spent = world.lineage(model_id).budget or 0
+        session.get_one(Generation, world.generation(model_id).id).spent = world.generation(model_id).budget or 0
         session.get_one(Model, model_id).status = "exhausted"
     world.work(model_id)
 
@@ -129,9 +129,9 @@ def confirmed(world: World) -> None:
 
 @pytest.mark.parametrize("with_log", [True, False])
 def test_what_was_released_since_the_backup_is_taken_up(world: World, snapshot: Snapshot, with_log: bool) -> None:
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     released(world, model_id, "p1")
-    keeper.extend_log(world.database, signer(world))
+    scheduler.extend_log(world.database, signer(world))
     open_then = world.delete("p2")
     old = snapshot(world)
     world.work(model_id)
@@ -139,14 +139,14 @@ def test_what_was_released_since_the_backup_is_taken_up(world: World, snapshot: 
     lost = world.delete("p5")
     log = export(world)
     known = {key: value for key, value in requests(world).items() if key != lost}
-    assert backups.releases_missing(old.database, old.settings.store) == 2
+    assert backups.updates_missing(old.database, old.settings.store) == 2
     assert state(old, model_id) != state(world, model_id)
 
     report = restore(old.workshop, signer(old), [log] if with_log else [])
 
     assert state(old, model_id) == state(world, model_id)
     assert requests(old) == known
-    assert backups.releases_missing(old.database, old.settings.store) == 0
+    assert backups.updates_missing(old.database, old.settings.store) == 0
     assert (report.versions, sorted(report.requests)) == (["m/3", "m/4"], sorted(since))
     assert old.claims_logged(model_id) == 4
     assert open_then not in report.requests and report.retired == report.forgotten_again == []
@@ -156,8 +156,8 @@ def test_what_was_released_since_the_backup_is_taken_up(world: World, snapshot: 
 
 
 def test_the_log_goes_on_where_it_was_and_contradicts_no_signed_head(world: World, snapshot: Snapshot) -> None:
-    model_id = world.live(require="proved")
-    keeper.extend_log(world.database, signer(world))
+    model_id = world.live(min_guarantee="proved")
+    scheduler.extend_log(world.database, signer(world))
     old = snapshot(world)
     released(world, model_id, "p1")
     log = export(world)
@@ -170,7 +170,7 @@ def test_the_log_goes_on_where_it_was_and_contradicts_no_signed_head(world: Worl
 
 
 def test_nothing_is_claimed_and_nothing_kept_until_the_operator_confirms(world: World, snapshot: Snapshot) -> None:
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     waiting = world.delete("p1")
     old = snapshot(world)
     restore(old.workshop, signer(old), [])
@@ -185,7 +185,7 @@ def test_nothing_is_claimed_and_nothing_kept_until_the_operator_confirms(world: 
 
 
 def test_what_the_log_tells_is_done_again(world: World, snapshot: Snapshot) -> None:
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     (gone,) = released(world, model_id, "p1")
     keep, stolen = ("audit:read", "models:read")
     with world.database.write() as session:
@@ -198,7 +198,7 @@ def test_what_the_log_tells_is_done_again(world: World, snapshot: Snapshot) -> N
         hold = holds.place(session, world.workshop.pepper, TENANT, subject_id="p7", sample_id=None, reason="court").id
     report = restore(old.workshop, signer(old), [export(world)])
     assert report.holds_lost == [] and [row.id for row in old.rows_of(Hold)] == [hold]
-    assert sorted(each.split()[0] for each in report.reapplied) == ["hold.placed", "key.revoked", "tombstone.lifted"]
+    assert sorted(each.split()[0] for each in report.reapplied) == ["hold.placed", "key.revoked", "suppression.lifted"]
     with old.database.read() as session:
         assert authenticate(session, old.workshop.pepper, keys[stolen].secret) is None
         assert authenticate(session, old.workshop.pepper, keys[keep].secret) is not None
@@ -209,7 +209,7 @@ def test_what_the_log_tells_is_done_again(world: World, snapshot: Snapshot) -> N
 def test_what_was_decided_since_the_backup_on_unverified_requests_stays_decided(
     world: World, snapshot: Snapshot, with_log: bool
 ) -> None:
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     done, asked, refused, gone, open_still = (world.stranger(f"p{number}") for number in range(5))
     old = snapshot(world)
     world.verify(done)
@@ -224,33 +224,33 @@ def test_what_was_decided_since_the_backup_on_unverified_requests_stays_decided(
     stands = {name: old.request(each).status for name, each in (("done", done), ("asked", asked))}
     stands |= {"refused": old.request(refused).status, "gone": old.request(gone).status}
     known = {"asked": "queued", "refused": "rejected", "gone": "cancelled"}
-    assert stands == {"done": "completed"} | (known if with_log else dict.fromkeys(known, "held"))
-    in_force = {row.request_id for row in old.rows_of(Tombstone) if row.lifted_at is None}
+    assert stands == {"done": "completed"} | (known if with_log else dict.fromkeys(known, "blocked"))
+    in_force = {row.request_id for row in old.rows_of(SuppressionEntry) if row.lifted_at is None}
     assert in_force == ({done, asked} if with_log else {done}), "a released one is in the journal too"
     old.work(model_id)
-    assert old.request(asked).status == ("completed" if with_log else "held")
-    assert old.request(open_still).status == "held" and broken_after_restore(old.database) == []
+    assert old.request(asked).status == ("completed" if with_log else "blocked")
+    assert old.request(open_still).status == "blocked" and broken_after_restore(old.database) == []
 
 
-def test_a_lineage_that_the_backup_does_not_hold_is_not_served_and_says_so(world: World, snapshot: Snapshot) -> None:
-    model_id = world.live(require="proved")
+def test_a_generation_that_the_backup_does_not_hold_is_not_served_and_says_so(world: World, snapshot: Snapshot) -> None:
+    model_id = world.live(min_guarantee="proved")
     old = snapshot(world)
     later = world.live(name="later")
     world.delete("p1")
     retrained(world, model_id)
-    assert [version.lineage_id for version in world.versions(model_id)][-1] != old.lineage(model_id).id
+    assert [version.generation_id for version in world.versions(model_id)][-1] != old.generation(model_id).id
     report = restore(old.workshop, signer(old), [])
     model = old.model(model_id)
     assert (model.status, [v.status for v in old.versions(model_id)]) == ("retired", ["retired"])
     assert "another name" in (model.reason or "") and sorted(report.retired) == ["later", "m"]
-    assert backups.releases_missing(old.database, old.settings.store) == 0
+    assert backups.updates_missing(old.database, old.settings.store) == 0
     assert world.model(later).name == "later"
 
 
 def test_what_a_lost_version_carried_out_is_completed_and_certified_of_the_other_model_alone(
     world: World, snapshot: Snapshot
 ) -> None:
-    lost, kept = world.live(require="proved"), world.live(name="kept")
+    lost, kept = world.live(min_guarantee="proved"), world.live(name="kept")
     request = world.delete("p1")
     world.work(kept)
     old = snapshot(world)
@@ -261,7 +261,7 @@ def test_what_a_lost_version_carried_out_is_completed_and_certified_of_the_other
     tasks = {task.model_id: task for task in old.rows_of(Task)}
     assert (tasks[lost].status, tasks[lost].reason, tasks[lost].version_id) == ("completed", "model_retired", None)
     assert old.request(request).status == "completed"
-    keeper.extend_log(old.database, signer(old))
+    scheduler.extend_log(old.database, signer(old))
     assert issue_due(old.database, signer(old), old.workshop.pepper) == 1
     with old.database.read() as session:
         envelope = session.scalar(select(Certificate.envelope).where(Certificate.request_id == request))
@@ -272,26 +272,26 @@ def test_what_a_lost_version_carried_out_is_completed_and_certified_of_the_other
 def test_a_draw_that_was_withheld_and_a_release_that_never_committed_count_as_spent(
     world: World, snapshot: Snapshot
 ) -> None:
-    model_id = world.live(require="proved")
-    charge = world.lineage(model_id).charge
+    model_id = world.live(min_guarantee="proved")
+    budget_cost = world.generation(model_id).budget_cost
     old = snapshot(world)
     world.delete("p1")
     job = world.claim(model_id)
-    withhold(world.workshop, job, charge, {}, "utility_gate")  # type: ignore[arg-type]
+    withhold(world.workshop, job, budget_cost, {}, "utility_gate")  # type: ignore[arg-type]
     world.workshop.database.close()
     world.workshop.keys.close()
     world.expire_lease(model_id)
     die_at(world, "publish-inside-commit", lambda other: other.work(model_id))
     committed = len(world.versions(model_id)) == 2
     report = restore(old.workshop, signer(old), [])
-    assert old.lineage(model_id).spent == 2 * charge == sum(row.charge for row in old.rows_of(BudgetEntry))
-    assert report.spent == {str(old.lineage(model_id).id): 2 * charge}
+    assert old.generation(model_id).spent == 2 * budget_cost == sum(row.budget_cost for row in old.rows_of(BudgetEntry))
+    assert report.spent == {str(old.generation(model_id).id): 2 * budget_cost}
     assert len(old.versions(model_id)) == 1 or committed
     if not committed:
         assert not list(old.workshop.journal.root.glob("*.draft")), "set aside"
 
 
-def test_a_restore_waits_until_workers_and_keeper_are_stopped(world: World) -> None:
+def test_a_restore_waits_until_workers_and_scheduler_are_stopped(world: World) -> None:
     world.pulse().beat()
     with pytest.raises(StillRunning, match="stop workers"):
         restore(world.workshop, signer(world), [])
@@ -303,10 +303,10 @@ def test_a_restore_waits_until_workers_and_keeper_are_stopped(world: World) -> N
 def test_a_worker_does_not_start_on_a_database_older_than_its_store(
     world: World, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     old = snapshot(world)
     released(world, model_id, "p1")
-    for kind in ("worker", "keeper"):
+    for kind in ("worker", "scheduler"):
         with older(old, monkeypatch):
             assert main.main([kind]) == 1
         assert "expunge restore" in capsys.readouterr().err
@@ -321,7 +321,7 @@ def older(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_the_journal_names_nobody_and_is_sealed(world: World) -> None:
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     (request,) = released(world, model_id, "p1")
     digest = world.request(request).subject_digest or ""
     files = list(world.workshop.journal.root.iterdir())
@@ -340,7 +340,7 @@ def test_vectors_of_weights_that_a_repair_has_left_behind_are_never_used(world: 
     confirmed(old)
     assert old.count(Recollection) == 0
     (later,) = released(old, model_id, "p2")
-    assert (old.request(later).status, old.request(later).reason) == ("held", "vectors_missing")
+    assert (old.request(later).status, old.request(later).reason) == ("blocked", "vectors_missing")
 
 
 @pytest.mark.parametrize("method", ["recollection", "newton"])
@@ -348,12 +348,12 @@ def test_a_release_whose_worker_died_at_its_commit_is_known_before_anything_of_i
     world: World, snapshot: Snapshot, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others destroy its keys and delete the state before it: a restore must not take it for never committed."""
-    monkeypatch.setattr(keeper, "ORPHAN_SECONDS", 0.0)
-    model_id = world.live(method=method, require="proved")
+    monkeypatch.setattr(scheduler, "ORPHAN_SECONDS", 0.0)
+    model_id = world.live(method=method, min_guarantee="proved")
     old = snapshot(world)
     world.delete("p1")
     dying(world, "worker-after-commit", model_id)
-    assert keeper.open_keeper(world.settings).tick()
+    assert scheduler.open_scheduler(world.settings).tick()
 
     restore(old.workshop, signer(old))
 
@@ -364,7 +364,7 @@ def test_a_release_whose_worker_died_at_its_commit_is_known_before_anything_of_i
 
 
 def test_a_draw_that_was_never_committed_counts_in_every_restore(world: World, snapshot: Snapshot) -> None:
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     backups_of_then = snapshot(world), snapshot(world)
     world.delete("p1")
     dying(world, "publish-inside-commit", model_id)
@@ -372,7 +372,7 @@ def test_a_draw_that_was_never_committed_counts_in_every_restore(world: World, s
     for old in backups_of_then:
         restore(old.workshop, signer(old))
 
-        assert old.lineage(model_id).spent == world.lineage(model_id).charge
+        assert old.generation(model_id).spent == world.generation(model_id).budget_cost
 
 
 def dying(world: World, point: str, model_id: str) -> None:

@@ -34,18 +34,18 @@ def lift(world: World, hold: str) -> None:
 
 
 def in_force(world: World) -> set[str]:
-    return {row.id for row in world.rows_of(Hold) if row.released_at is None and row.twin_of is None}
+    return {row.id for row in world.rows_of(Hold) if row.lifted_at is None and row.twin_of is None}
 
 
 def members(world: World, model_id: str, subject: str) -> set[int]:
-    """The positions of the person in the model's lineage that are not forgotten."""
-    lineage = world.lineage(model_id).id
+    """The positions of the person in the model's generation that are not forgotten."""
+    generation = world.generation(model_id).id
     digest = subject_digest(world.workshop.pepper, TENANT, subject)
     with world.database.read() as session:
         theirs = select(Membership.position).where(
-            Membership.lineage_id == lineage, Membership.subject_digest == digest
+            Membership.generation_id == generation, Membership.subject_digest == digest
         )
-        gone = select(Forgotten.position).where(Forgotten.lineage_id == lineage)
+        gone = select(Forgotten.position).where(Forgotten.generation_id == generation)
         return set(session.scalars(theirs)) - set(session.scalars(gone))
 
 
@@ -53,10 +53,10 @@ def members(world: World, model_id: str, subject: str) -> set[int]:
 def test_nobody_comes_back_whose_hold_was_lifted_after_the_backup(
     world: World, snapshot: Snapshot, with_log: bool
 ) -> None:
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     hold = place(world, "p1")
     (request,) = released(world, model_id, "p1")
-    assert (world.request(request).status, world.task(request).reason) == ("held", "legal_hold")
+    assert (world.request(request).status, world.task(request).reason) == ("blocked", "legal_hold")
     old = snapshot(world)
     lift(world, hold)
     world.work(model_id)
@@ -66,8 +66,8 @@ def test_nobody_comes_back_whose_hold_was_lifted_after_the_backup(
     confirmed(old)
 
     assert old.request(request).status == "completed" and in_force(old) == set()
-    assert f"hold.released {hold}" in report.reapplied
-    later = old.live(name="later", forgotten_in_recipe="leave_out")
+    assert f"hold.lifted {hold}" in report.reapplied
+    later = old.live(name="later", on_suppressed="leave_out")
     assert members(old, later, "p1") == members(old, model_id, "p1") == set()
     assert broken_after_restore(old.database) == []
 
@@ -76,18 +76,18 @@ def test_nobody_comes_back_whose_hold_was_lifted_after_the_backup(
 def test_in_a_preparation_no_hold_keeps_somebody_who_was_forgotten_elsewhere(
     world: World, recipe: str, where: str
 ) -> None:
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     (request,) = released(world, model_id, "p1")
     world.hold("p1")
     world.hold("p2")
-    later = world.live(recipe, name="later", forgotten_in_recipe="leave_out")
+    later = world.live(recipe, name="later", on_suppressed="leave_out")
     assert members(world, later, "p1") == set(), where
     assert members(world, later, "p2"), "a hold still keeps whoever was not forgotten"
     assert world.request(request).status == "completed"
 
 
 def test_a_registration_that_would_bring_back_somebody_under_a_hold_is_refused(world: World) -> None:
-    released(world, world.live(require="proved"), "p1")
+    released(world, world.live(min_guarantee="proved"), "p1")
     world.hold("p1")
     later = world.register(name="later")
     world.work(later)
@@ -95,7 +95,7 @@ def test_a_registration_that_would_bring_back_somebody_under_a_hold_is_refused(w
 
 
 def test_holds_that_were_placed_after_the_backup_stand_again(world: World, snapshot: Snapshot) -> None:
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     old = snapshot(world)
     kept, lifted = place(world, "p1"), place(world, "p2")
     lift(world, lifted)
@@ -110,12 +110,12 @@ def test_holds_that_were_placed_after_the_backup_stand_again(world: World, snaps
     assert rows[kept] == (subject_digest(pepper, TENANT, "p1"), None)
     assert rows[by_sample] == (None, sample_digest(pepper, TENANT, "s3"))
     (request,) = released(old, model_id, "p1")
-    assert (old.request(request).status, old.task(request).reason) == ("held", "legal_hold")
+    assert (old.request(request).status, old.task(request).reason) == ("blocked", "legal_hold")
 
 
 def test_the_log_names_nobody_who_is_held(world: World) -> None:
     """The same person held twice gives two texts that have nothing in common."""
-    world.live(require="proved")
+    world.live(min_guarantee="proved")
     place(world, "p1")
     place(world, "p1")
     digest = subject_digest(world.workshop.pepper, TENANT, "p1")
@@ -126,7 +126,7 @@ def test_the_log_names_nobody_who_is_held(world: World) -> None:
 
 
 def test_a_hold_whose_pepper_is_gone_or_whose_text_was_moved_is_named(world: World, snapshot: Snapshot) -> None:
-    world.live(require="proved")
+    world.live(min_guarantee="proved")
     old = snapshot(world)
     hold = place(world, "p1")
     with world.database.write() as session:
@@ -175,7 +175,7 @@ def change(world: World, made: Doors) -> NewKey:
 
 
 def test_no_door_that_was_closed_after_the_backup_is_open_after_the_restore(world: World, snapshot: Snapshot) -> None:
-    world.live(require="proved")
+    world.live(min_guarantee="proved")
     made = doors(world)
     old = snapshot(world)
     successor = change(world, made)
@@ -195,7 +195,7 @@ def test_no_door_that_was_closed_after_the_backup_is_open_after_the_restore(worl
 
 
 def test_without_a_log_everything_that_may_have_changed_is_named(world: World, snapshot: Snapshot) -> None:
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     made, hold, over = doors(world), place(world, "p1"), place(world, "p2")
     lift(world, over)
     old = snapshot(world)
@@ -210,7 +210,7 @@ def test_without_a_log_everything_that_may_have_changed_is_named(world: World, s
 
 
 def test_what_a_repeated_restore_knows_already_is_told_once(world: World, snapshot: Snapshot) -> None:
-    world.live(require="proved")
+    world.live(min_guarantee="proved")
     made = doors(world)
     old = snapshot(world)
     change(world, made)
@@ -224,7 +224,7 @@ def test_a_hold_that_a_later_release_shows_to_be_lifted_is_lifted_and_no_other(
     world: World, snapshot: Snapshot
 ) -> None:
     """p1 is gone from m and was held afterwards for the other model: that hold is newer than what m forgot."""
-    model_id, other = world.live(require="proved"), world.live(name="other", require="proved")
+    model_id, other = world.live(min_guarantee="proved"), world.live(name="other", min_guarantee="proved")
     hold = place(world, "p2")
     old = snapshot(world)
     asked = world.delete("p1")
@@ -235,18 +235,18 @@ def test_a_hold_that_a_later_release_shows_to_be_lifted_is_lifted_and_no_other(
     assert in_force(old) == {hold, newer} and not [each for each in report.reapplied if "released" in each]
     old.work(other)
     (held,) = [task for task in old.rows_of(Task) if (task.request_id, task.model_id) == (asked, other)]
-    assert (held.status, held.reason) == ("held", "legal_hold")
+    assert (held.status, held.reason) == ("blocked", "legal_hold")
 
 
 def test_whoever_a_hold_keeps_in_a_new_model_is_forgotten_there_once_it_is_lifted(world: World) -> None:
     """The request was made before the model was registered: it stays open until the new model has carried it out."""
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     hold = place(world, "p1")
     (request,) = released(world, model_id, "p1")
-    later = world.live(name="later", forgotten_in_recipe="leave_out")
+    later = world.live(name="later", on_suppressed="leave_out")
     assert members(world, later, "p1"), "a hold keeps whoever was not forgotten anywhere"
     world.work(later)
-    assert (world.request(request).status, len(world.rows_of(Task))) == ("held", 2)
+    assert (world.request(request).status, len(world.rows_of(Task))) == ("blocked", 2)
     lift(world, hold)
     world.work(model_id)
     assert world.request(request).status == "queued"

@@ -1,4 +1,6 @@
-"""Retraining as a release: one plan for everyone who waits, the old lineage releases on, and nobody slips through."""
+"""Retraining as a release: one plan for everyone who waits, the old generation releases on, and nobody slips
+through.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from service.infra.tables import (
     Certificate,
     Erasure,
     Forgotten,
+    Generation,
     Lease,
-    Lineage,
     Membership,
     Model,
     Recollection,
@@ -22,22 +24,22 @@ from service.infra.tables import (
 )
 from tests.workers import meanwhile
 from tests.workers.worlds import TENANT, World
-from unlearning.accounting.certificate import Basis, Claim
+from unlearning.accounting.certificate import Claim, Guarantee
 from workers.runtime.jobs import Deletions, Retraining
 from workers.runtime.lease import Stale, retrain_lease
 from workers.runtime.stopwatch import Stopwatch
-from workers.scheduler import run as keeper
+from workers.scheduler import run as scheduler
 from workers.training import run as prepare
 from workers.training.retrain import ending_of, retrain
 from workers.update.run import release
 
-ONE_RELEASE = {"epsilon": 1.0, "sigma": 0.01, "delta_cap": 0.0018}
-"""a policy whose budget allows two releases"""
+ONE_UPDATE = {"epsilon": 1.0, "noise_std": 0.01, "max_distance": 0.0018}
+"""a policy whose budget allows two updates"""
 
 
 def exhausted(world: World, **policy: object) -> str:
-    """A model whose budget allows no further release."""
-    model_id = world.live(require="proved", **(ONE_RELEASE | policy))
+    """A model whose budget allows no further update."""
+    model_id = world.live(min_guarantee="proved", **(ONE_UPDATE | policy))
     index = 0
     while world.model(model_id).status == "live":
         world.delete(f"p{index}")
@@ -47,14 +49,14 @@ def exhausted(world: World, **policy: object) -> str:
     return model_id
 
 
-def lineages(world: World, model_id: str) -> list[Lineage]:
+def generations(world: World, model_id: str) -> list[Generation]:
     with world.database.read() as session:
-        return list(session.scalars(select(Lineage).where(Lineage.model_id == model_id).order_by(Lineage.id)))
+        return list(session.scalars(select(Generation).where(Generation.model_id == model_id).order_by(Generation.id)))
 
 
-def rows_in(world: World, record: type, lineage_id: int) -> int:
+def rows_in(world: World, record: type, generation_id: int) -> int:
     with world.database.read() as session:
-        return len(session.execute(select(record.lineage_id).where(record.lineage_id == lineage_id)).all())
+        return len(session.execute(select(record.generation_id).where(record.generation_id == generation_id)).all())
 
 
 def entries(world: World, kind: str) -> list[dict[str, object]]:
@@ -74,8 +76,8 @@ def test_an_exhausted_budget_is_told_once_and_leads_to_one_retrain_for_everyone_
     assert {world.request(request).status for request in requests} == {"completed"}
     assert [world.task(request).samples for request in requests] == [3, 3, 3, 3, 3]
     assert (head.number, head.parent_id, head.samples, head.people) == (before.number + 1, before.id, 12, 4)
-    assert (model.status, model.lineage_id) == ("live", head.lineage_id)
-    old, fresh = lineages(world, model_id)
+    assert (model.status, model.generation_id) == ("live", head.generation_id)
+    old, fresh = generations(world, model_id)
     assert (old.status, fresh.status) == ("ended", "live")
     assert len(entries(world, "budget.exhausted")) == len(entries(world, "retrain.planned")) == 1
     assert entries(world, "retrain.planned")[0]["reason"] == "budget_exhausted"
@@ -86,60 +88,60 @@ def test_a_cold_retrain_is_exact_and_leaves_the_fresh_budget_whole(world: World)
     model_id = exhausted(world)
     request = world.delete("p5")
     world.work(model_id)
-    lineage, head = world.lineage(model_id), world.head(model_id)
+    generation, head = world.generation(model_id), world.head(model_id)
     claim = Claim.from_json(head.claim)
-    assert (claim.basis, claim.method, claim.samples, claim.people) == (Basis.EXACT, "retrain", 3, 1)
+    assert (claim.guarantee, claim.method, claim.samples, claim.people) == (Guarantee.EXACT, "retrain", 3, 1)
     assert (head.method, world.task(request).method) == ("retrain", "retrain")
-    assert (lineage.spent, lineage.basis, lineage.method) == (0, "proved", "recollection")
+    assert (generation.spent, generation.guarantee, generation.method) == (0, "proved", "recollection")
     assert world.model(model_id).status == "live"
     world.delete("p6")
     world.work(model_id)
     after = Claim.from_json(world.head(model_id).claim)
-    assert (after.basis, after.method, after.releases) == (Basis.PROVED, "recollection", 1)
-    assert world.lineage(model_id).spent == lineage.charge
+    assert (after.guarantee, after.method, after.updates) == (Guarantee.PROVED, "recollection", 1)
+    assert world.generation(model_id).spent == generation.budget_cost
     assert world.claims_logged(model_id) == world.head(model_id).number
 
 
-def test_a_retrain_reads_nothing_of_the_old_lineages_secret_state(world: World) -> None:
+def test_a_retrain_reads_nothing_of_the_old_generations_secret_state(world: World) -> None:
     """Version 1 of a generation is free only when it is cold: it is built with the old weights destroyed."""
     model_id = exhausted(world)
     world.workshop.private.delete(world.head(model_id).state)
     world.delete("p5")
     world.work(model_id)
     claim = Claim.from_json(world.head(model_id).claim)
-    assert (claim.basis, claim.spent, claim.mu_limit) == (Basis.EXACT, 0, 0.0)
+    assert (claim.guarantee, claim.spent, claim.mu_limit) == (Guarantee.EXACT, 0, 0.0)
 
 
 def test_the_retrain_starts_when_the_forecast_is_zero_without_waiting_for_a_request(world: World) -> None:
     model_id = exhausted(world)
     world.work(model_id)
     assert (world.model(model_id).status, world.head(model_id).samples) == ("live", 0)
-    assert world.lineage(model_id).spent == 0
+    assert world.generation(model_id).spent == 0
 
 
-def test_what_the_old_lineage_knew_about_people_is_gone_and_its_keys_are_destroyed(world: World) -> None:
+def test_what_the_old_generation_knew_about_people_is_gone_and_its_keys_are_destroyed(world: World) -> None:
     model_id = exhausted(world)
-    old = world.lineage(model_id).id
+    old = world.generation(model_id).id
     with world.database.read() as session:
-        keys = list(session.scalars(select(Recollection.key_id).where(Recollection.lineage_id == old)))
+        keys = list(session.scalars(select(Recollection.key_id).where(Recollection.generation_id == old)))
     world.delete("p5")
     world.work(model_id)
     assert rows_in(world, Recollection, old) == 0
     assert rows_in(world, Membership, old) == 36, "certificates still to be issued commit to its samples"
-    assert keeper.open_keeper(world.settings).tick()
+    assert scheduler.open_scheduler(world.settings).tick()
     assert all(each.envelope for each in world.rows_of(Certificate))
     assert rows_in(world, Membership, old) == 0
     assert keys and world.workshop.keys.fetch(keys) == {}
     assert all(erasure.destroyed_at is not None for erasure in world.rows_of(Erasure))
-    fresh = world.lineage(model_id).id
+    fresh = world.generation(model_id).id
     assert rows_in(world, Recollection, fresh) == rows_in(world, Membership, fresh) / 3 > 0
 
 
-def test_people_forgotten_before_are_not_in_the_new_lineage(world: World) -> None:
+def test_people_forgotten_before_are_not_in_the_new_generation(world: World) -> None:
     model_id = exhausted(world)
     gone = world.count(Forgotten)
     world.work(model_id)
-    assert rows_in(world, Membership, world.lineage(model_id).id) == 36 - gone
+    assert rows_in(world, Membership, world.generation(model_id).id) == 36 - gone
 
 
 def start_retrain(world: World, model_id: str) -> tuple[Retraining, prepare.Ready, Stopwatch]:
@@ -161,17 +163,17 @@ def test_people_who_ask_during_the_retrain_are_forgotten_in_it_before_the_switch
     request = world.delete("p9")
     finish_retrain(world, job, ready, watch)
     assert (world.request(request).status, world.task(request).samples) == ("completed", 3)
-    head, lineage = world.head(model_id), world.lineage(model_id)
-    assert (head.samples, head.people, head.lineage_id) == (3, 1, lineage.id)
+    head, generation = world.head(model_id), world.generation(model_id)
+    assert (head.samples, head.people, head.generation_id) == (3, 1, generation.id)
     with world.database.read() as session:
-        forgotten = session.scalars(select(Forgotten.position).where(Forgotten.lineage_id == lineage.id)).all()
+        forgotten = session.scalars(select(Forgotten.position).where(Forgotten.generation_id == generation.id)).all()
     assert len(forgotten) == 3
-    assert lineage.spent == lineage.charge
+    assert generation.spent == generation.budget_cost
 
 
-def test_the_old_lineage_releases_on_while_the_candidate_is_built(world: World) -> None:
-    """A fallback retrain leaves the old lineage its budget: others need not wait."""
-    model_id = world.live(require="proved", fallback="retrain")
+def test_the_old_generation_updates_on_while_the_candidate_is_built(world: World) -> None:
+    """A fallback retrain leaves the old generation its budget: others need not wait."""
+    model_id = world.live(min_guarantee="proved", fallback="retrain")
     part = world.delete(samples=["s0"])
     world.work(model_id)
     assert (world.request(part).status, world.task(part).reason) == ("queued", "awaiting_retrain")
@@ -185,14 +187,14 @@ def test_the_old_lineage_releases_on_while_the_candidate_is_built(world: World) 
     head = world.head(model_id)
     assert (head.number, head.samples, head.people) == (3, 1, 1)
     assert (world.request(part).status, world.task(part).samples) == ("completed", 1)
-    fresh = world.lineage(model_id).id
+    fresh = world.generation(model_id).id
     with world.database.read() as session:
-        forgotten = session.scalars(select(Forgotten.position).where(Forgotten.lineage_id == fresh)).all()
+        forgotten = session.scalars(select(Forgotten.position).where(Forgotten.generation_id == fresh)).all()
     assert len(forgotten) == 3, "p7 was in the candidate's training"
 
 
 def test_a_release_that_the_switch_overtook_writes_nothing(world: World) -> None:
-    model_id = world.live(require="proved", fallback="retrain")
+    model_id = world.live(min_guarantee="proved", fallback="retrain")
     world.delete(samples=["s0"])
     world.work(model_id)
     job, ready, watch = start_retrain(world, model_id)
@@ -213,7 +215,7 @@ def test_part_of_a_person_is_forgotten_by_the_fallback(world: World) -> None:
     world.work(model_id)
     world.work(model_id)
     assert (world.request(request).status, world.task(request).samples) == ("completed", 1)
-    assert rows_in(world, Membership, world.lineage(model_id).id) == 35
+    assert rows_in(world, Membership, world.generation(model_id).id) == 35
     assert len(entries(world, "retrain.planned")) == 1
 
 
@@ -225,7 +227,7 @@ def test_only_one_worker_builds_the_candidate_and_a_dead_one_is_replaced(world: 
     world.change(Lease, retrain_lease(model_id), expires_at=1)
     second = world.claim(model_id, owner="second")
     assert isinstance(second, Retraining)
-    assert (second.lineage_id, second.attempt) == (first.lineage_id, 2)
+    assert (second.generation_id, second.attempt) == (first.generation_id, 2)
     with pytest.raises(Stale):
         retrain(world.workshop, first, Stopwatch(world.pulse()))
     retrain(world.workshop, second, Stopwatch(world.pulse()))
@@ -241,15 +243,15 @@ def test_a_retrain_that_is_refused_holds_who_waits_and_keeps_the_old_head(world:
     meanwhile.SCALE["s20"] = float("nan")
     world.work(model_id)
     model = world.model(model_id)
-    assert (model.status, model.head_id) == ("exhausted", head)
+    assert (model.status, model.current_id) == ("exhausted", head)
     assert "NaN" in (model.reason or "")
     assert {(world.request(each).status, world.request(each).reason) for each in requests} == {
-        ("held", "retrain_refused")
+        ("blocked", "retrain_refused")
     }
-    candidate = lineages(world, model_id)[-1]
+    candidate = generations(world, model_id)[-1]
     assert (candidate.status, rows_in(world, Membership, candidate.id)) == ("refused", 0)
     world.work(model_id)
-    assert len(lineages(world, model_id)) == 2, "it is not tried again by itself"
+    assert len(generations(world, model_id)) == 2, "it is not tried again by itself"
     meanwhile.reset()
     late = world.delete("p7")
     world.work(model_id)
@@ -257,7 +259,7 @@ def test_a_retrain_that_is_refused_holds_who_waits_and_keeps_the_old_head(world:
 
 
 def test_a_model_that_was_trained_elsewhere_is_not_retrained(world: World) -> None:
-    model_id = world.live("imported", method="newton", **ONE_RELEASE)
+    model_id = world.live("imported", method="newton", **ONE_UPDATE)
     index = 0
     while world.model(model_id).status == "live":
         world.delete(f"p{index}")
@@ -276,40 +278,40 @@ def test_a_legal_hold_keeps_its_person_in_the_retrained_model(world: World) -> N
     world.work(model_id)
     assert world.request(free).status == "completed"
     world.work(model_id)
-    assert (world.request(held).status, world.request(held).reason) == ("held", "legal_hold")
+    assert (world.request(held).status, world.request(held).reason) == ("blocked", "legal_hold")
     assert world.head(model_id).people == 1
 
 
 def test_a_legal_hold_brings_nobody_back_whom_the_model_has_forgotten(world: World) -> None:
     """It was placed for the sake of another model, which still has them."""
-    other = world.live(name="other", require="proved")
+    other = world.live(name="other", min_guarantee="proved")
     model_id = exhausted(world)
     world.hold("p0")
     world.delete("p7", models=("m",))
     world.work(model_id)
-    assert len(lineages(world, model_id)) == 2
+    assert len(generations(world, model_id)) == 2
     assert not knows(world, model_id, "p0") and knows(world, model_id, "p5")
     assert knows(world, other, "p0")
 
 
 def knows(world: World, model_id: str, person: str) -> bool:
-    """Whether the model's lineage was trained on the person."""
+    """Whether the model's generation was trained on the person."""
     with world.database.read() as session:
         digest = subject_digest(world.workshop.pepper, TENANT, person)
-        there = select(Membership.position).where(Membership.lineage_id == world.lineage(model_id).id)
+        there = select(Membership.position).where(Membership.generation_id == world.generation(model_id).id)
         return session.scalar(there.where(Membership.subject_digest == digest).limit(1)) is not None
 
 
-def test_the_keeper_rings_for_a_retrain_and_not_while_it_runs(world: World) -> None:
+def test_the_scheduler_rings_for_a_retrain_and_not_while_it_runs(world: World) -> None:
     model_id = exhausted(world)
-    bell = world.workshop.bell
-    world.change(Model, model_id, nudged_at=1)
-    assert keeper.sweep(world.database, bell) == 1
+    notifier = world.workshop.notifier
+    world.change(Model, model_id, notified_at=1)
+    assert scheduler.sweep(world.database, notifier) == 1
     assert isinstance(world.claim(model_id), Retraining)
     world.delete("p5")
-    assert keeper.sweep(world.database, bell) == 0
+    assert scheduler.sweep(world.database, notifier) == 0
     world.change(Lease, retrain_lease(model_id), expires_at=1)
-    assert keeper.sweep(world.database, bell) == 1
+    assert scheduler.sweep(world.database, notifier) == 1
 
 
 def test_many_requests_at_an_exhausted_budget_lead_to_one_plan(world: World) -> None:

@@ -7,9 +7,9 @@ from sqlalchemy import delete
 from service.infra.tables import AuditEntry, Certificate, Consumer, Model, Task, Version
 from service.models import consumers
 from service.requests import intake
-from tests.workers.test_retrain import ONE_RELEASE
+from tests.workers.test_retrain import ONE_UPDATE
 from tests.workers.worlds import TENANT, World
-from workers.scheduler import run as keeper
+from workers.scheduler import run as scheduler
 
 
 def serves(world: World, model_id: str, number: int, name: str = "web") -> None:
@@ -25,7 +25,7 @@ def stands(world: World, request: str) -> tuple[str, str | None, int | None]:
 
 
 def test_a_request_waits_until_every_known_consumer_has_moved_on(world: World) -> None:
-    model_id = world.live(require="proved", complete_when="served")
+    model_id = world.live(min_guarantee="proved", complete_when="served")
     for name in ("web", "batch"):
         serves(world, model_id, 1, name)
     request = world.delete("p1")
@@ -34,34 +34,34 @@ def test_a_request_waits_until_every_known_consumer_has_moved_on(world: World) -
     assert (world.head(model_id).number, stands(world, request)) == (2, waiting)
     assert world.count(Certificate) == 0
     serves(world, model_id, 2)
-    assert keeper.complete_served(world.database) == 0 and stands(world, request) == waiting
+    assert scheduler.complete_served(world.database) == 0 and stands(world, request) == waiting
     world.change(Consumer, (model_id, "batch"), seen_at=1)
-    assert keeper.complete_served(world.database) == 0, "one that fell silent is unknown, never current"
+    assert scheduler.complete_served(world.database) == 0, "one that fell silent is unknown, never current"
     later = world.delete("p2")
     world.work(model_id)
     assert world.head(model_id).number == 3 and stands(world, request) == waiting == stands(world, later)
     serves(world, model_id, 2, "batch")
-    assert keeper.complete_served(world.database) == 1
+    assert scheduler.complete_served(world.database) == 1
     assert stands(world, request) == ("completed", None, 3) and stands(world, later) == waiting
     assert world.count(Certificate) == 1
     for name in ("web", "batch"):
         serves(world, model_id, 3, name)
-    assert keeper.complete_served(world.database) == 1 and stands(world, later) == ("completed", None, 3)
+    assert scheduler.complete_served(world.database) == 1 and stands(world, later) == ("completed", None, 3)
 
 
 def test_a_consumer_that_is_gone_for_good_keeps_nobody_waiting(world: World) -> None:
-    model_id = world.live(require="proved", complete_when="served")
+    model_id = world.live(min_guarantee="proved", complete_when="served")
     serves(world, model_id, 1)
     request = world.delete("p1")
     world.work(model_id)
     with world.database.write() as session:
         consumers.leave(session, session.get_one(Model, model_id), session.get_one(Consumer, (model_id, "web")))
-    assert keeper.complete_served(world.database) == 1 and stands(world, request)[0] == "completed"
+    assert scheduler.complete_served(world.database) == 1 and stands(world, request)[0] == "completed"
     assert "consumer.removed" in {entry.kind for entry in world.rows_of(AuditEntry)}
 
 
 def test_without_consumers_or_matches_there_is_nothing_to_wait_for(world: World) -> None:
-    model_id = world.live(require="proved", complete_when="served")
+    model_id = world.live(min_guarantee="proved", complete_when="served")
     alone = world.delete("p1")
     world.work(model_id)
     assert stands(world, alone) == ("completed", None, 3)
@@ -70,11 +70,15 @@ def test_without_consumers_or_matches_there_is_nothing_to_wait_for(world: World)
     world.work(model_id)
     assert stands(world, again) == ("running", "awaiting_consumers", 0), "it is gone, and still served"
     serves(world, model_id, 2)
-    assert keeper.complete_served(world.database) == 1 and stands(world, again) == ("completed", "already_forgotten", 0)
+    assert scheduler.complete_served(world.database) == 1 and stands(world, again) == (
+        "completed",
+        "already_forgotten",
+        0,
+    )
 
 
 def test_a_switch_leaves_alone_what_only_waits_for_consumers(world: World) -> None:
-    model_id = world.live(require="proved", complete_when="served", **ONE_RELEASE)
+    model_id = world.live(min_guarantee="proved", complete_when="served", **ONE_UPDATE)
     serves(world, model_id, 1)
     requests = []
     while world.model(model_id).status == "live":
@@ -82,17 +86,17 @@ def test_a_switch_leaves_alone_what_only_waits_for_consumers(world: World) -> No
         world.work(model_id)
     tasks = [world.task(request) for request in requests]
     world.work(model_id)
-    assert world.versions(model_id)[-1].lineage_id != tasks[0].version_id
+    assert world.versions(model_id)[-1].generation_id != tasks[0].version_id
     for request, before in zip(requests, tasks, strict=True):
         after = world.task(request)
         assert (after.version_id, after.samples, after.reason) == (before.version_id, 3, "awaiting_consumers")
     with world.database.write() as session:
         session.execute(delete(Consumer))
-    assert keeper.complete_served(world.database) == len(requests)
+    assert scheduler.complete_served(world.database) == len(requests)
 
 
 def test_a_large_request_is_not_carried_out_by_a_retrain_before_it_is_approved(world: World) -> None:
-    model_id = world.live(require="proved", **ONE_RELEASE)
+    model_id = world.live(min_guarantee="proved", **ONE_UPDATE)
     with world.database.write() as session:
         order = intake.Order(subject_id="p9")
         held = intake.accept(session, world.workshop.pepper, TENANT, order, intake.Windows(0, 2, 3600)).request.id
@@ -102,9 +106,9 @@ def test_a_large_request_is_not_carried_out_by_a_retrain_before_it_is_approved(w
         world.work(model_id)
         index += 1
     world.work(model_id)
-    assert world.model(model_id).status == "live" and world.lineage(model_id).status == "live"
-    assert stands(world, held) == ("held", "large", None)
+    assert world.model(model_id).status == "live" and world.generation(model_id).status == "live"
+    assert stands(world, held) == ("blocked", "large", None)
     world.change(Task, world.task(held).id, not_before=1)
-    keeper.drive_large(world.database)
+    scheduler.drive_large(world.database)
     world.work(model_id)
     assert stands(world, held) == ("completed", None, 3)

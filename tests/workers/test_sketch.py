@@ -9,7 +9,7 @@ import torch
 from sqlalchemy import select
 
 from service.infra.tables import Recollection, Record
-from tests.workers.worlds import World
+from tests.workers.worlds import TENANT, World
 from unlearning.accounting.policy import Policy
 from unlearning.types import Need
 from workers.runtime.model import build
@@ -27,7 +27,7 @@ def database_text(world: World) -> str:
 
 def test_a_sketched_model_is_prepared_once_and_forgets_from_the_persons_own_samples(world: World) -> None:
     model_id = world.live("steps", options=SKETCH)
-    bench = build(world.workshop, "steps", Policy.from_json({"method": "recollection", "options": SKETCH}))
+    bench = build(world.workshop, TENANT, "steps", Policy.from_json({"method": "recollection", "options": SKETCH}))
     assert bench.method.needs == {Need.FORGOTTEN}
     assert world.count(Recollection) == 12
     request = world.delete("p3")
@@ -35,7 +35,7 @@ def test_a_sketched_model_is_prepared_once_and_forgets_from_the_persons_own_samp
     assert world.task(request).status == "completed"
     assert len(world.versions(model_id)) == 2
     assert world.count(Recollection) == 11
-    assert world.lineage(model_id).report["form"] == "sketch"
+    assert world.generation(model_id).report["form"] == "sketch"
 
 
 def test_its_rows_are_a_few_numbers_each(world: World) -> None:
@@ -43,7 +43,7 @@ def test_its_rows_are_a_few_numbers_each(world: World) -> None:
     with world.database.read() as session:
         rows = list(session.scalars(select(Recollection)))
         vectors = state.read_vectors(
-            session, world.workshop, rows[0].lineage_id, [row.holder for row in rows], torch.device("cpu")
+            session, world.workshop, rows[0].generation_id, [row.holder for row in rows], torch.device("cpu")
         )
     samples_each = 3
     assert {vector.numel() for vector in vectors.values()} == {10 + 8 + 2 * samples_each}
@@ -71,7 +71,7 @@ def test_a_release_that_the_sketch_cannot_vouch_for_takes_the_fallback(
     world: World, fallback: str | None, outcome: str
 ) -> None:
     """Its confidence is shared out over ``releases``; the second release is one too many here."""
-    model_id = world.live("steps", fallback=fallback, options={**SKETCH, "releases": 1})
+    model_id = world.live("steps", fallback=fallback, options={**SKETCH, "updates": 1})
     world.delete("p3")
     world.work(model_id)
     again = world.delete("p4")
@@ -88,9 +88,9 @@ def test_at_the_edge_of_stability_the_receipt_alone_tells_and_the_fallback_is_ta
     reason = world.model(plain).reason or ""
     assert world.model(plain).status == "refused" and "beyond the tolerance of 0.25" in reason
     model_id = world.live("edge", fallback="retrain", options=options)
-    lineage = world.lineage(model_id)
-    assert (lineage.method, lineage.report["switched"]["from"]) == ("retrain", "recollection")
-    assert "beyond the tolerance" in lineage.report["switched"]["why"]
+    generation = world.generation(model_id)
+    assert (generation.method, generation.report["switched"]["from"]) == ("retrain", "recollection")
+    assert "beyond the tolerance" in generation.report["switched"]["why"]
     assert "receipt" not in database_text(world)
 
 

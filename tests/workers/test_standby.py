@@ -1,4 +1,4 @@
-"""A fallback that is not a retrain: it makes the releases that the method cannot, and the method's place is its own
+"""A fallback that is not a retrain: it makes the updates that the method cannot, and the method's place is its own
 where the method does not help. Which of the two ran is sealed."""
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from service.infra.tables import AuditEntry, PhaseSeconds, Recollection, Version
 from tests.workers.test_crashes import die_at
 from tests.workers.test_sketch import SKETCH, database_text
 from tests.workers.worlds import World
-from unlearning.accounting.certificate import Basis, Claim
+from unlearning.accounting.certificate import Claim, Guarantee
 from workers.storage import checkpoint_format as codec
 from workers.storage import private_state as state
 
 SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 """what does not differ between the databases"""
-SPENT = {**SKETCH, "releases": 1}
-"""a sketch whose second release is one too many"""
+SPENT = {**SKETCH, "updates": 1}
+"""a sketch whose second update is one too many"""
 STANDING: dict[str, tuple[str, dict[str, Any]]] = {
     "newton": ("steps", {"damping": 0.1, "threshold": 10.0}),
     "rewind": ("steps", {"fraction": 0.5}),
@@ -66,7 +66,7 @@ def test_which_method_ran_is_sealed_and_what_it_keeps_is_listed(world: World, tm
     assert [version.method for version in world.versions(model_id)] == ["recollection"] * 3
     claim = Claim.from_json(world.head(model_id).claim)
     assert claim.method == "recollection"
-    assert any("checkpoint that every release starts from" in sentence for sentence in claim.secret_state)
+    assert any("checkpoint that every update starts from" in sentence for sentence in claim.secret_state)
     assert {row.method for row in world.rows_of(PhaseSeconds)} == {"recollection"}
     after = [entry.body for entry in world.rows_of(AuditEntry) if entry.kind != "model.registered"]
     assert not any("rewind" in body for body in after)
@@ -74,10 +74,10 @@ def test_which_method_ran_is_sealed_and_what_it_keeps_is_listed(world: World, tm
 
 
 @SQLITE
-def test_a_proved_lineage_stays_proved_through_its_fallback_and_charges_the_same(world: World) -> None:
+def test_a_proved_generation_stays_proved_through_its_fallback_and_charges_the_same(world: World) -> None:
     """The bound is computed at the weights, whoever made them; the method goes on from there."""
-    model_id = world.live("convex", require="proved", fallback="newton")
-    charge = world.lineage(model_id).charge
+    model_id = world.live("convex", min_guarantee="proved", fallback="newton")
+    budget_cost = world.generation(model_id).budget_cost
     world.delete("p3")
     world.work(model_id)
     kept = world.rows_of(Recollection)
@@ -88,16 +88,20 @@ def test_a_proved_lineage_stays_proved_through_its_fallback_and_charges_the_same
     with world.database.write() as session:
         session.add_all(
             Recollection(
-                lineage_id=row.lineage_id, holder=row.holder, key_id=row.key_id, nonce=row.nonce, sealed=row.sealed
+                generation_id=row.generation_id,
+                holder=row.holder,
+                key_id=row.key_id,
+                nonce=row.nonce,
+                sealed=row.sealed,
             )
             for row in kept
         )
     request = world.delete("p5")
     world.work(model_id)
     assert "fallback" not in evidence(world, world.head(model_id))
-    assert (world.request(request).status, world.lineage(model_id).spent) == ("completed", 3 * charge)
-    assert Claim.from_json(world.head(model_id).claim).basis is Basis.PROVED
-    assert evidence(world, world.head(model_id))["bound"] <= world.lineage(model_id).delta_cap
+    assert (world.request(request).status, world.generation(model_id).spent) == ("completed", 3 * budget_cost)
+    assert Claim.from_json(world.head(model_id).claim).guarantee is Guarantee.PROVED
+    assert evidence(world, world.head(model_id))["bound"] <= world.generation(model_id).max_distance
 
 
 @SQLITE
@@ -119,24 +123,26 @@ def test_where_the_fallback_cannot_either_the_request_is_held(world: World) -> N
     requests = [world.delete(person) for person in ("p0", "p1", "p2")]
     world.work(model_id)
     assert {(world.request(each).status, world.request(each).reason) for each in requests} == {
-        ("held", "method_refused")
+        ("blocked", "method_refused")
     }
     assert (world.head(model_id).number, world.count(Recollection)) == (1, 12)
 
 
 @SQLITE
-@pytest.mark.parametrize(("fallback", "basis"), [("retrain", "exact"), ("rewind", "none")])
+@pytest.mark.parametrize(("fallback", "guarantee"), [("retrain", "exact"), ("rewind", "none")])
 def test_a_method_that_does_not_help_is_replaced_by_its_fallback_at_registration(
-    world: World, fallback: str, basis: str
+    world: World, fallback: str, guarantee: str
 ) -> None:
-    model_id = world.live("unstable", fallback=fallback, fallback_options={"fraction": 1.0} if basis == "none" else {})
-    lineage = world.lineage(model_id)
-    switched = (lineage.report or {})["switched"]
-    assert (switched["from"], switched["to"], lineage.method, lineage.basis) == (
+    model_id = world.live(
+        "unstable", fallback=fallback, fallback_options={"fraction": 1.0} if guarantee == "none" else {}
+    )
+    generation = world.generation(model_id)
+    switched = (generation.report or {})["switched"]
+    assert (switched["from"], switched["to"], generation.method, generation.guarantee) == (
         "recollection",
         fallback,
         fallback,
-        basis,
+        guarantee,
     )
     assert "times as far from retraining" in switched["why"]
     assert "preparation.switched" in world.kinds()
@@ -155,13 +161,13 @@ def test_a_worker_that_dies_after_the_switch_prepares_the_fallback(world: World)
     die_at(world, "publish-inside-commit", lambda other: other.work(model_id))
     world.expire_lease(model_id)
     world.work(model_id)
-    assert (world.model(model_id).status, world.lineage(model_id).method) == ("live", "retrain")
+    assert (world.model(model_id).status, world.generation(model_id).method) == ("live", "retrain")
     assert world.kinds().count("preparation.switched") == 1
 
 
 REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
     "safe stands in for nobody": ("steps", "recollection", {"fallback": "safe"}, ("mini, newton, rewind", "retrain")),
-    "recollection neither": ("steps", "newton", {"fallback": "recollection"}, ("cannot make a release",)),
+    "recollection neither": ("steps", "newton", {"fallback": "recollection"}, ("cannot make an update",)),
     "safe cannot go on": ("steps", "safe", {"fallback": "newton"}, ("cannot go on", "retrain")),
     "an option it lacks": (
         "steps",
@@ -178,14 +184,20 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
     "a bound for one method": (
         "ridge",
         "newton",
-        {"basis": "estimated", "options": {"radius": 5.0}, "sigma": 10.0, "delta_cap": 1.0, "fallback": "rewind"},
-        ("does not cover releases by the fallback rewind",),
+        {
+            "guarantee": "estimated",
+            "options": {"radius": 5.0},
+            "noise_std": 10.0,
+            "max_distance": 1.0,
+            "fallback": "rewind",
+        },
+        ("does not cover updates by the fallback rewind",),
     ),
     "a measurement of one method": (
         "convex",
         "newton",
-        {"basis": "calibrated", "fallback": "mini"},
-        ("does not cover releases by the fallback mini",),
+        {"guarantee": "calibrated", "fallback": "mini"},
+        ("does not cover updates by the fallback mini",),
     ),
 }
 

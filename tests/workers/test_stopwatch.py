@@ -1,4 +1,4 @@
-"""One bucketed duration: what can be told about a release's time is a power of two, whoever measures it."""
+"""One bucketed duration: what can be told about an update's time is a power of two, whoever measures it."""
 
 from __future__ import annotations
 

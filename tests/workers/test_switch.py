@@ -1,4 +1,4 @@
-"""The switch to a retrained lineage: what arrives meanwhile is neither lost, forgotten twice, nor in the way."""
+"""The switch to a retrained generation: what arrives meanwhile is neither lost, forgotten twice, nor in the way."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from service.infra.tables import (
     AuditEntry,
     BudgetEntry,
     DeletionRequest,
+    Generation,
     Lease,
-    Lineage,
     Membership,
     Model,
     Task,
@@ -27,13 +27,13 @@ from service.requests import cancel as cancellation
 from service.requests import intake
 from service.requests import legal_holds as holds
 from tests.workers.test_calibrate import ASKED as CALIBRATED
-from tests.workers.test_retrain import entries, exhausted, finish_retrain, lineages, rows_in, start_retrain
+from tests.workers.test_retrain import entries, exhausted, finish_retrain, generations, rows_in, start_retrain
 from tests.workers.worlds import TENANT, World, seconds
-from unlearning.accounting.certificate import Basis, Claim
+from unlearning.accounting.certificate import Claim, Guarantee
 from workers.runtime.jobs import Deletions, Preparation, Retraining
 from workers.runtime.lease import retrain_lease
 from workers.runtime.stopwatch import Stopwatch
-from workers.scheduler import run as keeper
+from workers.scheduler import run as scheduler
 from workers.storage import checkpoint_format as codec
 from workers.training import run as prepare
 from workers.training.retrain import retrain
@@ -69,23 +69,23 @@ def before(phase: str, world: World, act: Callable[[], object]) -> Stopwatch:
 
 
 def fallback_model(world: World, **policy: object) -> str:
-    """A model whose retrain is planned while its lineage can still release."""
-    model_id = world.live(require="proved", fallback="retrain", **policy)
+    """A model whose retrain is planned while its generation can still update."""
+    model_id = world.live(min_guarantee="proved", fallback="retrain", **policy)
     world.delete(samples=["s0"])
     world.work(model_id)
     return model_id
 
 
-def in_lineage(world: World, lineage_id: int, sample: str) -> bool:
+def in_generation(world: World, generation_id: int, sample: str) -> bool:
     with world.database.read() as session:
         found = select(Membership.position).where(
-            Membership.lineage_id == lineage_id,
+            Membership.generation_id == generation_id,
             Membership.sample_digest == sample_digest(world.workshop.pepper, TENANT, sample),
         )
         return session.scalar(found) is not None
 
 
-def test_a_request_that_comes_after_the_draft_waits_for_the_new_lineage(world: World) -> None:
+def test_a_request_that_comes_after_the_draft_waits_for_the_new_generation(world: World) -> None:
     """Requiring it in the switch would draft again as long as requests stream in."""
     model_id = exhausted(world)
     job, ready, watch = start_retrain(world, model_id)
@@ -93,14 +93,14 @@ def test_a_request_that_comes_after_the_draft_waits_for_the_new_lineage(world: W
     while_drafting(ready, lambda: late.append(world.delete("p9")))
     finish_retrain(world, job, ready, watch)
     head = world.head(model_id)
-    assert (head.samples, head.lineage_id, world.lineage(model_id).spent) == (0, job.lineage_id, 0)
+    assert (head.samples, head.generation_id, world.generation(model_id).spent) == (0, job.generation_id, 0)
     assert (world.request(late[0]).status, world.task(late[0]).reason) == ("queued", None)
     world.work(model_id)
     assert (world.request(late[0]).status, world.task(late[0]).samples) == ("completed", 3)
     assert world.head(model_id).number == head.number + 1
 
 
-def test_whoever_the_old_lineage_forgets_during_the_draft_is_not_in_the_switch(world: World) -> None:
+def test_whoever_the_old_generation_forgets_during_the_draft_is_not_in_the_switch(world: World) -> None:
     model_id = fallback_model(world)
     job, ready, watch = start_retrain(world, model_id)
     done: list[str] = []
@@ -115,11 +115,11 @@ def test_whoever_the_old_lineage_forgets_during_the_draft_is_not_in_the_switch(w
     while_drafting(ready, release_another)
     finish_retrain(world, job, ready, watch)
     assert [version.number for version in world.versions(model_id)] == [1, 2, 3]
-    lineage = world.lineage(model_id)
-    assert (lineage.id, lineage.spent) == (job.lineage_id, lineage.charge)
+    generation = world.generation(model_id)
+    assert (generation.id, generation.spent) == (job.generation_id, generation.budget_cost)
     claim = Claim.from_json(world.head(model_id).claim)
-    assert (claim.basis, claim.method, claim.samples) == (Basis.PROVED, "recollection", 1)
-    assert rows_in(world, Membership, lineage.id) == 35
+    assert (claim.guarantee, claim.method, claim.samples) == (Guarantee.PROVED, "recollection", 1)
+    assert rows_in(world, Membership, generation.id) == 35
     again = world.delete("p7")
     world.work(model_id)
     assert (world.task(again).samples, world.task(again).reason) == (0, "already_forgotten")
@@ -131,8 +131,8 @@ def test_a_hold_that_comes_between_training_and_switch_keeps_its_person(world: W
     job = world.claim(model_id)
     assert isinstance(job, Retraining)
     retrain(world.workshop, job, before("unlearn", world, lambda: world.hold("p5")))
-    assert (world.request(held).status, world.request(held).reason) == ("held", "legal_hold")
-    assert in_lineage(world, world.lineage(model_id).id, "s15")
+    assert (world.request(held).status, world.request(held).reason) == ("blocked", "legal_hold")
+    assert in_generation(world, world.generation(model_id).id, "s15")
     assert world.head(model_id).samples == 0
     with world.database.write() as session:
         hold = session.scalars(select(holds.Hold)).one()
@@ -152,7 +152,7 @@ def test_a_request_inside_its_cancel_window_is_not_forgotten_by_the_switch(world
     with world.database.write() as session:
         cancellation.cancel(session, session.get_one(DeletionRequest, request))
     assert world.request(request).status == "cancelled"
-    assert in_lineage(world, world.lineage(model_id).id, "s27")
+    assert in_generation(world, world.generation(model_id).id, "s27")
 
 
 def test_part_of_a_person_asked_during_the_retrain_does_not_take_the_whole_vector(world: World) -> None:
@@ -178,7 +178,7 @@ def test_part_of_a_person_asked_during_the_first_preparation_is_held(world: Worl
     ready = prepare.make_ready(world.workshop, job, watch)
     part = world.delete(samples=["s15"])
     prepare.bring_into_service(world.workshop, job, ready, watch, prepare.ending_of(job))
-    assert (world.request(part).status, world.request(part).reason) == ("held", "partial_subject")
+    assert (world.request(part).status, world.request(part).reason) == ("blocked", "partial_subject")
     assert (world.model(model_id).status, world.head(model_id).samples) == ("live", 0)
 
 
@@ -198,16 +198,16 @@ def test_the_plan_tells_how_many_wait_how_far_it_is_and_when_it_should_end(world
     start_retrain(world, model_id)
     running = plan()
     assert running is not None
-    assert (running.attempt, running.lineage) == (1, lineages(world, model_id)[-1].id)
+    assert (running.attempt, running.generation) == (1, generations(world, model_id)[-1].id)
     world.change(Lease, retrain_lease(model_id), expires_at=1)
     world.work(model_id)
     assert plan() is None
 
 
 def test_why_the_fallback_was_taken_is_sealed_and_nowhere_else(world: World) -> None:
-    model_id = world.live(require="proved", fallback="retrain")
+    model_id = world.live(min_guarantee="proved", fallback="retrain")
     request = world.delete("p3")
-    world.change(Lineage, world.model(model_id).lineage_id, delta_cap=1e-17)
+    world.change(Generation, world.model(model_id).generation_id, max_distance=1e-17)
     world.work(model_id)
     assert (world.request(request).status, world.task(request).reason) == ("queued", "awaiting_retrain")
     world.work(model_id)
@@ -231,7 +231,7 @@ def test_a_retrained_model_below_the_utility_gate_is_held_and_not_drawn_again(wo
     world.work(model_id)
     assert {world.request(each).reason for each in requests} == {"utility_gate"}
     assert world.head(model_id).id == before
-    candidates = lineages(world, model_id)[1:]
+    candidates = generations(world, model_id)[1:]
     assert [each.status for each in candidates] == ["refused"]
     assert rows_in(world, Membership, candidates[0].id) == 0
     assert {path.name for path in world.workshop.private.root.iterdir()} == {world.head(model_id).state}
@@ -245,12 +245,13 @@ def test_a_draw_below_the_gate_in_which_somebody_was_forgotten_is_charged(world:
 
     retrain(world.workshop, job, before("method", world, lambda: world.delete("p5")))
     with world.database.read() as session:
-        candidate = session.get_one(Lineage, job.lineage_id)
+        candidate = session.get_one(Generation, job.generation_id)
         paid = [
-            row.charge for row in session.scalars(select(BudgetEntry).where(BudgetEntry.lineage_id == candidate.id))
+            row.budget_cost
+            for row in session.scalars(select(BudgetEntry).where(BudgetEntry.generation_id == candidate.id))
         ]
     assert candidate.status == "refused"
-    assert paid == [candidate.charge] and candidate.charge > 0
+    assert paid == [candidate.budget_cost] and candidate.budget_cost > 0
 
 
 def test_after_three_dead_workers_whoever_waits_is_held_and_can_be_driven_on(world: World) -> None:
@@ -260,10 +261,12 @@ def test_after_three_dead_workers_whoever_waits_is_held_and_can_be_driven_on(wor
         assert isinstance(world.claim(model_id), Retraining)
         world.change(Lease, retrain_lease(model_id), expires_at=1)
     assert world.claim(model_id) is None
-    assert {(world.request(each).status, world.request(each).reason) for each in requests} == {("held", "worker_lost")}
+    assert {(world.request(each).status, world.request(each).reason) for each in requests} == {
+        ("blocked", "worker_lost")
+    }
     assert world.model(model_id).status == "exhausted"
     with world.database.write() as session:
-        holds.drive_on(session, session.get_one(DeletionRequest, requests[0]))
+        holds.retry(session, session.get_one(DeletionRequest, requests[0]))
     world.work(model_id)
     assert {world.request(each).status for each in requests} == {"completed"}
 
@@ -294,15 +297,15 @@ def test_another_recipe_is_never_switched_to(world: World, tmp_path_factory: pyt
     request = moved.delete("p5")
     (folder / "convex.py").write_text(source + "\n# edited\n")
     moved.work(model_id)
-    assert (moved.request(request).status, moved.request(request).reason) == ("held", "retrain_refused")
+    assert (moved.request(request).status, moved.request(request).reason) == ("blocked", "retrain_refused")
     assert "not the one" in (moved.model(model_id).reason or "")
 
 
 def test_a_held_request_whose_people_the_retrain_left_out_is_completed_by_it(world: World) -> None:
-    """Held as failed on the old lineage; the new one never knew the person."""
+    """Blocked as failed on the old generation; the new one never knew the person."""
     model_id = exhausted(world)
     request = world.delete("p5")
-    world.change(Task, world.task(request).id, status="held", reason="worker_lost")
+    world.change(Task, world.task(request).id, status="blocked", reason="worker_lost")
     world.work(model_id)
     assert (world.task(request).status, world.task(request).samples) == ("completed", 3)
 
@@ -311,11 +314,11 @@ def test_a_candidate_is_rung_for_whatever_the_models_own_lease_and_cadence_say(w
     model_id = fallback_model(world)
     with world.database.read() as session:
         later = now(session) + seconds(3600)
-    world.change(Model, model_id, due_at=later, lease_expires_at=later, nudged_at=1)
-    assert keeper.sweep(world.database, world.workshop.bell) == 1
+    world.change(Model, model_id, due_at=later, lease_expires_at=later, notified_at=1)
+    assert scheduler.sweep(world.database, world.workshop.notifier) == 1
     assert isinstance(world.claim(model_id), Retraining)
-    world.change(Model, model_id, nudged_at=1)
-    assert keeper.sweep(world.database, world.workshop.bell) == 0
+    world.change(Model, model_id, notified_at=1)
+    assert scheduler.sweep(world.database, world.workshop.notifier) == 0
 
 
 def test_a_deadline_opens_the_cadence_two_measured_retrains_ahead(world: World) -> None:
@@ -328,7 +331,7 @@ def test_a_deadline_opens_the_cadence_two_measured_retrains_ahead(world: World) 
         soon = now(session) + seconds(3600)
     world.change(DeletionRequest, request, due_at=soon)
     for measured, status in ((600.0, "queued"), (1900.0, "completed")):
-        world.change(Lineage, world.model(model_id).lineage_id, report={"seconds": measured})
+        world.change(Generation, world.model(model_id).generation_id, report={"seconds": measured})
         world.change(Model, model_id, due_at=None)
         world.work(model_id)
         assert world.request(request).status == status
@@ -336,14 +339,14 @@ def test_a_deadline_opens_the_cadence_two_measured_retrains_ahead(world: World) 
 
 def test_a_model_of_the_method_retrain_is_exact_and_never_charged(world: World) -> None:
     model_id = world.live(method="retrain")
-    lineage = world.lineage(model_id).id
+    generation = world.generation(model_id).id
     for index in range(3):
         world.delete(f"p{index}")
         world.work(model_id)
         claim = Claim.from_json(world.head(model_id).claim)
-        assert (claim.basis, claim.method, claim.spent, claim.releases) == (Basis.EXACT, "retrain", 0, index + 1)
+        assert (claim.guarantee, claim.method, claim.spent, claim.updates) == (Guarantee.EXACT, "retrain", 0, index + 1)
     assert world.count(BudgetEntry) == 0
-    assert (world.lineage(model_id).id, world.model(model_id).status) == (lineage, "live")
+    assert (world.generation(model_id).id, world.model(model_id).status) == (generation, "live")
 
 
 def test_a_calibrated_candidate_that_lacks_a_held_person_is_trained_again_and_not_taken_up(world: World) -> None:
@@ -371,8 +374,8 @@ def test_a_calibrated_candidate_that_lacks_a_held_person_is_trained_again_and_no
                 yield
 
     retrain(world.workshop, job, Watch(world.pulse()))
-    assert (world.request(held).status, world.request(held).reason) == ("held", "legal_hold")
-    assert in_lineage(world, world.lineage(model_id).id, "s15")
+    assert (world.request(held).status, world.request(held).reason) == ("blocked", "legal_hold")
+    assert in_generation(world, world.generation(model_id).id, "s15")
 
 
 def test_whoever_is_forgotten_while_the_candidate_is_trained_and_held_since_does_not_come_back(world: World) -> None:
@@ -390,6 +393,6 @@ def test_whoever_is_forgotten_while_the_candidate_is_trained_and_held_since_does
 
     retrain(world.workshop, job, before("unlearn", world, forget_and_hold))
     assert {world.request(each).status for each in together} == {"completed"}
-    assert world.lineage(model_id).id == job.lineage_id
-    assert not in_lineage(world, job.lineage_id, "s6")
-    assert in_lineage(world, job.lineage_id, "s9")
+    assert world.generation(model_id).id == job.generation_id
+    assert not in_generation(world, job.generation_id, "s6")
+    assert in_generation(world, job.generation_id, "s9")

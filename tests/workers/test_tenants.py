@@ -89,7 +89,7 @@ def test_the_same_person_has_another_digest_in_every_tenant(shared: World, ask: 
     for tenant in (ONE, TWO):
         assert register(ask, shared, tenant, "people") == "live"
         with shared.database.read() as session:
-            theirs = select(Membership).join(Model, Model.lineage_id == Membership.lineage_id)
+            theirs = select(Membership).join(Model, Model.generation_id == Membership.generation_id)
             rows = session.scalars(theirs.where(Model.tenant_id == tenant)).all()
         digests[tenant] = {
             each for row in rows for each in (row.subject_digest, row.sample_digest, row.content_digest, row.holder)
@@ -115,8 +115,8 @@ def test_a_worker_does_no_work_of_a_tenant_that_its_settings_do_not_name(shared:
     for help_out in (assist, assist_calibration):
         help_out(mine.workshop, model_id)
     model = mine.model(model_id)
-    assert (model.status, model.lease_token, model.nudged_at) == ("preparing", 0, 0)
-    assert sweep(shared.database, shared.workshop.bell) == 1, "the bell rings again for a worker that serves them"
+    assert (model.status, model.lease_token, model.notified_at) == ("preparing", 0, 0)
+    assert sweep(shared.database, shared.workshop.notifier) == 1, "the bell rings again for a worker that serves them"
     theirs.work(model_id)
     assert theirs.model(model_id).status == "live"
     request = ask(ONE, "POST", "/v1/deletion-requests", subject_id="p1").json()["id"]

@@ -22,15 +22,15 @@ from service.requests import intake
 from service.requests.states import Status
 from service.requests.webhooks import News, add_endpoint
 from tests.workers import meanwhile
-from tests.workers.test_courier import Receiver, receiver
 from tests.workers.test_restore import Snapshot, export, signer, snapshot
-from tests.workers.test_retrain import ONE_RELEASE
+from tests.workers.test_retrain import ONE_UPDATE
+from tests.workers.test_webhook_sender import Receiver, receiver
 from tests.workers.worlds import TENANT, World
 from workers.runtime.lease import retrain_lease
 from workers.scheduler.restore import restore
-from workers.scheduler.run import LEASE, open_keeper
+from workers.scheduler.run import LEASE, open_scheduler
 from workers.scheduler.ssrf_guard import Outbound
-from workers.scheduler.webhook_sender import Courier
+from workers.scheduler.webhook_sender import WebhookSender
 from workers.update.run import release
 
 __all__ = ["receiver", "snapshot"]
@@ -62,18 +62,18 @@ def run_out_of_memory() -> None:
 
 
 def kept(world: World) -> None:
-    """What the keeper does within a second or two."""
-    keeper = open_keeper(world.settings)
+    """What the scheduler does within a second or two."""
+    scheduler = open_scheduler(world.settings)
     for _ in range(2):
-        keeper.tick(1)
+        scheduler.tick(1)
     world.change(Lease, LEASE, expires_at=0)  # the next one must not wait for this one's lease
-    keeper.database.close()
-    keeper.keys.close()
+    scheduler.database.close()
+    scheduler.keys.close()
 
 
 def test_one_request_through_every_state_and_each_step_is_on_record(world: World, receiver: Receiver) -> None:
     """It ends completed; beside it one is cancelled, and one that nobody could verify is rejected."""
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     seen: set[str] = set()
 
     def stood(request: str) -> tuple[str, str | None]:
@@ -85,7 +85,7 @@ def test_one_request_through_every_state_and_each_step_is_on_record(world: World
         _, secret = add_endpoint(session, world.workshop.pepper, TENANT, receiver.url, list(News))
     with http(world) as api:
         request = ask(api, "p1", verified=False)
-        assert stood(request) == ("held", "unverified") and world.claim(model_id) is None
+        assert stood(request) == ("blocked", "unverified") and world.claim(model_id) is None
         assert api.post(f"{PATH}/{request}/verify").status_code == 200
         assert stood(request) == ("queued", None)
         assert api.post(f"{PATH}/{request}/extend").status_code == 200
@@ -93,7 +93,7 @@ def test_one_request_through_every_state_and_each_step_is_on_record(world: World
         assert stood(request)[0] == "running"
         hold = api.post("/v1/holds", json={"subject_id": "p1", "reason": "court"}).json()["id"]
         release(world.errand(job))  # type: ignore[arg-type]
-        assert stood(request) == ("held", "legal_hold")
+        assert stood(request) == ("blocked", "legal_hold")
         assert api.delete(f"/v1/holds/{hold}").status_code == 200
         assert stood(request) == ("queued", None)
         meanwhile.HAPPENINGS.append(run_out_of_memory)
@@ -112,15 +112,15 @@ def test_one_request_through_every_state_and_each_step_is_on_record(world: World
         assert seen == set(Status)
         kept(world)
 
-        own = ["accepted", "held", "verified", "extended", "held", "queued", "completed"]
+        own = ["accepted", "blocked", "verified", "extended", "blocked", "queued", "completed"]
         entries = [json.loads(row.body) for row in sorted(world.rows_of(AuditEntry), key=lambda row: row.id)]
         told = [each["kind"] for each in entries if each["request"] == request]
         assert told == [f"request.{step}" for step in own]
         kinds = [each["kind"] for each in entries]
         assert kinds.count("release.claimed") == 3, "running: one entry for everybody in the claim"
         assert all(request in each["requests"] for each in entries if each["kind"] == "release.claimed")
-        assert {"attempt.failed", "hold.placed", "hold.released", "version.published", "keys.destroyed"} <= set(kinds)
-        for ended, steps in ((other, ["accepted", "cancelled"]), (stranger, ["accepted", "held", "rejected"])):
+        assert {"attempt.failed", "hold.placed", "hold.lifted", "version.published", "keys.destroyed"} <= set(kinds)
+        for ended, steps in ((other, ["accepted", "cancelled"]), (stranger, ["accepted", "blocked", "rejected"])):
             assert [each["kind"] for each in entries if each["request"] == ended] == [f"request.{s}" for s in steps]
 
         events = api.get("/v1/events", params={"seconds": 0}, headers={"Last-Event-ID": "-1"}).text
@@ -130,14 +130,14 @@ def test_one_request_through_every_state_and_each_step_is_on_record(world: World
         for kind in ("version.published", "request.cancelled", "request.rejected"):
             assert f"event: {kind}" in events
 
-        courier = Courier(world.database, world.workshop.pepper, Outbound(loopback=True), 0.05)
-        while courier.round():
+        webhook_sender = WebhookSender(world.database, world.workshop.pepper, Outbound(loopback=True), 0.05)
+        while webhook_sender.round():
             pass
         news = [Webhook(secret).verify(body.decode(), headers) for _, headers, body in receiver.seen]
         told_of = [(each["type"], each["data"].get("id"), each["data"].get("reason")) for each in news]
-        held = [(each, why) for kind, each, why in told_of if kind == "deletion_request.held"]
+        held = [(each, why) for kind, each, why in told_of if kind == "deletion_request.blocked"]
         assert sorted(held) == sorted([(request, "unverified"), (request, "legal_hold"), (stranger, "unverified")])
-        assert sorted(kind for kind, *_ in told_of if kind != "deletion_request.held") == [
+        assert sorted(kind for kind, *_ in told_of if kind != "deletion_request.blocked") == [
             "deletion_request.completed",
             "model_version.published",
         ]
@@ -156,7 +156,7 @@ def test_the_worst_day(world: World, snapshot: Snapshot) -> None:
     """A consumer serves an old version; somebody was deleted by mistake; a hold comes mid-run; the budget ends with a
     queue; the database is put back from an old backup; the worker runs out of memory. Nobody is lost, nobody returns
     unasked, nothing is spent twice."""
-    model_id = world.live(require="proved", complete_when="served", **ONE_RELEASE)
+    model_id = world.live(min_guarantee="proved", complete_when="served", **ONE_UPDATE)
     with http(world) as api:
         assert api.put("/v1/models/m/consumers/web", json={"version": 1}).status_code == 200
         mistake = ask(api, "p0")
@@ -174,24 +174,24 @@ def test_the_worst_day(world: World, snapshot: Snapshot) -> None:
         job = world.claim(model_id)
         hold = api.post("/v1/holds", json={"subject_id": "p1", "reason": "court"}).json()["id"]
         release(world.errand(job))  # type: ignore[arg-type]
-        assert stands(api, held) == ("held", "legal_hold") and world.head(model_id).number == 3
+        assert stands(api, held) == ("blocked", "legal_hold") and world.head(model_id).number == 3
         assert world.model(model_id).status == "exhausted"
         queue = [ask(api, "p3"), ask(api, "p4")]
         assert {stands(api, each)[0] for each in queue} == {"queued"}
         head, lines = export(world)
-        spent, forgotten = world.lineage(model_id).spent, positions(world)
+        spent, forgotten = world.generation(model_id).spent, positions(world)
 
     report = restore(old.workshop, signer(old), [(head, lines)])
     assert (report.versions, report.requests) == (["m/3"], [gone])
-    assert (sorted(report.requests_lost), report.holds_lost) == (sorted([held, *queue]), [hold])
-    assert (old.lineage(model_id).spent, positions(old)) == (spent, forgotten)
+    assert (sorted(report.requests_lost), report.holds_lost) == (sorted([held, *queue]), [])
+    assert (old.generation(model_id).spent, positions(old)) == (spent, forgotten)
 
     with http(old) as api:
         refused = api.post(PATH, json={"subject_id": "p3"}, headers={"Idempotency-Key": new_id()})
         assert (refused.status_code, refused.json()["code"]) == (503, "read_only")
         with old.database.write() as session:
             assert backups.confirm(session, TENANT) is not None
-        hold = api.post("/v1/holds", json={"subject_id": "p1", "reason": "court"}).json()["id"]
+        # the hold was placed after the backup, and the log brings it back
         again = {person: ask(api, person) for person in ("p1", "p3", "p4")}
         assert api.put("/v1/models/m/consumers/web", json={"version": 3}).status_code == 200
         kept(old)
@@ -202,9 +202,9 @@ def test_the_worst_day(world: World, snapshot: Snapshot) -> None:
         assert "attempt.failed" in old.kinds() and old.head(model_id).number == 3
         assert {stands(api, each)[0] for each in again.values()} == {"queued"}
         retrained(old, model_id)
-        assert (old.head(model_id).number, old.lineage(model_id).spent) == (4, 0)
-        assert stands(api, again["p1"]) == ("held", "legal_hold")
-        everyone = members(old, old.lineage(model_id).id)
+        assert (old.head(model_id).number, old.generation(model_id).spent) == (4, 0)
+        assert stands(api, again["p1"]) == ("blocked", "legal_hold")
+        everyone = members(old, old.generation(model_id).id)
         assert everyone == {f"p{index}" for index in range(12)} - {"p2", "p3", "p4"}, "p0 is back, p1 is kept"
 
         assert api.delete(f"/v1/holds/{hold}").status_code == 200
@@ -217,14 +217,14 @@ def test_the_worst_day(world: World, snapshot: Snapshot) -> None:
     assert [version.number for version in old.versions(model_id)] == [1, 2, 3, 4, 5]
     newest, entries = export(old)
     assert verify(entries, newest, signer(old).verifier, [head]).size > len(lines), "no signed head is contradicted"
-    ledger = sum(row.charge for row in old.rows_of(BudgetEntry))
-    assert ledger == spent + old.lineage(model_id).spent
+    ledger = sum(row.budget_cost for row in old.rows_of(BudgetEntry))
+    assert ledger == spent + old.generation(model_id).spent
     assert {row.status for row in old.rows_of(Task)} == {"completed"}
     assert {row.status for row in old.rows_of(DeletionRequest)} == {"completed"}
 
 
 def retrained(world: World, model_id: str) -> None:
-    """The next nudges, as the sweep gives them: a failed attempt pauses the retrain's lease for two seconds."""
+    """The next notifications, as the sweep gives them: a failed attempt pauses the retrain's lease for two seconds."""
 
     world.change(Lease, retrain_lease(model_id), expires_at=0)
     world.expire_lease(model_id)
@@ -232,12 +232,12 @@ def retrained(world: World, model_id: str) -> None:
 
 
 def positions(world: World) -> list[tuple[int, int, str]]:
-    return sorted((row.lineage_id, row.position, row.version_id) for row in world.rows_of(Forgotten))
+    return sorted((row.generation_id, row.position, row.version_id) for row in world.rows_of(Forgotten))
 
 
-def members(world: World, lineage_id: int) -> set[str]:
-    """Whose samples a lineage was trained on."""
+def members(world: World, generation_id: int) -> set[str]:
+    """Whose samples a generation was trained on."""
     with world.database.read() as session:
-        here = set(session.scalars(select(Membership.sample_digest).where(Membership.lineage_id == lineage_id)))
+        here = set(session.scalars(select(Membership.sample_digest).where(Membership.generation_id == generation_id)))
     pepper = world.workshop.pepper
     return {f"p{index}" for index in range(12) if sample_digest(pepper, TENANT, f"s{3 * index}") in here}

@@ -17,8 +17,8 @@ from service.infra.tables import (
     BudgetEntry,
     DeletionRequest,
     Forgotten,
+    Generation,
     Hold,
-    Lineage,
     Model,
     Recollection,
     Task,
@@ -96,7 +96,7 @@ class World:
         return Pulse(self.database, self.workshop.owner, "worker", self.workshop.lease_seconds, "cpu")
 
     def work(self, model_id: str) -> None:
-        """What one nudge does."""
+        """What one notification does."""
         self.worker().work(model_id)
 
     def claim(self, model_id: str, owner: str = "another", seconds: float = 30.0) -> Preparation | Deletions | None:
@@ -140,17 +140,17 @@ class World:
         with self.database.read() as session:
             return session.scalars(select(Model.id).where(Model.name == name)).one()
 
-    def lineage(self, model_id: str) -> Lineage:
+    def generation(self, model_id: str) -> Generation:
         with self.database.read() as session:
-            return session.get_one(Lineage, session.get_one(Model, model_id).lineage_id)
+            return session.get_one(Generation, session.get_one(Model, model_id).generation_id)
 
     def report(self, model_id: str) -> dict[str, Any]:
         """The preparation report that the API shows."""
-        return self.workshop.figures.shown(self.lineage(model_id)) or {}
+        return self.workshop.figures.shown(self.generation(model_id)) or {}
 
     def head(self, model_id: str) -> Version:
         with self.database.read() as session:
-            return session.get_one(Version, session.get_one(Model, model_id).head_id)
+            return session.get_one(Version, session.get_one(Model, model_id).current_id)
 
     def versions(self, model_id: str) -> list[Version]:
         with self.database.read() as session:
@@ -184,7 +184,7 @@ class World:
             return session.scalar(select(func.count()).select_from(record)) or 0
 
     def footprint(self) -> dict[str, int]:
-        """Everything that a release may change, counted."""
+        """Everything that an update may change, counted."""
         return {
             record.__name__: self.count(record)
             for record in (Version, Forgotten, BudgetEntry, Recollection, AuditEntry)

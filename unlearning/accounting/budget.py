@@ -1,6 +1,6 @@
 """The accountant: additive in mu^2, in whole units of 1e-12. Standard library only.
 
-Charges are rounded up and limits down, in exact rational arithmetic, so that no sequence of releases can
+Charges are rounded up and limits down, in exact rational arithmetic, so that no sequence of updates can
 exceed the (epsilon, delta) of the policy by rounding. Epsilon is derived from the sum, never summed.
 """
 
@@ -25,16 +25,18 @@ class Overspent(ValueError):
     """A charge does not fit in what is left. Nothing was changed."""
 
 
-def charge_of(delta_cap: float, sigma: float) -> int:
-    """Units that one release costs, (delta_cap/sigma)^2 rounded up. Both must be above 0 and finite."""
-    cap, noise = _positive("delta_cap", delta_cap), _positive("sigma", sigma)
+def charge_of(max_distance: float, noise_std: float) -> int:
+    """Units that one update costs, (max_distance/noise_std)^2 rounded up. Both must be above 0 and finite."""
+    cap, noise = _positive("max_distance", max_distance), _positive("noise_std", noise_std)
     units = math.ceil((cap / noise) ** 2 * UNITS)
-    return _storable(units, f"A release at delta_cap {delta_cap!r} and sigma {sigma!r}", "Raise sigma.")
+    return _storable(
+        units, f"An update at max_distance {max_distance!r} and noise_std {noise_std!r}", "Raise noise_std."
+    )
 
 
 @lru_cache(maxsize=1024)
 def limit_of(epsilon: float, delta: float) -> int:
-    """Units that (epsilon, delta) allows in all, rounded down. Kept: every release asks for its policy's again."""
+    """Units that (epsilon, delta) allows in all, rounded down. Kept: every update asks for its policy's again."""
     units = math.floor(Fraction(mu_at(epsilon, delta)) ** 2 * UNITS)
     return _storable(units, f"A limit of epsilon {epsilon!r} at delta {delta!r}", "Lower epsilon.")
 
@@ -49,57 +51,57 @@ def epsilon_of(spent: int, delta: float) -> float:
     return epsilon_at(mu_of(spent), delta)
 
 
-def would_overspend(spent: int, limit: int | None, charge: int) -> bool:
+def would_overspend(spent: int, limit: int | None, budget_cost: int) -> bool:
     """Would this charge exceed the limit? No limit means never."""
-    return limit is not None and spent + charge > limit
+    return limit is not None and spent + budget_cost > limit
 
 
-def releases_left(spent: int, limit: int | None, charge: int) -> int | None:
+def updates_left(spent: int, limit: int | None, budget_cost: int) -> int | None:
     """How many releases still fit; None where nothing limits them (no limit, or releases that cost nothing)."""
-    if limit is None or charge == 0:
+    if limit is None or budget_cost == 0:
         return None
-    return max(0, limit - spent) // charge
+    return max(0, limit - spent) // budget_cost
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Where a lineage stands: ``spent`` of ``limit`` units, ``charge`` for each release. No limit: basis none."""
+    """Where a generation stands: ``spent`` of ``limit`` units, ``charge`` for each update. No limit: guarantee none."""
 
     spent: int
     limit: int | None
-    charge: int
+    budget_cost: int
 
     def __post_init__(self) -> None:
-        for name, value in (("spent", self.spent), ("charge", self.charge), ("limit", self.limit)):
+        for name, value in (("spent", self.spent), ("budget_cost", self.budget_cost), ("limit", self.limit)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
                 raise ValueError(f"{name} is {value!r}. It must be a whole number of units, at least 0.")
         if self.limit is not None and self.spent > self.limit:
             raise Overspent(f"{self.spent} units are spent of a limit of {self.limit}.")
 
     @property
-    def releases_left(self) -> int | None:
-        """How many releases still fit; None where nothing limits them."""
-        return releases_left(self.spent, self.limit, self.charge)
+    def updates_left(self) -> int | None:
+        """How many updates still fit; None where nothing limits them."""
+        return updates_left(self.spent, self.limit, self.budget_cost)
 
     @property
     def exhausted(self) -> bool:
-        """Does the next release not fit?"""
-        return would_overspend(self.spent, self.limit, self.charge)
+        """Does the next update not fit?"""
+        return would_overspend(self.spent, self.limit, self.budget_cost)
 
 
 @dataclass(frozen=True)
 class Released:
-    """A version was published. It costs the lineage's constant charge."""
+    """A version was published. It costs the generation's constant charge."""
 
 
 @dataclass(frozen=True)
 class Withheld:
-    """Noise was drawn and the utility gate looked at the result, which was then held. It costs the same."""
+    """Noise was drawn and the utility gate looked at the result, which was then blocked. It costs the same."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Version 1 of a lineage was published and nobody had been forgotten in it. It costs nothing."""
+    """Version 1 of a generation was published and nobody had been forgotten in it. It costs nothing."""
 
 
 Event = Released | Withheld | Prepared
@@ -108,17 +110,17 @@ Event = Released | Withheld | Prepared
 def after(budget: Budget, events: Iterable[Event]) -> Budget:
     """The budget after these events, or Overspent or TypeError with nothing changed."""
     for event in events:
-        charge = _cost(budget, event)
-        if would_overspend(budget.spent, budget.limit, charge):
-            raise Overspent(f"{charge} units do not fit: {budget.spent} of {budget.limit} are spent.")
-        budget = replace(budget, spent=budget.spent + charge)
+        budget_cost = _cost(budget, event)
+        if would_overspend(budget.spent, budget.limit, budget_cost):
+            raise Overspent(f"{budget_cost} units do not fit: {budget.spent} of {budget.limit} are spent.")
+        budget = replace(budget, spent=budget.spent + budget_cost)
     return budget
 
 
 def _cost(budget: Budget, event: Event) -> int:
     match event:
         case Released() | Withheld():
-            return budget.charge
+            return budget.budget_cost
         case Prepared():
             return 0
         case _:

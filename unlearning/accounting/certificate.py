@@ -1,4 +1,4 @@
-"""A claim: what a release says about itself, and on what basis. The curve behind it is in ``gaussian``.
+"""A claim: what an update says about itself, and with what guarantee. The curve behind it is in ``gaussian``.
 
 Standard library only: the API reads and shows claims without loading torch.
 """
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-from unlearning.accounting.budget import charge_of, mu_of, releases_left
+from unlearning.accounting.budget import charge_of, mu_of, updates_left
 from unlearning.accounting.gaussian import (
     LEAST_DELTA,
     ROUNDING,
@@ -25,9 +25,9 @@ from unlearning.accounting.gaussian import (
 
 __all__ = [
     "NOT_CLAIMED",
-    "Basis",
     "Claim",
     "Constant",
+    "Guarantee",
     "Reference",
     "delta_at",
     "epsilon_at",
@@ -52,7 +52,7 @@ DERIVED = frozenset({"statement", "mu_limit", "epsilon_limit", "in_plain_words"}
 """what ``Claim.to_json`` adds for readers: it follows from the fields"""
 
 
-class Basis(StrEnum):
+class Guarantee(StrEnum):
     """How the distance to retraining is known, strongest first. Never upgraded silently."""
 
     EXACT = "exact"
@@ -64,15 +64,15 @@ class Basis(StrEnum):
     @property
     def rank(self) -> int:
         """4 for exact down to 0 for none."""
-        return len(Basis) - 1 - list(Basis).index(self)
+        return len(Guarantee) - 1 - list(Guarantee).index(self)
 
-    def satisfies(self, required: Basis) -> bool:
-        """Is this basis at least as strong as the required one?"""
+    def satisfies(self, required: Guarantee) -> bool:
+        """Is this guarantee at least as strong as the required one?"""
         return self.rank >= required.rank
 
 
 class Reference(StrEnum):
-    """Which retraining a release is compared with."""
+    """Which retraining an update is compared with."""
 
     RENORMALISED = "renormalised"
     """the mean over who is left"""
@@ -112,28 +112,29 @@ class Part:
 
 @dataclass(frozen=True)
 class Claim:
-    """What one version of a lineage claims. Constructing one that says more than its basis allows raises ValueError.
+    """What one version of a generation claims. Constructing one that says more than its guarantee allows raises
+    ValueError.
 
-    ``delta_cap`` and ``sigma`` are in units of the weights (Euclidean norm; standard deviation of one
+    ``max_distance`` and ``noise_std`` are in units of the weights (Euclidean norm; standard deviation of one
     coordinate). ``releases`` counts releases that were charged, ``spent`` and ``limit`` are whole units of
-    1e-12 mu^2, and ``spent`` includes draws that were charged and held. ``epsilon`` is at ``delta``.
-    ``releases_left`` is None where nothing limits them. ``checked`` says what the service has verified, ``declared``
+    1e-12 mu^2, and ``spent`` includes draws that were charged and blocked. ``epsilon`` is at ``delta``.
+    ``updates_left`` is None where nothing limits them. ``checked`` says what the service has verified, ``declared``
     what the operator says and nobody verifies, ``parts`` what the model brings along. Nothing here may be computed from
     the data of the deleted: two forget sets of one size give the same claim.
     """
 
     method: str
-    basis: Basis
+    guarantee: Guarantee
     reference: Reference
-    delta_cap: float | None
-    sigma: float | None
-    releases: int
+    max_distance: float | None
+    noise_std: float | None
+    updates: int
     mu: float | None
     epsilon: float | None
     delta: float | None
     spent: int
     limit: int | None
-    releases_left: int | None
+    updates_left: int | None
     samples: int
     people: int
     assumptions: tuple[str, ...] = ()
@@ -147,9 +148,9 @@ class Claim:
     def __post_init__(self) -> None:
         _check_counts(self)
         _check_words(self)
-        if self.basis is Basis.NONE:
+        if self.guarantee is Guarantee.NONE:
             _check_claims_nothing(self)
-        elif self.basis is Basis.EXACT:
+        elif self.guarantee is Guarantee.EXACT:
             _check_exact(self)
         else:
             _check_bounded(self)
@@ -159,12 +160,12 @@ class Claim:
         cls,
         *,
         method: str,
-        basis: Basis,
+        guarantee: Guarantee,
         reference: Reference,
-        sigma: float | None,
-        delta_cap: float | None,
+        noise_std: float | None,
+        max_distance: float | None,
         delta: float | None,
-        releases: int,
+        updates: int,
         spent: int,
         limit: int | None,
         samples: int,
@@ -176,23 +177,25 @@ class Claim:
         constants: Iterable[Constant] = (),
         secret_state: Iterable[str] = (),
     ) -> Claim:
-        """The claim that follows from a basis, a cap and what was spent: mu, epsilon and releases left are derived."""
-        silent = basis is Basis.NONE
+        """The claim that follows from a guarantee, a cap and what was spent: mu, epsilon and updates left are
+        derived.
+        """
+        silent = guarantee is Guarantee.NONE
         mu = None if silent else mu_of(spent)
-        cap = None if silent else 0.0 if basis is Basis.EXACT else delta_cap
+        cap = None if silent else 0.0 if guarantee is Guarantee.EXACT else max_distance
         return cls(
             method=method,
-            basis=basis,
+            guarantee=guarantee,
             reference=reference,
-            delta_cap=cap,
-            sigma=sigma,
-            releases=releases,
+            max_distance=cap,
+            noise_std=noise_std,
+            updates=updates,
             mu=mu,
             epsilon=None if mu is None or delta is None else epsilon_at(mu, delta),
             delta=None if silent else delta,
             spent=spent,
             limit=None if silent else limit,
-            releases_left=None if silent else releases_left(spent, limit, _charge(cap, sigma)),
+            updates_left=None if silent else updates_left(spent, limit, _charge(cap, noise_std)),
             samples=samples,
             people=people,
             assumptions=tuple(assumptions),
@@ -206,31 +209,33 @@ class Claim:
     @property
     def statement(self) -> str:
         """The claim in one sentence."""
-        return _STATEMENTS[self.basis].format(
+        return _STATEMENTS[self.guarantee].format(
             reference=self.reference.value,
             epsilon=self.epsilon,
             delta=self.delta,
-            cap=self.delta_cap,
-            sigma=self.sigma,
+            cap=self.max_distance,
+            noise_std=self.noise_std,
             limit=self.epsilon_limit,
         )
 
     @property
     def mu_limit(self) -> float | None:
-        """mu of all releases that the lineage can ever make; 0 under exact; None without a limit."""
-        if self.basis is Basis.EXACT:
+        """mu of all updates that the generation can ever make; 0 under exact; None without a limit."""
+        if self.guarantee is Guarantee.EXACT:
             return 0.0
         return None if self.limit is None else mu_of(self.limit)
 
     @property
     def epsilon_limit(self) -> float | None:
-        """epsilon at ``delta`` of all releases that the lineage can ever make; None without a limit."""
+        """epsilon at ``delta`` of all updates that the generation can ever make; None without a limit."""
         return None if self.mu_limit is None or self.delta is None else epsilon_at(self.mu_limit, self.delta)
 
     @property
     def in_plain_words(self) -> str | None:
-        """What the claim means at the lineage's limit, for readers who are no statisticians; None without a proof."""
-        return None if self.mu_limit is None else in_plain_words(self.basis, self.mu_limit)
+        """What the claim means at the generation's limit, for readers who are no statisticians; None without a
+        proof.
+        """
+        return None if self.mu_limit is None else in_plain_words(self.guarantee, self.mu_limit)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; what is DERIVED is added for readers and not read back."""
@@ -238,7 +243,7 @@ class Claim:
         for name in (*_WORDS, "constants", "parts"):
             record[name] = list(record[name])
         derived = {name: getattr(self, name) for name in DERIVED}
-        return {**record, "basis": self.basis.value, "reference": self.reference.value, **derived}
+        return {**record, "guarantee": self.guarantee.value, "reference": self.reference.value, **derived}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Claim:
@@ -254,7 +259,7 @@ class Claim:
         values |= {name: tuple(values[name]) for name in _WORDS}
         values["parts"] = tuple(Part(**part) for part in values["parts"])
         values["constants"] = tuple(Constant(**constant) for constant in values["constants"])
-        values |= {"basis": Basis(values["basis"]), "reference": Reference(values["reference"])}
+        values |= {"guarantee": Guarantee(values["guarantee"]), "reference": Reference(values["reference"])}
         return cls(**values)
 
 
@@ -267,17 +272,17 @@ def advantage(mu: float) -> int:
     return min(100, math.ceil(100 * math.erf(mu / math.sqrt(8)) * (1 + ROUNDING)))
 
 
-def in_plain_words(basis: Basis, mu: float) -> str | None:
-    """The layman's sentence at this mu; None under a basis that only measures or estimates."""
-    if basis is Basis.EXACT:
+def in_plain_words(guarantee: Guarantee, mu: float) -> str | None:
+    """The layman's sentence at this mu; None under a guarantee that only measures or estimates."""
+    if guarantee is Guarantee.EXACT:
         return _PLAIN_EXACT
-    return _PLAIN.format(times=advantage(mu)) if basis is Basis.PROVED else None
+    return _PLAIN.format(times=advantage(mu)) if guarantee is Guarantee.PROVED else None
 
 
 def together(claims: Iterable[Claim], delta: float) -> tuple[float, float] | None:
     """(mu, epsilon at delta) for one person over several models; None as soon as one of them claims nothing.
 
-    mu^2 adds over models as it does over releases; epsilons do not add.
+    mu^2 adds over models as it does over updates; epsilons do not add.
     """
     mus = [claim.mu for claim in claims]
     if any(mu is None for mu in mus):
@@ -299,32 +304,35 @@ _PLAIN_EXACT = (
     "earlier version."
 )
 _STATEMENTS = {
-    Basis.EXACT: "Retrained from scratch without the deleted people; reference: {reference} retraining.",
-    Basis.PROVED: "The weights before noise are proved to lie within {cap:g} of {reference} retraining; with noise of "
-    "standard deviation {sigma:g} the lineage's releases up to this version are ({epsilon:.4g}, {delta:g})-"
+    Guarantee.EXACT: "Retrained from scratch without the deleted people; reference: {reference} retraining.",
+    Guarantee.PROVED: "The weights before noise are proved to lie within {cap:g} of {reference} retraining; with "
+    "noise of "
+    "standard deviation {noise_std:g} the generation's updates up to this version are ({epsilon:.4g}, {delta:g})-"
     "indistinguishable from it, and all that it can ever make ({limit:.4g}, {delta:g}).",
-    Basis.CALIBRATED: "With the stated confidence over calibration and request order, the weights before noise lie "
-    "within {cap:g} of {reference} retraining; with noise of standard deviation {sigma:g} the lineage's releases up to "
+    Guarantee.CALIBRATED: "With the stated confidence over calibration and request order, the weights before noise lie "
+    "within {cap:g} of {reference} retraining; with noise of standard deviation {noise_std:g} the generation's "
+    "updates up to "
     "this version are then ({epsilon:.4g}, {delta:g})-indistinguishable from it, and all that it can ever make "
     "({limit:.4g}, {delta:g}).",
-    Basis.ESTIMATED: "If the listed estimates were true, the lineage's releases up to this version would be "
-    "({epsilon:.4g}, {delta:g})-indistinguishable from {reference} retraining (cap {cap:g}, noise {sigma:g}), and all "
+    Guarantee.ESTIMATED: "If the listed estimates were true, the generation's updates up to this version would be "
+    "({epsilon:.4g}, {delta:g})-indistinguishable from {reference} retraining (cap {cap:g}, noise {noise_std:g}), and "
+    "all "
     "that it can ever make ({limit:.4g}, {delta:g}). They are not proved.",
-    Basis.NONE: "No claim: the distance to {reference} retraining is not bounded.",
+    Guarantee.NONE: "No claim: the distance to {reference} retraining is not bounded.",
 }
 
 
-def _charge(delta_cap: float | None, sigma: float | None) -> int:
-    return charge_of(delta_cap, sigma) if delta_cap and sigma else 0
+def _charge(max_distance: float | None, noise_std: float | None) -> int:
+    return charge_of(max_distance, noise_std) if max_distance and noise_std else 0
 
 
 def _check_counts(claim: Claim) -> None:
-    for name in ("releases", "spent", "samples", "people"):
+    for name in ("updates", "spent", "samples", "people"):
         value = getattr(claim, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise ValueError(f"{name} is {value!r} in a claim. It must be a whole number of at least 0.")
-    if claim.sigma is not None:
-        check_number("sigma", claim.sigma, least=0.0)
+    if claim.noise_std is not None:
+        check_number("noise_std", claim.noise_std, least=0.0)
     if claim.limit is not None and claim.spent > claim.limit:
         raise ValueError(f"The claim has spent {claim.spent} units of a limit of {claim.limit}. It may not be issued.")
 
@@ -334,47 +342,56 @@ def _check_words(claim: Claim) -> None:
     if missing:
         raise ValueError(f"The claim leaves out what it does not claim: {missing[0]!r}. Keep every sentence.")
     hidden = [part.name for part in claim.parts if not part.public]
-    if hidden and claim.basis in (Basis.EXACT, Basis.PROVED):
+    if hidden and claim.guarantee in (Guarantee.EXACT, Guarantee.PROVED):
         raise ValueError(
-            f"The basis is {claim.basis.value} and {hidden[0]!r} is not declared public. Declare it, or claim less."
+            f"The guarantee is {claim.guarantee.value} and {hidden[0]!r} is not declared public. Declare it, or claim "
+            f"less."
         )
 
 
 def _check_claims_nothing(claim: Claim) -> None:
-    for name in ("delta_cap", "mu", "epsilon", "delta", "limit", "releases_left"):
+    for name in ("max_distance", "mu", "epsilon", "delta", "limit", "updates_left"):
         if getattr(claim, name) is not None:
-            raise ValueError(f"The basis is none and {name} is {getattr(claim, name)!r}. Such a claim has no {name}.")
+            raise ValueError(
+                f"The guarantee is none and {name} is {getattr(claim, name)!r}. Such a claim has no {name}."
+            )
     if claim.spent:
-        raise ValueError(f"The basis is none and {claim.spent} units are spent. Without a bound nothing is charged.")
+        raise ValueError(
+            f"The guarantee is none and {claim.spent} units are spent. Without a bound nothing is charged."
+        )
 
 
 def _check_exact(claim: Claim) -> None:
-    for name in ("delta_cap", "mu", "epsilon", "spent"):
+    for name in ("max_distance", "mu", "epsilon", "spent"):
         if getattr(claim, name) != 0:
-            raise ValueError(f"The basis is exact and {name} is {getattr(claim, name)!r}. It must be 0.")
+            raise ValueError(f"The guarantee is exact and {name} is {getattr(claim, name)!r}. It must be 0.")
 
 
 def _check_bounded(claim: Claim) -> None:
-    check_number("delta_cap", claim.delta_cap, above=0.0)
-    check_number("sigma", claim.sigma, above=0.0)
+    check_number("max_distance", claim.max_distance, above=0.0)
+    check_number("noise_std", claim.noise_std, above=0.0)
     check_number("mu", claim.mu, least=0.0)
     check_number("epsilon", claim.epsilon, least=0.0)
     assert claim.mu is not None and claim.epsilon is not None and claim.delta is not None  # noqa: S101 (for mypy)
     check_number("delta", claim.delta, least=LEAST_DELTA)
     check_delta(claim.delta)
     if claim.limit is None:
-        raise ValueError(f"The basis is {claim.basis.value} and there is no limit. Such a lineage has a budget.")
-    owed = claim.releases * _charge(claim.delta_cap, claim.sigma)
+        raise ValueError(
+            f"The guarantee is {claim.guarantee.value} and there is no limit. Such a generation has a budget."
+        )
+    owed = claim.updates * _charge(claim.max_distance, claim.noise_std)
     if claim.spent < owed:
-        raise ValueError(f"{claim.releases} releases cost {owed} units and the claim says {claim.spent}.")
+        raise ValueError(f"{claim.updates} updates cost {owed} units and the claim says {claim.spent}.")
     if claim.mu < mu_of(claim.spent):
         raise ValueError(f"mu is {claim.mu} and {claim.spent} units are spent: mu is too small for them.")
     if claim.epsilon < epsilon_at(claim.mu, claim.delta) * (1 - 1e-9):  # another libm may differ in the last digits
         raise ValueError(f"epsilon is {claim.epsilon} at mu {claim.mu}: the Gaussian curve gives more.")
-    left = releases_left(claim.spent, claim.limit, _charge(claim.delta_cap, claim.sigma))
-    if claim.releases_left != left:
-        raise ValueError(f"releases_left is {claim.releases_left!r}. With these amounts {left} are left.")
+    left = updates_left(claim.spent, claim.limit, _charge(claim.max_distance, claim.noise_std))
+    if claim.updates_left != left:
+        raise ValueError(f"updates_left is {claim.updates_left!r}. With these amounts {left} are left.")
     if not claim.assumptions:
-        raise ValueError(f"The basis is {claim.basis.value} and no assumption is stated. State every one in words.")
-    if claim.basis is Basis.ESTIMATED and not claim.constants:
-        raise ValueError("The basis is estimated and no constant is listed. List each estimate with its origin.")
+        raise ValueError(
+            f"The guarantee is {claim.guarantee.value} and no assumption is stated. State every one in words."
+        )
+    if claim.guarantee is Guarantee.ESTIMATED and not claim.constants:
+        raise ValueError("The guarantee is estimated and no constant is listed. List each estimate with its origin.")

@@ -12,19 +12,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from unlearning.accounting.budget import mu_of
-from unlearning.accounting.certificate import Basis, in_plain_words
+from unlearning.accounting.certificate import Guarantee, in_plain_words
 from unlearning.accounting.gaussian import epsilon_at
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """What a lineage whose weights were computed from the person's samples may spend.
+    """What a generation whose weights were computed from the person's samples may spend.
 
     ``limit`` is in whole units of 1e-12 mu^2; 0: nothing is charged and nothing needs to be; None: no bound.
     """
 
-    lineage: int
-    basis: Basis
+    generation: int
+    guarantee: Guarantee
     limit: int | None
 
 
@@ -32,7 +32,7 @@ class Allowance:
 class Composition:
     """One person's bound over versions that may still come. ``epsilon`` is at ``delta``."""
 
-    basis: Basis
+    guarantee: Guarantee
     mu: float
     epsilon: float
     delta: float
@@ -47,8 +47,8 @@ class Composition:
 
     @property
     def in_plain_words(self) -> str | None:
-        """The bound for readers who are no statisticians; None under a basis that only measures or estimates."""
-        return in_plain_words(self.basis, self.mu)
+        """The bound for readers who are no statisticians; None under a guarantee that only measures or estimates."""
+        return in_plain_words(self.guarantee, self.mu)
 
 
 def at_limit(generations: Iterable[Allowance], delta: float | None) -> Composition | None:
@@ -61,7 +61,7 @@ def at_limit(generations: Iterable[Allowance], delta: float | None) -> Compositi
     limits = [each.limit for each in held if each.limit is not None]
     if delta is None or len(limits) < len(held):
         return None
-    weakest = min((each.basis for each in held), key=lambda basis: basis.rank, default=Basis.EXACT)
+    weakest = min((each.guarantee for each in held), key=lambda guarantee: guarantee.rank, default=Guarantee.EXACT)
     mu = mu_of(sum(limits))
     return Composition(weakest, mu, epsilon_at(mu, delta), delta)
 
@@ -75,5 +75,5 @@ def over_models(parts: Iterable[Composition | None]) -> Composition | None:
     mu = math.sqrt(math.fsum(each.mu**2 for each in found))
     mu = math.nextafter(mu, math.inf) if mu else 0.0
     delta = min(each.delta for each in found)
-    weakest = min((each.basis for each in found), key=lambda basis: basis.rank)
+    weakest = min((each.guarantee for each in found), key=lambda guarantee: guarantee.rank)
     return Composition(weakest, mu, epsilon_at(mu, delta), delta)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 LEAST_DELTA = 1e-12
-"""the smallest delta of a claim: the noise ends at 8.57 sigma, which a smaller probability would not survive"""
+"""the smallest delta of a claim: the noise ends at 8.57 noise_std, which a smaller probability would not survive"""
 
 
 def log_delta_at(epsilon: float, mu: float) -> float:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from unlearning.accounting.budget import UNITS, Budget, charge_of, limit_of
-from unlearning.accounting.certificate import Basis, Reference
+from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.gaussian import LEAST_DELTA
 from unlearning.methods import NAMES
 
@@ -30,7 +30,7 @@ class Granularity(StrEnum):
 
 
 class OnExhausted(StrEnum):
-    """What happens when the next release does not fit into the budget."""
+    """What happens when the next update does not fit into the budget."""
 
     RETRAIN = "retrain"
     HOLD = "hold"
@@ -64,44 +64,44 @@ class PolicyError(ValueError):
 class Policy:
     """How one model forgets; fixed at registration.
 
-    ``sigma`` and ``delta_cap`` are in units of the weights. The defaults belong together: at epsilon 1 and
+    ``noise_std`` and ``max_distance`` are in units of the weights. The defaults belong together: at epsilon 1 and
     delta 1e-5 a release of cap 1e-5 under noise 0.01 costs mu^2 = 1e-6, about 70,000 releases. ``delta`` is at least
-    1e-12. ``require`` is
-    the weakest basis that may be published. ``reference`` None is the one that the method approximates.
-    ``threshold`` is the greatest effectiveness ratio ``||retrained - unlearned|| / ||retrained - untouched||`` at
-    which a method counts as working. ``cadence_seconds`` is the least time between releases.
+    1e-12. ``min_guarantee`` is
+    the weakest guarantee that may be published. ``reference`` None is the one that the method approximates.
+    ``threshold`` is the greatest distance left ratio ``||retrained - unlearned|| / ||retrained - untouched||`` at
+    which a method counts as working. ``cadence_seconds`` is the least time between updates.
     ``utility_tolerance`` is the greatest fall of holdout accuracy (a fraction) in one release, None for no gate.
     ``complete_when`` served: a request waits until every known consumer reports a version that lacks the person.
-    ``forgotten_in_recipe`` is for a registration alone: whoever asks while the model is prepared, and whoever a retrain
+    ``on_suppressed`` is for a registration alone: whoever asks while the model is prepared, and whoever a retrain
     meets, is left out or forgotten without a question.
     ``options`` are the method's own fields, ``fallback_options`` those of the fallback.
 
-    ``fallback`` serves what the method cannot: ``retrain`` as a cold retrain beside the served lineage, any other
-    method as a release of its own. It also takes the method's place where that does not help on the model.
+    ``fallback`` serves what the method cannot: ``retrain`` as a cold retrain beside the served generation, any other
+    method as an update of its own. It also takes the method's place where that does not help on the model.
 
-    ``basis`` is how the distance to retraining shall be known; None takes ``exact`` or ``proved`` where the method has
-    it on this model, and ``none`` elsewhere: what is measured or estimated is asked for by name. ``alpha``, ``orders``
-    and ``sizes`` (increasing counts of people) belong to ``calibrated``; without sizes: 1, 2, 4, ... people, up to a
-    twentieth of them.
+    ``guarantee`` is how the distance to retraining shall be known; None takes ``exact`` or ``proved`` where the method
+    has it on this model, and ``none`` elsewhere: what is measured or estimated is asked for by name. ``alpha``,
+    ``orders`` and ``sizes`` (increasing counts of people) belong to ``calibrated``; without sizes: 1, 2, 4, ...
+    people, up to a twentieth of them.
     """
 
     method: str
     fallback: str | None = None
-    require: Basis = Basis.NONE
-    basis: Basis | None = None
+    min_guarantee: Guarantee = Guarantee.NONE
+    guarantee: Guarantee | None = None
     alpha: float = 0.05
     orders: int = 19
     sizes: tuple[int, ...] = ()
     epsilon: float = 1.0
     delta: float = 1e-5
-    sigma: float = 0.01
-    delta_cap: float = 1e-5
+    noise_std: float = 0.01
+    max_distance: float = 1e-5
     granularity: Granularity = Granularity.SUBJECT
     reference: Reference | None = None
     threshold: float = 0.7
     on_exhausted: OnExhausted = OnExhausted.RETRAIN
     complete_when: CompleteWhen = CompleteWhen.PUBLISHED
-    forgotten_in_recipe: ForgottenInRecipe = ForgottenInRecipe.REFUSE
+    on_suppressed: ForgottenInRecipe = ForgottenInRecipe.REFUSE
     cadence_seconds: int = 0
     utility_tolerance: float | None = 0.1
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -110,21 +110,21 @@ class Policy:
     def __post_init__(self) -> None:
         _number("epsilon", self.epsilon, above=0, most=1e4)
         _number("delta", self.delta, least=LEAST_DELTA, below=1)
-        _number("sigma", self.sigma, above=0, most=1e6)
-        _number("delta_cap", self.delta_cap, above=0, most=1e6)
+        _number("noise_std", self.noise_std, above=0, most=1e6)
+        _number("max_distance", self.max_distance, above=0, most=1e6)
         _number("threshold", self.threshold, above=0)
         if self.utility_tolerance is not None:
             _number("utility_tolerance", self.utility_tolerance, least=0, most=1)
         _seconds("cadence_seconds", self.cadence_seconds)
-        self._check_basis()
+        self._check_guarantee()
         if self.fallback == self.method:
             raise PolicyError("fallback", f"fallback is {self.fallback!r}, the method itself.", "Name another or none.")
         if self.fallback_options and self.fallback is None:
             raise PolicyError("fallback_options", "fallback_options are given without a fallback.", "Name a fallback.")
-        if self.charge > self.limit:
-            raise PolicyError("sigma", *self._nothing_fits())
+        if self.budget_cost > self.limit:
+            raise PolicyError("noise_std", *self._nothing_fits())
 
-    def _check_basis(self) -> None:
+    def _check_guarantee(self) -> None:
         _number("alpha", self.alpha, above=0, below=1)
         if not _whole(self.orders) or not 1 <= self.orders <= LARGEST_ORDERS:
             what = f"orders is {_shown(self.orders)}."
@@ -133,46 +133,52 @@ class Policy:
         if not whole or list(self.sizes) != sorted({*self.sizes}):
             what = f"sizes is {_shown(self.sizes)}."
             raise PolicyError("sizes", what, "It must be increasing whole numbers, from 1 on.")
-        if self.basis is not None and not self.basis.satisfies(self.require):
-            what = f"basis is {self.basis.value} and require is {self.require.value}, which is stronger."
-            raise PolicyError("basis", what, "Ask for a basis that is at least as strong as the required one.")
+        if self.guarantee is not None and not self.guarantee.satisfies(self.min_guarantee):
+            what = (
+                f"guarantee is {self.guarantee.value} and min_guarantee is {self.min_guarantee.value}, which is "
+                f"stronger."
+            )
+            raise PolicyError("guarantee", what, "Ask for a guarantee that is at least as strong as the required one.")
 
     @property
     def standby(self) -> str | None:
-        """The fallback that makes releases of its own; None where there is none, or it is a retrain."""
+        """The fallback that makes updates of its own; None where there is none, or it is a retrain."""
         return None if self.fallback == "retrain" else self.fallback
 
     def in_force(self, method: str) -> Policy:
-        """The policy of a lineage of ``method``: this one, or with its fallback in the method's place."""
+        """The policy of a generation of ``method``: this one, or with its fallback in the method's place."""
         if method == self.method or method != self.fallback:
             return self
         return replace(self, method=method, options=self.fallback_options, fallback=None, fallback_options={})
 
     @property
-    def charge(self) -> int:
-        """Units that one release costs."""
-        return charge_of(self.delta_cap, self.sigma)
+    def budget_cost(self) -> int:
+        """Units that one update costs."""
+        return charge_of(self.max_distance, self.noise_std)
 
     @property
     def limit(self) -> int:
         """Units that the policy allows in all."""
         return limit_of(self.epsilon, self.delta)
 
-    def budget(self, basis: Basis, spent: int = 0) -> Budget:
-        """The budget of a lineage of this policy: constant charges where a bound is claimed, none elsewhere."""
-        if basis is Basis.NONE:
-            return Budget(spent=0, limit=None, charge=0)
-        return Budget(spent=spent, limit=self.limit, charge=0 if basis is Basis.EXACT else self.charge)
+    def budget(self, guarantee: Guarantee, spent: int = 0) -> Budget:
+        """The budget of a generation of this policy: constant charges where a bound is claimed, none elsewhere."""
+        if guarantee is Guarantee.NONE:
+            return Budget(spent=0, limit=None, budget_cost=0)
+        return Budget(
+            spent=spent, limit=self.limit, budget_cost=0 if guarantee is Guarantee.EXACT else self.budget_cost
+        )
 
     def _nothing_fits(self) -> tuple[str, str]:
         what = (
-            f"One release costs {self.charge} units (delta_cap {self.delta_cap:g}, sigma {self.sigma:g}) and "
+            f"One update costs {self.budget_cost} units (max_distance {self.max_distance:g}, noise_std "
+            f"{self.noise_std:g}) and "
             f"epsilon {self.epsilon:g} at delta {self.delta:g} allows {self.limit}."
         )
         if self.limit == 0:
             return what, "Raise epsilon or delta."
-        enough = 1.01 * self.delta_cap * math.sqrt(UNITS / self.limit)
-        return what, f"Raise sigma to at least {enough:.3g}, or lower delta_cap."
+        enough = 1.01 * self.max_distance * math.sqrt(UNITS / self.limit)
+        return what, f"Raise noise_std to at least {enough:.3g}, or lower max_distance."
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, all fields."""
@@ -220,13 +226,13 @@ def _read(name: str, value: object, methods: Collection[str]) -> Any:
 
 
 _CHOICES: dict[str, type[StrEnum]] = {
-    "require": Basis,
-    "basis": Basis,
+    "min_guarantee": Guarantee,
+    "guarantee": Guarantee,
     "granularity": Granularity,
     "reference": Reference,
     "on_exhausted": OnExhausted,
     "complete_when": CompleteWhen,
-    "forgotten_in_recipe": ForgottenInRecipe,
+    "on_suppressed": ForgottenInRecipe,
 }
 
 
@@ -284,7 +290,7 @@ class Queue:
 
     ``waiting``: tasks that may be claimed now. ``next_at``: when the earliest task of those still in their
     cancel window may be claimed. ``due_at``: the earliest deadline of any waiting task. ``released_at``: when
-    the lineage last published. ``retraining``: a candidate lineage is being trained.
+    the generation last published. ``retraining``: a candidate generation is being trained.
     """
 
     waiting: int = 0
@@ -303,8 +309,8 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Release:
-    """Forget everyone who waits, in one release."""
+class Update:
+    """Forget everyone who waits, in one update."""
 
 
 @dataclass(frozen=True)
@@ -316,14 +322,14 @@ class Wait:
 
 @dataclass(frozen=True)
 class Retrain:
-    """Build a candidate lineage without everyone who waits."""
+    """Build a candidate generation without everyone who waits."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Hold:
-    """Everyone who waits is held, visibly, for this reason."""
+    """Everyone who waits is blocked, visibly, for this reason."""
 
     reason: str
 
@@ -333,7 +339,7 @@ class Nothing:
     """There is nothing to do, or it is being done."""
 
 
-Action = Release | Wait | Retrain | Hold | Nothing
+Action = Update | Wait | Retrain | Hold | Nothing
 
 
 def next_action(policy: Policy, budget: Budget, queue: Queue, clock: Clock) -> Action:
@@ -347,7 +353,7 @@ def next_action(policy: Policy, budget: Budget, queue: Queue, clock: Clock) -> A
     if not queue.waiting:
         return Nothing() if queue.next_at is None else Wait(max(queue.next_at, clock.now))
     opens = _opens_at(policy, queue, clock)
-    return Release() if opens <= clock.now else Wait(opens)
+    return Update() if opens <= clock.now else Wait(opens)
 
 
 def _at_exhaustion(policy: Policy, queue: Queue) -> Action:
@@ -359,9 +365,9 @@ def _at_exhaustion(policy: Policy, queue: Queue) -> Action:
 
 
 def _opens_at(policy: Policy, queue: Queue, clock: Clock) -> int:
-    """When the cadence allows the next release; a deadline opens it earlier, two retrains ahead of itself.
+    """When the cadence allows the next update; a deadline opens it earlier, two retrains ahead of itself.
 
-    Two retrains: time enough to retrain, and to retrain once more, should the release be refused.
+    Two retrains: time enough to retrain, and to retrain once more, should the update be refused.
     """
     if queue.released_at is None:
         return clock.now

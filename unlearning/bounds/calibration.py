@@ -1,4 +1,4 @@
-"""Measured error bounds that hold for a whole stream of releases: basis `calibrated`.
+"""Measured error bounds that hold for a whole stream of releases: guarantee `calibrated`.
 
 Draw m random deletion orders over people; run the method release by release along each; really retrain at every size
 of a grid. With a shape b(s) fixed beforehand, ``score_j = max_s error_j(s) / b(s)`` and q the k-th smallest score,
@@ -33,7 +33,7 @@ class Design:
     """What is fixed before anything is measured.
 
     Args:
-        sizes: the grid, increasing: how many people in all are forgotten after each release. Validity ends at the last.
+        sizes: the grid, increasing: how many people in all are forgotten after each update. Validity ends at the last.
         alpha: the share of streams that may fail, in (0, 1).
         orders: m. At least 1/alpha - 1 of them: 19 for 5 %, 99 for 1 %.
         power: b(s) = (s / largest size) ** power; 0 gives one bound for all sizes.
@@ -153,22 +153,22 @@ class Calibrated:
             )
         return 0.0 if size == 0 else self.quantile * self.design.shape(covering[0])
 
-    def largest(self, delta_cap: float) -> int:
+    def largest(self, max_distance: float) -> int:
         """The greatest size of the grid whose bound is at most the cap; 0 where none is."""
-        return max((size for size in self.design.sizes if self.bound(size) <= delta_cap), default=0)
+        return max((size for size in self.design.sizes if self.bound(size) <= max_distance), default=0)
 
     def assumptions(self) -> tuple[str, ...]:
-        """What a claim on this basis assumes, in words. Computed from the design alone."""
+        """What a claim on this guarantee assumes, in words. Computed from the design alone."""
         design = self.design
         sizes = ", ".join(map(str, design.sizes))
         return (
             f"Confidence {1 - design.alpha:g}, over {design.orders} calibration orders and the order of the requests.",
             "The order of the requests is exchangeable with a uniformly random order of people and independent of the "
-            "releases. Targeted, adaptive or unusual requests (one class only, the most influential people) are not "
+            "updates. Targeted, adaptive or unusual requests (one class only, the most influential people) are not "
             "covered.",
-            f"At most {design.sizes[-1]} people are forgotten in the lineage.",
+            f"At most {design.sizes[-1]} people are forgotten in the generation.",
             f"Measured after {sizes} people; between these, the distance is assumed to grow with the number forgotten, "
-            "and not to depend on how releases are cut.",
+            "and not to depend on how updates are cut.",
         )
 
 

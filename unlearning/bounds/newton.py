@@ -62,7 +62,7 @@ class Constrained:
             raise Refused(
                 f"The bound {distance:.3g} is vacuous: any two models in the ball of radius {self.radius:g} lie within "
                 f"{2 * self.radius:.3g}.",
-                "Lower damping, raise weight_decay, or claim nothing: ask for the basis none.",
+                "Lower damping, raise weight_decay, or claim nothing: ask for the guarantee none.",
             )
         return distance
 

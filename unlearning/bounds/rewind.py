@@ -21,8 +21,8 @@ nonconvex losses, does not use that; without it the bound says little (docs/meth
 
 Deviations from the paper, each with its reason:
 
-* Its noise, sigma = Delta sqrt(2 ln(1.25/delta)) / epsilon, is unproved above epsilon = 1: ``published_sigma`` is for
-  comparison, claims use the exact Gaussian curve.
+* Its noise, noise_std = Delta sqrt(2 ln(1.25/delta)) / epsilon, is unproved above epsilon = 1: ``published_noise_std``
+  is for comparison, claims use the exact Gaussian curve.
 * Its estimate of L is printed inverted: ``lipschitz_ratio`` is ||grad difference|| / ||weight difference||. It is
   that of a mean gradient as well; the theorem asks for every sample's, which can be n times as large, and
   ``measured_constants`` measures that.
@@ -67,7 +67,7 @@ def distance_of(h: float, samples: int, forgotten: int, gradient_bound: float, s
     return 2 * forgotten * gradient_bound * h / (smoothness * samples)
 
 
-def published_sigma(distance: float, epsilon: float, delta: float) -> float:
+def published_noise_std(distance: float, epsilon: float, delta: float) -> float:
     """The paper's noise, Delta sqrt(2 ln(1.25/delta)) / epsilon. For comparison only: no claim is made with it."""
     return distance * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Certified:
-    """A release as certified: w~ (d,), the noise it is published with, and the claim as JSON."""
+    """An update as certified: w~ (d,), the noise it is published with, and the claim as JSON."""
 
     weights: Tensor
-    sigma: float = 0.0
-    claim: Mapping[str, Any] = field(default_factory=lambda: {"basis": "none"})
+    noise_std: float = 0.0
+    claim: Mapping[str, Any] = field(default_factory=lambda: {"guarantee": "none"})
 
 
 class Certify(Protocol):
-    """Turns a method's result into a release. Raises Refused where the required basis cannot be had.
+    """Turns a method's result into an update. Raises Refused where the required guarantee cannot be had.
 
     ``forget`` is who this release forgets, ``releases`` the number of releases before it.
     """
@@ -40,7 +40,7 @@ class Certify(Protocol):
         *,
         forget: ForgetSet,
         retain: Examples,
-        releases: int,
+        updates: int,
     ) -> Certified: ...
 
 
@@ -51,7 +51,7 @@ def uncertified(
     *,
     forget: ForgetSet,  # noqa: ARG001
     retain: Examples,  # noqa: ARG001
-    releases: int,  # noqa: ARG001
+    updates: int,  # noqa: ARG001
 ) -> Certified:
     """No claim and no noise: y is w~."""
     return Certified(forgotten.state.weights)
@@ -108,7 +108,7 @@ class Row:
     round: int = 1
     distance_to_retrain: float | None = None
     distance_untouched: float | None = None
-    effectiveness: float | None = None
+    distance_left: float | None = None
     cosine: float | None = None
     retained_accuracy: float | None = None
     forgotten_accuracy: float | None = None

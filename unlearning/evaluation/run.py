@@ -1,7 +1,7 @@
 """The papers' table for a user's own model: every method beside the retrained and the untouched model.
 
-Measurements, never claims. They look at what the method itself gives, not at what a release makes of it when it works
-on until its bound is under the cap; accuracies and attacks with the release's noise, distances without. Two fields look
+Measurements, never claims. They look at what the method itself gives, not at what an update makes of it when it works
+on until its bound is under the cap; accuracies and attacks with the update's noise, distances without. Two fields look
 at what would be published: ``published_accuracy`` and ``difference_attack_top1``. One seed fixes the forget set and,
 where we train, the training (its seed plus this one).
 """
@@ -29,7 +29,7 @@ from unlearning.evaluation.attacks import (
 from unlearning.evaluation.metrics import Certified, Instruments, Plan, Row
 from unlearning.model.problem import Problem
 from unlearning.model.training import learn, train
-from unlearning.quality.distance_left import effectiveness
+from unlearning.quality.distance_left import distance_left
 from unlearning.quality.simulate import choose, forget_set, left_by, release
 from unlearning.recipe import Recipe, RecipeError
 from unlearning.types import Examples, ForgetSet, Learned, Method, Progress, Refused, State
@@ -74,7 +74,7 @@ def stream(
     samples: int,
     device: torch.device | str = "cpu",
 ) -> tuple[Row, ...]:
-    """SAFE's protocol: ``rounds`` releases, one after the other, each of about ``samples`` samples (whole people).
+    """SAFE's protocol: ``rounds`` updates, one after the other, each of about ``samples`` samples (whole people).
 
     A row for each method and round. m, and what is forgotten, count from the first round on; attacks are left out.
     """
@@ -144,7 +144,7 @@ class _Prepared:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """One release to be measured. ``weights`` (d,) are the method's own, before certification."""
+    """One update to be measured. ``weights`` (d,) are the method's own, before certification."""
 
     name: str
     reference: str
@@ -195,22 +195,22 @@ def _row(scene: _Scene, case: _Case, prepared: _Prepared) -> Row:
     if prepared.state is None:
         return _refusal(scene, case, prepared, prepared.refused or "")
     try:
-        outcome, _ = _release(scene, prepared, prepared.state, case.forget, case.retain)
+        outcome, _ = _update(scene, prepared, prepared.state, case.forget, case.retain)
         top1 = _difference_attack(scene, prepared)
     except (Refused, RecipeError) as error:
         return _refusal(scene, case, prepared, str(error))
     return _measured(scene, case, replace(outcome, top1=top1))
 
 
-def _release(
+def _update(
     scene: _Scene, prepared: _Prepared, state: State, batch: ForgetSet, retain: Examples, *, earlier: int = 0
 ) -> tuple[_Outcome, State]:
-    """Forget ``batch`` and certify; ``retain`` is who is left after it and the ``earlier`` releases."""
+    """Forget ``batch`` and certify; ``retain`` is who is left after it and the ``earlier`` updates."""
     clock, certify = scene.instruments.clock, scene.instruments.certify
     start = clock()
     forgotten = release(prepared.method, scene.problem, state, batch, retain, generator=_generator(scene))
     between = clock()
-    certified = certify(scene.problem, prepared.name, forgotten, forget=batch, retain=retain, releases=earlier)
+    certified = certify(scene.problem, prepared.name, forgotten, forget=batch, retain=retain, updates=earlier)
     end = clock()
     outcome = _Outcome(
         prepared.name,
@@ -273,7 +273,7 @@ def _difference_attack(scene: _Scene, prepared: _Prepared) -> float | None:
     hits = 0
     for trial, person in enumerate(tried):
         forget = forget_set(scene.examples, [person])
-        outcome, _ = _release(scene, prepared, state, forget, left_by(scene.examples, forget))
+        outcome, _ = _update(scene, prepared, state, forget, left_by(scene.examples, forget))
         before = _noised(replace(outcome.certified, weights=state.weights), 2 * trial)
         hits += scene.marks.named(before, _noised(outcome.certified, 2 * trial + 1)) == person
     return hits / len(tried)
@@ -291,7 +291,7 @@ def _streamed(
             yield replace(_refusal(scene, case, prepared, prepared.refused or ""), round=number)
             return
         try:
-            outcome, state = _release(scene, prepared, state, batch, case.retain, earlier=number - 1)
+            outcome, state = _update(scene, prepared, state, batch, case.retain, earlier=number - 1)
         except (Refused, RecipeError) as error:
             yield replace(_refusal(scene, case, prepared, str(error)), round=number)
             return
@@ -331,7 +331,7 @@ def _geometry(untouched: Tensor, unlearned: Tensor, retrained: Tensor) -> dict[s
     return {
         "distance_to_retrain": float((retrained.double() - unlearned.double()).norm()),
         "distance_untouched": float(before.norm()),
-        "effectiveness": effectiveness(untouched, unlearned, retrained),
+        "distance_left": distance_left(untouched, unlearned, retrained),
         "cosine": float(before.dot(after)) / lengths if lengths else math.nan,
     }
 
@@ -341,11 +341,11 @@ def _accuracy(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> float:
 
 
 def _noised(certified: Certified, seed: int) -> Tensor:
-    if certified.sigma == 0.0:
+    if certified.noise_std == 0.0:
         return certified.weights
     generator = torch.Generator().manual_seed(0x9E3779B9 + seed)
     noise = torch.randn(len(certified.weights), dtype=torch.float64, generator=generator)
-    return certified.weights + (certified.sigma * noise).to(certified.weights)
+    return certified.weights + (certified.noise_std * noise).to(certified.weights)
 
 
 def _bytes_of(state: State) -> int:

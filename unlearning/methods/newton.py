@@ -7,8 +7,8 @@ the current weights w::
     w~ = w - (H_D + lambda I)^{-1} grad F_D(w)
 
 The paper's local convex approximation is the damping; its norm constraint is ``radius``; its estimate of the inverse
-(algorithm 1) is ``solver="lissa"``; a release starts from the last one's w~ before noise (algorithm 2). Noise is no
-part of the method: the release adds it.
+(algorithm 1) is ``solver="lissa"``; an update starts from the last one's w~ before noise (algorithm 2). Noise is no
+part of the method: the update adds it.
 
 Deviations, each with its reason:
 
@@ -78,7 +78,7 @@ class Newton:
         solver: "conjugate-gradients" or "lissa".
         residual: the relative residual ||g - (H + lambda I) x|| / ||g|| that conjugate gradients must reach.
         iterations: the most products that one solve may take.
-        steps: the most Newton steps of a release; 1 is the paper's.
+        steps: the most Newton steps of an update; 1 is the paper's.
         gradient_norm: stop before the next step once ||grad F_D|| is at most this; None: take every step.
         radius: C, the result is projected to ||w|| <= C; None: not projected.
         lissa_scale: the recursion's H; None: twice the measured largest eigenvalue.
@@ -86,7 +86,7 @@ class Newton:
         lissa_repeats: s_1, recursions that are averaged.
         lissa_batch: samples drawn (with replacement) for each product; None: everyone retained.
         precision: "float64" or "float32".
-        threshold: preparation refuses an effectiveness of this or more; None: it is not measured. A model trained
+        threshold: preparation refuses an distance left of this or more; None: it is not measured. A model trained
             elsewhere has no retraining to measure against.
         calibration_count: how many sets of holders are really retrained without.
         calibration_share: the share of all holders in each set.
@@ -129,11 +129,11 @@ class Newton:
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
         """Keep the weights; see whether a step can be solved on everyone, and whether it helps.
 
-        ``facts["report"]`` holds ``damping`` and, where measured, ``effectiveness``.
+        ``facts["report"]`` holds ``damping`` and, where measured, ``distance_left``.
 
         Raises:
             Refused: the step would have no unique solution, weights outside the ball, a LiSSA scale that diverges,
-                an effectiveness of ``threshold`` or more.
+                an distance left of ``threshold`` or more.
         """
         self._require_unique(problem)
         self._require_inside(learned.weights)
@@ -148,7 +148,7 @@ class Newton:
         if self.threshold is not None and problem.recipe.weights is None:
             measured = self._measure(problem, examples, State(learned.weights))
             require_effective("newton", measured, self.threshold, "Change damping, or use retrain.")
-            report |= {"effectiveness": sum(measured) / len(measured), "threshold": self.threshold}
+            report |= {"distance_left": sum(measured) / len(measured), "threshold": self.threshold}
         progress(1.0)
         return State(learned.weights, {}, {"report": report})
 
@@ -160,7 +160,7 @@ class Newton:
         retain: Examples | None,
         generator: torch.Generator,
     ) -> Forgotten:
-        """Step from the last release's w~ towards the minimiser of ``retain``. Who left does not enter but by absence.
+        """Step from the last update's w~ towards the minimiser of ``retain``. Who left does not enter but by absence.
 
         Raises:
             Refused: see the module's last paragraph.

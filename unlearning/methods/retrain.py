@@ -16,7 +16,7 @@ from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Need, Prog
 class Retrain:
     """Train again from the data-independent initialisation, in the same batch order, on the retain set.
 
-    The start is always cold; with ``Training.converge`` the end is the retain set's minimiser. Between releases it
+    The start is always cold; with ``Training.converge`` the end is the retain set's minimiser. Between updates it
     keeps the weights and the manifest's positions (which fix the batch order), and nothing of any sample.
 
     Args:

@@ -6,7 +6,7 @@ Source: Mu and Klabjan, "Rewind-to-Delete: Certified Machine Unlearning for Nonc
     w_{t+1} = w_t - eta_t s_t g_B(w_t),   t = T-K .. T-1,   B = batch of step t without the forgotten
 
 from the checkpoint w_{T-K} of the first training, with the step sizes eta_t and the batch order of exactly those
-steps. K = T is retraining, bit for bit. Every release starts from the same checkpoint, so m in the bounds is the
+steps. K = T is retraining, bit for bit. Every update starts from the same checkpoint, so m in the bounds is the
 running total of the forgotten. **The checkpoint was trained on everyone**: it is secret state that depends on the
 forgotten, until a cold retrain replaces it.
 
@@ -19,7 +19,7 @@ How far the result can be from retraining is in ``unlearning.bounds.rewind``.
 Deviations from the paper, each with its reason:
 
 * Mini-batches are served (the same batches without the forgotten), but theorem 3.1 is about full batches: such a
-  release is ``estimated`` at most.
+  update is ``estimated`` at most.
 * The bound is a tighter one than theorem 3.1, and noise follows the exact Gaussian curve (``bounds.rewind``).
 * Training may clip: a step by its batch, or each sample's gradient. The repeated steps clip in the same way.
 * The inverse steps of algorithm 3 are taken in float64 and then taken forward again: they are ill-conditioned, and
@@ -38,7 +38,7 @@ from torch import Tensor
 
 from unlearning.bounds.rewind import Descent, admitted, proved_constants, require_within, rounding_errors
 from unlearning.model.training import REFERENCES, advance, rate_of, replay, silent, train
-from unlearning.quality.distance_left import mean_effectiveness
+from unlearning.quality.distance_left import mean_distance_left
 from unlearning.types import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Rewind:
     """R2D. See the module's docstring for the equations.
 
     Args:
-        fraction: K/T in (0, 1]: the share of the training that a release repeats. 1 is retraining.
+        fraction: K/T in (0, 1]: the share of the training that an update repeats. 1 is retraining.
         source: ``checkpoint`` (needs the trajectory) or ``proximal`` (trained elsewhere by gradient descent).
         reference: what a thinned batch is divided by, ``renormalised`` or ``fixed-denominator``.
         feature_norm: for a linear head, a bound on the norm of a sample's features (the constant 1 of a bias
@@ -162,7 +162,7 @@ class Rewind:
         precision: ``training`` repeats the steps in the training's own dtype; ``float64`` trains once more in float64
             at preparation, because a proof counts rounding and float32's would drown it.
         calibration_count: how many sets of holders are really retrained without at preparation, to report the
-            effectiveness; 0: none.
+            distance left; 0: none.
         calibration_share: the share of all holders in each set.
     """
 
@@ -196,7 +196,7 @@ class Rewind:
         return max(1, round(self.fraction * steps))
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
-        """Find w_{T-K}. ``facts["report"]`` holds K, T, the reference and, where measured, the effectiveness.
+        """Find w_{T-K}. ``facts["report"]`` holds K, T, the reference and, where measured, the distance left.
 
         Raises Refused for a converged model and where ``source`` cannot find w_{T-K}.
         """
@@ -253,7 +253,7 @@ class Rewind:
         return Forgotten(replace(state, weights=w, facts=facts), {"steps": len(rates)})
 
     def resume(self, state: State, weights: Tensor, forget: ForgetSet) -> State:
-        """Every release starts from the checkpoint: only the count of who went changes."""
+        """Every update starts from the checkpoint: only the count of who went changes."""
         facts = {**state.facts, "forgotten": _count(state, "forgotten") + len(forget.positions)}
         return replace(state, weights=weights.to(state.weights), facts=facts)
 
@@ -284,7 +284,7 @@ class Rewind:
             "steps": state.facts["steps"],
             "rewound": state.facts["rewound"],
         }
-        measured = mean_effectiveness(
+        measured = mean_distance_left(
             self,
             problem,
             examples,
@@ -293,7 +293,7 @@ class Rewind:
             share=self.calibration_share,
             count=self.calibration_count,
         )
-        return report if measured is None else report | {"effectiveness": measured}
+        return report if measured is None else report | {"distance_left": measured}
 
     def proved(self, problem: Problem, state: State) -> Descent:
         """The same with constants that need no data (``descent.proved_constants``), rounding included.

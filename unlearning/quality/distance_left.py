@@ -41,7 +41,7 @@ def calibration_sets(examples: Examples, share: float, count: int, seed: int) ->
     return tuple(_set_of(examples, tuple(sorted(names[index] for index in draw))) for draw in draws)
 
 
-def effectiveness(untouched: Tensor, unlearned: Tensor, retrained: Tensor) -> float:
+def distance_left(untouched: Tensor, unlearned: Tensor, retrained: Tensor) -> float:
     """``||w_retrain - w~|| / ||w_retrain - w||``: 0 is perfect, 1 is as far as doing nothing, above 1 is worse."""
     before = float((retrained.double() - untouched.double()).norm())
     after = float((retrained.double() - unlearned.double()).norm())
@@ -61,7 +61,7 @@ def measure(
     retrained: Callable[[tuple[int, ...]], Tensor],
     sets: Sequence[CalibrationSet],
 ) -> list[float]:
-    """The effectiveness of one release of each set, in order. ``retrained`` maps positions to the reference's weights.
+    """The distance left of one update of each set, in order. ``retrained`` maps positions to the reference's weights.
 
     A reference that diverges gives infinity: there is nothing to approximate.
 
@@ -71,7 +71,7 @@ def measure(
     return [_measure_one(method, problem, examples, state, retrained=retrained, chosen=chosen) for chosen in sets]
 
 
-def mean_effectiveness(
+def mean_distance_left(
     method: Method, problem: Problem, examples: Examples, state: State, *, reference: str, share: float, count: int
 ) -> float | None:
     """The mean over ``count`` sets of ``share`` of the holders, really retrained without; None where it is not known.
@@ -117,7 +117,7 @@ def _measure_one(
     generator = torch.Generator().manual_seed(problem.training.seed)
     unlearned = method.forget(problem, state, forget, examples.without(chosen.positions), generator).state.weights
     try:
-        return effectiveness(state.weights, unlearned, retrained(forget.positions))
+        return distance_left(state.weights, unlearned, retrained(forget.positions))
     except RecipeError:
         return math.inf
 

@@ -1,4 +1,4 @@
-"""A release in memory: what the service does with a method, without the service."""
+"""An update in memory: what the service does with a method, without the service."""
 
 from __future__ import annotations
 

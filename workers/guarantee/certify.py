@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from service.infra.fault_injection import crash_point
-from unlearning.accounting.certificate import Basis, Claim, Constant, Reference
+from unlearning.accounting.certificate import Claim, Constant, Guarantee, Reference
 from unlearning.bounds.calibration import Design
 from unlearning.bounds.rewind import head_required
 from unlearning.methods.rewind import Rewind
@@ -28,7 +28,7 @@ TIGHTEN = (4.0, 64.0, 1024.0)
 
 
 class CapNotReached(RuntimeError):
-    """The bound stayed above the lineage's cap. A public bit: the release holds."""
+    """The bound stayed above the generation's cap. A public bit: the release holds."""
 
 
 class Oversize(CapNotReached):
@@ -37,21 +37,21 @@ class Oversize(CapNotReached):
 
 @dataclass(frozen=True)
 class Terms:
-    """What a lineage fixed at registration, and where its budget stands."""
+    """What a generation fixed at registration, and where its budget stands."""
 
     method: str
-    basis: Basis
+    guarantee: Guarantee
     reference: Reference
-    sigma: float
-    delta_cap: float
+    noise_std: float
+    max_distance: float
     delta: float
-    charge: int
+    budget_cost: int
     spent: int
     limit: int | None
     count: int
     """n, the samples of the manifest"""
-    releases: int
-    """how many releases forgot somebody so far"""
+    updates: int
+    """how many updates forgot somebody so far"""
     holders: int = 0
     """how many of them were forgotten so far"""
     constants: tuple[Constant, ...] = ()
@@ -80,7 +80,7 @@ class Certified:
     tensors: Mapping[str, Tensor]
     claim: Claim
     accuracy: float
-    charge: int
+    budget_cost: int
     evidence: dict[str, Json]
 
 
@@ -99,23 +99,23 @@ def certify(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples |
     published = y.to(bench.problem.device)
     tensors = bench.problem.views(published)
     admit(tensors)
-    charge = terms.charge if size.samples else 0
+    budget_cost = terms.budget_cost if size.samples else 0
     inputs, targets = (part.to(bench.problem.device) for part in bench.recipe.holdout)
     return Certified(
         state=state,
         tensors=tensors,
-        claim=_claim(bench, terms, charge, size),
+        claim=_claim(bench, terms, budget_cost, size),
         accuracy=bench.problem.accuracy(published, inputs, targets),
-        charge=charge,
+        budget_cost=budget_cost,
         evidence=evidence,
     )
 
 
 def published_of(terms: Terms, weights: Tensor, dtype: torch.dtype) -> Tensor:
     """What is published of w~ (d,), on the CPU in ``dtype``: with noise, or as it is for an exact retraining."""
-    if terms.basis is Basis.EXACT:
+    if terms.guarantee is Guarantee.EXACT:
         return weights.detach().cpu().to(dtype)
-    return perturbed(weights, terms.sigma, dtype)
+    return perturbed(weights, terms.noise_std, dtype)
 
 
 def bounded(
@@ -128,21 +128,21 @@ def bounded(
     state = forgotten.state
     if terms.design is not None:
         _require_measured(terms.design, terms.holders + size.holders)
-    if terms.basis is Basis.PROVED and not isinstance(bench.method, Rewind):
+    if terms.guarantee is Guarantee.PROVED and not isinstance(bench.method, Rewind):
         return within_cap(bench.problem.double(), state.weights, _read(retain), terms)
-    if terms.basis not in (Basis.PROVED, Basis.ESTIMATED) or not size.holders:
+    if terms.guarantee not in (Guarantee.PROVED, Guarantee.ESTIMATED) or not size.holders:
         return state.weights, None
-    if terms.basis is Basis.PROVED:
+    if terms.guarantee is Guarantee.PROVED:
         _require_closed_form(bench.problem.double(), state.weights, _read(retain))
     bound = _distance(bench, terms, forgotten)
-    if bound > terms.delta_cap:
+    if bound > terms.max_distance:
         raise CapNotReached("the bound stayed above the cap")
     return state.weights, bound
 
 
 def _read(retain: Examples | None) -> Examples:
     if retain is None:
-        raise ValueError("the basis proved reads the retained samples; they were not loaded")
+        raise ValueError("the guarantee proved reads the retained samples; they were not loaded")
     return retain
 
 
@@ -152,7 +152,7 @@ def _require_closed_form(problem: Problem, weights: Tensor, retain: Examples) ->
 
 
 def _distance(bench: Bench, terms: Terms, forgotten: Forgotten) -> float:
-    constants = {each.name: each.value for each in terms.constants} if terms.basis is Basis.ESTIMATED else None
+    constants = {each.name: each.value for each in terms.constants} if terms.guarantee is Guarantee.ESTIMATED else None
     if isinstance(bench.method, Rewind):
         return descent_of(bench.problem, bench.method, forgotten.state, constants).require_useful()
     return constrained_of(constants or {}, residual_of(forgotten.evidence)).require_useful()
@@ -172,38 +172,38 @@ def within_cap(problem: Problem, weights: Tensor, retain: Examples, terms: Terms
     w = weights.to(device=problem.device, dtype=torch.float64)
     for tighter in TIGHTEN:
         bound = convex.distance_bound(problem, w, retain, denominator)
-        if bound <= terms.delta_cap:
+        if bound <= terms.max_distance:
             return w, bound
         try:
             w = convex.converge(
-                problem, w, retain, problem.training.weight_decay * terms.delta_cap / tighter, denominator
+                problem, w, retain, problem.training.weight_decay * terms.max_distance / tighter, denominator
             )
         except Refused:
             break
     bound = convex.distance_bound(problem, w, retain, denominator)
-    if bound <= terms.delta_cap:
+    if bound <= terms.max_distance:
         return w, bound
     raise CapNotReached("the bound stayed above the cap")
 
 
-def _claim(bench: Bench, terms: Terms, charge: int, size: Size) -> Claim:
+def _claim(bench: Bench, terms: Terms, budget_cost: int, size: Size) -> Claim:
     forgot = 1 if size.samples else 0
     return Claim.of(
         method=terms.method,
-        basis=terms.basis,
+        guarantee=terms.guarantee,
         reference=terms.reference,
-        sigma=terms.sigma,
-        delta_cap=terms.delta_cap,
+        noise_std=terms.noise_std,
+        max_distance=terms.max_distance,
         delta=terms.delta,
-        releases=terms.releases + forgot,
-        spent=terms.spent + charge,
+        updates=terms.updates + forgot,
+        spent=terms.spent + budget_cost,
         limit=terms.limit,
         samples=size.samples,
         people=size.people,
-        assumptions=words.assumptions(terms.basis, terms.method, terms.design),
-        checked=words.checked(terms.basis, terms.method),
-        declared=words.declared(terms.basis, any(part.public for part in bench.parts)),
+        assumptions=words.assumptions(terms.guarantee, terms.method, terms.design),
+        checked=words.checked(terms.guarantee, terms.method),
+        declared=words.declared(terms.guarantee, any(part.public for part in bench.parts)),
         parts=bench.parts,
         constants=terms.constants,
-        secret_state=words.secret_state(terms.basis, terms.method, terms.standby),
+        secret_state=words.secret_state(terms.guarantee, terms.method, terms.standby),
     )

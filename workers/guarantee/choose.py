@@ -1,7 +1,7 @@
-"""Which basis a model and a method have, and what it needs: decided before training, settled before version 1.
+"""Which guarantee a model and a method have, and what it needs: decided before training, settled before version 1.
 
-A basis is never exchanged for another: what was asked for and cannot be had is refused, with the reason and with what
-would work.
+A guarantee is never exchanged for another: what was asked for and cannot be had is refused, with the reason and with
+what would work.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import cast
 
 import torch
 
-from unlearning.accounting.certificate import Basis, Constant
+from unlearning.accounting.certificate import Constant, Guarantee
 from unlearning.accounting.policy import Granularity, OnExhausted, Policy
 from unlearning.bounds import newton as constrained
 from unlearning.bounds.calibration import Design
@@ -29,29 +29,32 @@ from unlearning.recipe import Recipe
 from unlearning.standby import Accompanied
 from unlearning.types import Examples, Json, Method, Need, Refused, State
 
-MEASURED = (Basis.CALIBRATED, Basis.ESTIMATED)
+MEASURED = (Guarantee.CALIBRATED, Guarantee.ESTIMATED)
 """what has to be asked for by name"""
-BOUNDED = (Basis.PROVED, *MEASURED)
+BOUNDED = (Guarantee.PROVED, *MEASURED)
 """a cap, a charge, a budget"""
 ESTIMATED_METHODS = ("newton", "rewind")
-RAISE = "Raise delta_cap and sigma together, forget from further back, or train slower."
+RAISE = "Raise max_distance and noise_std together, forget from further back, or train slower."
 SAMPLED = "measured on everyone at a few points, rounded up to one digit: a lower bound of the truth before rounding"
 
 
-def basis_of(policy: Policy, problem: Problem, method: Method) -> Basis:
-    """The basis asked for, or else the strongest without measuring. Raises Refused where it cannot be had."""
+def guarantee_of(policy: Policy, problem: Problem, method: Method) -> Guarantee:
+    """The guarantee asked for, or else the strongest without measuring. Raises Refused where it cannot be had."""
     if policy.method == "retrain":
-        return Basis.EXACT
+        return Guarantee.EXACT
     if isinstance(method, Accompanied):
-        return _accompanied(basis_of(policy, problem, method.first), policy, method)
+        return _accompanied(guarantee_of(policy, problem, method.first), policy, method)
     why = _unproved(problem, method)
-    asked = policy.basis or (Basis.PROVED if why is None else Basis.NONE)
-    if asked.satisfies(policy.require):
+    asked = policy.guarantee or (Guarantee.PROVED if why is None else Guarantee.NONE)
+    if asked.satisfies(policy.min_guarantee):
         _require_possible(asked, policy, problem, method, why)
         return asked
-    what = f"The policy requires the basis {policy.require.value}; {policy.method} on this model has {asked.value}."
-    if policy.require in MEASURED:
-        raise Refused(what, f"Ask for it: basis {policy.require.value}. Or use retrain.")
+    what = (
+        f"The policy requires the guarantee {policy.min_guarantee.value}; {policy.method} on this model has "
+        f"{asked.value}."
+    )
+    if policy.min_guarantee in MEASURED:
+        raise Refused(what, f"Ask for it: guarantee {policy.min_guarantee.value}. Or use retrain.")
     if why is None:
         raise Refused(what, "Use retrain, or require less.")
     raise Refused(f"{what} {why.what}", why.hint)
@@ -85,11 +88,11 @@ def require_needs(policy: Policy, method: Method, recipe: Recipe) -> None:
     )
 
 
-def may_claim_without_her(policy: Policy, basis: Basis, recipe: Recipe) -> bool:
-    """Whether some version of the lineage, or of the retrain that follows it, claims ``proved`` or ``exact``."""
-    if basis in (Basis.PROVED, Basis.EXACT):
+def may_claim_without_her(policy: Policy, guarantee: Guarantee, recipe: Recipe) -> bool:
+    """Whether some version of the generation, or of the retrain that follows it, claims ``proved`` or ``exact``."""
+    if guarantee in (Guarantee.PROVED, Guarantee.EXACT):
         return True
-    exhausted = basis in MEASURED and policy.on_exhausted is OnExhausted.RETRAIN
+    exhausted = guarantee in MEASURED and policy.on_exhausted is OnExhausted.RETRAIN
     return recipe.weights is None and (exhausted or policy.fallback == "retrain")
 
 
@@ -106,7 +109,7 @@ def constants_of(problem: Problem, method: Method, examples: Examples, state: St
     work = problem.cast(state.weights.dtype)
     if isinstance(method, Newton):
         return _newton_constants(work, method, examples, state)
-    assert isinstance(method, Rewind)  # noqa: S101 (basis_of let nothing else through)
+    assert isinstance(method, Rewind)  # noqa: S101 (guarantee_of let nothing else through)
     checkpoint = state.tensors["checkpoint"].to(problem.device)
     points = (work.initial(), checkpoint, state.weights.to(problem.device))
     smoothness, longest = measured_constants(work, examples, points)
@@ -134,7 +137,7 @@ def descent_of(problem: Problem, method: Rewind, state: State, constants: dict[s
 
 
 def constrained_of(constants: dict[str, float], residual: float) -> Constrained:
-    """What newton's estimated bound depends on. ``residual``: of the release's last solve."""
+    """What newton's estimated bound depends on. ``residual``: of the update's last solve."""
     return Constrained(
         radius=constants["C"],
         damping=constants["lambda"],
@@ -146,7 +149,7 @@ def constrained_of(constants: dict[str, float], residual: float) -> Constrained:
 
 
 def residual_of(evidence: Mapping[str, Json]) -> float:
-    """||r|| of the last solve in a Newton release's evidence.
+    """||r|| of the last solve in a Newton update's evidence.
 
     Where no step was taken, x = 0 stands for the solution of (H + lambda I) x = grad F_D: its residual is the whole
     gradient.
@@ -160,32 +163,33 @@ def residual_of(evidence: Mapping[str, Json]) -> float:
 def require_useful(
     problem: Problem, method: Method, state: State, cap: float, constants: tuple[Constant, ...]
 ) -> dict[str, Json]:
-    """See to it, before any deletion, that a release of one sample fits under the cap; how many samples do.
+    """See to it, before any deletion, that an update of one sample fits under the cap; how many samples do.
 
     Raises Refused. Nothing here reads a sample but through the constants.
     """
     values = {each.name: each.value for each in constants} or None
     if not isinstance(method, Rewind):
-        # A release that arrives without a step leaves up to gradient_norm of residual.
+        # An update that arrives without a step leaves up to gradient_norm of residual.
         ball = constrained_of(values or {}, (method.gradient_norm or 0.0) if isinstance(method, Newton) else 0.0)
         bound = ball.require_useful()
         _require_below(cap, 2 * ball.radius, f"any two models in the ball of radius {ball.radius:g}")
         if bound > cap:
-            raise Refused(f"The bound {bound:.3g} is above delta_cap {cap:g}.", RAISE)
+            raise Refused(f"The bound {bound:.3g} is above max_distance {cap:g}.", RAISE)
         return {"bound": bound}
     descent = descent_of(problem, method, state, values)
     first = replace(descent, forgotten=1).require_useful()
     _require_below(cap, replace(descent, forgotten=1).ignorance(), "the trainings on any two data sets")
     if first > cap:
-        raise Refused(f"The bound for one forgotten sample is {first:.3g}, above delta_cap {cap:g}.", RAISE)
+        raise Refused(f"The bound for one forgotten sample is {first:.3g}, above max_distance {cap:g}.", RAISE)
     return {"bound_of_one_sample": first, "samples_within_cap": _most(descent, cap)}
 
 
 def _require_below(cap: float, ignorance: float, which: str) -> None:
     if cap >= ignorance:
         raise Refused(
-            f"delta_cap {cap:g} is vacuous: {which} end within {ignorance:.3g} of each other, whoever was forgotten.",
-            "Lower delta_cap, and sigma with it.",
+            f"max_distance {cap:g} is vacuous: {which} end within {ignorance:.3g} of each other, whoever was "
+            f"forgotten.",
+            "Lower max_distance, and noise_std with it.",
         )
 
 
@@ -202,7 +206,7 @@ def _most(descent: Descent, cap: float) -> int:
 
 
 def _newton_constants(work: Problem, method: Newton, examples: Examples, state: State) -> tuple[Constant, ...]:
-    assert method.radius is not None  # noqa: S101 (basis_of refused that)
+    assert method.radius is not None  # noqa: S101 (guarantee_of refused that)
     smallest, rough, gradient = constrained.measured(work, examples, state.weights.to(work.device), method.radius)
     return (
         Constant("C", method.radius, "option radius: both models are taken to lie in this ball"),
@@ -218,14 +222,14 @@ def _newton_constants(work: Problem, method: Newton, examples: Examples, state: 
     )
 
 
-def _require_possible(asked: Basis, policy: Policy, problem: Problem, method: Method, why: Refused | None) -> None:
-    if asked is Basis.EXACT:
+def _require_possible(asked: Guarantee, policy: Policy, problem: Problem, method: Method, why: Refused | None) -> None:
+    if asked is Guarantee.EXACT:
         raise Refused(f"{policy.method} is never exact: it starts from the trained weights.", "Use retrain.")
-    if asked is Basis.PROVED and why is not None:
+    if asked is Guarantee.PROVED and why is not None:
         raise Refused(f"{policy.method} on this model has no proof. {why.what}", why.hint)
-    if asked is Basis.ESTIMATED:
+    if asked is Guarantee.ESTIMATED:
         _require_estimable(policy, method)
-    if asked is Basis.CALIBRATED:
+    if asked is Guarantee.CALIBRATED:
         _require_drawable(policy, problem, method)
 
 
@@ -233,7 +237,7 @@ def _require_estimable(policy: Policy, method: Method) -> None:
     if policy.method not in ESTIMATED_METHODS:
         raise Refused(
             f"{policy.method} has no bound whose constants could be estimated.",
-            f"Choose {_either(ESTIMATED_METHODS)}, or the basis calibrated.",
+            f"Choose {_either(ESTIMATED_METHODS)}, or the guarantee calibrated.",
         )
     if isinstance(method, Newton) and method.radius is None:
         raise Refused(
@@ -245,9 +249,9 @@ def _require_estimable(policy: Policy, method: Method) -> None:
 def _require_drawable(policy: Policy, problem: Problem, method: Method) -> None:
     if Need.VECTORS in method.needs:
         raise Refused(
-            f"calibrated assumes that it does not matter how releases are cut, and with repair {policy.method} trains "
+            f"calibrated assumes that it does not matter how updates are cut, and with repair {policy.method} trains "
             "on at each of them.",
-            "Leave repair_epochs out, or ask for the basis none.",
+            "Leave repair_epochs out, or ask for the guarantee none.",
         )
     if policy.granularity is not Granularity.SUBJECT:
         raise Refused(
@@ -256,23 +260,24 @@ def _require_drawable(policy: Policy, problem: Problem, method: Method) -> None:
     if problem.recipe.weights is not None:
         raise Refused(
             "calibrated really retrains, and this model was trained elsewhere: its training cannot be repeated.",
-            "Train it here, or ask for the basis none.",
+            "Train it here, or ask for the guarantee none.",
         )
     if any(len(people) > 1 for people in problem.recipe.samples.people):
         raise Refused(
             "calibrated draws orders over people, and some samples belong to several.",
-            "Give every sample one subject, or ask for another basis.",
+            "Give every sample one subject, or ask for another guarantee.",
         )
 
 
-def _accompanied(basis: Basis, policy: Policy, method: Accompanied) -> Basis:
-    """A bound that was made for one method says nothing of another's release; one computed from the weights does."""
-    if basis in MEASURED or (basis is Basis.PROVED and isinstance(method.first, Rewind)):
+def _accompanied(guarantee: Guarantee, policy: Policy, method: Accompanied) -> Guarantee:
+    """A bound that was made for one method says nothing of another's update; one computed from the weights does."""
+    if guarantee in MEASURED or (guarantee is Guarantee.PROVED and isinstance(method.first, Rewind)):
         raise Refused(
-            f"The basis {basis.value} of {policy.method} does not cover releases by the fallback {policy.standby}.",
+            f"The guarantee {guarantee.value} of {policy.method} does not cover updates by the fallback "
+            f"{policy.standby}.",
             "Name the fallback retrain, or none.",
         )
-    return basis
+    return guarantee
 
 
 def _unproved(problem: Problem, method: Method) -> Refused | None:

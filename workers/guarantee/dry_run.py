@@ -1,4 +1,4 @@
-"""What a lineage's claims will stand on: settled once, before version 1, written into its manifest."""
+"""What a generation's claims will stand on: settled once, before version 1, written into its manifest."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from unlearning.accounting.budget import charge_of, releases_left
-from unlearning.accounting.certificate import Basis, Constant
+from unlearning.accounting.budget import charge_of, updates_left
+from unlearning.accounting.certificate import Constant, Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.bounds.calibration import Design
 from unlearning.methods.rewind import Rewind
@@ -21,7 +21,7 @@ from workers.guarantee.noise import perturbed
 from workers.runtime.model import Bench
 
 FACTORS = (0.1, 1.0, 10.0)
-"""of sigma, and of the cap, in the dry run"""
+"""of noise_std, and of the cap, in the dry run"""
 DRAWS = 3
 ROOM = 3.0
 """the cap over the part of it that rounding may take"""
@@ -34,68 +34,68 @@ def establish(
 
     Raises Refused where the bound is vacuous, not even one sample fits under the cap, or rounding takes too much of it.
     """
-    descent = terms.basis is Basis.PROVED and isinstance(bench.method, Rewind)
-    if terms.basis is Basis.ESTIMATED:
+    descent = terms.guarantee is Guarantee.PROVED and isinstance(bench.method, Rewind)
+    if terms.guarantee is Guarantee.ESTIMATED:
         terms = replace(terms, constants=constants_of(bench.problem, bench.method, examples, made))
-    if terms.basis is Basis.PROVED and not descent:
+    if terms.guarantee is Guarantee.PROVED and not descent:
         _require_room(bench, terms, examples, made)
-    if not descent and terms.basis is not Basis.ESTIMATED:
+    if not descent and terms.guarantee is not Guarantee.ESTIMATED:
         return terms, {}
-    return terms, require_useful(bench.problem, bench.method, made, policy.delta_cap, terms.constants)
+    return terms, require_useful(bench.problem, bench.method, made, policy.max_distance, terms.constants)
 
 
 def _require_room(bench: Bench, terms: Terms, examples: Examples, made: State) -> None:
-    """Rounding decides ``proved`` at small decay: a release must be able to go well below its cap.
+    """Rounding decides ``proved`` at small decay: an update must be able to go well below its cap.
 
     Nothing but the refusal says what the rounding is: it is computed from everyone's features.
     """
     floor = rounding_floor(bench.problem.double(), made.weights.double(), examples)
-    if not floor <= terms.delta_cap / ROOM:
+    if not floor <= terms.max_distance / ROOM:
         raise Refused(
-            f"Rounding alone takes more than a third of delta_cap {terms.delta_cap:g}: the bound of a release is "
+            f"Rounding alone takes more than a third of max_distance {terms.max_distance:g}: the bound of an update is "
             f"(gradient norm + rounding) / weight_decay, and weight_decay is {bench.problem.training.weight_decay:g}.",
-            "Raise weight_decay, or delta_cap and sigma together, or scale the features down.",
+            "Raise weight_decay, or max_distance and noise_std together, or scale the features down.",
         )
 
 
 def dry_run(bench: Bench, terms: Terms, weights: Tensor) -> list[Json]:
-    """What sigma costs in holdout accuracy, and how many releases each pair of sigma and cap buys.
+    """What noise_std costs in holdout accuracy, and how many releases each pair of noise_std and cap buys.
 
     The accuracy is that of y, the mean of a few draws that are thrown away; version 1 costs nothing, and nobody is
     deleted yet. An exact retraining is published without noise: one row. The cap changes no accuracy: a smaller one
-    asks more work of each release, and may be out of reach.
+    asks more work of each update, and may be out of reach.
     """
-    if terms.basis is Basis.EXACT:
+    if terms.guarantee is Guarantee.EXACT:
         return [_row(terms, 0.0, None) | {"accuracy": _accuracy(bench, weights, 0.0)}]
-    capped = terms.basis not in (Basis.NONE, Basis.EXACT)
-    caps = [factor * terms.delta_cap for factor in FACTORS] if capped else [None]
+    capped = terms.guarantee not in (Guarantee.NONE, Guarantee.EXACT)
+    caps = [factor * terms.max_distance for factor in FACTORS] if capped else [None]
     rows: list[Json] = []
     for factor in FACTORS:
-        sigma = factor * terms.sigma
-        accuracy = _accuracy(bench, weights, sigma)
-        rows += [_row(terms, sigma, cap) | {"accuracy": accuracy} for cap in caps]
+        noise_std = factor * terms.noise_std
+        accuracy = _accuracy(bench, weights, noise_std)
+        rows += [_row(terms, noise_std, cap) | {"accuracy": accuracy} for cap in caps]
     return rows
 
 
-def _accuracy(bench: Bench, weights: Tensor, sigma: float) -> float:
+def _accuracy(bench: Bench, weights: Tensor, noise_std: float) -> float:
     inputs, targets = (part.to(bench.problem.device) for part in bench.recipe.holdout)
-    draws = (perturbed(weights, sigma, bench.problem.dtype).to(bench.problem.device) for _ in range(DRAWS))
+    draws = (perturbed(weights, noise_std, bench.problem.dtype).to(bench.problem.device) for _ in range(DRAWS))
     return sum(bench.problem.accuracy(y, inputs, targets) for y in draws) / DRAWS
 
 
-def _row(terms: Terms, sigma: float, cap: float | None) -> dict[str, Json]:
-    releases = None if cap is None else releases_left(0, terms.limit, charge_of(cap, sigma))
-    return {"sigma": sigma, "delta_cap": cap, "releases": releases}
+def _row(terms: Terms, noise_std: float, cap: float | None) -> dict[str, Json]:
+    updates = None if cap is None else updates_left(0, terms.limit, charge_of(cap, noise_std))
+    return {"noise_std": noise_std, "max_distance": cap, "updates": updates}
 
 
-def basis_to_json(terms: Terms) -> dict[str, Any]:
-    """The part of the manifest that ``basis_from_json`` reads."""
+def guarantee_to_json(terms: Terms) -> dict[str, Any]:
+    """The part of the manifest that ``guarantee_from_json`` reads."""
     design = None if terms.design is None else asdict(terms.design) | {"sizes": list(terms.design.sizes)}
     return {"constants": [asdict(constant) for constant in terms.constants], "design": design}
 
 
-def basis_from_json(frozen: Mapping[str, Any]) -> dict[str, Any]:
-    """``constants`` and ``design`` of the terms, from a lineage's manifest."""
+def guarantee_from_json(frozen: Mapping[str, Any]) -> dict[str, Any]:
+    """``constants`` and ``design`` of the terms, from a generation's manifest."""
     design = frozen.get("design")
     return {
         "constants": tuple(Constant(**constant) for constant in frozen.get("constants", ())),

@@ -1,4 +1,4 @@
-"""What a release must be given: the union of its method's needs and its basis's."""
+"""What an update must be given: the union of its method's needs and its guarantee's."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import secrets
 
 import torch
 
-from unlearning.accounting.certificate import Basis
+from unlearning.accounting.certificate import Guarantee
 from unlearning.types import Method, Need
 
 
-def needs_retained(method: Method, basis: Basis) -> bool:
-    """``proved`` reads the retained samples at every release, whatever the method needs."""
-    return Need.RETAINED in method.needs or basis is Basis.PROVED
+def needs_retained(method: Method, guarantee: Guarantee) -> bool:
+    """``proved`` reads the retained samples at every update, whatever the method needs."""
+    return Need.RETAINED in method.needs or guarantee is Guarantee.PROVED
 
 
 def needs_forgotten(method: Method) -> bool:

@@ -1,4 +1,4 @@
-"""The noise of a release: Gaussian, from a cryptographic generator, never reproducible."""
+"""The noise of an update: Gaussian, from a cryptographic generator, never reproducible."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def gaussian(count: int) -> Tensor:
     return out
 
 
-def perturbed(weights: Tensor, sigma: float, dtype: torch.dtype = torch.float64) -> Tensor:
-    """``weights`` (d,) plus fresh noise of standard deviation ``sigma``, on the CPU.
+def perturbed(weights: Tensor, noise_std: float, dtype: torch.dtype = torch.float64) -> Tensor:
+    """``weights`` (d,) plus fresh noise of standard deviation ``noise_std``, on the CPU.
 
     Drawn and added in float64, rounded to ``dtype`` afterwards; a block at a time, so that no float64 copy is held.
     """
@@ -36,7 +36,7 @@ def perturbed(weights: Tensor, sigma: float, dtype: torch.dtype = torch.float64)
     out = torch.empty(plain.numel(), dtype=dtype)
     for start, part in _blocks(plain.numel()):
         stop = start + len(part)
-        out[start:stop] = part.mul_(sigma).add_(plain[start:stop])
+        out[start:stop] = part.mul_(noise_std).add_(plain[start:stop])
     return out
 
 

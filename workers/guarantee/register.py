@@ -1,17 +1,17 @@
-"""What preparation fixes for a lineage: basis, noise, cap, charge and limit, and what registration reports."""
+"""What preparation fixes for a generation: guarantee, noise, cap, charge and limit, and what registration reports."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, cast
 
-from service.infra.tables import Lineage
-from unlearning.accounting.certificate import Basis, Reference
+from service.infra.tables import Generation
+from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Policy
 from unlearning.types import State
 from workers.guarantee.certify import Terms
 from workers.guarantee.choose import BOUNDED
-from workers.guarantee.dry_run import basis_to_json
+from workers.guarantee.dry_run import guarantee_to_json
 from workers.runtime.jobs import Preparation
 from workers.runtime.lease import fence
 from workers.runtime.model import Bench
@@ -19,21 +19,25 @@ from workers.storage.private_state import Kept
 from workers.storage.workshop import Workshop
 
 
-def register(workshop: Workshop, job: Preparation, basis: Basis, made: State, count: int) -> Terms:
-    """Fix the lineage's terms: basis, noise, cap, charge and limit. They never change again."""
+def register(workshop: Workshop, job: Preparation, guarantee: Guarantee, made: State, count: int) -> Terms:
+    """Fix the generation's terms: guarantee, noise, cap, charge and limit. They never change again."""
     policy = job.policy
-    budget = policy.budget(basis)
+    budget = policy.budget(guarantee)
     with workshop.database.write() as session:
         fence(session, job.lease)
-        lineage = session.get_one(Lineage, job.lineage_id)
-        lineage.method, lineage.basis = policy.method, basis.value
-        lineage.sigma, lineage.charge, lineage.budget = sigma_of(policy, basis), budget.charge, budget.limit
-        claims = basis is not Basis.NONE
-        lineage.delta_cap = policy.delta_cap if basis in BOUNDED else 0.0 if claims else None
-        lineage.epsilon, lineage.delta = (policy.epsilon, policy.delta) if claims else (None, None)
+        generation = session.get_one(Generation, job.generation_id)
+        generation.method, generation.guarantee = policy.method, guarantee.value
+        generation.noise_std, generation.budget_cost, generation.budget = (
+            sigma_of(policy, guarantee),
+            budget.budget_cost,
+            budget.limit,
+        )
+        claims = guarantee is not Guarantee.NONE
+        generation.max_distance = policy.max_distance if guarantee in BOUNDED else 0.0 if claims else None
+        generation.epsilon, generation.delta = (policy.epsilon, policy.delta) if claims else (None, None)
         reference = reference_of(policy, made)
-        lineage.manifest = (lineage.manifest or {}) | {"reference": reference.value, "vectors": _longest(made)}
-    return terms_of(policy, basis, reference, count)
+        generation.manifest = (generation.manifest or {}) | {"reference": reference.value, "vectors": _longest(made)}
+    return terms_of(policy, guarantee, reference, count)
 
 
 def _longest(made: State) -> int:
@@ -43,33 +47,33 @@ def _longest(made: State) -> int:
     return max((vector.numel() for vector in made.vectors.values()), default=0)
 
 
-def freeze_basis(workshop: Workshop, job: Preparation, terms: Terms) -> None:
-    """What every claim of the lineage rests on stands in its manifest: constants, and the calibration's design."""
+def freeze_guarantee(workshop: Workshop, job: Preparation, terms: Terms) -> None:
+    """What every claim of the generation rests on stands in its manifest: constants, and the calibration's design."""
     with workshop.database.write() as session:
         fence(session, job.lease)
-        lineage = session.get_one(Lineage, job.lineage_id)
-        lineage.manifest = (lineage.manifest or {}) | basis_to_json(terms)
+        generation = session.get_one(Generation, job.generation_id)
+        generation.manifest = (generation.manifest or {}) | guarantee_to_json(terms)
 
 
-def sigma_of(policy: Policy, basis: Basis) -> float:
-    """The lineage's noise: none where every version is an exact retraining."""
-    return 0.0 if basis is Basis.EXACT else policy.sigma
+def sigma_of(policy: Policy, guarantee: Guarantee) -> float:
+    """The generation's noise: none where every version is an exact retraining."""
+    return 0.0 if guarantee is Guarantee.EXACT else policy.noise_std
 
 
-def terms_of(policy: Policy, basis: Basis, reference: Reference, count: int) -> Terms:
-    budget = policy.budget(basis)
+def terms_of(policy: Policy, guarantee: Guarantee, reference: Reference, count: int) -> Terms:
+    budget = policy.budget(guarantee)
     return Terms(
         method=policy.method,
-        basis=basis,
+        guarantee=guarantee,
         reference=reference,
-        sigma=sigma_of(policy, basis),
-        delta_cap=policy.delta_cap,
+        noise_std=sigma_of(policy, guarantee),
+        max_distance=policy.max_distance,
         delta=policy.delta,
-        charge=budget.charge,
+        budget_cost=budget.budget_cost,
         spent=0,
         limit=budget.limit,
         count=count,
-        releases=0,
+        updates=0,
         standby=policy.standby,
     )
 
@@ -93,5 +97,5 @@ def report_of(made: State, bench: Bench, job: Preparation) -> dict[str, Any]:
 def how_chosen(workshop: Workshop, job: Preparation) -> dict[str, Any]:
     """Where the fallback took the method's place: which, and why."""
     with workshop.database.read() as session:
-        switched = (session.get_one(Lineage, job.lineage_id).manifest or {}).get("switched")
+        switched = (session.get_one(Generation, job.generation_id).manifest or {}).get("switched")
     return {} if switched is None else {"switched": switched}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from unlearning.accounting.certificate import Basis
+from unlearning.accounting.certificate import Guarantee
 from unlearning.bounds.calibration import Calibrated, Design
 
 FITTED = (
-    "Architecture, features, scaling, feature selection, hyperparameters and sigma belong to the reference as they "
+    "Architecture, features, scaling, feature selection, hyperparameters and noise_std belong to the reference as they "
     "are. Nothing of them was fitted on people who may be deleted."
 )
 ARGUMENTS = "model(), the loss and the training use nothing that was computed from these people but the samples."
@@ -24,7 +24,7 @@ LISTED = (
 BOUND = "The bound was computed in float64 for the very weights that got the noise, on every retained sample."
 FEATURES = "Every sample's features were within the bound when the model was registered."
 COLD = "The training started from what model() gives, and was handed the samples of those who remain and no others."
-NOISE = "The noise is drawn from the operating system's entropy, fresh at every release, and not kept."
+NOISE = "The noise is drawn from the operating system's entropy, fresh at every update, and not kept."
 CONVEX = (
     "The objective is the recipe's mean data loss plus (weight_decay/2) ||w||^2 over every coordinate; it is strongly "
     "convex, and the reference is its unique minimiser on the retained samples. weight_decay is the same."
@@ -58,50 +58,50 @@ SECRET_STATE = {
     "mini": ("The weights of the training's last steps were trained on the people who were deleted.",),
     "newton": ("The weights before noise start from those that were trained on the deleted people.",),
     "retrain": (),
-    "rewind": ("The checkpoint that every release starts from was trained on everyone, the deleted people included.",),
+    "rewind": ("The checkpoint that every update starts from was trained on everyone, the deleted people included.",),
     "safe": (
-        "The trained weights, the gradient sums and the class moments that every release starts from depend on the "
+        "The trained weights, the gradient sums and the class moments that every update starts from depend on the "
         "deleted people; in the mode keep their samples stay too.",
     ),
 }
 CALIBRATION = "The distances of the calibration were measured with everyone, the deleted people included."
 
 
-def assumptions(basis: Basis, method: str, design: Design | None) -> tuple[str, ...]:
-    """What the claim assumes; from the basis, the method and the design alone."""
-    if basis is Basis.NONE:
+def assumptions(guarantee: Guarantee, method: str, design: Design | None) -> tuple[str, ...]:
+    """What the claim assumes; from the guarantee, the method and the design alone."""
+    if guarantee is Guarantee.NONE:
         return ()
-    if basis is Basis.EXACT:
+    if guarantee is Guarantee.EXACT:
         return ()
-    if basis is Basis.PROVED:
+    if guarantee is Guarantee.PROVED:
         return (DESCENT if method == "rewind" else CONVEX, NOISE)
-    if basis is Basis.ESTIMATED:
+    if guarantee is Guarantee.ESTIMATED:
         return (REFERENCE[method], *ESTIMATES, NOISE)
     if design is None:
         raise ValueError("a calibrated claim without its design")
     return (*Calibrated(design, math.nan).assumptions(), NOISE)
 
 
-def checked(basis: Basis, method: str) -> tuple[str, ...]:
-    """What the service has verified of this claim; from the basis and the method alone."""
-    if basis is Basis.EXACT:
+def checked(guarantee: Guarantee, method: str) -> tuple[str, ...]:
+    """What the service has verified of this claim; from the guarantee and the method alone."""
+    if guarantee is Guarantee.EXACT:
         return (COLD, LISTED)
-    if basis is Basis.PROVED:
+    if guarantee is Guarantee.PROVED:
         return (FEATURES if method == "rewind" else BOUND, LISTED)
     return ()
 
 
-def declared(basis: Basis, public: bool) -> tuple[str, ...]:
+def declared(guarantee: Guarantee, public: bool) -> tuple[str, ...]:
     """What the operator says and nobody verifies. ``public``: the recipe declares parts of the model public."""
-    if basis is Basis.NONE:
+    if guarantee is Guarantee.NONE:
         return ()
     return (FITTED, ARGUMENTS, PUBLIC) if public else (FITTED, ARGUMENTS)
 
 
-def secret_state(basis: Basis, method: str, standby: str | None = None) -> tuple[str, ...]:
+def secret_state(guarantee: Guarantee, method: str, standby: str | None = None) -> tuple[str, ...]:
     """What is kept sealed and still depends on the deleted people; ``standby`` keeps what it would keep by itself."""
-    kept_by = [method] if standby is None or basis is Basis.EXACT else [method, standby]
+    kept_by = [method] if standby is None or guarantee is Guarantee.EXACT else [method, standby]
     unknown = ("The method's own state depends on the deleted people.",)
     own = dict.fromkeys(sentence for name in kept_by for sentence in SECRET_STATE.get(name, unknown))
-    kept = () if basis is Basis.EXACT else (NOISELESS,)
-    return (*own, *kept, *((CALIBRATION,) if basis is Basis.CALIBRATED else ()))
+    kept = () if guarantee is Guarantee.EXACT else (NOISELESS,)
+    return (*own, *kept, *((CALIBRATION,) if guarantee is Guarantee.CALIBRATED else ()))

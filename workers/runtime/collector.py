@@ -1,6 +1,6 @@
 """The collector of reference cycles rests while rows are made by the thousand.
 
-Each of its full rounds looks through everything that is alive, and a large release sets off many of them
+Each of its full rounds looks through everything that is alive, and a large update sets off many of them
 (``python -m benchmarks collector`` measures what they cost).
 """
 

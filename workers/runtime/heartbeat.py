@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from service.infra.db import Database, now
 from service.infra.queue.messages import Dropped
-from service.infra.tables import Heartbeat, Lineage
+from service.infra.tables import Generation, Heartbeat
 from workers.runtime.db_retry import once_there
 from workers.runtime.lease import SECOND, Lease, renew
 
@@ -26,7 +26,7 @@ class Pulse:
     """Beats every third of a lease, at most every five seconds. ``hold`` names the lease to renew.
 
     A beat that fails (the database is away) is logged and tried again: a lease that runs out meanwhile is fenced.
-    ``stop`` takes the process's row away; the row of one that died stays until the keeper forgets it.
+    ``stop`` takes the process's row away; the row of one that died stays until the scheduler forgets it.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Pulse:
         self._stop = threading.Event()
         self._guard = threading.Lock()
         self._lease: Lease | None = None
-        self._lineage_id: int | None = None
+        self._generation_id: int | None = None
         self._phase = ""
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
 
@@ -66,15 +66,15 @@ class Pulse:
         except Exception as error:  # the row grows old and is forgotten, as after a crash
             log.warning("heartbeat not withdrawn: %s", type(error).__name__)
 
-    def hold(self, lease: Lease, lineage_id: int | None) -> None:
-        """Renew this lease from now on, and write the phase onto its lineage."""
+    def hold(self, lease: Lease, generation_id: int | None) -> None:
+        """Renew this lease from now on, and write the phase onto its generation."""
         with self._guard:
-            self._lease, self._lineage_id, self._phase = lease, lineage_id, "claim"
+            self._lease, self._generation_id, self._phase = lease, generation_id, "claim"
 
     def release(self) -> None:
         """Renew no lease."""
         with self._guard:
-            self._lease, self._lineage_id = None, None
+            self._lease, self._generation_id = None, None
 
     def phase(self, name: str) -> None:
         """What the process does now; beside a lost worker's tasks stands its last phase."""
@@ -84,13 +84,13 @@ class Pulse:
     def beat(self) -> None:
         """One beat. Raises Busy."""
         with self._guard:
-            lease, lineage_id, phase = self._lease, self._lineage_id, self._phase
+            lease, generation_id, phase = self._lease, self._generation_id, self._phase
         with self._database.write() as session:
             at = now(session)
             self._show(session, at)
             ours = lease is not None and renew(session, lease, at, self._lease_seconds)
-            if ours and lineage_id is not None:
-                session.execute(update(Lineage).where(Lineage.id == lineage_id).values(phase=_note(phase)))
+            if ours and generation_id is not None:
+                session.execute(update(Generation).where(Generation.id == generation_id).values(phase=_note(phase)))
 
     def _show(self, session: Session, at: int) -> None:
         row = session.get(Heartbeat, self._process)

@@ -18,7 +18,7 @@ class Job:
     model_name: str
     recipe: str
     policy: Policy
-    lineage_id: int
+    generation_id: int
 
     @property
     def model_id(self) -> str:
@@ -35,7 +35,7 @@ class Preparation(Job):
 
 @dataclass(frozen=True)
 class Retraining(Preparation):
-    """A candidate lineage to be built while the old one keeps releasing; its lease stands beside the model's own."""
+    """A candidate generation to be built while the old one keeps releasing; its lease stands beside the model's own."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Claimed:
 
 @dataclass(frozen=True)
 class Deletions(Job):
-    """Deletions to be carried out in one release on top of ``head_id``."""
+    """Deletions to be carried out in one update on top of ``current_id``."""
 
-    head_id: str
+    current_id: str
     tasks: tuple[Claimed, ...]
 
 

@@ -1,6 +1,6 @@
 """Leases: who may work on a model, until when, and the token that a publication must still hold.
 
-A model has its own lease, for preparation and releases. A retrain has another, beside it, so that the old lineage
+A model has its own lease, for preparation and releases. A retrain has another, beside it, so that the old generation
 keeps releasing meanwhile. The database's clock alone decides. A token grows by one at each claim and never falls,
 so a worker that was declared lost cannot write, however late it wakes.
 """
@@ -28,7 +28,7 @@ class Lease:
 
 
 def retrain_lease(model_id: str) -> str:
-    """The name of the lease under which a model's candidate lineage is built."""
+    """The name of the lease under which a model's candidate generation is built."""
     return f"retrain:{model_id}"
 
 

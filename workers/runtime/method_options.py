@@ -27,12 +27,12 @@ def method_of(policy: Policy) -> Method:
     if not can_stand_by(second):
         others = [name for name in NAMES if name != policy.method and can_stand_by(_plain(name))]
         raise Refused(
-            f"The fallback {policy.standby} cannot make a release in another method's place.",
+            f"The fallback {policy.standby} cannot make an update in another method's place.",
             f"Name one that reads the retained samples alone: {', '.join(others)}; or retrain.",
         )
     if not isinstance(first, Resumable):
         raise Refused(
-            f"{policy.method} cannot go on from another method's release.", "Name the fallback retrain, or none."
+            f"{policy.method} cannot go on from another method's update.", "Name the fallback retrain, or none."
         )
     return Accompanied(first, second)
 

@@ -1,4 +1,4 @@
-"""The workbench of a model: its recipe, its problem on the device, its method. Kept between releases."""
+"""The workbench of a model: its recipe, its problem on the device, its method. Kept between updates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class Bench:
 
 
 class Benches:
-    """The bench of the lineage last worked on, built anew when the recipe's file changes; and its head's state."""
+    """The bench of the generation last worked on, built anew when the recipe's file changes; and its current
+    version's state.
+    """
 
     def __init__(self, workshop: Workshop) -> None:
         self._workshop = workshop
@@ -45,13 +47,13 @@ class Benches:
         """Keep the state of the version that was just published; one state at a time."""
         self._state = (digest, replace(state, vectors={}))
 
-    def of(self, lineage_id: int, tenant_id: str, recipe: str, policy: Policy) -> Bench:
-        """The lineage's bench. Raises Refused as ``build`` does."""
-        kept = self._kept.get(lineage_id)
+    def of(self, generation_id: int, tenant_id: str, recipe: str, policy: Policy) -> Bench:
+        """The generation's bench. Raises Refused as ``build`` does."""
+        kept = self._kept.get(generation_id)
         folder = self._workshop.recipes_of(tenant_id)
         if kept is None or recipes.digest_of(recipes.find(folder, recipe)) != kept.digest:
             kept = build(self._workshop, tenant_id, recipe, policy)
-            self._kept = {lineage_id: kept}
+            self._kept = {generation_id: kept}
         return kept
 
 

@@ -11,7 +11,7 @@ import re
 from sqlalchemy import Text, cast, select
 
 from service.infra.db import Database
-from service.infra.tables import Lineage, Model, Tombstone
+from service.infra.tables import Generation, Model, SuppressionEntry
 
 LONGEST = 300
 """characters of a foreign message that are kept"""
@@ -27,21 +27,28 @@ def hint_of(error: Exception) -> str:
     return f'{SAYS}"{shown}" {ADVICE}' if shown else ADVICE
 
 
+def without_message(hint: str) -> str:
+    """Return a refusal's hint without what the recipe's error said: for output that may be logged."""
+    return SAID.sub("", hint)
+
+
 def drop_messages(database: Database) -> int:
-    """Drop the messages of refusals after which somebody of the tenant asked to be forgotten; how many lineages."""
-    asked = select(Tombstone.id).where(
-        Tombstone.tenant_id == Lineage.tenant_id, Tombstone.created_at >= Lineage.ended_at
+    """Drop the messages of refusals after which somebody of the tenant asked to be forgotten; how many generations."""
+    asked = select(SuppressionEntry.id).where(
+        SuppressionEntry.tenant_id == Generation.tenant_id, SuppressionEntry.created_at >= Generation.ended_at
     )
-    told = select(Lineage).where(Lineage.status == "refused", cast(Lineage.report, Text).contains(SAYS), asked.exists())
+    told = select(Generation).where(
+        Generation.status == "refused", cast(Generation.report, Text).contains(SAYS), asked.exists()
+    )
     with database.read() as session:
         if session.scalar(told.limit(1)) is None:
             return 0
     with database.write() as session:
-        lineages = session.scalars(told).all()
-        for lineage in lineages:
-            report = lineage.report or {}
+        generations = session.scalars(told).all()
+        for generation in generations:
+            report = generation.report or {}
             refused = {name: SAID.sub("", text) for name, text in report["refused"].items()}
-            lineage.report = report | {"refused": refused}
-            model = session.get_one(Model, lineage.model_id)
+            generation.report = report | {"refused": refused}
+            model = session.get_one(Model, generation.model_id)
             model.reason = SAID.sub("", model.reason) if model.reason else None
-        return len(lineages)
+        return len(generations)

@@ -1,4 +1,4 @@
-"""How long each phase of a release took, and which phase runs now."""
+"""How long each phase of an update took, and which phase runs now."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Stopwatch:
         """Time forgetting, refining and certifying as one phase, and wait until its bucket is over.
 
         How long they take tells how many iterations they need, which depends on the people who go. Whoever watches
-        the clock, the log or the metrics sees the bucket, whether the release succeeds or not.
+        the clock, the log or the metrics sees the bucket, whether the update succeeds or not.
         """
         start = time.perf_counter()
         try:

@@ -13,13 +13,13 @@ from sqlalchemy import delete, func, insert, or_, select
 from sqlalchemy.orm import Session
 
 from service.infra.db import now
-from service.infra.tables import CalibrationOrder, Heartbeat, Lineage, Model, Shard
+from service.infra.tables import CalibrationOrder, Generation, Heartbeat, Model, WorkUnit
 from workers.runtime.lease import SECOND
 from workers.storage.workshop import Workshop
 
-Piece: TypeAlias = CalibrationOrder | Shard
+Piece: TypeAlias = CalibrationOrder | WorkUnit
 BUILT = ("preparing", "candidate")
-"""lineages whose pieces may still be worked on"""
+"""generations whose pieces may still be worked on"""
 POLL_SECONDS = 0.2
 
 
@@ -29,20 +29,20 @@ class Taken(RuntimeError):
 
 @dataclass(frozen=True)
 class Pieces:
-    """All pieces of one kind of one lineage, numbered from 0."""
+    """All pieces of one kind of one generation, numbered from 0."""
 
     workshop: Workshop
     record: type[Piece]
-    lineage_id: int
+    generation_id: int
 
     def lay_out(self, session: Session, count: int) -> None:
         session.execute(
-            insert(self.record), [{"lineage_id": self.lineage_id, "number": number} for number in range(count)]
+            insert(self.record), [{"generation_id": self.generation_id, "number": number} for number in range(count)]
         )
 
     def clear(self) -> None:
         with self.workshop.database.write() as session:
-            session.execute(delete(self.record).where(self.record.lineage_id == self.lineage_id))
+            session.execute(delete(self.record).where(self.record.generation_id == self.generation_id))
 
     def count(self) -> int:
         return self._count()
@@ -65,21 +65,23 @@ class Pieces:
 
     def ours(self, session: Session, number: int) -> Any:
         """The piece, locked, while it is ours and not done. Raises Taken."""
-        query = select(self.record).where(self.record.lineage_id == self.lineage_id, self.record.number == number)
+        query = select(self.record).where(self.record.generation_id == self.generation_id, self.record.number == number)
         row: Any = session.scalars(query.with_for_update()).one_or_none()
         if row is None or row.owner != self.workshop.owner or row.done_at is not None:
-            raise Taken(f"piece {number} of lineage {self.lineage_id} is not ours any more")
+            raise Taken(f"piece {number} of generation {self.generation_id} is not ours any more")
         return row
 
     def let_go(self, number: int) -> None:
         """Give a piece back that was not done."""
         with self.workshop.database.write() as session:
-            row: Any = session.get(self.record, (self.lineage_id, number))
+            row: Any = session.get(self.record, (self.generation_id, number))
             if row is not None and row.owner == self.workshop.owner and row.done_at is None:
                 row.owner = None
 
     def _count(self, *which: Any) -> int:
-        query = select(func.count()).select_from(self.record).where(self.record.lineage_id == self.lineage_id, *which)
+        query = (
+            select(func.count()).select_from(self.record).where(self.record.generation_id == self.generation_id, *which)
+        )
         with self.workshop.database.read() as session:
             return session.scalar(query) or 0
 
@@ -89,7 +91,7 @@ class Pieces:
         beating = select(Heartbeat.process).where(Heartbeat.beat_at > alive)
         owner = self.record.owner
         return select(self.record).where(
-            self.record.lineage_id == self.lineage_id,
+            self.record.generation_id == self.generation_id,
             self.record.done_at.is_(None),
             or_(owner.is_(None), owner == self.workshop.owner, owner.not_in(beating)),
         )
@@ -102,11 +104,11 @@ def models_with_free_pieces(session: Session, tenants: Collection[str] | None = 
     """
     at = now(session)
     found: set[str] = set()
-    for record in (Shard, CalibrationOrder):
+    for record in (WorkUnit, CalibrationOrder):
         query = (
             select(Model.id)
-            .join(Lineage, Lineage.id == Model.lineage_id)
-            .join(record, record.lineage_id == Lineage.id)
+            .join(Generation, Generation.id == Model.generation_id)
+            .join(record, record.generation_id == Generation.id)
             .where(Model.status == "preparing", Model.lease_expires_at > at)
             .where(record.done_at.is_(None), record.owner.is_(None))
         )

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from service.audit import hold_names as held_names
 from service.infra.pseudonyms import Pepper
-from service.infra.tables import ApiKey, DeletionRequest, Hold, Task, Tombstone, WebhookEndpoint
+from service.infra.tables import ApiKey, DeletionRequest, Hold, SuppressionEntry, Task, WebhookEndpoint
 from service.requests import identity_check as verification
 from service.requests import legal_holds as holds
 from service.requests.intake import AT_ONCE
@@ -29,7 +29,7 @@ class Report:
     versions: list[str] = field(default_factory=list)
     """adopted, as model/number"""
     spent: dict[str, int] = field(default_factory=dict)
-    """units added for each lineage"""
+    """units added for each generation"""
     requests: list[str] = field(default_factory=list)
     """ids that the backup did not know"""
     forgotten_again: list[str] = field(default_factory=list)
@@ -50,8 +50,8 @@ class Report:
     webhooks_to_check: list[str] = field(default_factory=list)
     """live in the backup; without an export nobody can tell whether they were disabled since"""
     reapplied: list[str] = field(default_factory=list)
-    """what the log tells and was done again: cancellations, verifications, rejections, lifted tombstones, holds placed
-    and released, keys rotated and revoked, webhooks disabled"""
+    """what the log tells and was done again: cancellations, verifications, rejections, lifted suppression entries,
+    holds placed and released, keys rotated and revoked, webhooks disabled"""
     replaced: dict[str, str] = field(default_factory=dict)
     """keys that were rotated: the prefix of the old one, by the id of its lost successor"""
     to_do: list[str] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Report:
     log_entries: int | None = None
     """added to the audit log; None: no export was given, heads signed since the backup contradict the log"""
     unknown_from: int | None = None
-    """microseconds since 1970: from here until the restore, requests may be lost that no release carried out"""
+    """microseconds since 1970: from here until the restore, requests may be lost that no update carried out"""
     unknown_until: int = 0
 
 
@@ -85,7 +85,7 @@ def _request(session: Session, report: Report, body: Said) -> bool:
         return False
     if awaits_decision(Status(request.status), request.reason):
         return _decide(session, request, body)
-    if body["kind"] not in ("request.cancelled", "tombstone.lifted"):
+    if body["kind"] not in ("request.cancelled", "suppression.lifted"):
         return False
     _lift(session, request, body)
     return True
@@ -104,10 +104,10 @@ def _place(session: Session, report: Report, body: Said, pepper: Pepper) -> bool
     return True
 
 
-def _release(session: Session, report: Report, body: Said) -> bool:
+def _update(session: Session, report: Report, body: Said) -> bool:
     report.holds_lost = [hold for hold in report.holds_lost if hold != body["hold"]]
     hold = session.get(Hold, body["hold"])
-    if hold is None or hold.released_at is not None:
+    if hold is None or hold.lifted_at is not None:
         return False
     session.flush()
     holds.end(session, hold, body["at"])
@@ -162,10 +162,10 @@ _OF_REQUESTS = (
     "request.verified",
     "request.rejected",
     "request.cancelled",
-    "tombstone.lifted",
+    "suppression.lifted",
 )
 _STANDING: dict[str, Callable[[Session, Report, Said], bool]] = {
-    "hold.released": _release,
+    "hold.lifted": _update,
     "key.created": _key_made,
     "key.rotated": _rotate,
     "key.revoked": _revoke,
@@ -193,10 +193,12 @@ def _decide(session: Session, request: DeletionRequest, body: dict[str, Any]) ->
 
 
 def _lift(session: Session, request: DeletionRequest, body: dict[str, Any]) -> None:
-    stones = update(Tombstone).where(Tombstone.request_id == request.id, Tombstone.lifted_at.is_(None))
+    stones = update(SuppressionEntry).where(
+        SuppressionEntry.request_id == request.id, SuppressionEntry.lifted_at.is_(None)
+    )
     session.execute(stones.values(lifted_at=body["at"], lifted_reason="told by the audit log"))
     if body["kind"] == "request.cancelled":
-        tasks = update(Task).where(Task.request_id == request.id, Task.status.in_(("queued", "running", "held")))
+        tasks = update(Task).where(Task.request_id == request.id, Task.status.in_(("queued", "running", "blocked")))
         session.execute(tasks.values(status="cancelled", completed_at=body["at"]))
         settle(session, [request.id])
 
@@ -210,7 +212,7 @@ def to_do(report: Report) -> list[str]:
         (
             report.holds_to_check,
             "Ask who placed the holds under holds_to_check whether they still apply. End those that do not with "
-            "`expunge holds release ID`, and place again what was placed after the backup.",
+            "`expunge holds lift ID`, and place again what was placed after the backup.",
         ),
         (
             report.keys_to_check,
@@ -225,7 +227,7 @@ def to_do(report: Report) -> list[str]:
         (
             report.webhooks_to_check,
             "Check the webhooks under webhooks_to_check: one that was disabled after the backup is live again. End it "
-            "with `expunge webhooks disable ID` before the keeper is started.",
+            "with `expunge webhooks disable ID` before the scheduler is started.",
         ),
     )
     return [*lost, *(words for ids, words in told if ids)]

@@ -1,7 +1,7 @@
 """After a database was restored from an old backup: put right what the journal and the exported log know better.
 
 Spent and versions are never rewound, and whoever was forgotten since the backup stays forgotten. What was begun
-after the backup (a model, a lineage) has left no rows to go on with: such a model is retired, with the reason.
+after the backup (a model, a generation) has left no rows to go on with: such a model is retired, with the reason.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from service.infra.tables import (
     DeletionRequest,
     Erasure,
     Forgotten,
+    Generation,
     Heartbeat,
     Hold,
     Lease,
-    Lineage,
     Model,
     Recollection,
     Restoration,
+    SuppressionEntry,
     Task,
-    Tombstone,
     Version,
     WebhookEndpoint,
 )
@@ -41,7 +41,7 @@ from service.models.publications import PUBLISHED, RESTORED, facts_of
 from service.models.restore_guard import unconfirmed
 from service.requests import identity_check as verification
 from service.requests import legal_holds as holds
-from service.requests import suppression as tombstones
+from service.requests import suppression as suppressions
 from service.requests.states import AWAITING_CONSUMERS, Status, awaits_decision, derive
 from service.requests.status import settle
 from workers.runtime.lease import SECOND, give_back
@@ -58,12 +58,12 @@ BEYOND_ANY_CLAIM = 1 << 20
 MODEL_RETIRED = "model_retired"
 _RETIRED = (
     "The backup is older than what is served of this model, and holds neither its people nor its state. "
-    "Register its recipe under another name with --forgotten-in-recipe leave_out; everybody who asked stays out of it."
+    "Register its recipe under another name with --on-suppressed leave_out; everybody who asked stays out of it."
 )
 
 
 class StillRunning(RuntimeError):
-    """A worker or keeper is alive. Nothing was changed."""
+    """A worker or scheduler is alive. Nothing was changed."""
 
 
 Export = tuple[str, list[dict[str, Any]]]
@@ -102,7 +102,7 @@ def _note_what_may_have_changed(session: Session, report: Report, with_log: bool
     """Without a log nobody can tell which holds, keys and webhooks of the backup were ended since: name them all."""
     if with_log:
         return
-    kept = select(Hold.id).where(Hold.released_at.is_(None), Hold.twin_of.is_(None)).order_by(Hold.id)
+    kept = select(Hold.id).where(Hold.lifted_at.is_(None), Hold.twin_of.is_(None)).order_by(Hold.id)
     lives = or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > now(session))
     keys = select(ApiKey.id).where(ApiKey.revoked_at.is_(None), lives).order_by(ApiKey.id)
     hooks = select(WebhookEndpoint.id).where(WebhookEndpoint.disabled_at.is_(None)).order_by(WebhookEndpoint.id)
@@ -115,7 +115,7 @@ def _require_quiet(session: Session, lease_seconds: float) -> None:
     since = now(session) - int(lease_seconds * SECOND)
     alive = session.scalars(select(Heartbeat.process).where(Heartbeat.beat_at >= since)).all()
     if alive:
-        raise StillRunning(f"{len(alive)} processes were seen within {lease_seconds:g} s; stop workers and keeper.")
+        raise StillRunning(f"{len(alive)} processes were seen within {lease_seconds:g} s; stop workers and scheduler.")
 
 
 def _known(session: Session, entry: Entry) -> bool:
@@ -141,25 +141,25 @@ def _take_up(session: Session, report: Report, entry: Entry, new: Iterable[Entry
 
 
 def _continues(session: Session, model: Model, entry: Entry) -> bool:
-    """Whether the version stands on the head that the database knows, in the same lineage."""
-    lineage = session.get(Lineage, entry.lineage_id)
-    same = lineage is not None and lineage.status == "live" and model.lineage_id == lineage.id
-    return same and entry.version is not None and entry.version["parent_id"] == model.head_id
+    """Whether the version stands on the current version that the database knows, in the same generation."""
+    generation = session.get(Generation, entry.generation_id)
+    same = generation is not None and generation.status == "live" and model.generation_id == generation.id
+    return same and entry.version is not None and entry.version["parent_id"] == model.current_id
 
 
 def _adopt(session: Session, report: Report, entry: Entry, model: Model, in_log: bool) -> None:
     version = revived(Version, entry.version or {})
     assert isinstance(version, Version)  # noqa: S101 (for mypy)
     parent = session.get_one(Version, version.parent_id)
-    version.status, version.retired_at, version.purged_at = "head", None, None
+    version.status, version.retired_at, version.purged_at = "current", None, None
     parent.status, parent.retired_at = "retired", version.published_at
     session.add(version)
-    model.head_id = version.id
+    model.current_id = version.id
     session.flush()
     _end_holds(session, report, entry, in_log)
     _forget_again(session, entry, version)
-    withdraw(session, Lineage.model_id == model.id)
-    _spend(session, report, entry.lineage_id, entry.charge, version.id)
+    withdraw(session, Generation.model_id == model.id)
+    _spend(session, report, entry.generation_id, entry.budget_cost, version.id)
     report.versions.append(f"{entry.model_name}/{version.number}")
     if not in_log:
         ledger.record(
@@ -167,37 +167,39 @@ def _adopt(session: Session, report: Report, entry: Entry, model: Model, in_log:
             entry.tenant_id,
             RESTORED,
             model_id=model.id,
-            **facts_of(version, parent, entry.charge),
+            **facts_of(version, parent, entry.budget_cost),
         )
 
 
 def _end_holds(session: Session, report: Report, entry: Entry, in_log: bool) -> None:
     """A release forgets nobody whom a hold keeps: the backup's holds on whom it forgot were lifted before it."""
     gone = frozenset(entry.positions)
-    for hold_id, kept in held_by(session, entry.tenant_id, entry.lineage_id).items():
+    for hold_id, kept in held_by(session, entry.tenant_id, entry.generation_id).items():
         if gone.isdisjoint(kept):
             continue
         holds.end(session, session.get_one(Hold, hold_id), entry.at)
-        report.reapplied.append(f"hold.released {hold_id}")
+        report.reapplied.append(f"hold.lifted {hold_id}")
         if hold_id in report.holds_to_check:
             report.holds_to_check.remove(hold_id)
         if not in_log:
-            ledger.record(session, entry.tenant_id, "hold.released", hold=hold_id, why="a later release shows it")
+            ledger.record(session, entry.tenant_id, "hold.lifted", hold=hold_id, why="a later update shows it")
 
 
 def _forget_again(session: Session, entry: Entry, version: Version) -> None:
     """Mark what the version lacks, and drop the vectors that the backup brought back; their keys are gone."""
-    rows = [{"lineage_id": entry.lineage_id, "position": p, "version_id": version.id} for p in entry.positions]
+    rows = [{"generation_id": entry.generation_id, "position": p, "version_id": version.id} for p in entry.positions]
     for batch in batches(rows, BATCH):
         session.execute(insert(Forgotten), batch)
-    holders: Iterable[str] = target_of(session, entry.lineage_id, entry.positions).holders
+    holders: Iterable[str] = target_of(session, entry.generation_id, entry.positions).holders
     if entry.rewritten:  # the backup's vectors belong to weights of before: none of them may be used
-        holders = session.scalars(select(Recollection.holder).where(Recollection.lineage_id == entry.lineage_id)).all()
-    keys = drop_vectors(session, entry.lineage_id, holders)
+        holders = session.scalars(
+            select(Recollection.holder).where(Recollection.generation_id == entry.generation_id)
+        ).all()
+    keys = drop_vectors(session, entry.generation_id, holders)
     session.add_all(
         Erasure(
             tenant_id=entry.tenant_id,
-            lineage_id=entry.lineage_id,
+            generation_id=entry.generation_id,
             version_id=version.id,
             key_id=key_id,
             created_at=version.published_at,
@@ -206,10 +208,10 @@ def _forget_again(session: Session, entry: Entry, version: Version) -> None:
     )
 
 
-def _spend(session: Session, report: Report, lineage_id: int, units: int, version_id: str | None) -> None:
+def _spend(session: Session, report: Report, generation_id: int, units: int, version_id: str | None) -> None:
     if units:
-        ledger.charge(session, lineage_id, version_id, units)
-        report.spent[str(lineage_id)] = report.spent.get(str(lineage_id), 0) + units
+        ledger.charge(session, generation_id, version_id, units)
+        report.spent[str(generation_id)] = report.spent.get(str(generation_id), 0) + units
 
 
 def _retire(session: Session, report: Report, model: Model) -> None:
@@ -218,11 +220,11 @@ def _retire(session: Session, report: Report, model: Model) -> None:
         return
     at = ledger.recorded_at(session)
     model.status, model.reason, model.due_at = "retired", _RETIRED, None
-    head = session.get(Version, model.head_id) if model.head_id else None
+    head = session.get(Version, model.current_id) if model.current_id else None
     if head is not None:
         head.status, head.retired_at = "retired", at
     tasks = session.scalars(
-        select(Task).where(Task.model_id == model.id, Task.status.in_(("queued", "running", "held")))
+        select(Task).where(Task.model_id == model.id, Task.status.in_(("queued", "running", "blocked")))
     ).all()
     for task in tasks:
         task.status, task.samples, task.reason, task.completed_at = "completed", 0, MODEL_RETIRED, at
@@ -232,13 +234,15 @@ def _retire(session: Session, report: Report, model: Model) -> None:
 
 
 def _recover_requests(session: Session, report: Report, entry: Entry, known_model: bool) -> None:
-    """The requests that the release carried out, with their tombstones: they count as what they were, completed."""
+    """The requests that the update carried out, with their suppression entries: they count as what they were,
+    completed.
+    """
     for each in entry.requests:
         known = session.get(DeletionRequest, each["request"]["id"])
         if known is None:
             session.add(revived(DeletionRequest, each["request"] | {"status": "queued", "completed_at": None}))
             session.flush()
-            session.add_all(revived(Tombstone, stone) for stone in each["tombstones"])
+            session.add_all(revived(SuppressionEntry, stone) for stone in each["suppressions"])
             report.requests.append(each["request"]["id"])
         elif awaits_decision(Status(known.status), known.reason):
             verification.put_in_force(session, known, entry.at)
@@ -274,21 +278,21 @@ def _finish_request(session: Session, request: DeletionRequest, at: int) -> None
 
 def _spend_greatest(session: Session, report: Report, entries: Iterable[Entry]) -> None:
     """Adopt the greatest spent that any entry tells, and every draft's charge: its weights may have been seen."""
-    for lineage_id in sorted({entry.lineage_id for entry in entries}):
-        lineage = session.get(Lineage, lineage_id, populate_existing=True)
-        if lineage is None:
+    for generation_id in sorted({entry.generation_id for entry in entries}):
+        generation = session.get(Generation, generation_id, populate_existing=True)
+        if generation is None:
             continue
-        greatest = max(entry.spent for entry in entries if entry.lineage_id == lineage_id)
-        if lineage.budget is not None:
-            greatest = min(greatest, lineage.budget)
-        _spend(session, report, lineage_id, max(0, greatest - lineage.spent), None)
+        greatest = max(entry.spent for entry in entries if entry.generation_id == generation_id)
+        if generation.budget is not None:
+            greatest = min(greatest, generation.budget)
+        _spend(session, report, generation_id, max(0, greatest - generation.spent), None)
 
 
 def _restart(session: Session) -> None:
     """Leases of before are over for good; what was being worked on waits again."""
     for model in session.scalars(select(Model)):
         model.lease_token += BEYOND_ANY_CLAIM
-        model.nudged_at = 0
+        model.notified_at = 0
         give_back(model)
     for lease in session.scalars(select(Lease)):
         lease.token += BEYOND_ANY_CLAIM
@@ -301,10 +305,10 @@ def _restart(session: Session) -> None:
 
 
 def _queue_again(session: Session, report: Report) -> None:
-    """A task for every tombstone that names somebody who is still in a served lineage."""
+    """A task for every suppression entry that names somebody who is still in a served generation."""
     at = ledger.recorded_at(session)
     for model in session.scalars(select(Model).where(Model.status.in_(("live", "exhausted")))).all():
-        named = tombstones.positions(session, model.tenant_id, model.name, model.lineage_id or 0)
+        named = suppressions.positions(session, model.tenant_id, model.name, model.generation_id or 0)
         tasks = {task.request_id: task for task in session.scalars(select(Task).where(Task.model_id == model.id))}
         for request_id in sorted(named):
             task = tasks.get(request_id)

@@ -1,6 +1,6 @@
-"""The keeper: a small process of its own, without torch. It repairs what others lost, and ends what they began.
+"""The scheduler: a small process of its own, without torch. It repairs what others lost, and ends what they began.
 
-One is active at a time, by a lease; a second one waits to take over. Every duty is repeatable, so a keeper that
+One is active at a time, by a lease; a second one waits to take over. Every duty is repeatable, so a scheduler that
 dies in the middle of one leaves nothing that the next tick does not mend.
 """
 
@@ -27,25 +27,25 @@ from service.infra.files import Store
 from service.infra.pseudonyms import Pepper
 from service.infra.queue import notify as queue
 from service.infra.settings import Settings
-from service.infra.tables import DeletionRequest, Heartbeat, IdempotencyKey, Lease, Lineage, Model, Task, Version
+from service.infra.tables import DeletionRequest, Generation, Heartbeat, IdempotencyKey, Lease, Model, Task, Version
 from service.models import consumers
 from service.models.figures import Figures
-from service.models.restore_guard import RELEASES, unconfirmed
+from service.models.restore_guard import UPDATES, unconfirmed
 from service.requests import legal_holds as holds
-from service.requests.states import NOT_FOR_A_RELEASE, UNVERIFIED
+from service.requests.states import NOT_FOR_A_UPDATE, UNVERIFIED
 from service.requests.status import settle
 from workers.runtime.db_retry import once_there
 from workers.runtime.heartbeat import Pulse
 from workers.runtime.lease import SECOND, retrain_lease
 from workers.runtime.recipe_messages import drop_messages
 from workers.scheduler.ssrf_guard import Outbound
-from workers.scheduler.webhook_sender import Courier
+from workers.scheduler.webhook_sender import WebhookSender
 from workers.storage.crypto_erase import bury, destroy_keys
 from workers.storage.key_store import KeyStore
 from workers.storage.release_journal import confirm_committed
 
-LEASE = "keeper"
-NUDGE_PATIENCE_SECONDS = 3
+LEASE = "scheduler"
+NOTIFY_PATIENCE_SECONDS = 3
 ORPHAN_SECONDS = 3600.0
 SILENT_SECONDS = 3600
 """a process that has not beaten for so long is gone for good: its row goes, and with it the alarm about it"""
@@ -56,8 +56,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Keeper:
-    """What a keeper works with."""
+class Scheduler:
+    """What a scheduler works with."""
 
     owner: str
     database: Database
@@ -69,13 +69,13 @@ class Keeper:
     pepper: Pepper
     tenants: frozenset[str] | None
     """whose keys lie in ``keys``; None: everyone's"""
-    bell: Celery
+    notifier: Celery
     sweep_seconds: float
     grace_seconds: float
     lease_seconds: float
 
     def tick(self, count: int = 0) -> bool:
-        """One round of duties. False where another keeper is active, or a restored backup waits for the operator.
+        """One round of duties. False where another scheduler is active, or a restored backup waits for the operator.
 
         Raises Busy, ExceptionGroup.
         """
@@ -85,9 +85,9 @@ class Keeper:
         if not hold_lease(self.database, self.owner, self.lease_seconds):
             return False
         duties: list[Callable[[], object]] = [
-            lambda: sweep(self.database, self.bell),
+            lambda: sweep(self.database, self.notifier),
             lambda: extend_log(self.database, self.signer()),
-            lambda: destroy_keys(self.database, self.keys, self.store.root / RELEASES, self.tenants),
+            lambda: destroy_keys(self.database, self.keys, self.store.root / UPDATES, self.tenants),
             lambda: issue_due(self.database, self.signer(), self.pepper),
             lambda: purge(self.database, self.store, self.grace_seconds),
             lambda: bury(self.database),
@@ -118,11 +118,11 @@ def carry_out(duties: Iterable[Callable[[], object]]) -> None:
         except Exception as error:
             failed.append(error)
     if failed:
-        raise ExceptionGroup("duties of the keeper failed", failed)
+        raise ExceptionGroup("duties of the scheduler failed", failed)
 
 
 def hold_lease(database: Database, owner: str, seconds: float) -> bool:
-    """Take or keep the keeper's lease, by the database's clock."""
+    """Take or keep the scheduler's lease, by the database's clock."""
     with database.write() as session:
         at = now(session)
         lease = session.scalars(select(Lease).where(Lease.name == LEASE).with_for_update()).one_or_none()
@@ -137,34 +137,36 @@ def hold_lease(database: Database, owner: str, seconds: float) -> bool:
         return True
 
 
-def sweep(database: Database, bell: Celery) -> int:
-    """Ring for every model whose work was not taken up: the nudge was lost, or its worker was."""
+def sweep(database: Database, notifier: Celery) -> int:
+    """Ring for every model whose work was not taken up: the notification was lost, or its worker was."""
     with database.write() as session:
         at = now(session)
         task = (
             select(Task.model_id)
             .where(Task.status.in_(("queued", "running")), Task.not_before <= at)
-            .where(Task.model_id == Model.id, func.coalesce(Task.reason, "").not_in(NOT_FOR_A_RELEASE))
+            .where(Task.model_id == Model.id, func.coalesce(Task.reason, "").not_in(NOT_FOR_A_UPDATE))
             .exists()
         )
         retraining = (
             select(Lease.name).where(Lease.name == retrain_lease("") + Model.id, Lease.expires_at > at).exists()
         )
-        planned = select(Lineage.id).where(Lineage.model_id == Model.id, Lineage.status == "candidate").exists()
+        planned = (
+            select(Generation.id).where(Generation.model_id == Model.id, Generation.status == "candidate").exists()
+        )
         exhausted = (Model.status == "exhausted") & (task | Model.due_at.is_not(None))
         work = (Model.status == "preparing") | ((Model.status == "live") & task) | (~retraining & exhausted)
         due = (Model.lease_expires_at <= at) & (Model.due_at.is_(None) | (Model.due_at <= at))
-        forgotten = Model.nudged_at <= at - NUDGE_PATIENCE_SECONDS * SECOND
+        forgotten = Model.notified_at <= at - NOTIFY_PATIENCE_SECONDS * SECOND
         rung = (
             update(Model)
             .where(forgotten, (due & work) | (~retraining & planned))
-            .values(nudged_at=at)
+            .values(notified_at=at)
             .returning(Model.id)
             .execution_options(synchronize_session=False)
         )
         models = session.scalars(rung).all()
     for model_id in models:
-        queue.nudge(bell, model_id)
+        queue.notify_one(notifier, model_id)
     return len(models)
 
 
@@ -184,13 +186,13 @@ def purge(database: Database, store: Store, grace_seconds: float) -> int:
     for version_id, digest in due:
         with database.write() as session:
             successors = session.scalars(select(Version.id).where(Version.parent_id == version_id)).all()
-            confirm_committed(session, store.root / RELEASES, successors)
+            confirm_committed(session, store.root / UPDATES, successors)
             _purge_one(session, store, version_id, digest)
     return len(due)
 
 
 def _purge_one(session: Session, store: Store, version_id: str, digest: str) -> None:
-    """The file goes before the row says so: a keeper that dies in between deletes it once more."""
+    """The file goes before the row says so: a scheduler that dies in between deletes it once more."""
     version = session.scalars(select(Version).where(Version.id == version_id).with_for_update()).one()
     if version.status != "retired":
         return
@@ -199,7 +201,7 @@ def _purge_one(session: Session, store: Store, version_id: str, digest: str) -> 
     )
     if shared is None:
         store.delete(digest)
-    crash_point("keeper-during-purge")
+    crash_point("scheduler-during-purge")
     version.status, version.purged_at = "purged", now(session)
     record(
         session,
@@ -215,7 +217,7 @@ def settle_unmatched(database: Database) -> int:
     """Complete open requests that no model has a task for, but for those that nobody has verified."""
     with database.read() as session:
         tasks = select(Task.id).where(Task.request_id == DeletionRequest.id).exists()
-        waiting = DeletionRequest.status.in_(("queued", "running", "held"))
+        waiting = DeletionRequest.status.in_(("queued", "running", "blocked"))
         decided = func.coalesce(DeletionRequest.reason, "") != UNVERIFIED
         lonely = session.scalars(select(DeletionRequest.id).where(waiting, decided, ~tasks)).all()
     if not lonely:
@@ -265,24 +267,24 @@ def forget_processes(database: Database) -> int:
 def sweep_files(database: Database, store: Store, private: Store) -> int:
     """Delete files that no version names: half-written ones, drafts of dead workers, superseded secret state."""
     with database.read() as session:
-        confirm_committed(session, store.root / RELEASES)
+        confirm_committed(session, store.root / UPDATES)
         published = set(session.scalars(select(Version.checkpoint).where(Version.status != "purged")))
-        secret = set(session.scalars(select(Version.state).where(Version.status == "head")))
+        secret = set(session.scalars(select(Version.state).where(Version.status == "current")))
         secret |= _prepared(session)
     return store.sweep(published, ORPHAN_SECONDS) + private.sweep(secret, ORPHAN_SECONDS)
 
 
 def _prepared(session: Session) -> set[str]:
-    """The states that shards and calibrations still start from."""
-    building = session.scalars(select(Lineage.manifest).where(Lineage.status.in_(("preparing", "candidate"))))
+    """The states that work units and calibrations still start from."""
+    building = session.scalars(select(Generation.manifest).where(Generation.status.in_(("preparing", "candidate"))))
     notes = (frozen.get(name) for frozen in building if frozen for name in ("trained", "prepared"))
     return {note["state"] for note in notes if note}
 
 
-def open_keeper(settings: Settings) -> Keeper:
+def open_scheduler(settings: Settings) -> Scheduler:
     """Raises SettingsError where a secret is missing."""
     Signer.of(settings)  # a missing key is said now
-    return Keeper(
+    return Scheduler(
         owner=f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}",
         database=Database(settings.database_url),
         store=Store(settings.store),
@@ -291,7 +293,7 @@ def open_keeper(settings: Settings) -> Keeper:
         signer=lambda: Signer.of(settings),
         pepper=Pepper.configured(settings),
         tenants=settings.served_tenants,
-        bell=queue.publisher(settings.broker_url),
+        notifier=queue.publisher(settings.broker_url),
         sweep_seconds=settings.sweep_seconds,
         grace_seconds=settings.grace_seconds,
         lease_seconds=settings.lease_seconds,
@@ -300,25 +302,25 @@ def open_keeper(settings: Settings) -> Keeper:
 
 def run(settings: Settings) -> None:
     """Tick until SIGTERM or SIGINT. A tick that fails is logged, and the next one tries again."""
-    keeper = once_there(lambda: open_keeper(settings))
-    pulse = Pulse(keeper.database, keeper.owner, "keeper", settings.lease_seconds, None)
+    scheduler = once_there(lambda: open_scheduler(settings))
+    pulse = Pulse(scheduler.database, scheduler.owner, "scheduler", settings.lease_seconds, None)
     pulse.start()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     outbound = Outbound(loopback=settings.webhook_loopback)
-    courier = Courier(keeper.database, keeper.pepper, outbound, settings.sweep_seconds)
-    courier.start()
+    webhook_sender = WebhookSender(scheduler.database, scheduler.pepper, outbound, settings.sweep_seconds)
+    webhook_sender.start()
     count = 0
     while not stop.is_set():
         try:
-            keeper.tick(count)
+            scheduler.tick(count)
         except Busy as error:
             log.warning("tick postponed: %s", error)
-        except Exception as error:  # the keeper outlives a bad tick: the next one tries again
+        except Exception as error:  # the scheduler outlives a bad tick: the next one tries again
             every = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
             log.error("tick failed: %s", ", ".join(type(each).__name__ for each in every))
         count += 1
-        stop.wait(keeper.sweep_seconds)
-    courier.stop()
+        stop.wait(scheduler.sweep_seconds)
+    webhook_sender.stop()
     pulse.stop()

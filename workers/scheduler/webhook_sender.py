@@ -1,6 +1,7 @@
-"""The courier: delivers the webhook outbox, in a thread of its own so that no slow receiver delays the keeper.
+"""The webhook sender: delivers the webhook outbox, in a thread of its own so that no slow receiver delays the
+scheduler.
 
-An attempt is counted and the next one planned before anything is sent, in a transaction of its own: two couriers
+An attempt is counted and the next one planned before anything is sent, in a transaction of its own: two webhook sender
 never send the same attempt, and one that dies leaves the delivery to the next. A delivery may so arrive twice, under
 the same ``webhook-id``; it is never lost before its attempts are used up.
 """
@@ -44,14 +45,14 @@ class Letter:
     headers: dict[str, str]
 
 
-class Courier:
+class WebhookSender:
     """Sends what is due until it is stopped."""
 
     def __init__(self, database: Database, pepper: Pepper, outbound: Outbound, every_seconds: float) -> None:
         self._database, self._pepper, self._outbound = database, pepper, outbound
         self._every = every_seconds
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="webhook_sender", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -91,7 +92,7 @@ class Courier:
         while not self._stop.is_set():
             try:
                 sent = self.round()
-            except Exception as error:  # the courier outlives a bad round: the next one tries again
+            except Exception as error:  # the webhook sender outlives a bad round: the next one tries again
                 log.error("webhook round failed: %s", type(error).__name__)
                 sent = 0
             if not sent:

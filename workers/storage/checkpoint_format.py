@@ -98,7 +98,7 @@ def admit(tensors: Mapping[str, Tensor]) -> None:
 
 
 def encode_state(state: State, evidence: Mapping[str, Json]) -> Iterator[bytes | memoryview]:
-    """What a method keeps, and the evidence of the release, as one file. Vectors are not in it: they are rows."""
+    """What a method keeps, and the evidence of the update, as one file. Vectors are not in it: they are rows."""
     tensors = {"weights": state.weights} | {f"state.{name}": tensor for name, tensor in state.tensors.items()}
     metadata = {"format": FORMAT, "facts": json.dumps(dict(state.facts)), "evidence": json.dumps(dict(evidence))}
     return encode(tensors, metadata)

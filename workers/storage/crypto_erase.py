@@ -1,6 +1,6 @@
 """After the commit: destroying keys, and the secret state of what was superseded. Repeatable at any time.
 
-The worker does this at once; the keeper repairs what a dead worker left.
+The worker does this at once; the scheduler repairs what a dead worker left.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from service.audit.log import record
 from service.infra.db import Database, now
 from service.infra.fault_injection import crash_point
 from service.infra.files import Store
-from service.infra.tables import Certificate, Erasure, Lineage, Task, Version
-from service.models.generations import empty_lineage
+from service.infra.tables import Certificate, Erasure, Generation, Task, Version
+from service.models.generations import empty_generation
 from workers.storage.key_store import BATCH, KeyStore, batches
 from workers.storage.release_journal import confirm_committed
 
 EMPTIED = "emptied"
 
 
-def destroy_keys(database: Database, keys: KeyStore, releases: Path, tenants: Collection[str] | None = None) -> int:
+def destroy_keys(database: Database, keys: KeyStore, updates: Path, tenants: Collection[str] | None = None) -> int:
     """Carry out every erasure that is due; returns how many keys are now destroyed for good.
 
     ``releases``: the journal's folder, in which the releases are confirmed first. ``tenants``: whose keys lie in this
@@ -37,7 +37,7 @@ def destroy_keys(database: Database, keys: KeyStore, releases: Path, tenants: Co
             .where(Erasure.destroyed_at.is_(None), _of(tenants))
             .order_by(Erasure.id)
         ).all()
-        confirm_committed(session, releases, sorted({row.version_id for row in due if row.version_id}))
+        confirm_committed(session, updates, sorted({row.version_id for row in due if row.version_id}))
     if not due:
         return 0
     keys.destroy(row.key_id for row in due)
@@ -58,40 +58,40 @@ def _of(tenants: Collection[str] | None) -> ColumnElement[bool]:
 
 
 def drop_superseded_state(database: Database, private: Store, version_id: str | None) -> None:
-    """Delete the secret state of a version that is not the head any more; never the head's."""
+    """Delete the secret state of a version that is no longer current. Never delete that of the current one."""
     if version_id is None:
         return
     with database.read() as session:
         version = session.get(Version, version_id)
-        if version is None or version.status == "head":
+        if version is None or version.status == "current":
             return
         shared = session.scalar(
-            select(Version.id).where(Version.state == version.state, Version.status == "head").limit(1)
+            select(Version.id).where(Version.state == version.state, Version.status == "current").limit(1)
         )
     if shared is None:
         private.delete(version.state)
 
 
 def bury(database: Database) -> int:
-    """Drop what lineages that ended or were refused knew about people. Repeatable; the keeper does it too.
+    """Drop what generations that ended or were refused knew about people. Repeatable; the scheduler does it too.
 
-    A lineage is kept while a certificate must still be issued that commits to its samples.
+    A generation is kept while a certificate must still be issued that commits to its samples.
     """
     unissued = (
         select(Certificate.request_id)
         .join(Task, Task.request_id == Certificate.request_id)
         .join(Version, Version.id == Task.version_id)
-        .where(Certificate.issued_at.is_(None), Version.lineage_id == Lineage.id)
+        .where(Certificate.issued_at.is_(None), Version.generation_id == Generation.id)
         .exists()
     )
     with database.read() as session:
         over = session.scalars(
-            select(Lineage.id)
-            .where(Lineage.status.in_(("ended", "refused")), ~unissued)
-            .where(or_(Lineage.phase.is_(None), Lineage.phase != EMPTIED))
+            select(Generation.id)
+            .where(Generation.status.in_(("ended", "refused")), ~unissued)
+            .where(or_(Generation.phase.is_(None), Generation.phase != EMPTIED))
         ).all()
-    for lineage_id in over:
+    for generation_id in over:
         with database.write() as session:
-            empty_lineage(session, lineage_id)
-            session.get_one(Lineage, lineage_id).phase = EMPTIED
+            empty_generation(session, generation_id)
+            session.get_one(Generation, generation_id).phase = EMPTIED
     return len(over)

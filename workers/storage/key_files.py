@@ -27,12 +27,12 @@ class KeyFileMissing(RuntimeError):
     def __init__(self, folder: Path, name: str) -> None:
         super().__init__(
             f"There is no key file {name} in {folder}, though its keys were not destroyed. Let EXPUNGE_KEY_FOLDER "
-            "name the one folder that all workers and keepers share."
+            "name the one folder that all workers and schedulers share."
         )
 
 
 class KeyFiles:
-    """A folder of key files, shared by all workers and keepers. Only whole files are ever named to anybody."""
+    """A folder of key files, shared by all workers and schedulers. Only whole files are ever named to anybody."""
 
     def __init__(self, folder: Path, files: Files | None = None) -> None:
         self.folder = folder

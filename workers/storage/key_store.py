@@ -1,4 +1,4 @@
-"""The key store: one AES key for each holder of each lineage, half in a database of its own and half in key files.
+"""The key store: one AES key for each holder of each generation, half in a database of its own and half in key files.
 
 Forgetting ends in destroying a key, because deleted bytes stay in a database's files and logs for long. The API
 process can read neither half, and backups leave both out.
@@ -36,7 +36,7 @@ class HolderKey(KeyRecord):
 
     __tablename__ = "holder_keys"
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
-    lineage_id: Mapped[int] = mapped_column(Serial, index=True)
+    generation_id: Mapped[int] = mapped_column(Serial, index=True)
     share: Mapped[bytes] = mapped_column(LargeBinary)
     file: Mapped[str] = mapped_column(String(16), index=True)
     slot: Mapped[int]
@@ -58,7 +58,7 @@ class KeyStore:
         """Open the key store that the settings name. Raises Busy."""
         return cls(settings.key_store_url, KeyFiles(settings.key_folder))
 
-    def create(self, lineage_id: int, count: int) -> list[tuple[str, bytes]]:
+    def create(self, generation_id: int, count: int) -> list[tuple[str, bytes]]:
         """Make ``count`` fresh keys of 32 bytes; return them with their ids, durable. Raises Busy, OSError."""
         keys = [(new_id(), new_key()) for _ in range(count)]
         for batch in batches(keys, BATCH):
@@ -66,7 +66,7 @@ class KeyStore:
             file = self._files.write(shares)
             crash_point("keys-before-rows")
             rows = [
-                {"id": key_id, "lineage_id": lineage_id, "share": _joined(key, share), "file": file, "slot": slot}
+                {"id": key_id, "generation_id": generation_id, "share": _joined(key, share), "file": file, "slot": slot}
                 for slot, ((key_id, key), share) in enumerate(zip(batch, shares, strict=True))
             ]
             with self._database.write() as session:
@@ -92,10 +92,12 @@ class KeyStore:
             except KeyFileMissing:  # as in fetch
                 self._destroy(batch)
 
-    def destroy_lineage(self, lineage_id: int) -> None:
-        """Destroy every key of a lineage, as ``destroy`` does."""
+    def destroy_generation(self, generation_id: int) -> None:
+        """Destroy every key of a generation, as ``destroy`` does."""
         with self._database.read() as session:
-            files = session.scalars(select(HolderKey.file).where(HolderKey.lineage_id == lineage_id).distinct()).all()
+            files = session.scalars(
+                select(HolderKey.file).where(HolderKey.generation_id == generation_id).distinct()
+            ).all()
         for batch in batches(files, BATCH):
             for file in batch:
                 self._files.erase_all(file)
@@ -112,7 +114,7 @@ class KeyStore:
         for names in batches(self._files.older_than(older_than), BATCH):
             unused = self._unused(names)
             for name in unused:
-                with suppress(KeyFileMissing):  # another keeper was first
+                with suppress(KeyFileMissing):  # another scheduler was first
                     self._files.erase_all(name)
             self._files.unlink(unused)
             swept += len(unused)

@@ -1,6 +1,6 @@
-"""The manifest of a lineage: which sample stands at which position, whose it is, and what it held.
+"""The manifest of a generation: which sample stands at which position, whose it is, and what it held.
 
-Frozen by preparation, in keyed digests alone. A release finds its samples again by it: samples that were added to
+Frozen by preparation, in keyed digests alone. An update finds its samples again by it: samples that were added to
 the recipe are ignored, forgotten ones may be missing, retained ones must be there unchanged.
 """
 
@@ -70,12 +70,12 @@ def entries(pepper: Pepper, tenant_id: str, samples: Samples, granularity: Granu
     return found
 
 
-def rows(lineage_id: int, pepper_id: str, kept: Iterable[Entry]) -> Iterator[dict[str, Any]]:
+def rows(generation_id: int, pepper_id: str, kept: Iterable[Entry]) -> Iterator[dict[str, Any]]:
     """The membership rows; positions count the kept entries from 0."""
     for position, entry in enumerate(kept):
         for subject in entry.subjects:
             yield {
-                "lineage_id": lineage_id,
+                "generation_id": generation_id,
                 "position": position,
                 "subject_digest": subject,
                 "sample_digest": entry.sample,
@@ -85,10 +85,10 @@ def rows(lineage_id: int, pepper_id: str, kept: Iterable[Entry]) -> Iterator[dic
             }
 
 
-def holdout_rows(pepper: Pepper, tenant_id: str, lineage_id: int, recipe: Recipe) -> list[dict[str, Any]]:
+def holdout_rows(pepper: Pepper, tenant_id: str, generation_id: int, recipe: Recipe) -> list[dict[str, Any]]:
     """The rows of the people that the recipe names for its holdout."""
     people = sorted(subject_digest(pepper, tenant_id, name) for name in holdout_people(recipe))
-    return [{"lineage_id": lineage_id, "subject_digest": person} for person in people]
+    return [{"generation_id": generation_id, "subject_digest": person} for person in people]
 
 
 def write(session: Session, batch: Sequence[dict[str, Any]]) -> None:
@@ -96,10 +96,10 @@ def write(session: Session, batch: Sequence[dict[str, Any]]) -> None:
     session.execute(insert(Membership), list(batch))
 
 
-def places(session: Session, lineage_id: int) -> list[Place]:
-    """The manifest of a lineage, by position."""
+def places(session: Session, generation_id: int) -> list[Place]:
+    """The manifest of a generation, by position."""
     columns = (Membership.position, Membership.sample_digest, Membership.content_digest, Membership.holder)
-    query = select(*columns).where(Membership.lineage_id == lineage_id).distinct().order_by(Membership.position)
+    query = select(*columns).where(Membership.generation_id == generation_id).distinct().order_by(Membership.position)
     return [Place(*row) for row in session.execute(query)]
 
 

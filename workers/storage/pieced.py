@@ -12,28 +12,28 @@ from sqlalchemy.orm import Session
 from service.infra.tables import Recollection
 
 PIECE = 1 << 20
-_ROWID = text("SELECT rowid FROM recollections WHERE lineage_id = :lineage AND holder = :holder")
+_ROWID = text("SELECT rowid FROM recollections WHERE generation_id = :generation AND holder = :holder")
 
 
-def sealed_pieces(session: Session, lineage_id: int, holder: str, size: int) -> Iterator[bytes]:
+def sealed_pieces(session: Session, generation_id: int, holder: str, size: int) -> Iterator[bytes]:
     """The sealed bytes of the holder's row, ``size`` in all, in pieces of ``PIECE``."""
     if session.get_bind().dialect.name == "sqlite":
-        return _from_sqlite(session, lineage_id, holder)
-    return _from_postgres(session, lineage_id, holder, size)
+        return _from_sqlite(session, generation_id, holder)
+    return _from_postgres(session, generation_id, holder, size)
 
 
-def _from_sqlite(session: Session, lineage_id: int, holder: str) -> Iterator[bytes]:
+def _from_sqlite(session: Session, generation_id: int, holder: str) -> Iterator[bytes]:
     """SQLite's substr would read the whole row for each piece; its handles on a blob do not."""
-    rowid = session.execute(_ROWID, {"lineage": lineage_id, "holder": holder}).scalar_one()
+    rowid = session.execute(_ROWID, {"generation": generation_id, "holder": holder}).scalar_one()
     driver = cast(sqlite3.Connection, session.connection().connection.driver_connection)
     with driver.blobopen("recollections", "sealed", rowid, readonly=True) as blob:
         while piece := blob.read(PIECE):
             yield piece
 
 
-def _from_postgres(session: Session, lineage_id: int, holder: str, size: int) -> Iterator[bytes]:
+def _from_postgres(session: Session, generation_id: int, holder: str, size: int) -> Iterator[bytes]:
     """PostgreSQL keeps what does not compress in slices, and reads those alone that are asked for."""
-    mine = (Recollection.lineage_id == lineage_id, Recollection.holder == holder)
+    mine = (Recollection.generation_id == generation_id, Recollection.holder == holder)
     for start in range(0, size, PIECE):
         piece = session.execute(select(func.substr(Recollection.sealed, start + 1, PIECE)).where(*mine)).scalar_one()
         yield bytes(piece)

@@ -1,4 +1,4 @@
-"""Reading and writing what a lineage keeps in secret: the sealed state file, and the sealed rows of vectors."""
+"""Reading and writing what a generation keeps in secret: the sealed state file, and the sealed rows of vectors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Kept(Mapping[str, Tensor]):
     """
 
     workshop: Workshop
-    lineage_id: int
+    generation_id: int
     holders: tuple[str, ...]
     numbers: int
     device: torch.device
@@ -65,7 +65,7 @@ class Kept(Mapping[str, Tensor]):
     def __getitem__(self, holder: str) -> Tensor:
         if holder not in self:
             raise KeyError(holder)
-        [(_, vector)] = Kept(self.workshop, self.lineage_id, (holder,), self.numbers, self.device).items()
+        [(_, vector)] = Kept(self.workshop, self.generation_id, (holder,), self.numbers, self.device).items()
         return vector
 
     def items(self) -> ItemsView[str, Tensor]:
@@ -81,13 +81,13 @@ class Kept(Mapping[str, Tensor]):
             return
         count = 0
         with self.workshop.database.read() as session:
-            for row in _outlines_of(session, self.lineage_id, self.holders):
+            for row in _outlines_of(session, self.generation_id, self.holders):
                 key = self.workshop.keys.fetch([row.key_id]).get(row.key_id)
                 if key is None:
                     continue
                 count += 1
-                sealed = sealed_pieces(session, self.lineage_id, row.holder, row.size)
-                place = _place(self.lineage_id, row.holder)
+                sealed = sealed_pieces(session, self.generation_id, row.holder, row.size)
+                place = _place(self.generation_id, row.holder)
                 opened = open_row_in_pieces(key, place, row.nonce, row.size, sealed)
                 for start, part in codec.unpack_in_pieces(opened):
                     yield row.holder, start, part.to(self.device)
@@ -97,8 +97,8 @@ class Kept(Mapping[str, Tensor]):
         """One pass."""
         count = 0
         with self.workshop.database.read() as session:
-            rows = _rows_of(session, self.lineage_id, self.holders, _rows_at_once(self.numbers * NUMBER_BYTES))
-            for pair in _opened(rows, self.workshop, self.lineage_id, self.device):
+            rows = _rows_of(session, self.generation_id, self.holders, _rows_at_once(self.numbers * NUMBER_BYTES))
+            for pair in _opened(rows, self.workshop, self.generation_id, self.device):
                 count += 1
                 yield pair
         self._require(count)
@@ -128,14 +128,14 @@ def load(workshop: Workshop, digest: str, device: torch.device) -> State:
     return State(state.weights.to(device), tensors, state.facts)
 
 
-def seal_vectors(workshop: Workshop, lineage_id: int, vectors: Mapping[str, Tensor]) -> Iterable[list[Row]]:
+def seal_vectors(workshop: Workshop, generation_id: int, vectors: Mapping[str, Tensor]) -> Iterable[list[Row]]:
     """Batches of recollection rows; every holder gets a fresh key, durable in the key store before its row is made."""
     holders = iter(sorted(vectors))
     largest = max((vector.numel() * vector.element_size() for vector in vectors.values()), default=1)
     while batch := list(islice(holders, _rows_at_once(largest))):
-        keys = workshop.keys.create(lineage_id, len(batch))
+        keys = workshop.keys.create(generation_id, len(batch))
         yield [
-            _row(lineage_id, holder, key_id, key, vectors[holder])
+            _row(generation_id, holder, key_id, key, vectors[holder])
             for holder, (key_id, key) in zip(batch, keys, strict=True)
         ]
 
@@ -145,7 +145,7 @@ def write_vectors(session: Session, rows: list[Row]) -> None:
     session.execute(insert(Recollection), rows)
 
 
-def reseal_vectors(workshop: Workshop, lineage_id: int, vectors: Mapping[str, Tensor]) -> list[Row]:
+def reseal_vectors(workshop: Workshop, generation_id: int, vectors: Mapping[str, Tensor]) -> list[Row]:
     """Rows for vectors that a release changed, each sealed anew under the key that its holder has already.
 
     A holder without a row or a key is left out: such a vector is lost, and can never be used.
@@ -158,13 +158,13 @@ def reseal_vectors(workshop: Workshop, lineage_id: int, vectors: Mapping[str, Te
             for batch in batches(sorted(vectors), BATCH)
             for holder, key_id in session.execute(
                 select(Recollection.holder, Recollection.key_id).where(
-                    Recollection.lineage_id == lineage_id, Recollection.holder.in_(batch)
+                    Recollection.generation_id == generation_id, Recollection.holder.in_(batch)
                 )
             )
         }
     keys = workshop.keys.fetch(key_ids.values())
     return [
-        _row(lineage_id, holder, key_id, keys[key_id], vectors[holder])
+        _row(generation_id, holder, key_id, keys[key_id], vectors[holder])
         for holder, key_id in key_ids.items()
         if key_id in keys
     ]
@@ -173,12 +173,12 @@ def reseal_vectors(workshop: Workshop, lineage_id: int, vectors: Mapping[str, Te
 def rewrite_vectors(session: Session, rows: Sequence[Row]) -> None:
     """Put the rows of ``reseal_vectors`` in the place of those that their holders have."""
     table = cast(Table, Recollection.__table__)
-    place = (table.c.lineage_id == bindparam("lineage"), table.c.holder == bindparam("whose"))
+    place = (table.c.generation_id == bindparam("generation"), table.c.holder == bindparam("whose"))
     change = update(table).where(*place).values(nonce=bindparam("fresh_nonce"), sealed=bindparam("fresh_sealed"))
     for batch in batches(rows, BATCH):
         named = [
             {
-                "lineage": row["lineage_id"],
+                "generation": row["generation_id"],
                 "whose": row["holder"],
                 "fresh_nonce": row["nonce"],
                 "fresh_sealed": row["sealed"],
@@ -188,29 +188,29 @@ def rewrite_vectors(session: Session, rows: Sequence[Row]) -> None:
         session.execute(change, named)
 
 
-def holders_of(session: Session, lineage_id: int) -> list[str]:
-    """Everyone who has a vector in the lineage."""
-    return list(session.scalars(select(Recollection.holder).where(Recollection.lineage_id == lineage_id)))
+def holders_of(session: Session, generation_id: int) -> list[str]:
+    """Everyone who has a vector in the generation."""
+    return list(session.scalars(select(Recollection.holder).where(Recollection.generation_id == generation_id)))
 
 
 def read_vectors(
-    session: Session, workshop: Workshop, lineage_id: int, holders: Iterable[str], device: torch.device
+    session: Session, workshop: Workshop, generation_id: int, holders: Iterable[str], device: torch.device
 ) -> dict[str, Tensor]:
     """The vectors of these holders, and of nobody else. Holders without a row or a key are absent.
 
     Raises Unsealable for a row that was changed or moved.
     """
-    rows = _rows_of(session, lineage_id, sorted(holders), BATCH)
-    return dict(_opened(rows, workshop, lineage_id, device))
+    rows = _rows_of(session, generation_id, sorted(holders), BATCH)
+    return dict(_opened(rows, workshop, generation_id, device))
 
 
-def drop_vectors(session: Session, lineage_id: int, holders: Iterable[str]) -> list[str]:
+def drop_vectors(session: Session, generation_id: int, holders: Iterable[str]) -> list[str]:
     """Delete these holders' rows; return the ids of the keys that must now be destroyed."""
     dropped: list[str] = []
     for batch in batches(holders, BATCH):
         gone = (
             delete(Recollection)
-            .where(Recollection.lineage_id == lineage_id, Recollection.holder.in_(batch))
+            .where(Recollection.generation_id == generation_id, Recollection.holder.in_(batch))
             .returning(Recollection.key_id)
             .execution_options(synchronize_session=False)
         )
@@ -218,32 +218,38 @@ def drop_vectors(session: Session, lineage_id: int, holders: Iterable[str]) -> l
     return dropped
 
 
-def _row(lineage_id: int, holder: str, key_id: str, key: bytes, vector: Tensor) -> Row:
-    row = seal_row(key, _place(lineage_id, holder), codec.pack(vector))
-    return {"lineage_id": lineage_id, "holder": holder, "key_id": key_id, "nonce": row.nonce, "sealed": row.sealed}
+def _row(generation_id: int, holder: str, key_id: str, key: bytes, vector: Tensor) -> Row:
+    row = seal_row(key, _place(generation_id, holder), codec.pack(vector))
+    return {
+        "generation_id": generation_id,
+        "holder": holder,
+        "key_id": key_id,
+        "nonce": row.nonce,
+        "sealed": row.sealed,
+    }
 
 
-def _place(lineage_id: int, holder: str) -> str:
-    return f"{lineage_id}/{holder}"
+def _place(generation_id: int, holder: str) -> str:
+    return f"{generation_id}/{holder}"
 
 
-def _rows_of(session: Session, lineage_id: int, holders: Sequence[str], at_once: int) -> Iterator[Sequence[Any]]:
+def _rows_of(session: Session, generation_id: int, holders: Sequence[str], at_once: int) -> Iterator[Sequence[Any]]:
     """The sealed rows of these holders in order of holder, ``at_once`` of them at a time, from one query."""
     columns = (Recollection.holder, Recollection.key_id, Recollection.nonce, Recollection.sealed)
     query = (
         select(*columns)
-        .where(Recollection.lineage_id == lineage_id, _among(session, holders))
+        .where(Recollection.generation_id == generation_id, _among(session, holders))
         .order_by(Recollection.holder)
         .execution_options(yield_per=at_once)
     )
     return session.execute(query).partitions()
 
 
-def _outlines_of(session: Session, lineage_id: int, holders: Sequence[str]) -> Sequence[Any]:
+def _outlines_of(session: Session, generation_id: int, holders: Sequence[str]) -> Sequence[Any]:
     """What the rows of these holders are, in order of holder: their bytes are not read."""
     columns = (Recollection.holder, Recollection.key_id, Recollection.nonce)
     query = select(*columns, func.length(Recollection.sealed).label("size"))
-    mine = query.where(Recollection.lineage_id == lineage_id, _among(session, holders))
+    mine = query.where(Recollection.generation_id == generation_id, _among(session, holders))
     return session.execute(mine.order_by(Recollection.holder)).all()
 
 
@@ -256,14 +262,14 @@ def _among(session: Session, holders: Sequence[str]) -> ColumnElement[bool]:
 
 
 def _opened(
-    parts: Iterable[Sequence[Any]], workshop: Workshop, lineage_id: int, device: torch.device
+    parts: Iterable[Sequence[Any]], workshop: Workshop, generation_id: int, device: torch.device
 ) -> Iterator[tuple[str, Tensor]]:
     """The vectors of sealed rows; those whose key is gone are left out."""
     for rows in parts:
         keys = workshop.keys.fetch(row.key_id for row in rows)
         for holder, key_id, nonce, sealed in rows:
             if key_id in keys:
-                data = open_row(keys[key_id], _place(lineage_id, holder), SealedRow(nonce, sealed))
+                data = open_row(keys[key_id], _place(generation_id, holder), SealedRow(nonce, sealed))
                 yield holder, codec.unpack(data).to(device)
 
 

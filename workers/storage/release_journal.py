@@ -21,11 +21,11 @@ from sqlalchemy.orm import Session
 from service.audit.log import canonical, recorded_at
 from service.infra.files import Files
 from service.infra.pseudonyms import new_id
-from service.infra.tables import DeletionRequest, Forgotten, Lineage, Model, Record, Task, Tombstone, Version
-from service.models.restore_guard import RELEASES
+from service.infra.tables import DeletionRequest, Forgotten, Generation, Model, Record, SuppressionEntry, Task, Version
+from service.models.restore_guard import UPDATES
 from workers.storage.encryption import Sealer
 
-DRAFT, RELEASE, SET_ASIDE = ".draft", ".release", ".set-aside"
+DRAFT, UPDATE, SET_ASIDE = ".draft", ".release", ".set-aside"
 
 
 class Charged(Protocol):
@@ -36,7 +36,7 @@ class Charged(Protocol):
     @property
     def model_id(self) -> str: ...
     @property
-    def lineage_id(self) -> int: ...
+    def generation_id(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -48,41 +48,41 @@ class Entry:
     tenant_id: str
     model_id: str
     model_name: str
-    lineage_id: int
-    charge: int
+    generation_id: int
+    budget_cost: int
     spent: int
-    """of the lineage, this charge included"""
+    """of the generation, this charge included"""
     version: dict[str, Any] | None
     rewritten: bool
     """whether the vectors of everybody who stays are others since"""
     positions: tuple[int, ...]
-    """what the version forgot in its lineage"""
+    """what the version forgot in its generation"""
     requests: tuple[dict[str, Any], ...]
-    """``request``, ``task`` and ``tombstones``: the rows of each request that it carried out"""
+    """``request``, ``task`` and ``suppressions``: the rows of each request that it carried out"""
 
     @property
     def committed(self) -> bool:
         """Whether its transaction is known to have been committed."""
-        return self.path.suffix == RELEASE
+        return self.path.suffix == UPDATE
 
 
 class Journal:
     """A folder of sealed entries, named by their version."""
 
     def __init__(self, store: Path, sealer: Sealer, files: Files | None = None) -> None:
-        self.root = store / RELEASES
+        self.root = store / UPDATES
         self._sealer = sealer
         self._files = files or Files()
 
     def write(
-        self, session: Session, job: Charged, charge: int, version_id: str | None, *, rewritten: bool = False
+        self, session: Session, job: Charged, budget_cost: int, version_id: str | None, *, rewritten: bool = False
     ) -> Path:
         """Write down what this transaction is about to commit; durable when this returns. Raises OSError.
 
         ``rewritten``: the release replaced the vectors of everybody who stays.
         """
         self._make_root()
-        text = canonical(_describe(session, job, charge, version_id) | {"rewritten": rewritten}).encode()
+        text = canonical(_describe(session, job, budget_cost, version_id) | {"rewritten": rewritten}).encode()
         path = self.root / f"{version_id or 'draw-' + new_id()}{DRAFT}"
         part = path.with_suffix(".part")
         self._files.unlink(part)
@@ -95,9 +95,9 @@ class Journal:
         return path
 
     def confirm(self, path: Path) -> None:
-        """The transaction is committed; durable when this returns. The keeper may have found out before."""
+        """The transaction is committed; durable when this returns. The scheduler may have found out before."""
         with suppress(FileNotFoundError):
-            self._files.rename(path, path.with_suffix(RELEASE))
+            self._files.rename(path, path.with_suffix(UPDATE))
         self._files.sync_folder(self.root)
 
     def set_aside(self, path: Path) -> None:
@@ -107,7 +107,7 @@ class Journal:
     def entries(self, *kinds: str) -> Iterator[Entry]:
         """Every draft and release, or those of other ``kinds`` of files, in no order. Raises Unsealable."""
         for path in sorted(self.root.iterdir()) if self.root.is_dir() else ():
-            if path.suffix in (kinds or (DRAFT, RELEASE)):
+            if path.suffix in (kinds or (DRAFT, UPDATE)):
                 record = json.loads(self._sealer.unseal(path.read_bytes()))
                 lists = {name: tuple(record[name]) for name in ("positions", "requests")}
                 yield Entry(path=path, **(record | lists))
@@ -118,34 +118,34 @@ class Journal:
             self._files.sync_folder(self.root.parent)
 
 
-def confirm_committed(session: Session, releases: Path, versions: Iterable[str] | None = None) -> int:
+def confirm_committed(session: Session, updates: Path, versions: Iterable[str] | None = None) -> int:
     """Confirm the drafts of versions that are in the database: their workers died after the commit.
 
     ``versions`` None: all there are; returns how many. Call it before anything of these releases is made final.
     """
     if versions is None:
-        versions = [path.stem for path in releases.glob(f"*{DRAFT}")] if releases.is_dir() else []
-    drafts = {version: releases / f"{version}{DRAFT}" for version in versions}
+        versions = [path.stem for path in updates.glob(f"*{DRAFT}")] if updates.is_dir() else []
+    drafts = {version: updates / f"{version}{DRAFT}" for version in versions}
     late = [version for version, path in drafts.items() if path.exists() and session.get(Version, version) is not None]
     files = Files()
     for version in late:
         with suppress(FileNotFoundError):  # its worker lives after all
-            files.rename(drafts[version], drafts[version].with_suffix(RELEASE))
+            files.rename(drafts[version], drafts[version].with_suffix(UPDATE))
     if late:
-        files.sync_folder(releases)
+        files.sync_folder(updates)
     return len(late)
 
 
-def _describe(session: Session, job: Charged, charge: int, version_id: str | None) -> dict[str, Any]:
+def _describe(session: Session, job: Charged, budget_cost: int, version_id: str | None) -> dict[str, Any]:
     session.flush()
-    spent = session.scalar(select(Lineage.spent).where(Lineage.id == job.lineage_id))
+    spent = session.scalar(select(Generation.spent).where(Generation.id == job.generation_id))
     return {
         "at": recorded_at(session),
         "tenant_id": job.tenant_id,
         "model_id": job.model_id,
         "model_name": session.scalar(select(Model.name).where(Model.id == job.model_id)),
-        "lineage_id": job.lineage_id,
-        "charge": charge,
+        "generation_id": job.generation_id,
+        "budget_cost": budget_cost,
         "spent": spent,
         "version": None if version_id is None else _rows(session, Version, Version.id == version_id)[0],
         "positions": _positions(session, version_id),
@@ -160,11 +160,11 @@ def _positions(session: Session, version_id: str | None) -> list[int]:
 def _requests(session: Session, version_id: str) -> list[dict[str, Any]]:
     carried = select(Task.request_id).where(Task.version_id == version_id)
     stones: dict[str, list[dict[str, Any]]] = {}
-    for stone in _rows(session, Tombstone, Tombstone.request_id.in_(carried)):
+    for stone in _rows(session, SuppressionEntry, SuppressionEntry.request_id.in_(carried)):
         stones.setdefault(stone["request_id"], []).append(stone)
     tasks = {task["request_id"]: task for task in _rows(session, Task, Task.version_id == version_id)}
     return [
-        {"request": request, "task": tasks[request["id"]], "tombstones": stones.get(request["id"], [])}
+        {"request": request, "task": tasks[request["id"]], "suppressions": stones.get(request["id"], [])}
         for request in _rows(session, DeletionRequest, DeletionRequest.id.in_(carried))
     ]
 

@@ -32,13 +32,13 @@ class Workshop:
     keys: KeyStore
     sealer: Sealer
     pepper: Pepper
-    bell: Celery
+    notifier: Celery
     recipes: Path
     tenants: frozenset[str] | None
     """whom this worker serves; None: every tenant"""
     device: str
     lease_seconds: float
-    shards: int
+    work_units: int
     vector_bytes: int
 
     @property
@@ -74,11 +74,11 @@ def open_workshop(settings: Settings) -> Workshop:
         keys=KeyStore.of(settings),
         sealer=Sealer(read_secret("EXPUNGE_SEALING_KEY_FILE", settings.sealing_key_file)),
         pepper=Pepper.configured(settings),
-        bell=queue.publisher(settings.broker_url),
+        notifier=queue.publisher(settings.broker_url),
         recipes=settings.recipes,
         tenants=settings.served_tenants,
         device=settings.device,
         lease_seconds=settings.lease_seconds,
-        shards=settings.shards,
+        work_units=settings.work_units,
         vector_bytes=settings.vector_bytes,
     )

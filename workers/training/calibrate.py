@@ -1,4 +1,4 @@
-"""Measuring the basis ``calibrated``: deletion orders over people, really run and really retrained.
+"""Measuring the guarantee ``calibrated``: deletion orders over people, really run and really retrained.
 
 One order is one piece of work. Every worker that has nothing else to do on the model takes one; its errors are sealed
 and stored as soon as they are known. A worker that dies loses the order in its hands: an order whose owner's heart no
@@ -20,11 +20,11 @@ from sqlalchemy import select
 from service.infra.db import now
 from service.infra.fault_injection import crash_point
 from service.infra.queue import notify as queue
-from service.infra.tables import CalibrationOrder, Lineage, Model
+from service.infra.tables import CalibrationOrder, Generation, Model
 from unlearning.bounds.calibration import Along, Calibrated, Design, calibrate, errors_along
 from unlearning.model.problem import Problem
 from unlearning.types import Examples, Progress, Refused, State
-from workers.guarantee.dry_run import basis_from_json
+from workers.guarantee.dry_run import guarantee_from_json
 from workers.runtime.jobs import Preparation
 from workers.runtime.lease import fence
 from workers.runtime.model import Bench
@@ -41,9 +41,9 @@ NOTE = "prepared"
 
 @dataclass(frozen=True)
 class Course:
-    """What every order of one lineage starts from. ``prepared`` is the digest of the sealed state."""
+    """What every order of one generation starts from. ``prepared`` is the digest of the sealed state."""
 
-    lineage_id: int
+    generation_id: int
     model_id: str
     prepared: str
     bench: Bench
@@ -61,24 +61,24 @@ def open_orders(
     prepared = {**registered, "state": kept.digest, "policy": job.policy.to_json()}
     with workshop.database.write() as session:
         fence(session, job.lease)
-        lineage = session.get_one(Lineage, job.lineage_id)
-        lineage.manifest = (lineage.manifest or {}) | {NOTE: prepared}
-        Pieces(workshop, CalibrationOrder, job.lineage_id).lay_out(session, design.orders)
+        generation = session.get_one(Generation, job.generation_id)
+        generation.manifest = (generation.manifest or {}) | {NOTE: prepared}
+        Pieces(workshop, CalibrationOrder, job.generation_id).lay_out(session, design.orders)
 
 
-def prepared_of(lineage: Lineage) -> dict[str, Any] | None:
-    """What ``open_orders`` kept, while the lineage is being built."""
-    return resumed.note_of(lineage, NOTE)
+def prepared_of(generation: Generation) -> dict[str, Any] | None:
+    """What ``open_orders`` kept, while the generation is being built."""
+    return resumed.note_of(generation, NOTE)
 
 
-def course_of(workshop: Workshop, lineage: Lineage, recipe: str) -> Course:
+def course_of(workshop: Workshop, generation: Generation, recipe: str) -> Course:
     """Load what the orders start from. Raises Unprepared, Refused."""
-    frozen, kept = lineage.manifest or {}, prepared_of(lineage)
+    frozen, kept = generation.manifest or {}, prepared_of(generation)
     if kept is None:
         raise Unprepared("nothing is prepared")
-    found = resumed.resume(workshop, lineage, recipe, kept)
-    design, reference = basis_from_json(frozen)["design"], frozen["reference"]
-    where = (lineage.id, lineage.model_id, kept["state"])
+    found = resumed.resume(workshop, generation, recipe, kept)
+    design, reference = guarantee_from_json(frozen)["design"], frozen["reference"]
+    where = (generation.id, generation.model_id, kept["state"])
     return Course(*where, found.bench, found.examples, found.state, design, reference)
 
 
@@ -93,7 +93,7 @@ class Found:
 def measure_all(workshop: Workshop, job: Preparation, course: Course, progress: Progress) -> Found:
     """Every order, together with whoever helps. Raises Stale, Interrupted between two orders, and Refused where they
     give no bound."""
-    orders, pieces = course.design.orders, Pieces(workshop, CalibrationOrder, course.lineage_id)
+    orders, pieces = course.design.orders, Pieces(workshop, CalibrationOrder, course.generation_id)
     while (done := pieces.done()) < orders:
         progress(done / orders)
         with workshop.database.write() as session:
@@ -102,7 +102,7 @@ def measure_all(workshop: Workshop, job: Preparation, course: Course, progress: 
         if number is None:
             time.sleep(POLL_SECONDS)
         else:
-            queue.ring(workshop.database, workshop.bell, [course.model_id])
+            queue.ring(workshop.database, workshop.notifier, [course.model_id])
             _measure(workshop, course, number)
         if pieces.done() < orders:
             give_way(workshop.database, workshop.tenants)
@@ -123,58 +123,61 @@ def require_useful_cap(found: Found, cap: float) -> None:
     people = found.method.design.sizes[-1]
     bound, nothing = found.method.bound(people), found.nothing.bound(people)
     enough = 10.0 ** math.ceil(math.log10(bound)) if bound > 0 else 0.0
-    better = f"Set delta_cap to {enough:g} and raise sigma with it, or measure smaller sizes."
+    better = f"Set max_distance to {enough:g} and raise noise_std with it, or measure smaller sizes."
     if bound >= nothing:
         raise Refused(
             f"For {people} people this method's calibrated bound is no smaller than that of doing nothing.",
             "Choose another method: one that `expunge evaluate` shows below 1, or retrain.",
         )
     if bound > cap:
-        raise Refused(f"The calibrated bound for {people} people is above delta_cap {cap:g}.", better)
+        raise Refused(f"The calibrated bound for {people} people is above max_distance {cap:g}.", better)
     if cap >= nothing:
         raise Refused(
-            f"delta_cap {cap:g} is vacuous: weights that forgot none of {people} people would lie within it as well.",
-            f"Set delta_cap to {enough:g}." if enough < nothing else "Lower it, or measure larger sizes.",
+            f"max_distance {cap:g} is vacuous: weights that forgot none of {people} people would lie within it as "
+            f"well.",
+            f"Set max_distance to {enough:g}." if enough < nothing else "Lower it, or measure larger sizes.",
         )
 
 
 def assist(workshop: Workshop, model_id: str) -> bool:
-    """Measure one free order of a lineage that another worker is building, and pass the bell on.
+    """Measure one free order of a generation that another worker is building, and pass the bell on.
 
     False: there was none.
     """
     with workshop.database.read() as session:
         model = session.get(Model, model_id)
-        lineages = session.scalars(select(Lineage).where(Lineage.model_id == model_id, Lineage.status.in_(BUILT))).all()
+        generations = session.scalars(
+            select(Generation).where(Generation.model_id == model_id, Generation.status.in_(BUILT))
+        ).all()
     if model is None or not workshop.serves(model.tenant_id):
         return False
-    for lineage in lineages:
-        pieces = Pieces(workshop, CalibrationOrder, lineage.id)
-        if prepared_of(lineage) is None or not pieces.any_free():
+    for generation in generations:
+        pieces = Pieces(workshop, CalibrationOrder, generation.id)
+        if prepared_of(generation) is None or not pieces.any_free():
             continue
         try:
-            course = course_of(workshop, lineage, model.recipe)
+            course = course_of(workshop, generation, model.recipe)
         except (Unprepared, Refused):
             return False
         with workshop.database.write() as session:
             number = pieces.take(session)
-        queue.ring(workshop.database, workshop.bell, [model_id])
+        queue.ring(workshop.database, workshop.notifier, [model_id])
         if number is not None:
             _measure(workshop, course, number)
-            queue.ring(workshop.database, workshop.bell, [model_id])
+            queue.ring(workshop.database, workshop.notifier, [model_id])
         return number is not None
     return False
 
 
-def forget_orders(workshop: Workshop, lineage_id: int) -> None:
+def forget_orders(workshop: Workshop, generation_id: int) -> None:
     """A preparation starts anew: its orders and its state are of no use."""
-    Pieces(workshop, CalibrationOrder, lineage_id).clear()
-    drop_prepared(workshop, lineage_id)
+    Pieces(workshop, CalibrationOrder, generation_id).clear()
+    drop_prepared(workshop, generation_id)
 
 
-def drop_prepared(workshop: Workshop, lineage_id: int) -> None:
-    """The sealed state of preparation goes once version 1 has its own. The keeper repairs what is left."""
-    resumed.drop(workshop, lineage_id, NOTE)
+def drop_prepared(workshop: Workshop, generation_id: int) -> None:
+    """The sealed state of preparation goes once version 1 has its own. The scheduler repairs what is left."""
+    resumed.drop(workshop, generation_id, NOTE)
 
 
 def _measure(workshop: Workshop, course: Course, number: int) -> None:
@@ -183,7 +186,7 @@ def _measure(workshop: Workshop, course: Course, number: int) -> None:
     order = course.design.order(course.examples.holders, number)
     try:
         with workshop.database.read() as session:
-            vectors = state.read_vectors(session, workshop, course.lineage_id, order, course.bench.problem.device)
+            vectors = state.read_vectors(session, workshop, course.generation_id, order, course.bench.problem.device)
         along = errors_along(
             _work(course),
             course.bench.method,
@@ -194,7 +197,7 @@ def _measure(workshop: Workshop, course: Course, number: int) -> None:
             reference=course.reference,
         )
     except BaseException:
-        Pieces(workshop, CalibrationOrder, course.lineage_id).let_go(number)
+        Pieces(workshop, CalibrationOrder, course.generation_id).let_go(number)
         raise
     found = {"errors": along.errors, "untouched": along.untouched}
     told = {name: [repr(error) for error in errors] for name, errors in found.items()}
@@ -206,17 +209,17 @@ def _measure(workshop: Workshop, course: Course, number: int) -> None:
 def _store(workshop: Workshop, course: Course, number: int, sealed: bytes) -> None:
     """An order that was measured twice, or for a preparation that is over, is dropped. Progress resets the attempts."""
     with workshop.database.write() as session:
-        lineage = session.get_one(Lineage, course.lineage_id)
-        kept = prepared_of(lineage)
-        row = session.get(CalibrationOrder, (course.lineage_id, number))
+        generation = session.get_one(Generation, course.generation_id)
+        kept = prepared_of(generation)
+        row = session.get(CalibrationOrder, (course.generation_id, number))
         if kept is None or kept["state"] != course.prepared or row is None or row.measured_at is not None:
             return
         row.owner, row.errors, row.measured_at = workshop.owner, sealed, now(session)
-        lineage.attempts = min(lineage.attempts, 1)
+        generation.attempts = min(generation.attempts, 1)
 
 
 def _orders(workshop: Workshop, course: Course) -> dict[int, Along]:
-    query = select(CalibrationOrder).where(CalibrationOrder.lineage_id == course.lineage_id)
+    query = select(CalibrationOrder).where(CalibrationOrder.generation_id == course.generation_id)
     with workshop.database.read() as session:
         rows = session.scalars(query).all()
     found = {}
@@ -238,4 +241,4 @@ def _work(course: Course) -> Problem:
 
 
 def _place(course: Course, number: int) -> str:
-    return f"{course.lineage_id}/{number}/{course.prepared}"
+    return f"{course.generation_id}/{number}/{course.prepared}"

@@ -1,4 +1,4 @@
-"""Who is trained on: everyone in the recipe whom no tombstone names, and whoever a legal hold keeps."""
+"""Who is trained on: everyone in the recipe whom no suppression entry names, and whoever a legal hold keeps."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.infra.pseudonyms import PepperMissing, sample_digest
-from service.infra.tables import DeletionRequest, Forgotten, Hold, Lineage, Membership, Model, Task, Tombstone
-from service.requests import suppression as tombstones
+from service.infra.tables import DeletionRequest, Forgotten, Generation, Hold, Membership, Model, SuppressionEntry, Task
+from service.requests import suppression as suppressions
 from service.requests.concerns import concerns, registration_of
 from service.requests.intake import LARGE
-from unlearning.accounting.certificate import Basis
+from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import ForgottenInRecipe
 from unlearning.standby import Accompanied
 from unlearning.types import Refused
@@ -50,14 +50,14 @@ def admit(
     Raises Refused where nobody is left, and where the policy refuses a registration that brings people back.
     """
     with workshop.database.read() as session:
-        stones = _tombstones(session, job)
+        stones = _suppressions(session, job)
         held = _kept_by_hold(session, workshop, job, bench, everyone)
         if held and begins_model(job):
-            done = tombstones.effective(session, job.tenant_id)
+            done = suppressions.effective(session, job.tenant_id)
             overruled = _leaving(everyone, [stone for stone in stones if stone.request_id in done], frozenset())
             held -= {entry.index for entry in overruled}
         before = _before_registration(session, job)
-    if not isinstance(job, Retraining) and job.policy.forgotten_in_recipe is ForgottenInRecipe.REFUSE:
+    if not isinstance(job, Retraining) and job.policy.on_suppressed is ForgottenInRecipe.REFUSE:
         _require_nobody_returns(everyone, [stone for stone in stones if stone.request_id in before], held)
     if bench.recipe.weights is not None:
         return list(everyone), {}
@@ -78,13 +78,15 @@ def kept_out(left_out: Mapping[str, int]) -> dict[str, Any]:
     requests = [{"request": request, "samples": count} for request, count in sorted(left_out.items())]
     why = (
         "The recipe still names people who were forgotten, or asked to be. Their samples were refused: nothing was "
-        "trained on them. `expunge tombstones lift REQUEST` admits them to lineages that begin afterwards."
+        "trained on them. `expunge suppressions lift REQUEST` admits them to generations that begin afterwards."
     )
     return {"kept_out": {"requests": requests, "why": why}}
 
 
-def _require_nobody_returns(everyone: Sequence[manifest.Entry], stones: Sequence[Tombstone], held: Set[int]) -> None:
-    """Raises Refused where these tombstones name samples of the recipe."""
+def _require_nobody_returns(
+    everyone: Sequence[manifest.Entry], stones: Sequence[SuppressionEntry], held: Set[int]
+) -> None:
+    """Raises Refused where these suppression entries name samples of the recipe."""
     out = _leaving(everyone, stones, held)
     requests = sorted(_samples_of(stones, out))
     if not requests:
@@ -94,17 +96,21 @@ def _require_nobody_returns(everyone: Sequence[manifest.Entry], stones: Sequence
         f"The recipe still names {len(out)} samples of people who asked to be forgotten before it was registered "
         f"(requests: {len(requests)}; {', '.join(requests[:SHOWN])}{more}).",
         "Take these samples out of the recipe (imported weights: train them again without), or register with "
-        "--forgotten-in-recipe leave_out, or `expunge tombstones lift REQUEST` for whoever may come back.",
+        "--on-suppressed leave_out, or `expunge suppressions lift REQUEST` for whoever may come back.",
     )
 
 
-def _leaving(everyone: Sequence[manifest.Entry], stones: Sequence[Tombstone], held: Set[int]) -> list[manifest.Entry]:
-    """The samples that the tombstones name and no legal hold keeps; ``held``: the indexes of those that one keeps."""
+def _leaving(
+    everyone: Sequence[manifest.Entry], stones: Sequence[SuppressionEntry], held: Set[int]
+) -> list[manifest.Entry]:
+    """The samples that the suppression entries name and no legal hold keeps; ``held``: the indexes of those that one
+    keeps.
+    """
     named = {name for stone in stones for name in (stone.subject_digest, stone.sample_digest) if name}
     return [entry for entry in everyone if _named(entry, named) and entry.index not in held]
 
 
-def _samples_of(stones: Sequence[Tombstone], out: Sequence[manifest.Entry]) -> dict[str, int]:
+def _samples_of(stones: Sequence[SuppressionEntry], out: Sequence[manifest.Entry]) -> dict[str, int]:
     """How many of these samples each request names; requests that name none are absent."""
     counts = Counter(name for entry in out for name in (*entry.subjects, entry.sample))
     found: Counter[str] = Counter()
@@ -118,29 +124,31 @@ def _named(entry: manifest.Entry, names: Set[str]) -> bool:
     return entry.sample in names or not names.isdisjoint(entry.subjects)
 
 
-def _tombstones(session: Session, job: Preparation) -> list[Tombstone]:
-    """The tombstones in force that concern this model, but for those of large requests that nobody has approved."""
+def _suppressions(session: Session, job: Preparation) -> list[SuppressionEntry]:
+    """The suppression entries in force that concern this model, but for those of large requests that nobody has
+    approved.
+    """
     undecided = select(Task.id).where(
-        Task.request_id == Tombstone.request_id, Task.model_id == job.lease.model_id, Task.reason == LARGE
+        Task.request_id == SuppressionEntry.request_id, Task.model_id == job.lease.model_id, Task.reason == LARGE
     )
     rows = session.execute(
-        select(Tombstone, DeletionRequest.models, DeletionRequest.suppress_after)
-        .join(DeletionRequest, DeletionRequest.id == Tombstone.request_id)
-        .where(Tombstone.tenant_id == job.tenant_id, Tombstone.lifted_at.is_(None), ~undecided.exists())
+        select(SuppressionEntry, DeletionRequest.models, DeletionRequest.suppress_after)
+        .join(DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id)
+        .where(SuppressionEntry.tenant_id == job.tenant_id, SuppressionEntry.lifted_at.is_(None), ~undecided.exists())
     )
-    registration = registration_of(session, job.lineage_id)
+    registration = registration_of(session, job.generation_id)
     return [stone for stone, models, after in rows if concerns(models, after, job.model_name, registration)]
 
 
 def _before_registration(session: Session, job: Preparation) -> frozenset[str]:
-    """Requests whose tombstones were in force when the model was registered.
+    """Requests whose suppression entries were in force when the model was registered.
 
     One that has a task here came while the model was prepared, whatever a clock says: it was promised to be forgotten.
     """
     registered_at = session.get_one(Model, job.lease.model_id).created_at
-    here = select(Task.id).where(Task.request_id == Tombstone.request_id, Task.model_id == job.lease.model_id)
-    earlier = select(Tombstone.request_id).where(
-        Tombstone.tenant_id == job.tenant_id, Tombstone.created_at < registered_at, ~here.exists()
+    here = select(Task.id).where(Task.request_id == SuppressionEntry.request_id, Task.model_id == job.lease.model_id)
+    earlier = select(SuppressionEntry.request_id).where(
+        SuppressionEntry.tenant_id == job.tenant_id, SuppressionEntry.created_at < registered_at, ~here.exists()
     )
     return frozenset(session.scalars(earlier))
 
@@ -148,9 +156,7 @@ def _before_registration(session: Session, job: Preparation) -> frozenset[str]:
 def _held(session: Session, job: Preparation) -> frozenset[str]:
     """The digests of subjects and samples under a legal hold."""
     rows = session.execute(
-        select(Hold.subject_digest, Hold.sample_digest).where(
-            Hold.tenant_id == job.tenant_id, Hold.released_at.is_(None)
-        )
+        select(Hold.subject_digest, Hold.sample_digest).where(Hold.tenant_id == job.tenant_id, Hold.lifted_at.is_(None))
     )
     return frozenset(name for row in rows for name in row if name)
 
@@ -167,14 +173,14 @@ def _kept_by_hold(
     kept = [entry.index for entry in everyone if _named(entry, held)]
     if not isinstance(job, Retraining) or not kept:
         return frozenset(kept)
-    present = session.get_one(Lineage, session.get_one(Model, job.lease.model_id).lineage_id)
+    present = session.get_one(Generation, session.get_one(Model, job.lease.model_id).generation_id)
     try:
         pepper = workshop.pepper.named((present.manifest or {})["pepper_id"])
     except PepperMissing as error:
         raise Refused("Whom a legal hold keeps in the model cannot be told.", str(error)) from None
-    gone = select(Forgotten.position).where(Forgotten.lineage_id == present.id)
+    gone = select(Forgotten.position).where(Forgotten.generation_id == present.id)
     there = select(Membership.sample_digest).where(
-        Membership.lineage_id == present.id, Membership.position.not_in(gone)
+        Membership.generation_id == present.id, Membership.position.not_in(gone)
     )
     still = set(session.scalars(there))
     ids = bench.recipe.samples.ids
@@ -182,11 +188,11 @@ def _kept_by_hold(
 
 
 def require_readable(
-    workshop: Workshop, job: Preparation, bench: Bench, basis: Basis, everyone: Sequence[manifest.Entry]
+    workshop: Workshop, job: Preparation, bench: Bench, guarantee: Guarantee, everyone: Sequence[manifest.Entry]
 ) -> None:
-    """Where releases read samples, see now that a second run of the recipe gives the same ones."""
+    """Where updates read samples, see now that a second run of the recipe gives the same ones."""
     methods = (bench.method, bench.method.stand_in) if isinstance(bench.method, Accompanied) else (bench.method,)
-    reads = any(needs_retained(method, basis) or needs_forgotten(method) for method in methods)
+    reads = any(needs_retained(method, guarantee) or needs_forgotten(method) for method in methods)
     if not reads:
         return
     samples = recipes.load(workshop.recipes_of(job.tenant_id), job.recipe).recipe.samples
@@ -197,6 +203,6 @@ def require_readable(
     if missing or changed:
         raise Refused(
             f"Run a second time, the recipe misses {missing} samples and changes {changed}. {job.policy.method} with "
-            f"the basis {basis.value} reads samples at every release.",
-            "Make the recipe repeatable, or choose recollection with the basis none, which reads none.",
+            f"the guarantee {guarantee.value} reads samples at every update.",
+            "Make the recipe repeatable, or choose recollection with the guarantee none, which reads none.",
         )

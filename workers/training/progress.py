@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import cast
 
-from service.infra.tables import Lineage
+from service.infra.tables import Generation
 from unlearning.types import Progress
 from workers.runtime.jobs import Preparation
 from workers.runtime.lease import fence
@@ -15,7 +15,7 @@ PROGRESS_SECONDS = 0.5
 
 
 class Shown:
-    """Writes progress onto the lineage, at most twice a second. Raises Stale once the lease is lost."""
+    """Writes progress onto the generation, at most twice a second. Raises Stale once the lease is lost."""
 
     def __init__(self, workshop: Workshop, job: Preparation) -> None:
         self._workshop, self._job = workshop, job
@@ -31,5 +31,5 @@ class Shown:
         self._written = time.monotonic()
         with self._workshop.database.write() as session:
             fence(session, self._job.lease)
-            lineage = session.get_one(Lineage, self._job.lineage_id)
-            lineage.progress, lineage.phase = min(share, 0.99), phase
+            generation = session.get_one(Generation, self._job.generation_id)
+            generation.progress, generation.phase = min(share, 0.99), phase

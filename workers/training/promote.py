@@ -1,7 +1,7 @@
-"""The switch: the one transaction in which a candidate lineage becomes the model's.
+"""The switch: the one transaction in which a candidate generation becomes the model's.
 
-It is made under the model's row lock and the candidate's lease. Whoever was forgotten in the old lineage since the
-training began is not in the version that it publishes; waiting tasks end with it, or wait on for the new lineage.
+It is made under the model's row lock and the candidate's lease. Whoever was forgotten in the old generation since the
+training began is not in the version that it publishes; waiting tasks end with it, or wait on for the new generation.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 from service.audit import log as ledger
 from service.infra.db import now
 from service.infra.fault_injection import crash_point
-from service.infra.tables import Erasure, Forgotten, Lineage, Membership, Model, Recollection, Task, Version
-from service.requests import suppression as tombstones
+from service.infra.tables import Erasure, Forgotten, Generation, Membership, Model, Recollection, Task, Version
+from service.requests import suppression as suppressions
 from service.requests.intake import LARGE
 from service.requests.states import AWAITING_CONSUMERS
 from workers.guarantee.certify import Size
@@ -28,7 +28,7 @@ from workers.update.publish import (
     Departure,
     Draft,
     Registered,
-    TombstoneAppeared,
+    SuppressionAppeared,
     Unusable,
     make_version,
     require_no_hold,
@@ -38,7 +38,7 @@ from workers.update.publish import (
 from workers.update.select import Asked, Target, asked, held_by, held_positions, target_of, why_empty
 from workers.update.task_results import Outcome, Published, finish, next_due, note_exhaustion, queue_tasks, wrap_up
 
-OPEN = ("queued", "running", "held")
+OPEN = ("queued", "running", "blocked")
 
 
 class HeldPersonMissing(Unusable):
@@ -53,8 +53,8 @@ class ForgottenPersonBack(Unusable):
 class Present:
     """What the candidate is to replace."""
 
-    lineage_id: int
-    head_id: str
+    generation_id: int
+    current_id: str
     accuracy: float | None
 
 
@@ -65,31 +65,31 @@ class Shift(Departure):
     present: Present
     asked: Asked
     leaving: Mapping[str, frozenset[int]]
-    """by request: the old lineage's positions that the candidate's first version lacks"""
+    """by request: the old generation's positions that the candidate's first version lacks"""
 
 
 def shift(session: Session, job: Retraining) -> Shift:
     """What a switch would do as the database stands: everybody who asked by now is gone with it."""
     model = session.get_one(Model, job.lease.model_id)
     found = asked(session, job, _cancellable(session, model.id))
-    return _shift(session, job, model, found, target_of(session, job.lineage_id, found.going))
+    return _shift(session, job, model, found, target_of(session, job.generation_id, found.going))
 
 
 def _shift(session: Session, job: Retraining, model: Model, found: Asked, target: Target) -> Shift:
-    if model.head_id is None or model.lineage_id is None:
+    if model.current_id is None or model.generation_id is None:
         raise Stale(f"model {model.id} has no head to replace")
-    head = session.get_one(Version, model.head_id)
-    present = Present(model.lineage_id, head.id, head.holdout_accuracy)
-    leaving = _leaving(session, job, present.lineage_id, found, target)
+    head = session.get_one(Version, model.current_id)
+    present = Present(model.generation_id, head.id, head.holdout_accuracy)
+    leaving = _leaving(session, job, present.generation_id, found, target)
     going = frozenset().union(*leaving.values())
-    people = target_of(session, present.lineage_id, going).people
+    people = target_of(session, present.generation_id, going).people
     return Shift(target, Size(len(going), people), present, found, leaving)
 
 
 def switch(workshop: Workshop, job: Retraining, draft: Draft, registered: Registered, drafted: Shift) -> None:
-    """Make the candidate the model's lineage.
+    """Make the candidate the model's generation.
 
-    A release that is being computed on the old lineage meanwhile is stale: its tasks end here.
+    An update that is being computed on the old generation meanwhile is stale: its tasks end here.
     Raises Stale, HoldAppeared, TombstoneAppeared, HeldPersonMissing, ForgottenPersonBack, Overspent; then nothing was
     written.
     """
@@ -100,13 +100,13 @@ def switch(workshop: Workshop, job: Retraining, draft: Draft, registered: Regist
         found = asked(session, job, _cancellable(session, model.id))
         current = _shift(session, job, model, found, draft.target)
         if (current.present, current.size) != (drafted.present, drafted.size):
-            raise TombstoneAppeared("the model moved on while the switch was drafted")
-        old_id = current.present.lineage_id
+            raise SuppressionAppeared("the model moved on while the switch was drafted")
+        old_id = current.present.generation_id
         _require_held_people(session, job, old_id)
         outcomes, newcomers = _outcomes(session, job, current)
         digests = sample_digests(session, old_id, frozenset().union(*current.leaving.values()))
         _exchange(session, model, job, registered)
-        make_version(session, job, draft, session.get_one(Version, current.present.head_id), digests)
+        make_version(session, job, draft, session.get_one(Version, current.present.current_id), digests)
         crash_point("switch-after-version")
         _erase_all(session, job, old_id, draft.version_id)
         finish(session, job, Published(draft.version_id, draft.method), outcomes)
@@ -114,33 +114,33 @@ def switch(workshop: Workshop, job: Retraining, draft: Draft, registered: Regist
         crash_point("switch-after-tasks")
         note_exhaustion(session, model)
         wrap_up(session, model, next_due(session, model))
-        entry = workshop.journal.write(session, job, draft.charge, draft.version_id)
+        entry = workshop.journal.write(session, job, draft.budget_cost, draft.version_id)
     crash_point("worker-after-commit")
     workshop.journal.confirm(entry)
 
 
 def _exchange(session: Session, model: Model, job: Retraining, registered: Registered) -> None:
-    """The old lineage ends, the candidate lives, and a release that still computes on the old one is fenced off."""
+    """The old generation ends, the candidate lives, and an update that still computes on the old one is fenced off."""
     at = now(session)
-    old, new = session.get_one(Lineage, model.lineage_id), session.get_one(Lineage, job.lineage_id)
+    old, new = session.get_one(Generation, model.generation_id), session.get_one(Generation, job.generation_id)
     old.status, old.phase, old.ended_at = "ended", None, at
     new.status, new.progress, new.phase = "live", 1.0, None
     new.report = (new.report or {}) | dict(registered.report)
-    model.status, model.reason, model.lineage_id = "live", None, new.id
+    model.status, model.reason, model.generation_id = "live", None, new.id
     model.lease_token += 1
     give_back(model)
     give_back_beside(session, model.id)
-    ledger.record(session, job.tenant_id, "lineage.switched", model_id=model.id, lineage=new.id, replaces=old.id)
+    ledger.record(session, job.tenant_id, "generation.switched", model_id=model.id, generation=new.id, replaces=old.id)
 
 
 def _erase_all(session: Session, job: Retraining, old_id: int, version_id: str) -> None:
-    """Every vector of the old lineage goes now; its keys are destroyed once this transaction is committed."""
+    """Every vector of the old generation goes now; its keys are destroyed once this transaction is committed."""
     at = now(session)
-    gone = delete(Recollection).where(Recollection.lineage_id == old_id).returning(Recollection.key_id)
+    gone = delete(Recollection).where(Recollection.generation_id == old_id).returning(Recollection.key_id)
     rows = [
         {
             "tenant_id": job.tenant_id,
-            "lineage_id": old_id,
+            "generation_id": old_id,
             "version_id": version_id,
             "key_id": key_id,
             "created_at": at,
@@ -160,25 +160,27 @@ def _outcomes(session: Session, job: Retraining, current: Shift) -> tuple[dict[C
         newcomers.discard(request_id)
         positions = named.get(request_id, frozenset())
         if status == "completed" and not positions <= target | current.asked.protected:
-            raise TombstoneAppeared(still_there(named, positions - target))
+            raise SuppressionAppeared(still_there(named, positions - target))
         if status == "completed" and positions - target:
             raise ForgottenPersonBack("somebody was forgotten while the candidate was trained, and held since")
         if status not in OPEN:
             continue
         task = Claimed(task_id, request_id)
         if positions & current.asked.protected:
-            outcomes[task] = Outcome("held", None, "legal_hold")
+            outcomes[task] = Outcome("blocked", None, "legal_hold")
         elif positions <= target:
             samples = len(current.leaving.get(request_id, positions))
-            why = None if samples else why_empty(session, replace(job, lineage_id=current.present.lineage_id), task)
+            why = (
+                None if samples else why_empty(session, replace(job, generation_id=current.present.generation_id), task)
+            )
             outcomes[task] = Outcome("completed", samples, why)
-        elif status != "held":
+        elif status != "blocked":
             outcomes[task] = Outcome("queued")
     return outcomes, sorted(newcomers)
 
 
 def _leaving(session: Session, job: Retraining, old_id: int, found: Asked, target: Target) -> dict[str, frozenset[int]]:
-    old = tombstones.positions(session, job.tenant_id, job.model_name, old_id)
+    old = suppressions.positions(session, job.tenant_id, job.model_name, old_id)
     protected = held_positions(session, job.tenant_id, old_id)
     gone = frozenset(target.positions)
     return {
@@ -204,35 +206,37 @@ def _tasks(session: Session, job: Retraining, named: Mapping[str, frozenset[int]
 def _cancellable(session: Session, model_id: str) -> frozenset[str]:
     """Requests whose cancel window is open, and large ones that nobody has approved yet."""
     inside = and_(Task.status == "queued", Task.not_before > now(session))
-    large = and_(Task.status == "held", Task.reason == LARGE)
+    large = and_(Task.status == "blocked", Task.reason == LARGE)
     query = select(Task.request_id).where(Task.model_id == model_id, or_(inside, large))
     return frozenset(session.scalars(query))
 
 
 def _require_held_people(session: Session, job: Retraining, old_id: int) -> None:
-    """Whoever a legal hold keeps in the old lineage must be in the candidate."""
+    """Whoever a legal hold keeps in the old generation must be in the candidate."""
     protected = held_positions(session, job.tenant_id, old_id)
-    gone = frozenset(session.scalars(select(Forgotten.position).where(Forgotten.lineage_id == old_id)))
-    if _pepper_of(session, old_id) != _pepper_of(session, job.lineage_id):
+    gone = frozenset(session.scalars(select(Forgotten.position).where(Forgotten.generation_id == old_id)))
+    if _pepper_of(session, old_id) != _pepper_of(session, job.generation_id):
         _require_as_many_held(session, job, old_id, gone)
         return
     for batch in batches(sorted(protected - gone), BATCH):
-        kept = select(Membership.sample_digest).where(Membership.lineage_id == old_id, Membership.position.in_(batch))
+        kept = select(Membership.sample_digest).where(
+            Membership.generation_id == old_id, Membership.position.in_(batch)
+        )
         wanted = set(session.scalars(kept))
         there = select(Membership.sample_digest).where(
-            Membership.lineage_id == job.lineage_id, Membership.sample_digest.in_(wanted)
+            Membership.generation_id == job.generation_id, Membership.sample_digest.in_(wanted)
         )
         if wanted - set(session.scalars(there)):
             raise HeldPersonMissing("a legal hold was placed on somebody whom the candidate lacks")
 
 
-def _pepper_of(session: Session, lineage_id: int) -> str | None:
-    return (session.get_one(Lineage, lineage_id).manifest or {}).get("pepper_id")
+def _pepper_of(session: Session, generation_id: int) -> str | None:
+    return (session.get_one(Generation, generation_id).manifest or {}).get("pepper_id")
 
 
 def _require_as_many_held(session: Session, job: Retraining, old_id: int, gone: frozenset[int]) -> None:
     """Samples cannot be told one by one across two peppers: each hold must keep as many as before."""
-    there = held_by(session, job.tenant_id, job.lineage_id)
+    there = held_by(session, job.tenant_id, job.generation_id)
     for hold, positions in held_by(session, job.tenant_id, old_id).items():
         if len(there.get(hold, ())) < len(positions - gone):
             raise HeldPersonMissing("a legal hold keeps somebody whom the candidate lacks")

@@ -1,7 +1,7 @@
 """Rekeying: whom a recipe names under a retired pepper is named under the current one too, before anybody is matched.
 
 Only a preparation holds the ids that the digests were made of. What it writes are siblings of rows that were there; so
-a person who was forgotten, or is held, before the pepper was changed is so in every lineage that begins after it.
+a person who was forgotten, or is held, before the pepper was changed is so in every generation that begins after it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from service.infra.pseudonyms import Pepper, new_id, sample_digest, subject_digest
-from service.infra.tables import DeletionRequest, Hold, Tombstone
+from service.infra.tables import DeletionRequest, Hold, SuppressionEntry
 from service.requests import peppers
 from service.requests.legal_holds import twin
 from unlearning.recipe import Samples
@@ -28,7 +28,7 @@ Rekeyed = Mapping[str, str]
 
 
 def rekey(workshop: Workshop, job: Preparation, samples: Samples) -> None:
-    """Give every tombstone and hold that names somebody of the recipe its sibling. Twice is once.
+    """Give every suppression entry and hold that names somebody of the recipe its sibling. Twice is once.
 
     Raises Refused where some were made under a pepper that is not configured: nobody can tell whom they name.
     """
@@ -39,17 +39,18 @@ def rekey(workshop: Workshop, job: Preparation, samples: Samples) -> None:
     rekeyed = _rekeyed(workshop.pepper, job.tenant_id, samples)
     with workshop.database.write() as session:
         fence(session, job.lease)
-        _tombstones(session, workshop.pepper, job.tenant_id, rekeyed)
+        _suppressions(session, workshop.pepper, job.tenant_id, rekeyed)
         _holds(session, workshop.pepper, job.tenant_id, rekeyed)
 
 
 def _require_all_readable(session: Session, pepper: Pepper, tenant_id: str) -> None:
     known = {each.id for each in pepper.every}
-    stones = peppers.uncovered_tombstones(session, known, tenant_id)
+    stones = peppers.uncovered_suppressions(session, known, tenant_id)
     holds = peppers.uncovered_holds(session, known, tenant_id)
     if stones or holds:
         raise Refused(
-            f"{sum(stones.values())} tombstones and {sum(holds.values())} legal holds were made under a pepper that is "
+            f"{sum(stones.values())} suppression entries and {sum(holds.values())} legal holds were made under a "
+            f"pepper that is "
             f"not configured ({', '.join(sorted({*stones, *holds}))}): whether they name people of the recipe cannot "
             "be told.",
             "Put the pepper's file back and name it in EXPUNGE_RETIRED_PEPPER_FILES; then register again.",
@@ -67,15 +68,21 @@ def _rekeyed(pepper: Pepper, tenant_id: str, samples: Samples) -> Rekeyed:
     return pairs
 
 
-def _tombstones(session: Session, pepper: Pepper, tenant_id: str, rekeyed: Rekeyed) -> None:
+def _suppressions(session: Session, pepper: Pepper, tenant_id: str, rekeyed: Rekeyed) -> None:
     """What was lifted stays lifted. The requests' rows are locked: none is lifted or verified meanwhile."""
-    old = select(Tombstone).where(Tombstone.tenant_id == tenant_id, Tombstone.pepper_id != pepper.id)
+    old = select(SuppressionEntry).where(
+        SuppressionEntry.tenant_id == tenant_id, SuppressionEntry.pepper_id != pepper.id
+    )
     named = {stone.request_id for stone in session.scalars(old) if _name(stone) in rekeyed}
     rows: list[dict[str, Any]] = []
     for batch in batches(sorted(named), BATCH):
         lock = select(DeletionRequest.id).where(DeletionRequest.id.in_(batch)).order_by(DeletionRequest.id)
         session.execute(lock.with_for_update()).all()
-        theirs = select(Tombstone).where(Tombstone.request_id.in_(batch)).execution_options(populate_existing=True)
+        theirs = (
+            select(SuppressionEntry)
+            .where(SuppressionEntry.request_id.in_(batch))
+            .execution_options(populate_existing=True)
+        )
         stones = session.scalars(theirs).all()
         there = {(stone.request_id, _name(stone)) for stone in stones}
         for stone in stones:
@@ -84,10 +91,10 @@ def _tombstones(session: Session, pepper: Pepper, tenant_id: str, rekeyed: Rekey
                 there.add((stone.request_id, new))
                 rows.append(_sibling(stone, pepper.id, new))
     for part in batches(rows, BATCH):
-        session.execute(insert(Tombstone), part)
+        session.execute(insert(SuppressionEntry), part)
 
 
-def _sibling(stone: Tombstone, pepper_id: str, name: str) -> dict[str, Any]:
+def _sibling(stone: SuppressionEntry, pepper_id: str, name: str) -> dict[str, Any]:
     return {
         "id": new_id(),
         "tenant_id": stone.tenant_id,
@@ -103,7 +110,7 @@ def _sibling(stone: Tombstone, pepper_id: str, name: str) -> dict[str, Any]:
 
 def _holds(session: Session, pepper: Pepper, tenant_id: str, rekeyed: Rekeyed) -> None:
     """The rows are locked: none is released meanwhile."""
-    query = select(Hold).where(Hold.tenant_id == tenant_id, Hold.released_at.is_(None)).order_by(Hold.id)
+    query = select(Hold).where(Hold.tenant_id == tenant_id, Hold.lifted_at.is_(None)).order_by(Hold.id)
     holds = session.scalars(query.with_for_update()).all()
     there = {(hold.twin_of or hold.id, _name(hold)) for hold in holds}
     for hold in holds:
@@ -114,5 +121,5 @@ def _holds(session: Session, pepper: Pepper, tenant_id: str, rekeyed: Rekeyed) -
             session.add(twin(hold, pepper, subject_digest=subject, sample_digest=sample))
 
 
-def _name(row: Tombstone | Hold) -> str:
+def _name(row: SuppressionEntry | Hold) -> str:
     return row.subject_digest or row.sample_digest or ""

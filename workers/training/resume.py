@@ -8,7 +8,7 @@ from typing import Any
 
 from service.infra.files import Damaged
 from service.infra.pseudonyms import PepperMissing
-from service.infra.tables import Lineage
+from service.infra.tables import Generation
 from unlearning.accounting.policy import Policy
 from unlearning.types import Examples, State
 from workers.runtime import recipes
@@ -32,42 +32,42 @@ class Resumed:
     state: State
 
 
-def note_of(lineage: Lineage, name: str) -> dict[str, Any] | None:
-    """What an interrupted preparation noted under ``name`` in the manifest, while the lineage is being built."""
-    found = (lineage.manifest or {}).get(name)
-    return found if isinstance(found, dict) and lineage.status in BUILT else None
+def note_of(generation: Generation, name: str) -> dict[str, Any] | None:
+    """What an interrupted preparation noted under ``name`` in the manifest, while the generation is being built."""
+    found = (generation.manifest or {}).get(name)
+    return found if isinstance(found, dict) and generation.status in BUILT else None
 
 
-def resume(workshop: Workshop, lineage: Lineage, recipe: str, note: Mapping[str, Any]) -> Resumed:
+def resume(workshop: Workshop, generation: Generation, recipe: str, note: Mapping[str, Any]) -> Resumed:
     """Open the state that ``note`` names, with the recipe as it was. Raises Unprepared, Refused."""
-    frozen, policy = lineage.manifest or {}, Policy.from_json(note["policy"])
-    bench = build(workshop, lineage.tenant_id, recipe, policy)
+    frozen, policy = generation.manifest or {}, Policy.from_json(note["policy"])
+    bench = build(workshop, generation.tenant_id, recipe, policy)
     if bench.digest != frozen["recipe_digest"] or not manifest.replayable(frozen["libraries"], bench.problem.device):
         raise Unprepared("the recipe or its surroundings changed")
     try:
         made = state.load(workshop, note["state"], bench.problem.device)
-        examples = _examples(workshop, lineage, bench, recipe, policy)
+        examples = _examples(workshop, generation, bench, recipe, policy)
     except (Damaged, Unsealable, Malformed, manifest.Changed, PepperMissing) as error:
         raise Unprepared(type(error).__name__) from None
     return Resumed(bench, examples, made)
 
 
-def drop(workshop: Workshop, lineage_id: int, name: str) -> None:
-    """The note and its sealed state go; the keeper repairs what is left."""
+def drop(workshop: Workshop, generation_id: int, name: str) -> None:
+    """The note and its sealed state go; the scheduler repairs what is left."""
     with workshop.database.write() as session:
-        lineage = session.get_one(Lineage, lineage_id)
-        kept = dict(lineage.manifest or {})
+        generation = session.get_one(Generation, generation_id)
+        kept = dict(generation.manifest or {})
         note = kept.pop(name, None)
         if note is not None:
-            lineage.manifest = kept
+            generation.manifest = kept
     if note is not None:
         workshop.private.delete(note["state"])
 
 
-def _examples(workshop: Workshop, lineage: Lineage, bench: Bench, recipe: str, policy: Policy) -> Examples:
-    samples = recipes.load(workshop.recipes_of(lineage.tenant_id), recipe).recipe.samples
+def _examples(workshop: Workshop, generation: Generation, bench: Bench, recipe: str, policy: Policy) -> Examples:
+    samples = recipes.load(workshop.recipes_of(generation.tenant_id), recipe).recipe.samples
     with workshop.database.read() as session:
-        places = manifest.places(session, lineage.id)
-    pepper = workshop.pepper.named((lineage.manifest or {})["pepper_id"])
-    entries = manifest.entries(pepper, lineage.tenant_id, samples, policy.granularity)
+        places = manifest.places(session, generation.id)
+    pepper = workshop.pepper.named((generation.manifest or {})["pepper_id"])
+    entries = manifest.entries(pepper, generation.tenant_id, samples, policy.granularity)
     return manifest.found_again(samples, entries, places, frozenset(), bench.problem.device)

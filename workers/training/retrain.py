@@ -1,4 +1,4 @@
-"""Retraining as a release: a candidate lineage without everyone who asked, cold, with a fresh budget."""
+"""Retraining as an update: a candidate generation without everyone who asked, cold, with a fresh budget."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import cast
 from sqlalchemy.orm import Session
 
 from service.audit import log as ledger
-from service.infra.tables import Lineage, Model
-from unlearning.accounting.certificate import Basis, Reference
+from service.infra.tables import Generation, Model
+from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
 from unlearning.recipe import Recipe
@@ -23,7 +23,7 @@ from workers.storage.operator_notes import open_note
 from workers.storage.workshop import Workshop
 from workers.training.calibrate import drop_prepared
 from workers.training.promote import ForgottenPersonBack, HeldPersonMissing, Shift, shift, switch
-from workers.training.run import Ending, build_lineage, clean, lineage_of
+from workers.training.run import Ending, build_generation, clean, generation_of
 from workers.update.publish import Departure, Draft, Registered, Unusable
 from workers.update.retrain_plan import Refusal, note_of, refuse_candidate
 
@@ -31,15 +31,15 @@ from workers.update.retrain_plan import Refusal, note_of, refuse_candidate
 class UtilityFell(Unusable):
     """y's holdout accuracy is lower than the policy allows. ``charge`` is what its draw costs all the same."""
 
-    def __init__(self, charge: int) -> None:
+    def __init__(self, budget_cost: int) -> None:
         super().__init__("The retrained model's accuracy fell by more than the policy allows.")
-        self.charge = charge
+        self.budget_cost = budget_cost
 
 
 def retrain(workshop: Workshop, job: Retraining, watch: Stopwatch) -> None:
     """Build the candidate and switch to it, or refuse it and hold who waits. Raises Stale."""
     with workshop.database.read() as session:
-        parent = session.get_one(Model, job.lease.model_id).head_id
+        parent = session.get_one(Model, job.lease.model_id).current_id
     try:
         _build(workshop, job, watch)
     except UtilityFell as fell:
@@ -54,17 +54,17 @@ def retrain(workshop: Workshop, job: Retraining, watch: Stopwatch) -> None:
 def _build(workshop: Workshop, job: Retraining, watch: Stopwatch) -> None:
     while True:
         try:
-            build_lineage(workshop, job, watch, ending_of(workshop, job))
+            build_generation(workshop, job, watch, ending_of(workshop, job))
             return
         except (HeldPersonMissing, ForgottenPersonBack):  # nothing of it may be taken up: it would be so again
             clean(workshop, job)
-            drop_prepared(workshop, job.lineage_id)
+            drop_prepared(workshop, job.generation_id)
 
 
 def ending_of(workshop: Workshop, job: Retraining) -> Ending:
-    """A candidate ends in the switch, or in a refusal that leaves the old lineage as it is."""
+    """A candidate ends in the switch, or in a refusal that leaves the old generation as it is."""
     with workshop.database.read() as session:
-        note = note_of(lineage_of(session, job))
+        note = note_of(generation_of(session, job))
 
     def learn(recipe: Recipe, problem: Problem, examples: Examples, progress: Progress) -> Learned:
         _require_recipe(workshop, job)
@@ -77,7 +77,7 @@ def ending_of(workshop: Workshop, job: Retraining) -> Ending:
 
     def refuse(session: Session, what: str, hint: str) -> None:
         model = session.get_one(Model, job.lease.model_id)
-        refuse_candidate(session, model, lineage_of(session, job), Refusal(what, hint))
+        refuse_candidate(session, model, generation_of(session, job), Refusal(what, hint))
 
     return Ending(
         look=lambda session: shift(session, job),
@@ -91,17 +91,17 @@ def ending_of(workshop: Workshop, job: Retraining) -> Ending:
 
 def terms_of(terms: Terms, departure: Departure) -> Terms:
     """Exact, and without charge, where everybody who leaves was left out of the training: nothing was computed from
-    them. Where the method had to forget somebody who asked since, the lineage's own terms."""
+    them. Where the method had to forget somebody who asked since, the generation's own terms."""
     if departure.target.positions:
         return terms
     return replace(
         terms,
         method="retrain",
-        basis=Basis.EXACT,
+        guarantee=Guarantee.EXACT,
         reference=Reference.RENORMALISED,
-        sigma=0.0,
-        delta_cap=0.0,
-        charge=0,
+        noise_std=0.0,
+        max_distance=0.0,
+        budget_cost=0,
         constants=(),
         design=None,
     )
@@ -123,8 +123,8 @@ def cold(recipe: Recipe, problem: Problem, examples: Examples, progress: Progres
 def _require_recipe(workshop: Workshop, job: Retraining) -> None:
     """A changed recipe is another model: it is registered, not switched to. Raises Refused."""
     with workshop.database.read() as session:
-        present = session.get_one(Model, job.lease.model_id).lineage_id
-        old, new = (session.get_one(Lineage, key).manifest or {} for key in (present, job.lineage_id))
+        present = session.get_one(Model, job.lease.model_id).generation_id
+        old, new = (session.get_one(Generation, key).manifest or {} for key in (present, job.generation_id))
     if old.get("recipe_digest") != new.get("recipe_digest"):
         raise Refused(
             "The recipe's file is not the one that the model was registered with.",
@@ -135,7 +135,7 @@ def _require_recipe(workshop: Workshop, job: Retraining) -> None:
 def _require_utility(job: Retraining, draft: Draft, drafted: Shift) -> None:
     tolerance, before = job.policy.utility_tolerance, drafted.present.accuracy
     if tolerance is not None and before is not None and before - draft.accuracy > tolerance:
-        raise UtilityFell(draft.charge)
+        raise UtilityFell(draft.budget_cost)
 
 
 def _withhold(workshop: Workshop, job: Retraining, fell: UtilityFell) -> None:
@@ -143,8 +143,8 @@ def _withhold(workshop: Workshop, job: Retraining, fell: UtilityFell) -> None:
     clean(workshop, job)
     with workshop.database.write() as session:
         model = fence(session, job.lease)
-        if fell.charge:
-            ledger.charge(session, job.lineage_id, None, fell.charge)
-            workshop.journal.confirm(workshop.journal.write(session, job, fell.charge, None))
-        why = Refusal(str(fell), "Release the held requests to retrain once more.", "utility_gate")
-        refuse_candidate(session, model, lineage_of(session, job), why)
+        if fell.budget_cost:
+            ledger.charge(session, job.generation_id, None, fell.budget_cost)
+            workshop.journal.confirm(workshop.journal.write(session, job, fell.budget_cost, None))
+        why = Refusal(str(fell), "Retry the blocked requests to retrain once more.", "utility_gate")
+        refuse_candidate(session, model, generation_of(session, job), why)

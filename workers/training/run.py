@@ -20,8 +20,9 @@ from service.audit.log import record
 from service.infra.durations import bucket
 from service.infra.fault_injection import crash_point
 from service.infra.pseudonyms import new_id
-from service.infra.tables import HoldoutPerson, Lineage, Membership, Model, Recollection, Version
-from unlearning.accounting.certificate import Basis, Reference
+from service.infra.tables import Generation, HoldoutPerson, Membership, Model, Recollection, Version
+from unlearning.accounting.certificate import Guarantee, Reference
+from unlearning.model.closed_form import DoesNotRun
 from unlearning.model.training import learn
 from unlearning.recipe import RecipeError
 from unlearning.standby import Accompanied
@@ -41,7 +42,7 @@ from unlearning.types import (
 from workers.guarantee.certify import CapNotReached, Size, Terms, certify
 from workers.guarantee.dry_run import dry_run, establish
 from workers.guarantee.needs import generator, needs_forgotten, needs_retained
-from workers.guarantee.register import freeze_basis, how_chosen, register, report_of, terms_of
+from workers.guarantee.register import freeze_guarantee, how_chosen, register, report_of, terms_of
 from workers.runtime.db_retry import patiently
 from workers.runtime.failures import refusal_of
 from workers.runtime.jobs import Preparation
@@ -53,7 +54,7 @@ from workers.storage import private_state as state
 from workers.storage.crypto_erase import destroy_keys
 from workers.storage.workshop import Workshop
 from workers.training import calibrate
-from workers.training import parallel as shards
+from workers.training import parallel as work_units
 from workers.training import suggest as alternatives
 from workers.training.cohort import kept_out
 from workers.training.progress import Shown
@@ -67,7 +68,7 @@ from workers.update.publish import (
     Draft,
     HoldAppeared,
     Registered,
-    TombstoneAppeared,
+    SuppressionAppeared,
     Unusable,
     publish_first,
 )
@@ -90,10 +91,10 @@ class Ready:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a lineage that was made ready comes into service, or does not."""
+    """How a generation that was made ready comes into service, or does not."""
 
     look: Callable[[Session], Departure]
-    """who leaves the served model with the lineage's first version, as the database stands"""
+    """who leaves the served model with the generation's first version, as the database stands"""
     terms: Callable[[Terms, Departure], Terms]
     """what that version may claim"""
     publish: Callable[[Workshop, Draft, Registered, Departure], None]
@@ -105,17 +106,17 @@ class Ending:
 
 def prepare(workshop: Workshop, job: Preparation, watch: Stopwatch) -> None:
     """Prepare the model, or refuse it with a plain reason. Raises Stale where the lease was taken over."""
-    build_lineage(workshop, job, watch, ending_of(job))
+    build_generation(workshop, job, watch, ending_of(job))
 
 
 def ending_of(job: Preparation) -> Ending:
-    """A model's first lineage ends in version 1, or in a refusal of the model."""
+    """A model's first generation ends in version 1, or in a refusal of the model."""
 
     def refuse(session: Session, what: str, hint: str) -> None:
-        claim.refuse(session, session.get_one(Model, job.lease.model_id), lineage_of(session, job), what, hint)
+        claim.refuse(session, session.get_one(Model, job.lease.model_id), generation_of(session, job), what, hint)
 
     def look(session: Session) -> Departure:
-        target = target_of(session, job.lineage_id, asked(session, job).going)
+        target = target_of(session, job.generation_id, asked(session, job).going)
         return Departure(target, Size(len(target.positions), target.people))
 
     return Ending(
@@ -127,17 +128,21 @@ def ending_of(job: Preparation) -> Ending:
     )
 
 
-def build_lineage(workshop: Workshop, job: Preparation, watch: Stopwatch, ending: Ending) -> None:
-    """Make the lineage ready, bring it into service; or refuse, and leave nothing half done.
+def build_generation(workshop: Workshop, job: Preparation, watch: Stopwatch, ending: Ending) -> None:
+    """Make the generation ready, bring it into service; or refuse, and leave nothing half done.
 
-    It starts clean, unless an earlier attempt had trained and was computing shards, or calibrating: that is taken up
-    where it stood. What the recipe's code raises is refused at once, as it would be raised at every attempt.
+    It starts clean, unless an earlier attempt had trained and was computing work units, or calibrating: that is taken
+    up where it stood. What the recipe's code raises is refused at once, as it would be raised at every attempt.
     """
     try:
         ready = taken_up(workshop, job, watch)
         if ready is None:
             ready = _made_ready(workshop, job, watch, ending)
         bring_into_service(workshop, job, ready, watch, ending)
+    except DoesNotRun as error:
+        raised = error.__cause__
+        own = refusal_of(raised, workshop.recipes) if isinstance(raised, Exception) else None
+        _give_up(workshop, job, ending, own or error)
     except (Refused, RecipeError, CapNotReached, codec.Malformed) as error:
         _give_up(workshop, job, ending, error)
     except Exception as error:
@@ -146,8 +151,8 @@ def build_lineage(workshop: Workshop, job: Preparation, watch: Stopwatch, ending
             raise
         _give_up(workshop, job, ending, refused)
     else:
-        shards.forget(workshop, job.lineage_id)
-        calibrate.drop_prepared(workshop, job.lineage_id)
+        work_units.forget(workshop, job.generation_id)
+        calibrate.drop_prepared(workshop, job.generation_id)
         workshop.figures.sweep(workshop.database)
         destroy_keys(workshop.database, workshop.keys, workshop.journal.root, workshop.tenants)
 
@@ -173,23 +178,23 @@ def _made_ready(workshop: Workshop, job: Preparation, watch: Stopwatch, ending: 
 
 
 def _switched(workshop: Workshop, job: Preparation, why: Ineffective) -> Preparation:
-    """The lineage's method is the policy's fallback from now on, for a worker that takes it up too."""
+    """The generation's method is the policy's fallback from now on, for a worker that takes it up too."""
     fallback = job.policy.fallback
     if fallback is None:  # _prepared has refused already
         raise why
     with workshop.database.write() as session:
         fence(session, job.lease)
-        lineage = lineage_of(session, job)
-        switched = {"from": lineage.method, "to": fallback, "why": NUMBERS.sub("#", why.what)}
-        lineage.method, lineage.manifest = fallback, (lineage.manifest or {}) | {"switched": switched}
+        generation = generation_of(session, job)
+        switched = {"from": generation.method, "to": fallback, "why": NUMBERS.sub("#", why.what)}
+        generation.method, generation.manifest = fallback, (generation.manifest or {}) | {"switched": switched}
         kind, instead = "preparation.switched", job.policy.method
         record(session, job.tenant_id, kind, model_id=job.lease.model_id, method=fallback, instead=instead)
     return replace(job, policy=job.policy.in_force(fallback))
 
 
-def lineage_of(session: Session, job: Preparation) -> Lineage:
-    """The lineage that is being built."""
-    return session.get_one(Lineage, job.lineage_id)
+def generation_of(session: Session, job: Preparation) -> Generation:
+    """The generation that is being built."""
+    return session.get_one(Generation, job.generation_id)
 
 
 def make_ready(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Callable[..., Learned] = learn) -> Ready:
@@ -198,19 +203,19 @@ def make_ready(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Ca
 
 
 def finish(workshop: Workshop, job: Preparation, watch: Stopwatch, begun: Begun) -> Ready:
-    """The method's state and its sealed rows, and the lineage's terms. Raises Refused and its like."""
+    """The method's state and its sealed rows, and the generation's terms. Raises Refused and its like."""
     started, bench = time.monotonic(), begun.bench
     with watch.phase("method"):
         made = _prepared(workshop, job, begun, Shown(workshop, job).part("method", 0.5, 0.95))
     crash_point("prepare-after-rows")
     seconds = begun.seconds + time.monotonic() - started
     report = report_of(made, bench, job) | {"seconds": bucket(seconds)}
-    terms = register(workshop, job, begun.basis, made, len(begun.examples))
+    terms = register(workshop, job, begun.guarantee, made, len(begun.examples))
     with watch.phase("bound"):
         terms, found = establish(bench, replace(terms, design=begun.design), begun.examples, made, job.policy)
-    freeze_basis(workshop, job, terms)
+    freeze_guarantee(workshop, job, terms)
     report |= found | how_chosen(workshop, job) | kept_out(begun.left_out)
-    report = workshop.figures.keep(job.lineage_id, report)
+    report = workshop.figures.keep(job.generation_id, report)
     bare = State(made.weights, made.tensors, made.facts)
     if terms.design is not None:
         calibrate.open_orders(workshop, job, bare, terms.design, {"report": report, "left_out": begun.left_out})
@@ -221,17 +226,17 @@ def finish(workshop: Workshop, job: Preparation, watch: Stopwatch, begun: Begun)
 def taken_up(workshop: Workshop, job: Preparation, watch: Stopwatch) -> Ready | None:
     """A preparation that was calibrating when its worker was lost, with the orders that are done. None: start anew."""
     with workshop.database.read() as session:
-        lineage = lineage_of(session, job)
-    kept = calibrate.prepared_of(lineage)
+        generation = generation_of(session, job)
+    kept = calibrate.prepared_of(generation)
     if kept is None:
         return None
     try:
         with watch.phase("load"):
-            course = calibrate.course_of(workshop, lineage, job.recipe)
+            course = calibrate.course_of(workshop, generation, job.recipe)
     except Unprepared:
         return None
-    reference = Reference((lineage.manifest or {})["reference"])
-    terms = replace(terms_of(job.policy, Basis.CALIBRATED, reference, len(course.examples)), design=course.design)
+    reference = Reference((generation.manifest or {})["reference"])
+    terms = replace(terms_of(job.policy, Guarantee.CALIBRATED, reference, len(course.examples)), design=course.design)
     registered = Registered(kept["report"], kept["left_out"])
     return _settled(workshop, job, watch, Ready(course.bench, terms, course.examples, course.state, registered))
 
@@ -242,16 +247,16 @@ def _settled(workshop: Workshop, job: Preparation, watch: Stopwatch, ready: Read
         with watch.phase("calibrate"):
             _calibrate(workshop, job)
     tried = {"dry_run": dry_run(ready.bench, ready.terms, ready.state.weights)}
-    report = workshop.figures.keep(job.lineage_id, {**ready.registered.report, **tried})
+    report = workshop.figures.keep(job.generation_id, {**ready.registered.report, **tried})
     return replace(ready, registered=replace(ready.registered, report=report))
 
 
 def _calibrate(workshop: Workshop, job: Preparation) -> None:
     with workshop.database.read() as session:
-        lineage = lineage_of(session, job)
-    course = calibrate.course_of(workshop, lineage, job.recipe)
+        generation = generation_of(session, job)
+    course = calibrate.course_of(workshop, generation, job.recipe)
     found = calibrate.measure_all(workshop, job, course, Shown(workshop, job).part("calibrate", 0.5, 0.95))
-    calibrate.require_useful_cap(found, job.policy.delta_cap)
+    calibrate.require_useful_cap(found, job.policy.max_distance)
 
 
 def _prepared(workshop: Workshop, job: Preparation, begun: Begun, progress: Progress) -> State:
@@ -260,8 +265,8 @@ def _prepared(workshop: Workshop, job: Preparation, begun: Begun, progress: Prog
     bench = begun.bench
     try:
         if begun.course is not None:
-            shards.compute_all(workshop, job, begun.course, progress)
-            return shards.completed(workshop, begun.course, progress)
+            work_units.compute_all(workshop, job, begun.course, progress)
+            return work_units.completed(workshop, begun.course, progress)
         made = bench.method.prepare(bench.problem, begun.examples, begun.learned, progress)
     except (Ineffective, Unsuited) as error:
         if isinstance(error, Ineffective) and job.policy.fallback is not None:
@@ -283,7 +288,7 @@ def bring_into_service(workshop: Workshop, job: Preparation, ready: Ready, watch
         try:
             patiently(partial(ending.publish, workshop, draft, ready.registered, departure))
             return
-        except (TombstoneAppeared, HoldAppeared) as error:
+        except (SuppressionAppeared, HoldAppeared) as error:
             log.warning("%s", error)
             _throw_away(workshop, draft)
         except Unusable:
@@ -314,7 +319,7 @@ def _draft(
         certified = certify(ready.bench, ready.terms, forgotten, retain, forgot)
     with watch.phase("store"):
         checkpoint, kept = write_files(workshop, certified, evidence)
-        resealed = state.reseal_vectors(workshop, job.lineage_id, certified.state.vectors)
+        resealed = state.reseal_vectors(workshop, job.generation_id, certified.state.vectors)
     return Draft(
         version_id=new_id(),
         checkpoint=checkpoint,
@@ -322,7 +327,7 @@ def _draft(
         method=ready.terms.method,
         claim=certified.claim,
         accuracy=certified.accuracy,
-        charge=certified.charge,
+        budget_cost=certified.budget_cost,
         target=target,
         size=size,
         seconds={},
@@ -338,13 +343,13 @@ def _forget(workshop: Workshop, job: Preparation, ready: Ready, target: Target) 
     bench = ready.bench
     with workshop.database.read() as session:
         everyone = Need.VECTORS in bench.method.needs
-        wanted = state.holders_of(session, job.lineage_id) if everyone else target.holders
-        vectors = state.read_vectors(session, workshop, job.lineage_id, wanted, bench.problem.device)
+        wanted = state.holders_of(session, job.generation_id) if everyone else target.holders
+        vectors = state.read_vectors(session, workshop, job.generation_id, wanted, bench.problem.device)
     given = State(ready.state.weights, ready.state.tensors, ready.state.facts, vectors)
     theirs = ready.examples.only(gone) if needs_forgotten(bench.method) else None
     forget = ForgetSet(frozenset(target.holders), target.positions, theirs)
     draws = generator(bench.problem.device)
-    reads = retain if needs_retained(bench.method, ready.terms.basis) else None
+    reads = retain if needs_retained(bench.method, ready.terms.guarantee) else None
     try:
         return bench.method.forget(bench.problem, given, forget, reads, draws), retain
     except Refused:
@@ -354,7 +359,7 @@ def _forget(workshop: Workshop, job: Preparation, ready: Ready, target: Target) 
 
 
 def _keep_vectors(workshop: Workshop, job: Preparation, made: State) -> None:
-    for rows in state.seal_vectors(workshop, job.lineage_id, made.vectors):
+    for rows in state.seal_vectors(workshop, job.generation_id, made.vectors):
         with workshop.database.write() as session:
             fence(session, job.lease)
             state.write_vectors(session, rows)
@@ -364,19 +369,19 @@ def clean(workshop: Workshop, job: Preparation) -> None:
     """Delete everything that an earlier attempt left: rows, and their keys."""
     with workshop.database.write() as session:
         fence(session, job.lease)
-        if session.scalar(select(Version.id).where(Version.lineage_id == job.lineage_id).limit(1)):
-            raise RuntimeError(f"lineage {job.lineage_id} has a version: it is not being prepared")
+        if session.scalar(select(Version.id).where(Version.generation_id == job.generation_id).limit(1)):
+            raise RuntimeError(f"generation {job.generation_id} has a version: it is not being prepared")
         for rows in (Membership, Recollection, HoldoutPerson):
-            session.execute(delete(rows).where(rows.lineage_id == job.lineage_id))
-    shards.forget(workshop, job.lineage_id)
-    calibrate.forget_orders(workshop, job.lineage_id)
-    workshop.figures.delete(job.lineage_id)
-    workshop.keys.destroy_lineage(job.lineage_id)
+            session.execute(delete(rows).where(rows.generation_id == job.generation_id))
+    work_units.forget(workshop, job.generation_id)
+    calibrate.forget_orders(workshop, job.generation_id)
+    workshop.figures.delete(job.generation_id)
+    workshop.keys.destroy_generation(job.generation_id)
 
 
 def reason_of(error: Exception) -> tuple[str, str]:
     if isinstance(error, Refused | RecipeError):
         return error.what, error.hint
     if isinstance(error, CapNotReached):
-        return f"The cap cannot be reached: {error}.", "Raise delta_cap and sigma together, or weight_decay."
+        return f"The cap cannot be reached: {error}.", "Raise max_distance and noise_std together, or weight_decay."
     return f"The trained weights cannot be published: {error}.", "Lower the learning rate."

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from sqlalchemy import insert
 
 from service.infra.fault_injection import crash_point
-from service.infra.tables import HoldoutPerson, Lineage
-from unlearning.accounting.certificate import Basis
+from service.infra.tables import Generation, HoldoutPerson
+from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.bounds.calibration import Design
 from unlearning.methods.recollection import Recollection
@@ -19,7 +19,7 @@ from unlearning.model.parts import require_declared
 from unlearning.model.training import steps_per_epoch
 from unlearning.standby import Accompanied
 from unlearning.types import Divisible, Examples, Learned, Refused
-from workers.guarantee.choose import basis_of, design_of, may_claim_without_her, require_closed_form, require_needs
+from workers.guarantee.choose import design_of, guarantee_of, may_claim_without_her, require_closed_form, require_needs
 from workers.runtime.jobs import Preparation, Retraining
 from workers.runtime.lease import fence
 from workers.runtime.model import Bench, build
@@ -27,7 +27,7 @@ from workers.runtime.stopwatch import Stopwatch
 from workers.storage import manifest
 from workers.storage.key_store import BATCH, batches
 from workers.storage.workshop import Workshop
-from workers.training import parallel as shards
+from workers.training import parallel as work_units
 from workers.training.cohort import admit, require_readable, require_room
 from workers.training.parallel import Course
 from workers.training.progress import Shown
@@ -39,10 +39,10 @@ NUMBER_BYTES = 4
 
 @dataclass(frozen=True)
 class Begun:
-    """A trained model whose method's state is still to be computed. ``course``: in shards; None: in one piece."""
+    """A trained model whose method's state is still to be computed. ``course``: in work units; None: in one piece."""
 
     bench: Bench
-    basis: Basis
+    guarantee: Guarantee
     examples: Examples
     learned: Learned
     course: Course | None
@@ -59,8 +59,8 @@ def begin(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Callabl
     with watch.phase("load"):
         bench = build(workshop, job.tenant_id, job.recipe, job.policy)
         require_needs(job.policy, bench.method, bench.recipe)
-        basis = basis_of(job.policy, bench.problem, bench.method)
-        if isinstance(job, Retraining) or may_claim_without_her(job.policy, basis, bench.recipe):
+        guarantee = guarantee_of(job.policy, bench.problem, bench.method)
+        if isinstance(job, Retraining) or may_claim_without_her(job.policy, guarantee, bench.recipe):
             require_declared(bench.recipe, bench.parts)
         everyone = manifest.entries(workshop.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
         require_room(workshop, everyone)
@@ -68,9 +68,9 @@ def begin(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Callabl
         kept, left_out = admit(workshop, job, bench, everyone)
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device)
         require_closed_form(job.policy, bench.problem, examples)
-        design = _design(job.policy, basis, examples)
+        design = _design(job.policy, guarantee, examples)
         require_vectors_fit(workshop, bench, examples)
-        require_readable(workshop, job, bench, basis, everyone)
+        require_readable(workshop, job, bench, guarantee, everyone)
         _freeze(workshop, job, bench, kept, everyone)
     crash_point("prepare-after-manifest")
     with watch.phase("train"):
@@ -80,27 +80,27 @@ def begin(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Callabl
     seconds = time.monotonic() - started
     if course is not None:
         more = {"left_out": left_out, "seconds": seconds}
-        shards.lay_out(workshop, job, course, shards.wanted(workshop, examples), more)
-        crash_point("prepare-after-shards")
-    return Begun(bench, basis, examples, learned, course, design, left_out, seconds)
+        work_units.lay_out(workshop, job, course, work_units.wanted(workshop, examples), more)
+        crash_point("prepare-after-work-units")
+    return Begun(bench, guarantee, examples, learned, course, design, left_out, seconds)
 
 
 def again(workshop: Workshop, job: Preparation, watch: Stopwatch) -> Begun | None:
-    """A preparation that was computing its shards when its worker was lost. None: begin anew."""
+    """A preparation that was computing its work units when its worker was lost. None: begin anew."""
     with workshop.database.read() as session:
-        lineage = session.get_one(Lineage, job.lineage_id)
-    note = note_of(lineage, shards.NOTE)
+        generation = session.get_one(Generation, job.generation_id)
+    note = note_of(generation, work_units.NOTE)
     if note is None:
         return None
     try:
         with watch.phase("load"):
-            course = shards.course_of(workshop, lineage, job.recipe)
+            course = work_units.course_of(workshop, generation, job.recipe)
     except Unprepared:
         return None
-    basis = basis_of(job.policy, course.bench.problem, course.bench.method)
-    design = _design(job.policy, basis, course.examples)
+    guarantee = guarantee_of(job.policy, course.bench.problem, course.bench.method)
+    design = _design(job.policy, guarantee, course.examples)
     left_out, seconds = note["left_out"], note["seconds"]
-    return Begun(course.bench, basis, course.examples, course.learned, course, design, left_out, seconds)
+    return Begun(course.bench, guarantee, course.examples, course.learned, course, design, left_out, seconds)
 
 
 def require_vectors_fit(workshop: Workshop, bench: Bench, examples: Examples) -> None:
@@ -136,16 +136,16 @@ def _steps(bench: Bench, examples: Examples) -> int:
 
 
 def _course(workshop: Workshop, job: Preparation, bench: Bench, examples: Examples, learned: Learned) -> Course | None:
-    if shards.wanted(workshop, examples) < 2:
+    if work_units.wanted(workshop, examples) < 2:
         return None
-    method = shards.divisible(bench.method, bench, learned)
+    method = work_units.divisible(bench.method, bench, learned)
     if method is None:
         return None
-    return Course(job.lineage_id, job.lease.model_id, bench, method, examples, learned)
+    return Course(job.generation_id, job.lease.model_id, bench, method, examples, learned)
 
 
-def _design(policy: Policy, basis: Basis, examples: Examples) -> Design | None:
-    return design_of(policy, len(set(examples.holders))) if basis is Basis.CALIBRATED else None
+def _design(policy: Policy, guarantee: Guarantee, examples: Examples) -> Design | None:
+    return design_of(policy, len(set(examples.holders))) if guarantee is Guarantee.CALIBRATED else None
 
 
 def _freeze(
@@ -155,7 +155,7 @@ def _freeze(
     kept: Sequence[manifest.Entry],
     everyone: Sequence[manifest.Entry],
 ) -> None:
-    """Write the manifest: its summary on the lineage, its rows in batches."""
+    """Write the manifest: its summary on the generation, its rows in batches."""
     summary = {
         "recipe_digest": bench.digest,
         "samples": len(kept),
@@ -168,13 +168,13 @@ def _freeze(
     }
     with workshop.database.write() as session:
         fence(session, job.lease)
-        lineage = session.get_one(Lineage, job.lineage_id)
-        lineage.manifest = (lineage.manifest or {}) | summary
-    for batch in batches(manifest.rows(job.lineage_id, workshop.pepper.id, kept), BATCH * 4):
+        generation = session.get_one(Generation, job.generation_id)
+        generation.manifest = (generation.manifest or {}) | summary
+    for batch in batches(manifest.rows(job.generation_id, workshop.pepper.id, kept), BATCH * 4):
         with workshop.database.write() as session:
             fence(session, job.lease)
             manifest.write(session, batch)
-    everyone_held_out = manifest.holdout_rows(workshop.pepper, job.tenant_id, job.lineage_id, bench.recipe)
+    everyone_held_out = manifest.holdout_rows(workshop.pepper, job.tenant_id, job.generation_id, bench.recipe)
     for batch in batches(everyone_held_out, BATCH * 4):
         with workshop.database.write() as session:
             fence(session, job.lease)

@@ -8,7 +8,7 @@ from unlearning.accounting.policy import Policy
 from unlearning.methods import NAMES
 from unlearning.recipe import RecipeError
 from unlearning.types import Examples, Learned, Progress, Refused
-from workers.guarantee.choose import basis_of, require_needs
+from workers.guarantee.choose import guarantee_of, require_needs
 from workers.runtime.method_options import method_of
 from workers.runtime.model import Bench
 
@@ -35,14 +35,14 @@ def hint(bench: Bench, policy: Policy, examples: Examples, learned: Learned, pro
 
 
 def _left(bench: Bench, policy: Policy, examples: Examples, learned: Learned, progress: Progress) -> float | None:
-    """The method's effectiveness; None where it cannot serve the model, or where that is not known."""
+    """The method's distance left; None where it cannot serve the model, or where that is not known."""
     try:
         method = method_of(policy)
         require_needs(policy, method, bench.recipe)
-        basis_of(policy, bench.problem, method)
+        guarantee_of(policy, bench.problem, method)
         made = method.prepare(bench.problem, examples, learned, progress)
     except (Refused, RecipeError):
         return None
     report = made.facts.get("report")
-    value = report.get("effectiveness") if isinstance(report, dict) else None
+    value = report.get("distance_left") if isinstance(report, dict) else None
     return value if isinstance(value, float) else None

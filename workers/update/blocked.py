@@ -1,4 +1,4 @@
-"""Why a release cannot be made, and which of the reasons a retrain or the fallback mends."""
+"""Why an update cannot be made, and which of the reasons a retrain or the fallback mends."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ RETRAIN_HELPS = frozenset(
 )
 """what a cold retrain mends; changed samples or a changed recipe it does not"""
 STANDBY_HELPS = RETRAIN_HELPS - {"beyond_calibration", "state_damaged", "state_format_unknown"}
-"""what a fallback mends that goes on from the head's state"""
+"""what a fallback mends that goes on from the current version's state"""
 
 
-class Held(RuntimeError):
-    """The release cannot be made; its tasks are held, visibly. ``facts`` are counts for the audit log."""
+class Blocked(RuntimeError):
+    """The update cannot be made; its tasks are blocked, visibly. ``facts`` are counts for the audit log."""
 
     def __init__(self, reason: str, **facts: Json) -> None:
         super().__init__(reason)

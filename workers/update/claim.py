@@ -9,10 +9,10 @@ from sqlalchemy.orm import Session
 
 from service.audit.log import record
 from service.infra.db import Database, now
-from service.infra.tables import DeletionRequest, Lineage, Model, Task, Version
+from service.infra.tables import DeletionRequest, Generation, Model, Task, Version
 from service.models.restore_guard import unconfirmed
 from service.models.retrain_plan import budget_of, candidate_of, measured_seconds
-from service.requests.states import AWAITING_CONSUMERS, NOT_FOR_A_RELEASE
+from service.requests.states import AWAITING_CONSUMERS, NOT_FOR_A_UPDATE
 from service.requests.status import change_tasks, settle
 from unlearning.accounting.policy import Clock, Nothing, Policy, Queue, Retrain, Wait, next_action
 from workers.runtime.collector import collector_at_rest
@@ -24,14 +24,14 @@ from workers.update.retrain_plan import claim_retrain
 
 SERVED = ("live", "exhausted")
 LARGEST_BATCH = 10_000
-"""tasks that one release takes; their vectors are never held together"""
+"""tasks that one update takes; their vectors are never held together"""
 
 
 @collector_at_rest()
 def claim(
     database: Database, model_id: str, owner: str, lease_seconds: float, tenants: Collection[str] | None = None
 ) -> Work | None:
-    """Take a lease and its work: preparation, the waiting deletions, or the building of a candidate lineage.
+    """Take a lease and its work: preparation, the waiting deletions, or the building of a candidate generation.
 
     ``tenants``: whom this worker serves; None: everyone.
 
@@ -43,7 +43,7 @@ def claim(
         model = lock(session, model_id)
         if model is None:
             return None
-        model.nudged_at = 0
+        model.notified_at = 0
         if unconfirmed(session) is not None or (tenants is not None and model.tenant_id not in tenants):
             return None
         free = model.lease_expires_at <= at
@@ -56,41 +56,41 @@ def claim(
 
 
 def _preparation(session: Session, model: Model, lease: Lease) -> Preparation | None:
-    lineage = session.get_one(Lineage, model.lineage_id)
-    if lineage.attempts >= HOLD_AFTER:
-        what = f"worker_lost: {HOLD_AFTER} attempts ended without a result, the last in phase {lineage.phase}."
-        refuse(session, model, lineage, what, "Read the worker's log, and register the model again.")
+    generation = session.get_one(Generation, model.generation_id)
+    if generation.attempts >= HOLD_AFTER:
+        what = f"worker_lost: {HOLD_AFTER} attempts ended without a result, the last in phase {generation.phase}."
+        refuse(session, model, generation, what, "Read the worker's log, and register the model again.")
         return None
-    lineage.attempts += 1
-    record(session, model.tenant_id, "preparation.claimed", model_id=model.id, attempt=lineage.attempts)
+    generation.attempts += 1
+    record(session, model.tenant_id, "preparation.claimed", model_id=model.id, attempt=generation.attempts)
     return Preparation(
         lease=lease,
         tenant_id=model.tenant_id,
         model_name=model.name,
         recipe=model.recipe,
-        policy=Policy.from_json(model.policy).in_force(lineage.method),
-        lineage_id=lineage.id,
-        attempt=lineage.attempts,
+        policy=Policy.from_json(model.policy).in_force(generation.method),
+        generation_id=generation.id,
+        attempt=generation.attempts,
     )
 
 
-def refuse(session: Session, model: Model, lineage: Lineage, what: str, hint: str) -> None:
+def refuse(session: Session, model: Model, generation: Generation, what: str, hint: str) -> None:
     """The model will not be served: say why, and end its requests, for nothing was ever published."""
     model.status, model.reason, model.due_at = "refused", f"{what} {hint}", None
     give_back(model)
     at = now(session)
-    lineage.status, lineage.phase, lineage.ended_at = "refused", None, at
-    lineage.report = (lineage.report or {}) | {"refused": {"what": what, "hint": hint}}
+    generation.status, generation.phase, generation.ended_at = "refused", None, at
+    generation.report = (generation.report or {}) | {"refused": {"what": what, "hint": hint}}
     record(
         session,
         model.tenant_id,
         "preparation.refused",
         model_id=model.id,
-        lineage=lineage.id,
+        generation=generation.id,
         what=NUMBERS.sub("#", what),
     )
     open_tasks = session.scalars(
-        select(Task).where(Task.model_id == model.id, Task.status.in_(("queued", "running", "held")))
+        select(Task).where(Task.model_id == model.id, Task.status.in_(("queued", "running", "blocked")))
     ).all()
     for task in open_tasks:
         task.status, task.samples, task.reason, task.completed_at = "completed", 0, "model_refused", at
@@ -98,14 +98,14 @@ def refuse(session: Session, model: Model, lineage: Lineage, what: str, hint: st
 
 
 def _deletions(session: Session, model: Model, owner: str, at: int, lease_seconds: float) -> Deletions | None:
-    lineage = session.get_one(Lineage, model.lineage_id)
+    generation = session.get_one(Generation, model.generation_id)
     waiting = _waiting(session, model, at)
-    if not waiting or _must_wait(session, model, lineage, len(waiting), at):
+    if not waiting or _must_wait(session, model, generation, len(waiting), at):
         return None
     choice = choose(waiting, LARGEST_BATCH)
     lease = take(model, owner, at, lease_seconds)
-    _hold_lost(session, model, lineage, choice.hold)
-    if not choice.take or model.head_id is None:
+    _hold_lost(session, model, generation, choice.hold)
+    if not choice.take or model.current_id is None:
         give_back(model)
         return None
     _mark_running(session, choice, lease)
@@ -114,7 +114,7 @@ def _deletions(session: Session, model: Model, owner: str, at: int, lease_second
         model.tenant_id,
         "release.claimed",
         model_id=model.id,
-        lineage=lineage.id,
+        generation=generation.id,
         token=lease.token,
         requests=sorted(task.request_id for task in choice.take),
     )
@@ -123,9 +123,9 @@ def _deletions(session: Session, model: Model, owner: str, at: int, lease_second
         tenant_id=model.tenant_id,
         model_name=model.name,
         recipe=model.recipe,
-        policy=Policy.from_json(model.policy).in_force(lineage.method),
-        lineage_id=lineage.id,
-        head_id=model.head_id,
+        policy=Policy.from_json(model.policy).in_force(generation.method),
+        generation_id=generation.id,
+        current_id=model.current_id,
         tasks=_claimed(session, choice.take),
     )
 
@@ -144,19 +144,19 @@ def _waiting(session: Session, model: Model, at: int) -> list[Waiting]:
     rows = session.execute(
         select(Task.id, Task.request_id, Task.attempts, func.coalesce(Task.lease_token, 0))
         .where(Task.model_id == model.id, Task.status.in_(("queued", "running")), Task.not_before <= at)
-        .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_A_RELEASE))
+        .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_A_UPDATE))
         .order_by(Task.created_at, Task.id)
     )
     return [Waiting(*row) for row in rows]
 
 
-def _must_wait(session: Session, model: Model, lineage: Lineage, count: int, at: int) -> bool:
-    """Whether the cadence, a pause after a failed attempt, or a retrain keeps the next release back."""
+def _must_wait(session: Session, model: Model, generation: Generation, count: int, at: int) -> bool:
+    """Whether the cadence, a pause after a failed attempt, or a retrain keeps the next update back."""
     if model.due_at is not None and model.due_at > at:
         return True
     policy = Policy.from_json(model.policy)
     queue = _queue(session, model, policy, count)
-    action = next_action(policy, budget_of(lineage), queue, _clock(lineage, at))
+    action = next_action(policy, budget_of(generation), queue, _clock(generation, at))
     if isinstance(action, Wait):
         model.due_at = action.until
     return isinstance(action, Wait | Nothing | Retrain)
@@ -173,31 +173,31 @@ def _queue(session: Session, model: Model, policy: Policy, count: int) -> Queue:
         .where(Task.model_id == model.id, Task.status.in_(("queued", "running")))
         .where(func.coalesce(Task.reason, "") != AWAITING_CONSUMERS)
     )
-    released_at = session.scalar(select(Version.published_at).where(Version.id == model.head_id))
+    released_at = session.scalar(select(Version.published_at).where(Version.id == model.current_id))
     return Queue(waiting=count, due_at=due_at, released_at=released_at, retraining=retraining)
 
 
-def _clock(lineage: Lineage, at: int) -> Clock:
-    """Now, and how long a retrain takes by the lineage's own training."""
-    return Clock(at, int((measured_seconds(lineage) or 0.0) * SECOND))
+def _clock(generation: Generation, at: int) -> Clock:
+    """Now, and how long a retrain takes by the generation's own training."""
+    return Clock(at, int((measured_seconds(generation) or 0.0) * SECOND))
 
 
-def _hold_lost(session: Session, model: Model, lineage: Lineage, lost: Iterable[Waiting]) -> None:
+def _hold_lost(session: Session, model: Model, generation: Generation, lost: Iterable[Waiting]) -> None:
     """Hold, visibly, what failed alone too often; its clock runs on."""
     requests = []
     for task in lost:
         row = session.get_one(Task, task.id)
-        row.status, row.reason = "held", row.reason or "worker_lost"
+        row.status, row.reason = "blocked", row.reason or "worker_lost"
         requests.append(task.request_id)
         record(
             session,
             model.tenant_id,
-            "release.held",
+            "update.blocked",
             request_id=task.request_id,
             model_id=model.id,
             reason=row.reason,
             attempts=task.attempts,
-            last_phase=lineage.phase,
+            last_phase=generation.phase,
         )
     settle(session, requests)
 

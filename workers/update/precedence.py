@@ -1,6 +1,6 @@
 """Which work comes first: deletions, then the pieces of preparations, then preparations.
 
-A preparation may take hours, a release takes seconds, and one worker does one thing at a time. So a worker looks for
+A preparation may take hours, an update takes seconds, and one worker does one thing at a time. So a worker looks for
 waiting deletions before it begins a preparation and after every piece of one, where it gives the preparation back.
 What is done of it is kept, and it is taken up again afterwards.
 """
@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 
 from service.audit.log import record
 from service.infra.db import Database, now
-from service.infra.tables import Lineage, Model, Task
-from service.requests.states import NOT_FOR_A_RELEASE
+from service.infra.tables import Generation, Model, Task
+from service.requests.states import NOT_FOR_A_UPDATE
 from workers.runtime.jobs import Preparation
 from workers.runtime.lease import SECOND, fence, give_back, give_back_beside
 from workers.runtime.work_units import models_with_free_pieces
@@ -45,7 +45,7 @@ def waiting_deletions(
         .join(Model, Model.id == Task.model_id)
         .where(Model.status == "live", Model.lease_expires_at <= at, func.coalesce(Model.due_at, 0) <= at)
         .where(Task.status.in_(("queued", "running")), Task.not_before <= since)
-        .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_A_RELEASE))
+        .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_A_UPDATE))
         .group_by(Task.model_id)
         .order_by(func.min(Task.not_before), Task.model_id)
     )
@@ -83,9 +83,9 @@ def put_off(database: Database, job: Preparation) -> None:
     """Give an interrupted preparation back, for any worker to take up. It was no failed attempt. Raises Stale, Busy."""
     with database.write() as session:
         model = fence(session, job.lease)
-        lineage = session.get_one(Lineage, job.lineage_id)
-        lineage.attempts = max(0, lineage.attempts - 1)
-        record(session, job.tenant_id, "preparation.interrupted", model_id=model.id, lineage=lineage.id)
+        generation = session.get_one(Generation, job.generation_id)
+        generation.attempts = max(0, generation.attempts - 1)
+        record(session, job.tenant_id, "preparation.interrupted", model_id=model.id, generation=generation.id)
         if job.lease.name is None:
             give_back(model)
         else:

@@ -1,4 +1,4 @@
-"""The one transaction that makes a version: a release, version 1, or the switch to a retrained lineage.
+"""The one transaction that makes a version: an update, version 1, or the switch to a retrained generation.
 
 Each begins with the fence: a worker whose lease was taken over writes nothing. Files were written and synced
 before; keys are destroyed and files purged after.
@@ -18,10 +18,10 @@ from service.infra.db import Database, now
 from service.infra.durations import bucket
 from service.infra.fault_injection import crash_point
 from service.infra.files import Stored
-from service.infra.tables import Erasure, Forgotten, Lineage, Membership, Model, PhaseSeconds, Task, Version
+from service.infra.tables import Erasure, Forgotten, Generation, Membership, Model, PhaseSeconds, Task, Version
 from service.models.figures import withdraw
 from service.models.publications import PUBLISHED, facts_of
-from service.requests import suppression as tombstones
+from service.requests import suppression as suppressions
 from service.requests.webhooks import News, announce
 from unlearning.accounting.certificate import Claim
 from workers.guarantee.certify import Size
@@ -49,12 +49,12 @@ class HoldAppeared(RuntimeError):
     """A legal hold covers somebody in this release: plan again without them. Nothing was written."""
 
 
-class TombstoneAppeared(RuntimeError):
-    """Somebody asked to be forgotten while a lineage's first version was drafted. Nothing was written."""
+class SuppressionAppeared(RuntimeError):
+    """Somebody asked to be forgotten while a generation's first version was drafted. Nothing was written."""
 
 
 class Lacking(RuntimeError):
-    """A release was to end requests whose samples it does not lack. Nothing was written."""
+    """An update was to end requests whose samples it does not lack. Nothing was written."""
 
 
 class Unusable(RuntimeError):
@@ -71,19 +71,19 @@ class Draft:
     method: str
     claim: Claim
     accuracy: float
-    charge: int
+    budget_cost: int
     target: Target
-    """what the method forgot, in the draft's own lineage"""
+    """what the method forgot, in the draft's own generation"""
     size: Size
     """how many leave the served model with this version"""
     seconds: Mapping[str, float]
     vectors: Sequence[Row] = ()
-    """rows, sealed anew, of those who stay and whose vectors the release changed"""
+    """rows, sealed anew, of those who stay and whose vectors the update changed"""
 
 
 @dataclass(frozen=True)
 class Departure:
-    """Who leaves with a lineage's first version: what the method still forgets, and how many go in all."""
+    """Who leaves with a generation's first version: what the method still forgets, and how many go in all."""
 
     target: Target
     size: Size
@@ -91,7 +91,7 @@ class Departure:
 
 @dataclass(frozen=True)
 class Registered:
-    """What preparation adds to the lineage when version 1 is published."""
+    """What preparation adds to the generation when version 1 is published."""
 
     report: Mapping[str, Any]
     left_out: Mapping[str, int] = field(default_factory=dict)
@@ -103,17 +103,17 @@ def publish(workshop: Workshop, job: Deletions, draft: Draft, outcomes: Mapping[
     crash_point("worker-before-publish")
     with workshop.database.write(crash="publish-inside-commit") as session:
         model = fence(session, job.lease)
-        _require_head(model, job.head_id)
+        _require_head(model, job.current_id)
         require_no_hold(session, job, draft.target)
-        parent = session.get_one(Version, model.head_id)
-        make_version(session, job, draft, parent, sample_digests(session, job.lineage_id, draft.target.positions))
+        parent = session.get_one(Version, model.current_id)
+        make_version(session, job, draft, parent, sample_digests(session, job.generation_id, draft.target.positions))
         _require_gone(session, job, outcomes)
         finish(session, job, Published(draft.version_id, draft.method), outcomes)
         queue_newcomers(session, job, model, parent.published_at - HOUR)
         note_exhaustion(session, model)
         wrap_up(session, model, next_due(session, model))
         changed = bool(draft.vectors)
-        entry = workshop.journal.write(session, job, draft.charge, draft.version_id, rewritten=changed)
+        entry = workshop.journal.write(session, job, draft.budget_cost, draft.version_id, rewritten=changed)
     crash_point("worker-after-commit")
     workshop.journal.confirm(entry)
 
@@ -138,18 +138,18 @@ def publish_first(workshop: Workshop, job: Preparation, draft: Draft, registered
         found = asked(session, job)
         missing = found.going.difference(draft.target.positions)
         if missing:
-            raise TombstoneAppeared(still_there(found.named, missing))
-        lineage = session.get_one(Lineage, job.lineage_id)
-        lineage.status, lineage.progress, lineage.phase = "live", 1.0, None
-        lineage.report = dict(registered.report)
-        model.status, model.lineage_id, model.reason = "live", lineage.id, None
-        make_version(session, job, draft, None, sample_digests(session, job.lineage_id, draft.target.positions))
+            raise SuppressionAppeared(still_there(found.named, missing))
+        generation = session.get_one(Generation, job.generation_id)
+        generation.status, generation.progress, generation.phase = "live", 1.0, None
+        generation.report = dict(registered.report)
+        model.status, model.generation_id, model.reason = "live", generation.id, None
+        make_version(session, job, draft, None, sample_digests(session, job.generation_id, draft.target.positions))
         outcomes = _first_outcomes(session, job, found, registered)
         finish(session, job, Published(draft.version_id, draft.method), outcomes)
         queue_tasks(session, model, _kept_for_now(session, model, found, draft.target))
         note_exhaustion(session, model)
         wrap_up(session, model, next_due(session, model))
-        entry = workshop.journal.write(session, job, draft.charge, draft.version_id)
+        entry = workshop.journal.write(session, job, draft.budget_cost, draft.version_id)
     crash_point("worker-after-commit")
     workshop.journal.confirm(entry)
 
@@ -176,15 +176,15 @@ def still_there(named: Mapping[str, frozenset[int]], missing: frozenset[int]) ->
 def _require_gone(session: Session, job: Deletions, outcomes: Mapping[Claimed, Outcome]) -> None:
     """Whatever ends with a version must be gone from it. Raises Lacking, which names the requests."""
     ending = [task.request_id for task, outcome in outcomes.items() if outcome.status == "completed"]
-    left = tombstones.positions(session, job.tenant_id, job.model_name, job.lineage_id, ending)
+    left = suppressions.positions(session, job.tenant_id, job.model_name, job.generation_id, ending)
     if left:
         named = {request: frozenset(positions) for request, positions in left.items()}
         raise Lacking(still_there(named, frozenset().union(*named.values())))
 
 
-def _require_head(model: Model, head_id: str | None) -> None:
+def _require_head(model: Model, current_id: str | None) -> None:
     """A commit whose outcome was never learned may have taken effect: then this publication is made already."""
-    if model.head_id != head_id:
+    if model.current_id != current_id:
         raise Stale(f"model {model.id} has another head than this release stands on")
 
 
@@ -200,8 +200,8 @@ def make_version(session: Session, job: Job, draft: Draft, parent: Version | Non
     """
     model = session.get_one(Model, job.lease.model_id)
     at = ledger.recorded_at(session)
-    if draft.charge:
-        ledger.charge(session, job.lineage_id, draft.version_id, draft.charge)
+    if draft.budget_cost:
+        ledger.charge(session, job.generation_id, draft.version_id, draft.budget_cost)
     session.flush()
     crash_point("publish-after-charge")
     number = 1 + (session.scalar(select(func.max(Version.number)).where(Version.model_id == model.id)) or 0)
@@ -209,10 +209,10 @@ def make_version(session: Session, job: Job, draft: Draft, parent: Version | Non
     session.add(version)
     if parent is not None:
         parent.status, parent.retired_at = "retired", at
-    model.head_id = draft.version_id
+    model.current_id = draft.version_id
     session.flush()
     crash_point("publish-after-version")
-    _mark_forgotten(session, job.lineage_id, draft)
+    _mark_forgotten(session, job.generation_id, draft)
     _drop_vectors(session, job, draft, at)
     _withdraw_figures(session, job, draft)
     rewrite_vectors(session, draft.vectors)
@@ -222,7 +222,7 @@ def make_version(session: Session, job: Job, draft: Draft, parent: Version | Non
         PUBLISHED,
         model_id=model.id,
         samples=gone,
-        **facts_of(version, parent, draft.charge),
+        **facts_of(version, parent, draft.budget_cost),
     )
     facts = {"model": model.name, "version": number, "checkpoint_sha256": draft.checkpoint.digest}
     announce(session, job.tenant_id, News.VERSION_PUBLISHED, facts)
@@ -236,10 +236,10 @@ def _version(job: Job, draft: Draft, number: int, parent: Version | None, at: in
         id=draft.version_id,
         tenant_id=job.tenant_id,
         model_id=job.lease.model_id,
-        lineage_id=job.lineage_id,
+        generation_id=job.generation_id,
         number=number,
         parent_id=None if parent is None else parent.id,
-        status="head",
+        status="current",
         checkpoint=draft.checkpoint.digest,
         size=draft.checkpoint.size,
         state=draft.state.digest,
@@ -252,9 +252,9 @@ def _version(job: Job, draft: Draft, number: int, parent: Version | None, at: in
     )
 
 
-def _mark_forgotten(session: Session, lineage_id: int, draft: Draft) -> None:
+def _mark_forgotten(session: Session, generation_id: int, draft: Draft) -> None:
     rows = [
-        {"lineage_id": lineage_id, "position": position, "version_id": draft.version_id}
+        {"generation_id": generation_id, "position": position, "version_id": draft.version_id}
         for position in draft.target.positions
     ]
     for batch in batches(rows, BATCH):
@@ -263,9 +263,9 @@ def _mark_forgotten(session: Session, lineage_id: int, draft: Draft) -> None:
 
 def _withdraw_figures(session: Session, job: Job, draft: Draft) -> None:
     """Show no figure any more that was measured on somebody who leaves with this version."""
-    measured = Lineage.model_id == job.lease.model_id
-    if not draft.target.positions:  # whoever leaves was left out of this lineage, and of its figures
-        measured &= Lineage.id != job.lineage_id
+    measured = Generation.model_id == job.lease.model_id
+    if not draft.target.positions:  # whoever leaves was left out of this generation, and of its figures
+        measured &= Generation.id != job.generation_id
     withdraw(session, measured)
 
 
@@ -273,23 +273,25 @@ def _drop_vectors(session: Session, job: Job, draft: Draft, at: int) -> None:
     erasures = [
         {
             "tenant_id": job.tenant_id,
-            "lineage_id": job.lineage_id,
+            "generation_id": job.generation_id,
             "version_id": draft.version_id,
             "key_id": key_id,
             "created_at": at,
         }
-        for key_id in drop_vectors(session, job.lineage_id, draft.target.holders)
+        for key_id in drop_vectors(session, job.generation_id, draft.target.holders)
     ]
     for batch in batches(erasures, BATCH):
         session.execute(insert(Erasure), batch)
 
 
-def sample_digests(session: Session, lineage_id: int, positions: Iterable[int]) -> list[str]:
+def sample_digests(session: Session, generation_id: int, positions: Iterable[int]) -> list[str]:
     """The keyed digests of the samples at these positions, sorted."""
     found: set[str] = set()
     for batch in batches(positions, BATCH):
         query = select(Membership.sample_digest)
-        found.update(session.scalars(query.where(Membership.lineage_id == lineage_id, Membership.position.in_(batch))))
+        found.update(
+            session.scalars(query.where(Membership.generation_id == generation_id, Membership.position.in_(batch)))
+        )
     return sorted(found)
 
 
@@ -310,7 +312,7 @@ def _time_phases(session: Session, model: Model, draft: Draft, at: int) -> None:
 
 
 def _first_outcomes(session: Session, job: Preparation, found: Asked, registered: Registered) -> dict[Claimed, Outcome]:
-    """Every waiting task of the model ends with version 1: nobody it names is in it, or it is held."""
+    """Every waiting task of the model ends with version 1: nobody it names is in it, or it is blocked."""
     rows = session.execute(
         select(Task.id, Task.request_id).where(
             Task.model_id == job.lease.model_id, Task.status.in_(("queued", "running"))
@@ -322,9 +324,9 @@ def _first_outcomes(session: Session, job: Preparation, found: Asked, registered
         left_out = registered.left_out.get(request_id, 0)
         task = Claimed(task_id, request_id)
         if positions & found.protected:
-            outcomes[task] = Outcome("held", None, "legal_hold")
+            outcomes[task] = Outcome("blocked", None, "legal_hold")
         elif request_id in found.partial:
-            outcomes[task] = Outcome("held", None, "partial_subject")
+            outcomes[task] = Outcome("blocked", None, "partial_subject")
         elif positions:
             outcomes[task] = Outcome("completed", len(positions) + left_out)
         else:

@@ -1,4 +1,4 @@
-"""A release: claim -> load -> forget -> certify -> publish. One version for everything that waited."""
+"""An update: claim -> load -> forget -> certify -> publish. One version for everything that waited."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from service.infra.fault_injection import crash_point
 from service.infra.files import Damaged
 from service.infra.pseudonyms import PepperMissing, new_id
 from service.infra.tables import Forgotten as ForgottenPosition
-from service.infra.tables import Lineage, Membership, Version
+from service.infra.tables import Generation, Membership, Version
 from service.models.retrain_plan import budget_of
 from service.requests.states import AWAITING_RETRAIN
 from unlearning.accounting.budget import Budget
-from unlearning.accounting.certificate import Basis, Reference
+from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Clock, Hold, Queue, Retrain, next_action
 from unlearning.standby import Accompanied, StandIn
 from unlearning.types import Examples, ForgetSet, Forgotten, Json, Need, Refused, State
 from workers.guarantee.certify import CapNotReached, Certified, Oversize, Size, Terms, certify
-from workers.guarantee.dry_run import basis_from_json
+from workers.guarantee.dry_run import guarantee_from_json
 from workers.guarantee.needs import generator, needs_forgotten, needs_retained
 from workers.runtime import recipes
 from workers.runtime.collector import collector_at_rest
@@ -41,7 +41,7 @@ from workers.storage.crypto_erase import destroy_keys, drop_superseded_state
 from workers.storage.encryption import Unsealable
 from workers.storage.operator_notes import seal_note
 from workers.storage.workshop import Workshop
-from workers.update.blocked import NUMBERS, RETRAIN_HELPS, STANDBY_HELPS, Held
+from workers.update.blocked import NUMBERS, RETRAIN_HELPS, STANDBY_HELPS, Blocked
 from workers.update.publish import Draft, HoldAppeared, note_commit, publish
 from workers.update.select import Plan, Target, forgotten, plan
 from workers.update.task_results import Outcome, settle_without_version, withhold
@@ -94,14 +94,14 @@ def release(errand: Errand) -> None:
     crash_point("worker-after-claim")
     for _ in range(PLANS):
         try:
-            _release_once(errand)
+            _update_once(errand)
             return
         except HoldAppeared:
             continue
     raise RuntimeError("legal holds kept appearing while the release was computed")
 
 
-def _release_once(errand: Errand) -> None:
+def _update_once(errand: Errand) -> None:
     workshop, job = errand.workshop, errand.job
     with errand.watch.phase("load"), workshop.database.read() as session:
         head = _head(session, job)
@@ -124,14 +124,14 @@ def _release_once(errand: Errand) -> None:
         del certified  # y lies on the disk by now
         _publish(errand, head, planned, draft)
         errand.benches.remember(draft.state.digest, secret)
-    except Held as held:
+    except Blocked as held:
         outcomes |= dict.fromkeys(planned.forget, _held(errand, held))
         told = {} if _falls_back(job, held.reason) else held.facts
         settle_without_version(workshop.database, job, outcomes, **told)
 
 
 def _compute(errand: Errand, head: Head, planned: Plan, torn: bool) -> Certified:
-    """The release by the method; by the fallback that stands by, where the method cannot make it or people are torn.
+    """The update by the method; by the fallback that stands by, where the method cannot make it or people are torn.
 
     Which of them ran is sealed. Raises Held with the reason where neither can.
     """
@@ -143,7 +143,7 @@ def _compute(errand: Errand, head: Head, planned: Plan, torn: bool) -> Certified
     if not torn:
         try:
             return _attempt(errand, head, planned, bench)
-        except Held as held:
+        except Blocked as held:
             if held.reason not in STANDBY_HELPS:
                 raise
             why = held.reason
@@ -167,17 +167,17 @@ def _attempt(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Certifi
             size = Size(len(target.positions), target.people, len(target.holders))
             return certify(bench, head.terms, result, retain, size)
     except state.Missing as error:
-        raise Held("vectors_missing", missing=error.count) from None
+        raise Blocked("vectors_missing", missing=error.count) from None
     except Oversize:
-        raise Held("beyond_calibration") from None
+        raise Blocked("beyond_calibration") from None
     except CapNotReached:
-        raise Held("cap_not_reached") from None
+        raise Blocked("cap_not_reached") from None
     except Malformed:
-        raise Held("weights_not_finite") from None
+        raise Blocked("weights_not_finite") from None
     except Refused as error:
-        raise Held("method_refused", what=NUMBERS.sub("#", error.what)) from None
+        raise Blocked("method_refused", what=NUMBERS.sub("#", error.what)) from None
     except manifest.Changed as error:
-        raise Held("samples_changed", missing=error.missing, changed=error.changed) from None
+        raise Blocked("samples_changed", missing=error.missing, changed=error.changed) from None
 
 
 def _draft(errand: Errand, planned: Plan, certified: Certified) -> Draft:
@@ -185,7 +185,7 @@ def _draft(errand: Errand, planned: Plan, certified: Certified) -> Draft:
     workshop, watch = errand.workshop, errand.watch
     with watch.phase("store"):
         checkpoint, kept = write_files(workshop, certified)
-        resealed = state.reseal_vectors(workshop, errand.job.lineage_id, certified.state.vectors)
+        resealed = state.reseal_vectors(workshop, errand.job.generation_id, certified.state.vectors)
     return Draft(
         version_id=new_id(),
         checkpoint=checkpoint,
@@ -193,7 +193,7 @@ def _draft(errand: Errand, planned: Plan, certified: Certified) -> Draft:
         method=errand.job.policy.method,
         claim=certified.claim,
         accuracy=certified.accuracy,
-        charge=certified.charge,
+        budget_cost=certified.budget_cost,
         target=planned.target,
         size=Size(len(planned.target.positions), planned.target.people),
         seconds=dict(watch.seconds),
@@ -210,7 +210,7 @@ def _publish(errand: Errand, head: Head, planned: Plan, draft: Draft) -> None:
     try:
         patiently(lambda: publish(workshop, errand.job, draft, outcomes))
     except ledger.Overspent:
-        raise Held("budget_exhausted") from None
+        raise Blocked("budget_exhausted") from None
     note_commit(workshop.database, errand.job, draft, time.perf_counter() - start)
     drop_superseded_state(workshop.database, workshop.private, head.version_id)
     workshop.figures.sweep(workshop.database)
@@ -218,40 +218,42 @@ def _publish(errand: Errand, head: Head, planned: Plan, draft: Draft) -> None:
 
 
 def _withhold(errand: Errand, planned: Plan, certified: Certified) -> None:
-    held = Outcome("held", None, "utility_gate")
+    held = Outcome("blocked", None, "utility_gate")
     outcomes = _without_weights(errand, planned) | dict.fromkeys(planned.forget, held)
     try:
-        withhold(errand.workshop, errand.job, certified.charge, outcomes, "utility_gate")
+        withhold(errand.workshop, errand.job, certified.budget_cost, outcomes, "utility_gate")
     except ledger.Overspent:
-        raise Held("budget_exhausted") from None
+        raise Blocked("budget_exhausted") from None
 
 
 def _head(session: Session, job: Deletions) -> Head:
-    lineage = session.get_one(Lineage, job.lineage_id)
-    version = session.get_one(Version, job.head_id)
-    frozen = lineage.manifest or {}
-    releases = session.scalar(
-        select(func.count(ForgottenPosition.version_id.distinct())).where(ForgottenPosition.lineage_id == lineage.id)
+    generation = session.get_one(Generation, job.generation_id)
+    version = session.get_one(Version, job.current_id)
+    frozen = generation.manifest or {}
+    updates = session.scalar(
+        select(func.count(ForgottenPosition.version_id.distinct())).where(
+            ForgottenPosition.generation_id == generation.id
+        )
     )
     terms = Terms(
-        method=lineage.method,
-        basis=Basis(lineage.basis),
+        method=generation.method,
+        guarantee=Guarantee(generation.guarantee),
         reference=Reference(frozen["reference"]),
-        sigma=lineage.sigma or 0.0,
-        delta_cap=lineage.delta_cap or 0.0,
+        noise_std=generation.noise_std or 0.0,
+        max_distance=generation.max_distance or 0.0,
         delta=job.policy.delta,
-        charge=lineage.charge,
-        spent=lineage.spent,
-        limit=lineage.budget,
+        budget_cost=generation.budget_cost,
+        spent=generation.spent,
+        limit=generation.budget,
         count=int(frozen["samples"]),
-        releases=releases or 0,
-        holders=_holders_gone(session, lineage.id),
+        updates=updates or 0,
+        holders=_holders_gone(session, generation.id),
         standby=job.policy.standby,
-        **basis_from_json(frozen),
+        **guarantee_from_json(frozen),
     )
     return Head(
         terms=terms,
-        budget=budget_of(lineage),
+        budget=budget_of(generation),
         version_id=version.id,
         state=version.state,
         accuracy=version.holdout_accuracy,
@@ -263,24 +265,24 @@ def _head(session: Session, job: Deletions) -> Head:
     )
 
 
-def _holders_gone(session: Session, lineage_id: int) -> int:
+def _holders_gone(session: Session, generation_id: int) -> int:
     """How many holders were forgotten so far."""
-    gone = select(ForgottenPosition.position).where(ForgottenPosition.lineage_id == lineage_id)
+    gone = select(ForgottenPosition.position).where(ForgottenPosition.generation_id == generation_id)
     count = select(func.count(Membership.holder.distinct()))
-    return session.scalar(count.where(Membership.lineage_id == lineage_id, Membership.position.in_(gone))) or 0
+    return session.scalar(count.where(Membership.generation_id == generation_id, Membership.position.in_(gone))) or 0
 
 
 def _require_budget(job: Deletions, head: Head, waiting: int) -> None:
-    """Stop before the work where the next release does not fit; the transaction decides in the end."""
+    """Stop before the work where the next update does not fit; the transaction decides in the end."""
     action = next_action(job.policy, head.budget, Queue(waiting=waiting), Clock(0))
     if isinstance(action, Hold | Retrain):
-        raise Held("budget_exhausted")
+        raise Blocked("budget_exhausted")
 
 
 def _load(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Loaded:
     workshop, job = errand.workshop, errand.job
     if Need.TRAJECTORY in bench.method.needs and not manifest.replayable(head.libraries, bench.problem.device):
-        raise Held("environment_changed")
+        raise Blocked("environment_changed")
     device = bench.problem.device
     secret = errand.benches.state_of(head.state) or _secret(workshop, head, device)
     crash_point("worker-after-digest")
@@ -292,36 +294,38 @@ def _load(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Loaded:
 
 def _vectors(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Mapping[str, Tensor]:
     """Of those who go, one after another; where the method says so, of everyone. Raises Held where one is missing."""
-    workshop, lineage_id, device = errand.workshop, errand.job.lineage_id, bench.problem.device
+    workshop, generation_id, device = errand.workshop, errand.job.generation_id, bench.problem.device
     if Need.VECTORS not in bench.method.needs:
         holders = tuple(sorted(planned.target.holders)) if head.vectors else ()
-        return state.Kept(workshop, lineage_id, holders, head.vectors, device)
+        return state.Kept(workshop, generation_id, holders, head.vectors, device)
     with workshop.database.read() as session:
-        everyone = state.holders_of(session, lineage_id)
-        vectors = state.read_vectors(session, workshop, lineage_id, everyone, device)
+        everyone = state.holders_of(session, generation_id)
+        vectors = state.read_vectors(session, workshop, generation_id, everyone, device)
     missing = sum(1 for holder in planned.target.holders if holder not in vectors)
     if missing:
-        raise Held("vectors_missing", missing=missing)
+        raise Blocked("vectors_missing", missing=missing)
     return vectors
 
 
 def _secret(workshop: Workshop, head: Head, device: torch.device) -> State:
-    """The head's state. Fails closed: a release never stands on bytes that are not those of the head."""
+    """The current version's state. Fails closed: an update never stands on bytes that are not those of the current
+    version.
+    """
     try:
         return state.load(workshop, head.state, device)
     except (Damaged, Unsealable) as error:
-        raise Held("state_damaged", what=type(error).__name__) from None
+        raise Blocked("state_damaged", what=type(error).__name__) from None
     except Malformed:
-        raise Held("state_format_unknown") from None
+        raise Blocked("state_format_unknown") from None
 
 
 def _bench(benches: Benches, job: Deletions, head: Head) -> Bench:
     try:
-        bench = benches.of(job.lineage_id, job.tenant_id, job.recipe, job.policy)
+        bench = benches.of(job.generation_id, job.tenant_id, job.recipe, job.policy)
     except Refused as error:
-        raise Held("recipe_refused", what=error.what) from None
+        raise Blocked("recipe_refused", what=error.what) from None
     if bench.digest != head.recipe_digest or [asdict(part) for part in bench.parts] != list(head.parts):
-        raise Held("recipe_changed")
+        raise Blocked("recipe_changed")
     return bench
 
 
@@ -330,27 +334,27 @@ def _samples(
 ) -> tuple[Examples | None, Examples | None]:
     """The forgotten and the retained samples, each only where it is needed; the recipe is run anew for them."""
     wants_forgotten = needs_forgotten(bench.method)
-    wants_retained = needs_retained(bench.method, head.terms.basis)
+    wants_retained = needs_retained(bench.method, head.terms.guarantee)
     if not (wants_forgotten or wants_retained):
         return None, None
     with workshop.database.read() as session:
-        places = manifest.places(session, job.lineage_id)
-        gone = forgotten(session, job.lineage_id)
+        places = manifest.places(session, job.generation_id)
+        gone = forgotten(session, job.generation_id)
     try:
         samples = recipes.load(workshop.recipes_of(job.tenant_id), job.recipe).recipe.samples
     except Refused as error:
-        raise Held("recipe_refused", what=error.what) from None
+        raise Blocked("recipe_refused", what=error.what) from None
     try:
         pepper = workshop.pepper.named(head.pepper_id)
     except PepperMissing as error:
-        raise Held("pepper_missing", what=str(error)) from None
+        raise Blocked("pepper_missing", what=str(error)) from None
     now = manifest.entries(pepper, job.tenant_id, samples, job.policy.granularity)
     going = frozenset(target.positions)
     device = bench.problem.device
     everyone = frozenset(place.position for place in places)
     retained = manifest.found_again(samples, now, places, gone | going, device) if wants_retained else None
     if retained is not None and len(retained) == 0:
-        raise Held("nobody_left")
+        raise Blocked("nobody_left")
     return manifest.found_again(samples, now, places, everyone - going, device) if wants_forgotten else None, retained
 
 
@@ -374,17 +378,17 @@ def _too_bad(job: Deletions, head: Head, certified: Certified) -> bool:
 
 
 def _without_weights(errand: Errand, planned: Plan) -> dict[Claimed, Outcome]:
-    """The outcomes that no release changes: nothing to forget, held, or left to the fallback."""
+    """The outcomes that no update changes: nothing to forget, held, or left to the fallback."""
     empty: Mapping[Claimed, str] = planned.empty
     return {task: Outcome("completed", 0, reason) for task, reason in empty.items()} | {
-        task: _held(errand, Held(reason)) for task, reason in planned.held.items()
+        task: _held(errand, Blocked(reason)) for task, reason in planned.held.items()
     }
 
 
-def _held(errand: Errand, held: Held) -> Outcome:
+def _held(errand: Errand, held: Blocked) -> Outcome:
     """Held; or, where the policy names retraining as its fallback and that helps, waiting for the retrain."""
     if not _falls_back(errand.job, held.reason):
-        return Outcome("held", None, held.reason)
+        return Outcome("blocked", None, held.reason)
     note = seal_note(errand.workshop, {"method": "retrain", "why": held.reason, **held.facts})
     return Outcome("queued", None, AWAITING_RETRAIN, note)
 

@@ -1,4 +1,6 @@
-"""What a batch of deletions means for a lineage: which positions go, which tasks are empty, which must be held."""
+"""What a batch of deletions means for a generation: which positions go, which tasks are empty, which must be
+blocked.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Select, func, select, union
 from sqlalchemy.orm import Session
 
-from service.infra.tables import Forgotten, Hold, Lineage, Membership, Tombstone
-from service.requests import suppression as tombstones
+from service.infra.tables import Forgotten, Generation, Hold, Membership, SuppressionEntry
+from service.requests import suppression as suppressions
 from service.requests.intake import IN_HOLDOUT
 from unlearning.accounting.policy import Granularity
 from workers.runtime.collector import collector_at_rest
@@ -39,27 +41,29 @@ class Plan:
 @collector_at_rest()
 def plan(session: Session, job: Deletions, atomic: bool) -> Plan:
     """Read what the tasks name. ``atomic``: a holder has one vector, and goes whole or not at all."""
-    found = tombstones.positions(
-        session, job.tenant_id, job.model_name, job.lineage_id, [task.request_id for task in job.tasks]
+    found = suppressions.positions(
+        session, job.tenant_id, job.model_name, job.generation_id, [task.request_id for task in job.tasks]
     )
     named = {task: frozenset(found[task.request_id]) for task in job.tasks if task.request_id in found}
     empty = {task: why_empty(session, job, task) for task in job.tasks if task not in named}
-    under_hold = held_positions(session, job.tenant_id, job.lineage_id)
+    under_hold = held_positions(session, job.tenant_id, job.generation_id)
     unread = unreadable(session, job, [task for task, why in empty.items() if why == "no_match"])
     empty = {task: why for task, why in empty.items() if task not in unread}
     held = dict.fromkeys(unread, "pepper_missing")
     held |= {task: "legal_hold" for task, positions in named.items() if positions & under_hold}
     forget = {task: positions for task, positions in named.items() if task not in held}
     if atomic and job.policy.granularity is Granularity.SUBJECT:
-        torn = partial(session, job.lineage_id, {task.request_id: positions for task, positions in forget.items()})
+        torn = partial(session, job.generation_id, {task.request_id: positions for task, positions in forget.items()})
         held |= {task: "partial_subject" for task in forget if task.request_id in torn}
         forget = {task: positions for task, positions in forget.items() if task not in held}
-    return Plan(forget, empty, held, target_of(session, job.lineage_id, frozenset().union(*forget.values())))
+    return Plan(forget, empty, held, target_of(session, job.generation_id, frozenset().union(*forget.values())))
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What all tombstones name in a lineage and is not forgotten yet, by request, and what of it must stay for now."""
+    """What all suppression entries name in a generation and is not forgotten yet, by request, and what of it must
+    stay for now.
+    """
 
     named: Mapping[str, frozenset[int]]
     protected: frozenset[int]
@@ -78,37 +82,39 @@ class Asked:
 
 
 def asked(session: Session, job: Job, later: frozenset[str] = frozenset()) -> Asked:
-    """Read every tombstone that concerns the lineage of the job."""
-    found = tombstones.positions(session, job.tenant_id, job.model_name, job.lineage_id)
+    """Read every suppression entry that concerns the generation of the job."""
+    found = suppressions.positions(session, job.tenant_id, job.model_name, job.generation_id)
     named = {request: frozenset(positions) for request, positions in found.items()}
     protected = protected_positions(session, job)
     torn: frozenset[str] = frozenset()
-    if job.policy.granularity is Granularity.SUBJECT and _has_vectors(session, job.lineage_id):
+    if job.policy.granularity is Granularity.SUBJECT and _has_vectors(session, job.generation_id):
         free = {r: p for r, p in named.items() if r not in later and p.isdisjoint(protected)}
-        torn = partial(session, job.lineage_id, free)
+        torn = partial(session, job.generation_id, free)
     return Asked(named, protected, torn, later)
 
 
-def target_of(session: Session, lineage_id: int, positions: Iterable[int]) -> Target:
+def target_of(session: Session, generation_id: int, positions: Iterable[int]) -> Target:
     """The target that these positions make."""
     wanted = tuple(sorted(positions))
     holders: set[str] = set()
     people: set[str] = set()
     for batch in batches(wanted, BATCH):
         columns = select(Membership.holder, Membership.subject_digest)
-        rows = session.execute(columns.where(Membership.lineage_id == lineage_id, Membership.position.in_(batch)))
+        rows = session.execute(columns.where(Membership.generation_id == generation_id, Membership.position.in_(batch)))
         for holder, subject in rows:
             holders.add(holder)
             people.add(subject)
     return Target(wanted, tuple(sorted(holders)), len(people))
 
 
-def held_positions(session: Session, tenant_id: str, lineage_id: int) -> frozenset[int]:
-    """The positions of the lineage that a legal hold in force protects, by a subject or by the sample."""
+def held_positions(session: Session, tenant_id: str, generation_id: int) -> frozenset[int]:
+    """The positions of the generation that a legal hold in force protects, by a subject or by the sample."""
 
     def under(same: ColumnElement[bool]) -> Select[int]:
         query = select(Membership.position).join(Hold, same)
-        return query.where(Membership.lineage_id == lineage_id, Hold.tenant_id == tenant_id, Hold.released_at.is_(None))
+        return query.where(
+            Membership.generation_id == generation_id, Hold.tenant_id == tenant_id, Hold.lifted_at.is_(None)
+        )
 
     by_subject = under(Membership.subject_digest == Hold.subject_digest)
     by_sample = under(Membership.sample_digest == Hold.sample_digest)
@@ -116,113 +122,121 @@ def held_positions(session: Session, tenant_id: str, lineage_id: int) -> frozens
 
 
 def protected_positions(session: Session, job: Job) -> frozenset[int]:
-    """The positions of the job's lineage that a legal hold keeps in it.
+    """The positions of the job's generation that a legal hold keeps in it.
 
     Into a model's first version no hold brings somebody back whose request was carried out anywhere: there is nothing
     left to keep. Later versions have the person still, and the hold keeps them.
     """
-    held = held_positions(session, job.tenant_id, job.lineage_id)
+    held = held_positions(session, job.tenant_id, job.generation_id)
     if not held or not begins_model(job):
         return held
-    effective = tombstones.effective(session, job.tenant_id)
-    named = tombstones.positions(session, job.tenant_id, job.model_name, job.lineage_id, effective)
+    effective = suppressions.effective(session, job.tenant_id)
+    named = suppressions.positions(session, job.tenant_id, job.model_name, job.generation_id, effective)
     return held.difference(*named.values())
 
 
 def begins_model(job: Job) -> bool:
-    """Whether the job prepares a model's first lineage."""
+    """Whether the job prepares a model's first generation."""
     return isinstance(job, Preparation) and not isinstance(job, Retraining)
 
 
-def held_by(session: Session, tenant_id: str, lineage_id: int) -> dict[str, set[int]]:
+def held_by(session: Session, tenant_id: str, generation_id: int) -> dict[str, set[int]]:
     """The positions that each hold in force protects, by its id; twins count as the hold that they stand for."""
     found: dict[str, set[int]] = {}
     same = (Membership.subject_digest == Hold.subject_digest, Membership.sample_digest == Hold.sample_digest)
     for each in same:
         query = select(func.coalesce(Hold.twin_of, Hold.id), Membership.position).join(Membership, each)
-        mine = (Membership.lineage_id == lineage_id, Hold.tenant_id == tenant_id, Hold.released_at.is_(None))
+        mine = (Membership.generation_id == generation_id, Hold.tenant_id == tenant_id, Hold.lifted_at.is_(None))
         for hold, position in session.execute(query.where(*mine)):
             found.setdefault(hold, set()).add(position)
     return found
 
 
-def forgotten(session: Session, lineage_id: int) -> frozenset[int]:
-    """Every position of the lineage that is forgotten."""
-    return frozenset(session.scalars(select(Forgotten.position).where(Forgotten.lineage_id == lineage_id)))
+def forgotten(session: Session, generation_id: int) -> frozenset[int]:
+    """Every position of the generation that is forgotten."""
+    return frozenset(session.scalars(select(Forgotten.position).where(Forgotten.generation_id == generation_id)))
 
 
 def why_empty(session: Session, job: Job, task: Claimed) -> str:
     """``already_forgotten`` where the model ever knew the request's samples, ``no_match`` where it never did."""
-    columns = select(Tombstone.subject_digest, Tombstone.sample_digest)
-    stones = session.execute(columns.where(Tombstone.request_id == task.request_id)).all()
+    columns = select(SuppressionEntry.subject_digest, SuppressionEntry.sample_digest)
+    stones = session.execute(columns.where(SuppressionEntry.request_id == task.request_id)).all()
     samples = [sample for _, sample in stones if sample is not None]
     named: list[tuple[str | None, list[str]]] = [(subject, []) for subject, _ in stones if subject is not None] or [
         (None, samples)
     ]
     known = any(
-        tombstones.matches(session, job.lineage_id, subject, those)
-        or any(each.model == job.model_name for each in tombstones.carried_out(session, job.tenant_id, subject, those))
+        suppressions.matches(session, job.generation_id, subject, those)
+        or any(
+            each.model == job.model_name for each in suppressions.carried_out(session, job.tenant_id, subject, those)
+        )
         for subject, those in named
     )
     if known:
         return "already_forgotten"
     subjects = [subject for subject, _ in stones if subject is not None]
-    held_out = tombstones.in_holdout(session, job.tenant_id, subjects, job.lineage_id)
+    held_out = suppressions.in_holdout(session, job.tenant_id, subjects, job.generation_id)
     return IN_HOLDOUT if held_out else "no_match"
 
 
 def unreadable(session: Session, job: Job, tasks: Collection[Claimed]) -> frozenset[Claimed]:
-    """Tasks that match nothing because nobody named their people under the lineage's pepper when they were taken in.
+    """Tasks that match nothing because nobody named their people under the generation's pepper when they were taken in.
 
-    What was asked before the lineage began is not among them: its preparation rekeyed whoever its recipe names.
+    What was asked before the generation began is not among them: its preparation rekeyed whoever its recipe names.
     """
-    lineage = session.get_one(Lineage, job.lineage_id)
-    made_under = (lineage.manifest or {}).get("pepper_id")
+    generation = session.get_one(Generation, job.generation_id)
+    made_under = (generation.manifest or {}).get("pepper_id")
     if not tasks or made_under is None:
         return frozenset()
     ids = [task.request_id for task in tasks]
     named: set[str] = set()
     for batch in batches(ids, BATCH):
-        theirs = (Tombstone.pepper_id == made_under) | (Tombstone.created_at < lineage.created_at)
-        named.update(session.scalars(select(Tombstone.request_id).where(Tombstone.request_id.in_(batch), theirs)))
+        theirs = (SuppressionEntry.pepper_id == made_under) | (SuppressionEntry.created_at < generation.created_at)
+        named.update(
+            session.scalars(select(SuppressionEntry.request_id).where(SuppressionEntry.request_id.in_(batch), theirs))
+        )
     return frozenset(task for task in tasks if task.request_id not in named)
 
 
-def partial(session: Session, lineage_id: int, named: Mapping[str, frozenset[int]]) -> frozenset[str]:
+def partial(session: Session, generation_id: int, named: Mapping[str, frozenset[int]]) -> frozenset[str]:
     """The requests that would take only part of some holder's samples, even together with the others."""
     if not _named_by_sample(session, named):
         return frozenset()
-    gone = forgotten(session, lineage_id)
+    gone = forgotten(session, generation_id)
     torn: set[str] = set()
     while True:
         left = {request: positions for request, positions in named.items() if request not in torn}
         going = frozenset().union(*left.values())
-        holders = target_of(session, lineage_id, going).holders
-        staying = _positions_of(session, lineage_id, holders) - going - gone
-        split = _positions_of(session, lineage_id, target_of(session, lineage_id, staying).holders)
+        holders = target_of(session, generation_id, going).holders
+        staying = _positions_of(session, generation_id, holders) - going - gone
+        split = _positions_of(session, generation_id, target_of(session, generation_id, staying).holders)
         found = {request for request, positions in left.items() if positions & split}
         if not found:
             return frozenset(torn)
         torn |= found
 
 
-def _has_vectors(session: Session, lineage_id: int) -> bool:
-    return bool((session.get_one(Lineage, lineage_id).manifest or {}).get("vectors"))
+def _has_vectors(session: Session, generation_id: int) -> bool:
+    return bool((session.get_one(Generation, generation_id).manifest or {}).get("vectors"))
 
 
 def _named_by_sample(session: Session, request_ids: Iterable[str]) -> bool:
     """Whether any of the requests names samples; a request that names a subject takes every sample of its holders."""
     return any(
         session.scalar(
-            select(Tombstone.id).where(Tombstone.request_id.in_(batch), Tombstone.sample_digest.is_not(None)).limit(1)
+            select(SuppressionEntry.id)
+            .where(SuppressionEntry.request_id.in_(batch), SuppressionEntry.sample_digest.is_not(None))
+            .limit(1)
         )
         for batch in batches(request_ids, BATCH)
     )
 
 
-def _positions_of(session: Session, lineage_id: int, holders: Iterable[str]) -> frozenset[int]:
+def _positions_of(session: Session, generation_id: int, holders: Iterable[str]) -> frozenset[int]:
     found: set[int] = set()
     for batch in batches(holders, BATCH):
-        query = select(Membership.position).where(Membership.lineage_id == lineage_id, Membership.holder.in_(batch))
+        query = select(Membership.position).where(
+            Membership.generation_id == generation_id, Membership.holder.in_(batch)
+        )
         found.update(session.scalars(query))
     return frozenset(found)

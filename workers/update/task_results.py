@@ -15,10 +15,10 @@ from sqlalchemy.orm import Session
 from service.audit import log as ledger
 from service.infra.db import Database, now
 from service.infra.pseudonyms import new_id
-from service.infra.tables import DeletionRequest, Lineage, Model, Task, Tombstone
+from service.infra.tables import DeletionRequest, Generation, Model, SuppressionEntry, Task
 from service.models import consumers
-from service.requests import suppression as tombstones
-from service.requests.states import AWAITING_CONSUMERS, AWAITING_RETRAIN, NOT_FOR_A_RELEASE
+from service.requests import suppression as suppressions
+from service.requests.states import AWAITING_CONSUMERS, AWAITING_RETRAIN, NOT_FOR_A_UPDATE
 from service.requests.status import change_tasks, settle
 from service.requests.webhooks import announce_exhaustion
 from unlearning.accounting.policy import CompleteWhen
@@ -50,23 +50,25 @@ def settle_without_version(
     """End a claim that changes no weights: nothing to forget, or everything held. Costs nothing. Raises Stale."""
     with database.write() as session:
         model = fence(session, job.lease)
-        finish(session, job, Published(model.head_id, job.policy.method), outcomes)
+        finish(session, job, Published(model.current_id, job.policy.method), outcomes)
         record_outcomes(session, job, outcomes, facts)
         wrap_up(session, model, next_due(session, model))
 
 
-def withhold(workshop: Workshop, job: Deletions, charge: int, outcomes: Mapping[Claimed, Outcome], reason: str) -> None:
+def withhold(
+    workshop: Workshop, job: Deletions, budget_cost: int, outcomes: Mapping[Claimed, Outcome], reason: str
+) -> None:
     """Hold a release whose draw was looked at: it is charged all the same, and never redrawn until it passes.
 
     Raises Stale, Overspent.
     """
     with workshop.database.write() as session:
         model = fence(session, job.lease)
-        if charge:
-            ledger.charge(session, job.lineage_id, None, charge)
-            workshop.journal.confirm(workshop.journal.write(session, job, charge, None))
-        finish(session, job, Published(model.head_id, job.policy.method), outcomes)
-        record_outcomes(session, job, outcomes, {"withheld": reason, "charge": charge})
+        if budget_cost:
+            ledger.charge(session, job.generation_id, None, budget_cost)
+            workshop.journal.confirm(workshop.journal.write(session, job, budget_cost, None))
+        finish(session, job, Published(model.current_id, job.policy.method), outcomes)
+        record_outcomes(session, job, outcomes, {"withheld": reason, "budget_cost": budget_cost})
         note_exhaustion(session, model)
         wrap_up(session, model, next_due(session, model))
 
@@ -80,8 +82,8 @@ def give_up(database: Database, job: Job, why: str, pause_seconds: float, most: 
         model = fence(session, job.lease)
         later = now(session) + int(pause_seconds * SECOND)
         ledger.record(session, job.tenant_id, "attempt.failed", model_id=model.id, token=job.lease.token, why=why)
-        lineage = session.get_one(Lineage, job.lineage_id)
-        lineage.attempts = min(lineage.attempts, most)
+        generation = session.get_one(Generation, job.generation_id)
+        generation.attempts = min(generation.attempts, most)
         if job.lease.name is not None:
             give_back_beside(session, model.id, until=later)
             return
@@ -146,10 +148,10 @@ def _change(outcome: Outcome, made: Published, at: int, serving: bool) -> _Chang
 
 
 def record_outcomes(session: Session, job: Job, outcomes: Mapping[Claimed, Outcome], facts: Mapping[str, Any]) -> None:
-    held = sorted(task.request_id for task, outcome in outcomes.items() if outcome.status == "held")
+    held = sorted(task.request_id for task, outcome in outcomes.items() if outcome.status == "blocked")
     reasons = sorted({outcome.reason for outcome in outcomes.values() if outcome.reason})
     postponed = any(outcome.reason == AWAITING_RETRAIN for outcome in outcomes.values())
-    kind = "release.held" if held else "release.postponed" if postponed else "release.empty"
+    kind = "update.blocked" if held else "release.postponed" if postponed else "release.empty"
     ledger.record(
         session,
         job.tenant_id,
@@ -162,21 +164,22 @@ def record_outcomes(session: Session, job: Job, outcomes: Mapping[Claimed, Outco
 
 
 def queue_newcomers(session: Session, job: Deletions, model: Model, since: int) -> None:
-    """A task for every matching tombstone that has none: nobody slips through.
+    """A task for every matching suppression entry that has none: nobody slips through.
 
-    Only tombstones written since shortly before the parent need looking at: its own publication saw the others.
+    Only suppression entries written since shortly before the parent need looking at: its own publication saw the
+    others.
     """
     recent = session.scalars(
-        select(Tombstone.request_id)
-        .join(DeletionRequest, DeletionRequest.id == Tombstone.request_id)
+        select(SuppressionEntry.request_id)
+        .join(DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id)
         .where(
-            Tombstone.tenant_id == job.tenant_id,
-            Tombstone.created_at >= since,
-            ~select(Task.id).where(Task.request_id == Tombstone.request_id, Task.model_id == model.id).exists(),
+            SuppressionEntry.tenant_id == job.tenant_id,
+            SuppressionEntry.created_at >= since,
+            ~select(Task.id).where(Task.request_id == SuppressionEntry.request_id, Task.model_id == model.id).exists(),
         )
         .distinct()
     ).all()
-    found = tombstones.positions(session, job.tenant_id, job.model_name, job.lineage_id, recent) if recent else {}
+    found = suppressions.positions(session, job.tenant_id, job.model_name, job.generation_id, recent) if recent else {}
     queue_tasks(session, model, found)
 
 
@@ -200,7 +203,7 @@ def queue_tasks(session: Session, model: Model, request_ids: Collection[str]) ->
 
 
 def note_exhaustion(session: Session, model: Model) -> None:
-    """Say once, and visibly, that the next release does not fit any more; plan the retrain that mends it.
+    """Say once, and visibly, that the next update does not fit any more; plan the retrain that mends it.
 
     One plan and one entry a model, however many requests wait: they need not be there yet.
     """
@@ -209,8 +212,8 @@ def note_exhaustion(session: Session, model: Model) -> None:
         return
     model.status = "exhausted"
     session.flush()
-    ledger.record(session, model.tenant_id, "budget.exhausted", model_id=model.id, lineage=model.lineage_id)
-    announce_exhaustion(session, model.lineage_id or 0)
+    ledger.record(session, model.tenant_id, "budget.exhausted", model_id=model.id, generation=model.generation_id)
+    announce_exhaustion(session, model.generation_id or 0)
     plan_retrain(session, model)
 
 
@@ -223,13 +226,13 @@ def next_due(session: Session, model: Model) -> int | None:
         select(func.min(Task.not_before)).where(
             Task.model_id == model.id,
             Task.status.in_(("queued", "running")),
-            func.coalesce(Task.reason, "").not_in(NOT_FOR_A_RELEASE),
+            func.coalesce(Task.reason, "").not_in(NOT_FOR_A_UPDATE),
         )
     )
 
 
 def wrap_up(session: Session, model: Model, due_at: int | None) -> None:
-    session.execute(update(Lineage).where(Lineage.id == model.lineage_id).values(phase=None))
+    session.execute(update(Generation).where(Generation.id == model.generation_id).values(phase=None))
     model.due_at = due_at
     give_back(model)
     session.flush()

@@ -18,7 +18,7 @@ def write_files(
 ) -> tuple[Stored, Stored]:
     """Write checkpoint and secret state, both durable when this returns; side by side, for each waits for its disk.
 
-    ``more`` is sealed with the state, beside the release's own evidence.
+    ``more`` is sealed with the state, beside the update's own evidence.
     """
     with ThreadPoolExecutor(1) as beside:
         kept = beside.submit(state.keep, workshop, certified.state, certified.evidence | dict(more or {}))

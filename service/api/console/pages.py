@@ -32,7 +32,7 @@ from service.infra.settings import SettingsError
 from service.models.consumers import standing
 from service.requests import identity_check as verification
 from service.requests.cancel import TooLate, cancel
-from service.requests.legal_holds import drive_on
+from service.requests.legal_holds import retry
 from service.requests.states import Status, awaits_decision
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -112,7 +112,7 @@ def model(name: ModelName, request: Request, visit: Visitor) -> Response:
             "row": row,
             "versions": shown,
             "consumers": standing(session, found, row.head) if row.head else [],
-            "budget": views.budget_plot(session, row.lineage) if row.lineage else None,
+            "budget": views.budget_plot(session, row.generation) if row.generation else None,
             "accuracy": views.accuracy_plot(shown),
             "busy": found.status == "preparing" or row.waiting > 0,
         }
@@ -145,7 +145,7 @@ def show(request_id: RequestId, request: Request, visit: Visitor) -> Response:
             "awaited": expected and not issued,
             "cancellable": views.window_ends(session, row) if visit.may(Scope.DELETIONS_WRITE) else None,
             "decidable": unverified and visit.may(Scope.DELETIONS_WRITE),
-            "releasable": view.status == Status.HELD and not unverified and visit.may(Scope.MODELS_ADMIN),
+            "releasable": view.status == Status.BLOCKED and not unverified and visit.may(Scope.MODELS_ADMIN),
             "busy": view.status in (Status.QUEUED, Status.RUNNING) or (expected and not issued),
         }
     return _renewed(request, visit, page("request.html", **facts))
@@ -186,15 +186,15 @@ def cancel_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Res
     return _back(request_id)
 
 
-@router.post("/console/requests/{request_id}/release")
+@router.post("/console/requests/{request_id}/retry")
 def release_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Response:
     _check_form(visit, fields, Scope.MODELS_ADMIN)
     with visit.service.database.write() as session:
         row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
-        if row.status != Status.HELD or awaits_decision(Status(row.status), row.reason):
-            raise Problem(409, "not_held", "Only a held request that is verified can be driven on.")
-        nudges = drive_on(session, row)
-    visit.service.nudge(nudges)
+        if row.status != Status.BLOCKED or awaits_decision(Status(row.status), row.reason):
+            raise Problem(409, "not_blocked", "Only a blocked request that is verified can be retried.")
+        to_notify = retry(session, row)
+    visit.service.notify_one(to_notify)
     return _back(request_id)
 
 
@@ -203,8 +203,8 @@ def verify_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Res
     _check_form(visit, fields, Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
     with visit.service.database.write() as session, refused():
         row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
-        nudges = verification.verify(session, row, deletion_requests.windows_of(visit.service))
-    visit.service.nudge(nudges)
+        to_notify = verification.verify(session, row, deletion_requests.windows_of(visit.service))
+    visit.service.notify_one(to_notify)
     return _back(request_id)
 
 

@@ -18,18 +18,18 @@ from service.infra.tables import (
     BudgetEntry,
     Certificate,
     DeletionRequest,
+    Generation,
     Heartbeat,
-    Lineage,
     Model,
     Task,
     Version,
 )
 from service.models.consumers import standing
 from service.requests.intake import LARGE
-from unlearning.accounting.budget import epsilon_of, releases_left
+from unlearning.accounting.budget import epsilon_of, updates_left
 
 SECOND = 1_000_000
-_OPEN = ("queued", "running", "held")
+_OPEN = ("queued", "running", "blocked")
 _SOON_SECONDS = 7 * 86_400
 _LOW = 0.8
 ROWS = 50
@@ -41,7 +41,7 @@ _ORDER = {"request.accepted": 0, "version.published": 1, "request.completed": 2,
 
 @dataclass(frozen=True)
 class Gauge:
-    """A lineage's budget. ``share`` of it is spent, 0 to 1, in mu squared; ``level`` is ok, low or out."""
+    """A generation's budget. ``share`` of it is spent, 0 to 1, in mu squared; ``level`` is ok, low or out."""
 
     share: float
     level: str
@@ -55,7 +55,7 @@ class Gauge:
 @dataclass(frozen=True)
 class ModelRow:
     model: Model
-    lineage: Lineage | None
+    generation: Generation | None
     head: Version | None
     gauge: Gauge | None
     waiting: int
@@ -95,7 +95,7 @@ def figures(session: Session, tenant_id: str) -> Figures:
     request = DeletionRequest
     counts = select(
         func.count(),
-        func.sum(case((request.status == "held", 1), else_=0)),
+        func.sum(case((request.status == "blocked", 1), else_=0)),
         func.sum(case((request.due_at < at, 1), else_=0)),
         func.sum(case((request.due_at.between(at, at + _SOON_SECONDS * SECOND), 1), else_=0)),
         func.min(request.received_at),
@@ -108,9 +108,9 @@ def figures(session: Session, tenant_id: str) -> Figures:
 def model_rows(session: Session, tenant_id: str, after: str = "") -> list[ModelRow]:
     """The tenant's models by name, after the name ``after``; one more than a page, if there is one."""
     rows = (
-        select(Model, Lineage, Version)
-        .outerjoin(Lineage, Lineage.id == Model.lineage_id)
-        .outerjoin(Version, Version.id == Model.head_id)
+        select(Model, Generation, Version)
+        .outerjoin(Generation, Generation.id == Model.generation_id)
+        .outerjoin(Version, Version.id == Model.current_id)
         .where(Model.tenant_id == tenant_id, Model.name > after)
         .order_by(Model.name)
         .limit(ROWS + 1)
@@ -121,9 +121,9 @@ def model_rows(session: Session, tenant_id: str, after: str = "") -> list[ModelR
 
 
 def model_row(session: Session, model: Model) -> ModelRow:
-    lineage = session.get(Lineage, model.lineage_id) if model.lineage_id else None
-    head = session.get(Version, model.head_id) if model.head_id else None
-    return _model_row(session, model, lineage, head, _waiting(session, [model.id]).get(model.id, 0))
+    generation = session.get(Generation, model.generation_id) if model.generation_id else None
+    head = session.get(Version, model.current_id) if model.current_id else None
+    return _model_row(session, model, generation, head, _waiting(session, [model.id]).get(model.id, 0))
 
 
 def _waiting(session: Session, models: list[str]) -> dict[str, int]:
@@ -131,22 +131,24 @@ def _waiting(session: Session, models: list[str]) -> dict[str, int]:
     return {model: count for model, count in session.execute(counts.group_by(Task.model_id))}
 
 
-def _model_row(session: Session, model: Model, lineage: Lineage | None, head: Version | None, waiting: int) -> ModelRow:
+def _model_row(
+    session: Session, model: Model, generation: Generation | None, head: Version | None, waiting: int
+) -> ModelRow:
     counts = {"current": 0, "behind": 0, "unknown": 0}
     for each in standing(session, model, head) if head else ():
         counts[each["status"]] += 1
-    return ModelRow(model, lineage, head, gauge(lineage) if lineage and head else None, waiting, counts)
+    return ModelRow(model, generation, head, gauge(generation) if generation and head else None, waiting, counts)
 
 
-def gauge(lineage: Lineage) -> Gauge | None:
-    """None: the lineage's basis has no budget, or its releases cost nothing of it."""
-    if lineage.budget is None or lineage.charge == 0:
+def gauge(generation: Generation) -> Gauge | None:
+    """None: the generation's guarantee has no budget, or its updates cost nothing of it."""
+    if generation.budget is None or generation.budget_cost == 0:
         return None
-    share = lineage.spent / lineage.budget if lineage.budget else 1.0
-    left = releases_left(lineage.spent, lineage.budget, lineage.charge)
+    share = generation.spent / generation.budget if generation.budget else 1.0
+    left = updates_left(generation.spent, generation.budget, generation.budget_cost)
     level = "out" if left == 0 else "low" if share > _LOW else "ok"
-    spent = None if lineage.delta is None else epsilon_of(lineage.spent, lineage.delta)
-    return Gauge(share, level, left, spent, lineage.epsilon, lineage.delta, plots.arc(share))
+    spent = None if generation.delta is None else epsilon_of(generation.spent, generation.delta)
+    return Gauge(share, level, left, spent, generation.epsilon, generation.delta, plots.arc(share))
 
 
 def queue(session: Session, tenant_id: str) -> list[DeletionRequestView]:
@@ -183,16 +185,16 @@ def _endings(session: Session, tenant_id: str) -> Iterator[AuditEntry]:
 
 
 def timeline(session: Session, request: DeletionRequest) -> list[Happening]:
-    """A request's life, oldest first: the log's entries, the releases that carried it out, the certificate."""
+    """A request's life, oldest first: the log's entries, the updates that carried it out, the certificate."""
     entries = select(AuditEntry).where(AuditEntry.request_id == request.id, AuditEntry.tenant_id == request.tenant_id)
     found = [Happening(entry.created_at, entry.kind, "", entry.log_index) for entry in session.scalars(entries)]
-    releases = (
+    updates = (
         select(Model.name, Version.number, Version.published_at, Task.method, Task.samples)
         .join(Task, Task.version_id == Version.id)
         .join(Model, Model.id == Version.model_id)
         .where(Task.request_id == request.id)
     )
-    for name, number, at, method, samples in session.execute(releases):
+    for name, number, at, method, samples in session.execute(updates):
         detail = f"version {number} of {name}: {samples} samples forgotten by {method}"
         found.append(Happening(at, "version.published", detail, None))
     issued = select(Certificate.issued_at).where(
@@ -205,7 +207,7 @@ def timeline(session: Session, request: DeletionRequest) -> list[Happening]:
 def window_ends(session: Session, request: DeletionRequest) -> int | None:
     """Until when the request can be cancelled in its window; None: no longer (``service.requests.cancel`` decides)."""
     tasks = session.execute(select(Task.status, Task.not_before).where(Task.request_id == request.id)).all()
-    waiting = ("queued", "held") if request.reason == LARGE else ("queued",)
+    waiting = ("queued", "blocked") if request.reason == LARGE else ("queued",)
     if not tasks or any(status not in waiting for status, _ in tasks):
         return None
     ends = min(not_before for _, not_before in tasks)
@@ -228,23 +230,23 @@ def versions(session: Session, model: Model) -> list[Version]:
     return list(session.scalars(rows))
 
 
-def budget_plot(session: Session, lineage: Lineage) -> plots.Plot | None:
+def budget_plot(session: Session, generation: Generation) -> plots.Plot | None:
     """Spent budget over time against its limit, newest thousand charges."""
-    if not lineage.budget:
+    if not generation.budget:
         return None
     newest = (
-        select(BudgetEntry.created_at, BudgetEntry.charge)
-        .where(BudgetEntry.lineage_id == lineage.id)
+        select(BudgetEntry.created_at, BudgetEntry.budget_cost)
+        .where(BudgetEntry.generation_id == generation.id)
         .order_by(BudgetEntry.id.desc())
         .limit(1000)
     )
     rows = list(reversed(session.execute(newest).all()))
-    spent = lineage.spent - sum(charge for _, charge in rows)
-    points = [(float(lineage.created_at), float(spent))]
-    for at, charge in rows:
-        spent += charge
+    spent = generation.spent - sum(budget_cost for _, budget_cost in rows)
+    points = [(float(generation.created_at), float(spent))]
+    for at, budget_cost in rows:
+        spent += budget_cost
         points.append((float(at), float(spent)))
-    return plots.steps(points, float(lineage.budget), float(now(session)))
+    return plots.steps(points, float(generation.budget), float(now(session)))
 
 
 def accuracy_plot(newest_first: Iterable[Version]) -> tuple[plots.Plot, float, float] | None:
@@ -260,7 +262,7 @@ def accuracy_plot(newest_first: Iterable[Version]) -> tuple[plots.Plot, float, f
 
 
 def processes(session: Session, lease_seconds: float) -> list[dict[str, Any]]:
-    """Workers and keepers heard of in the last hour, the living first."""
+    """Workers and schedulers heard of in the last hour, the living first."""
     at = now(session)
     rows = select(Heartbeat).where(Heartbeat.beat_at > at - 3600 * SECOND).order_by(Heartbeat.beat_at.desc())
     return [
@@ -274,6 +276,6 @@ def processes(session: Session, lease_seconds: float) -> list[dict[str, Any]]:
 
 
 def is_busy(caller: Caller, figures: Figures | None, rows: list[ModelRow]) -> bool:
-    """Is something under way that no event will tell of: a release or a preparation?"""
+    """Is something under way that no event will tell of: an update or a preparation?"""
     preparing = any(row.model.status == "preparing" for row in rows)
     return preparing or (figures is not None and figures.open > figures.held and "deletions:read" in caller.scopes)

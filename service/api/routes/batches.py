@@ -59,9 +59,9 @@ class CostView(BaseModel):
     model: str
     samples: int
     method: str
-    basis: str
-    charge: int = Field(description="units of 1e-12 mu^2 of one release, however many requests it carries")
-    releases_left: int | None = Field(description="after this request; null: nothing limits them")
+    guarantee: str
+    budget_cost: int = Field(description="units of 1e-12 mu^2 of one update, however many requests it carries")
+    updates_left: int | None = Field(description="after this request; null: nothing limits them")
     retrain_due: bool
 
 
@@ -83,7 +83,7 @@ def create_batch(batch: Batch, service: Running, caller: Writer, idempotency_key
     use = key_use(service, caller, idempotency_key, _BATCH, batch)
     for order in batch.requests:
         check_length(order, service.settings.max_sample_ids)
-    nudges: set[str] = set()
+    to_notify: set[str] = set()
     with service.database.write(crash="api-inside-commit") as session:
         stored = idempotency.begin(session, use)
         if stored is None:
@@ -91,11 +91,11 @@ def create_batch(batch: Batch, service: Running, caller: Writer, idempotency_key
             for place, order in enumerate(batch.requests):
                 outcome, rung = _outcome(session, service, caller, order)
                 outcomes.append({"index": place} | outcome)
-                nudges.update(rung)
+                to_notify.update(rung)
             stored = idempotency.Stored(207, {}, {"outcomes": outcomes})
             idempotency.finish(session, use, stored, service.settings.idempotency_seconds)
         answer = {"outcomes": _opened(session, service, caller, stored.answer["outcomes"])}
-    service.nudge(sorted(nudges))
+    service.notify_one(sorted(to_notify))
     return JSONResponse(answer, stored.status)
 
 
@@ -126,7 +126,7 @@ def _outcome(
     except Problem as problem:
         return {"status": problem.status, "request": None, "problem": problem.body()}, ()
     view = accepted_view(accepted).model_dump(mode="json")
-    return {"status": 202, "request": view, "problem": None}, accepted.nudges
+    return {"status": 202, "request": view, "problem": None}, accepted.to_notify
 
 
 def _opened(session: Session, service: Service, caller: Caller, outcomes: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -52,7 +52,7 @@ def put(name: ModelName, consumer_id: ModelName, body: Report, service: Running,
         model = find_model(session, caller.tenant_id, name)
         served = select(Version).where(Version.model_id == model.id, Version.number == body.version)
         version = session.scalar(served)
-        head = session.get(Version, model.head_id) if model.head_id else None
+        head = session.get(Version, model.current_id) if model.current_id else None
         if version is None or head is None:
             errors = [{"pointer": "/version", "detail": "The model has no such version."}]
             raise Problem(422, "unknown_version", "The model has no such version.", errors)
@@ -78,6 +78,6 @@ def remove(name: ModelName, consumer_id: ModelName, service: Running, caller: Ad
 def index(name: ModelName, service: Running, caller: Reader) -> ConsumersView:
     with service.database.read() as session:
         model = find_model(session, caller.tenant_id, name)
-        head = session.get(Version, model.head_id) if model.head_id else None
+        head = session.get(Version, model.current_id) if model.current_id else None
         found = standing(session, model, head) if head else []
     return ConsumersView(data=[ConsumerView(**each) for each in found])

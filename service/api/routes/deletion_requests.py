@@ -154,7 +154,7 @@ def create(
     crash_point("api-before-transaction")
     taken = _express(service, order, use) or _plain(service, caller, order, use)
     crash_point("api-after-commit")
-    service.nudge(taken.nudges)
+    service.notify_one(taken.to_notify)
     # the opening is never stored, not even in the stored answer: it is derived again on a replay
     answer = told(caller, taken.stored.answer) | {"opening": taken.opening}
     return JSONResponse(answer, taken.stored.status, taken.stored.headers)
@@ -331,7 +331,7 @@ class _Taken:
 
     stored: idempotency.Stored
     opening: str
-    nudges: tuple[str, ...] = ()
+    to_notify: tuple[str, ...] = ()
 
 
 def _express(service: Service, order: DeletionOrder, use: idempotency.Use) -> _Taken | None:
@@ -346,7 +346,7 @@ def _express(service: Service, order: DeletionOrder, use: idempotency.Use) -> _T
             windows=windows_of(service),
             lifetime_seconds=settings.idempotency_seconds,
         )
-    return None if taken is None else _Taken(taken[1], opened(service, taken[0].request), taken[0].nudges)
+    return None if taken is None else _Taken(taken[1], opened(service, taken[0].request), taken[0].to_notify)
 
 
 def _plain(service: Service, caller: Caller, order: DeletionOrder, use: idempotency.Use) -> _Taken:
@@ -360,7 +360,7 @@ def _plain(service: Service, caller: Caller, order: DeletionOrder, use: idempote
         accepted = take_in(session, service, caller, order)
         stored = _answer(accepted)
         idempotency.finish(session, use, stored, service.settings.idempotency_seconds)
-    return _Taken(stored, opened(service, accepted.request), accepted.nudges)
+    return _Taken(stored, opened(service, accepted.request), accepted.to_notify)
 
 
 def take_in(session: Session, service: Service, caller: Caller, order: DeletionOrder) -> Accepted:
@@ -398,7 +398,7 @@ def _answer(accepted: Accepted) -> idempotency.Stored:
 def accepted_view(accepted: Accepted) -> TakenView:
     """The view of a request whose tasks were written a moment ago."""
     waiting = {"status": "queued", "samples": None, "version": None, "method": None, "reason": None}
-    large = {"status": "held", "reason": LARGE}
+    large = {"status": "blocked", "reason": LARGE}
     parts = [
         ModelPart.model_validate({"model": name} | waiting | (large if name in accepted.large else {}))
         for name in accepted.models

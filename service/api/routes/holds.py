@@ -1,4 +1,4 @@
-"""Legal holds: placing, listing and releasing them; and driving a held request on."""
+"""Legal holds: placing, listing and lifting them; and retrying a blocked request."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from service.api.types import Moment, PersonalId, RequestId, one_of
 from service.infra.tables import Hold
 from service.requests.legal_holds import (
     AlreadyForgotten,
-    drive_on,
     lift,
     place,
     protects_nothing,
     require_something_left,
+    retry,
 )
 from service.requests.states import Status, awaits_decision
 
@@ -57,7 +57,7 @@ class HoldView(BaseModel):
     sample_digest: str | None
     reason: str
     created_at: Moment
-    released_at: Moment | None
+    lifted_at: Moment | None
     note: str | None = Field(
         default=None, description="told once, when it is placed, and only to a key with the scope people:search"
     )
@@ -77,7 +77,7 @@ def create(body: HoldOrder, service: Running, caller: Admin, response: Response)
     except AlreadyForgotten as error:
         with service.database.write() as session:
             searched(session, caller)
-        where = ", ".join(f"version {each.version} of {each.model}" for each in error.releases)
+        where = ", ".join(f"version {each.version} of {each.model}" for each in error.updates)
         raise Problem(409, "already_forgotten", f"Forgotten already, in {where}; nothing can be held.") from None
     response.headers["Location"] = f"{_PATH}/{view.id}"
     return changed(view, response).model_copy(update={"note": ONLY_HELD_OUT if idle else None})
@@ -142,23 +142,23 @@ def show(
     responses=problems(404, 412) | answer(200, "ETag"),
     summary="Release a hold",
 )
-def release(
+def lift_hold(
     hold_id: RequestId, service: Running, caller: Admin, response: Response, if_match: IfMatch = None
 ) -> HoldView:
     with service.database.write() as session:
         hold = _find(session, caller.tenant_id, hold_id, lock=True)
         require(_view(hold), if_match)
-        nudges = lift(session, hold)
+        to_notify = lift(session, hold)
         view = _view(hold)
-    service.nudge(nudges)
+    service.notify_one(to_notify)
     return changed(view, response)
 
 
 @router.post(
-    "/v1/deletion-requests/{request_id}/release",
+    "/v1/deletion-requests/{request_id}/retry",
     response_model=DeletionRequestView,
     responses=problems(404, 409, 412) | answer(200, "ETag"),
-    summary="Drive a held request on",
+    summary="Retry a blocked request",
 )
 def release_request(
     request_id: RequestId, service: Running, caller: Admin, response: Response, if_match: IfMatch = None
@@ -166,13 +166,13 @@ def release_request(
     with service.database.write() as session:
         request = find(session, caller.tenant_id, request_id)
         require(views(session, [request])[0], if_match)
-        if request.status != Status.HELD:
-            raise Problem(409, "not_held", "Only a held request can be released.")
+        if request.status != Status.BLOCKED:
+            raise Problem(409, "not_blocked", "Only a blocked request can be retried.")
         if awaits_decision(Status(request.status), request.reason):
             raise Problem(409, "unverified", "Nobody has verified this request. Verify it, or reject it.")
-        nudges = drive_on(session, request)
+        to_notify = retry(session, request)
         view = views(session, [request])[0]
-    service.nudge(nudges)
+    service.notify_one(to_notify)
     return changed(view, response)
 
 
@@ -190,5 +190,5 @@ def _view(hold: Hold) -> HoldView:
         sample_digest=hold.sample_digest,
         reason=hold.reason,
         created_at=hold.created_at,
-        released_at=hold.released_at,
+        lifted_at=hold.lifted_at,
     )

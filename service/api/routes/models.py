@@ -17,20 +17,20 @@ from service.api.http.pagination import Limit, NameCursor, Page, link
 from service.api.openapi import answer
 from service.api.problems import Problem, not_found
 from service.api.types import LARGEST_NUMBER, WHOLE, ModelName, Moment, RecipeName
-from service.infra.tables import BudgetEntry, Lineage, Model, Version
+from service.infra.tables import BudgetEntry, Generation, Model, Version
 from service.infra.tenants import recipes_of
 from service.models.figures import Figures
 from service.models.recipe_files import NoRecipe, require_recipe
 from service.models.register import NameTaken, register
-from service.models.retrain_plan import plan_of, shards_of
-from unlearning.accounting.budget import epsilon_of, releases_left
+from service.models.retrain_plan import plan_of, work_units_of
+from unlearning.accounting.budget import epsilon_of, updates_left
 from unlearning.accounting.policy import LARGEST_ORDERS, Policy, PolicyError
 
 router = APIRouter(tags=["models"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
 Reader = Annotated[Caller, Depends(holding(Scope.MODELS_READ))]
 _PATH = "/v1/models"
-_BASES = Literal["exact", "proved", "calibrated", "estimated", "none"]
+_GUARANTEES = Literal["exact", "proved", "calibrated", "estimated", "none"]
 _Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 _Word = Annotated[str, StringConstraints(max_length=200)]
 _Whole = Annotated[int, Field(strict=True, ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
@@ -50,21 +50,21 @@ class Registration(BaseModel):
     recipe: RecipeName
     method: Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,32}$")]
     fallback: Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,32}$")] | None = None
-    require: _BASES | None = None
-    basis: _BASES | None = None
+    min_guarantee: _GUARANTEES | None = None
+    guarantee: _GUARANTEES | None = None
     alpha: _Number | None = None
     orders: Annotated[int, Field(strict=True, ge=1, le=LARGEST_ORDERS), WHOLE] | None = None
     sizes: Annotated[list[Annotated[int, Field(strict=True, ge=1), WHOLE]], Field(max_length=100)] | None = None
     epsilon: _Number | None = None
     delta: _Number | None = None
-    sigma: _Number | None = None
-    delta_cap: _Number | None = None
+    noise_std: _Number | None = None
+    max_distance: _Number | None = None
     granularity: Literal["subject", "sample"] | None = None
     reference: Literal["renormalised", "fixed-denominator"] | None = None
     threshold: _Number | None = None
     on_exhausted: Literal["retrain", "rewind", "hold"] | None = None
     complete_when: Literal["published", "served"] | None = None
-    forgotten_in_recipe: Literal["refuse", "leave_out"] | None = Field(
+    on_suppressed: Literal["refuse", "leave_out"] | None = Field(
         default=None, description="samples of people who asked to be forgotten before this registration"
     )
     cadence_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = None
@@ -82,7 +82,10 @@ class Registration(BaseModel):
             raise Problem(422, "invalid_policy", "The policy cannot be used; see errors.", errors) from None
         except ValueError:
             errors = [
-                {"pointer": "", "detail": "epsilon, delta, sigma and delta_cap together give no countable budget."}
+                {
+                    "pointer": "",
+                    "detail": "epsilon, delta, noise_std and max_distance together give no countable budget.",
+                }
             ]
             raise Problem(422, "invalid_policy", "The policy cannot be used; see errors.", errors) from None
 
@@ -95,19 +98,19 @@ class ModelView(BaseModel):
     recipe: str
     policy: dict[str, Any]
     method: str | None = Field(
-        description="of the head's lineage: the policy's, or its fallback where that does not help"
+        description="of the current version's generation: the policy's, or its fallback where that does not help"
     )
-    basis: str | None = Field(description="of the head's lineage; decided in preparation")
-    head: int | None = Field(description="number of the version that is served")
-    lineage: int | None
+    guarantee: str | None = Field(description="of the current version's generation; decided in preparation")
+    current: int | None = Field(description="number of the version that is served")
+    generation: int | None
     created_at: Moment
 
 
 class PlanView(BaseModel):
-    """A retrain that is planned or runs beside the served lineage: one for everybody who waits for it."""
+    """A retrain that is planned or runs beside the served generation: one for everybody who waits for it."""
 
-    reason: str = Field(description="budget_exhausted, or fallback: no release can serve a request")
-    lineage: int = Field(description="the lineage that it builds")
+    reason: str = Field(description="budget_exhausted, or fallback: no update can serve a request")
+    generation: int = Field(description="the generation that it builds")
     waiting: int = Field(description="requests that it will serve, as far as they have come")
     attempt: int
     phase: str | None
@@ -116,7 +119,7 @@ class PlanView(BaseModel):
     eta: Moment | None = Field(description="by the time that the last training took; null: it was never timed")
 
 
-class ShardsView(BaseModel):
+class WorkUnitsView(BaseModel):
     """Parts of a preparation that workers share; a killed worker loses its own."""
 
     done: int
@@ -128,7 +131,7 @@ class PreparationView(BaseModel):
     status: str = Field(description="of the model")
     phase: str | None
     progress: float = Field(description="0 to 1")
-    shards: ShardsView | None = Field(description="null: in one piece, or not yet laid out")
+    work_units: WorkUnitsView | None = Field(description="null: in one piece, or not yet laid out")
     reason: str | None
     report: dict[str, Any] | None = Field(
         description="what follows from settings and counts; and, until the first deletion, what preparation measured"
@@ -137,19 +140,21 @@ class PreparationView(BaseModel):
 
 
 class BudgetView(BaseModel):
-    """Privacy budget of the head's lineage, in whole units of 1e-12 mu^2. It follows from caps and counts alone."""
+    """Privacy budget of the current version's generation, in whole units of 1e-12 mu^2. It follows from caps and
+    counts alone.
+    """
 
     model: str
-    lineage: int
-    basis: str
-    sigma: float | None
-    delta_cap: float | None
-    charge: int = Field(description="units that one release costs")
+    generation: int
+    guarantee: str
+    noise_std: float | None
+    max_distance: float | None
+    budget_cost: int = Field(description="units that one update costs")
     spent: int
-    limit: int | None = Field(description="null: this basis has no budget")
+    limit: int | None = Field(description="null: this guarantee has no budget")
     remaining: int | None
-    releases: int = Field(description="charges so far, held draws included")
-    releases_left: int | None = Field(description="null: nothing limits them")
+    updates: int = Field(description="charges so far, blocked draws included")
+    updates_left: int | None = Field(description="null: nothing limits them")
     epsilon_spent: float | None
     epsilon_limit: float | None
     delta: float | None
@@ -175,7 +180,7 @@ def create(body: Registration, service: Running, caller: Admin, response: Respon
             errors = [{"pointer": "/name", "detail": "This name is taken."}]
             raise Problem(409, "model_exists", "There is a model of this name; choose another.", errors) from None
         view = _view(model, None, None, None)
-    service.nudge([model.id])
+    service.notify_one([model.id])
     response.headers["Location"] = f"{_PATH}/{model.name}"
     response.headers["Retry-After"] = "2"
     return view
@@ -222,19 +227,19 @@ def show(
 def preparation(name: ModelName, service: Running, caller: Reader, response: Response) -> PreparationView:
     with service.database.read() as session:
         model = find(session, caller.tenant_id, name)
-        lineage = session.get_one(Lineage, model.lineage_id)
+        generation = session.get_one(Generation, model.generation_id)
         plan = plan_of(session, model)
-        done, count = shards_of(session, lineage.id if plan is None else plan.lineage)
+        done, count = work_units_of(session, generation.id if plan is None else plan.generation)
     if model.status == "preparing" or plan is not None:
         response.headers["Retry-After"] = "1"
     return PreparationView(
         model=model.name,
         status=model.status,
-        phase=lineage.phase,
-        progress=lineage.progress,
-        shards=ShardsView(done=done, count=count) if count else None,
+        phase=generation.phase,
+        progress=generation.progress,
+        work_units=WorkUnitsView(done=done, count=count) if count else None,
         reason=model.reason,
-        report=Figures(service.settings.store).shown(lineage),
+        report=Figures(service.settings.store).shown(generation),
         plan=None if plan is None else PlanView(**asdict(plan)),
     )
 
@@ -243,25 +248,27 @@ def preparation(name: ModelName, service: Running, caller: Reader, response: Res
 def budget(name: ModelName, service: Running, caller: Reader) -> BudgetView:
     with service.database.read() as session:
         model = find(session, caller.tenant_id, name)
-        lineage = session.get_one(Lineage, model.lineage_id)
-        charges = select(func.count()).where(BudgetEntry.lineage_id == lineage.id, BudgetEntry.charge > 0)
-        releases = session.scalar(charges) or 0
-    limited = lineage.budget is not None
+        generation = session.get_one(Generation, model.generation_id)
+        charges = select(func.count()).where(BudgetEntry.generation_id == generation.id, BudgetEntry.budget_cost > 0)
+        updates = session.scalar(charges) or 0
+    limited = generation.budget is not None
     return BudgetView(
         model=model.name,
-        lineage=lineage.id,
-        basis=lineage.basis,
-        sigma=lineage.sigma,
-        delta_cap=lineage.delta_cap if limited else None,
-        charge=lineage.charge,
-        spent=lineage.spent,
-        limit=lineage.budget,
-        remaining=None if lineage.budget is None else lineage.budget - lineage.spent,
-        releases=releases,
-        releases_left=releases_left(lineage.spent, lineage.budget, lineage.charge),
-        epsilon_spent=epsilon_of(lineage.spent, lineage.delta) if limited and lineage.delta is not None else None,
-        epsilon_limit=lineage.epsilon if limited else None,
-        delta=lineage.delta if limited else None,
+        generation=generation.id,
+        guarantee=generation.guarantee,
+        noise_std=generation.noise_std,
+        max_distance=generation.max_distance if limited else None,
+        budget_cost=generation.budget_cost,
+        spent=generation.spent,
+        limit=generation.budget,
+        remaining=None if generation.budget is None else generation.budget - generation.spent,
+        updates=updates,
+        updates_left=updates_left(generation.spent, generation.budget, generation.budget_cost),
+        epsilon_spent=epsilon_of(generation.spent, generation.delta)
+        if limited and generation.delta is not None
+        else None,
+        epsilon_limit=generation.epsilon if limited else None,
+        delta=generation.delta if limited else None,
     )
 
 
@@ -274,15 +281,15 @@ def find(session: Session, tenant_id: str, name: str) -> Model:
 
 
 def _rows() -> Any:
-    """Models with the number of their head, and the method and basis of its lineage."""
+    """Models with the number of their head, and the method and guarantee of its generation."""
     return (
-        select(Model, Version.number, Lineage.method, Lineage.basis)
-        .outerjoin(Version, Version.id == Model.head_id)
-        .outerjoin(Lineage, Lineage.id == Version.lineage_id)
+        select(Model, Version.number, Generation.method, Generation.guarantee)
+        .outerjoin(Version, Version.id == Model.current_id)
+        .outerjoin(Generation, Generation.id == Version.generation_id)
     )
 
 
-def _view(model: Model, head: int | None, method: str | None, basis: str | None) -> ModelView:
+def _view(model: Model, head: int | None, method: str | None, guarantee: str | None) -> ModelView:
     return ModelView(
         name=model.name,
         tenant=model.tenant_id,
@@ -291,8 +298,8 @@ def _view(model: Model, head: int | None, method: str | None, basis: str | None)
         recipe=model.recipe,
         policy=model.policy,
         method=method,
-        basis=basis,
-        head=head,
-        lineage=model.lineage_id,
+        guarantee=guarantee,
+        current=head,
+        generation=model.generation_id,
         created_at=model.created_at,
     )

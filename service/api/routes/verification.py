@@ -42,9 +42,9 @@ def verify(
         row = find(session, caller.tenant_id, request_id)
         require(views(session, [row])[0], if_match)
         with refused():
-            nudges = verification.verify(session, row, windows_of(service))
+            to_notify = verification.verify(session, row, windows_of(service))
         view = views(session, [row])[0]
-    service.nudge(nudges)
+    service.notify_one(to_notify)
     return changed(view, response)
 
 

@@ -28,7 +28,7 @@ router = APIRouter(tags=["versions"])
 Reader = Annotated[Caller, Depends(holding(Scope.MODELS_READ))]
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
 Downloader = Annotated[Caller, Depends(holding(Scope.CHECKPOINTS_READ))]
-Number = Annotated[str, Path(pattern=r"^(head|[1-9][0-9]{0,17})$", description="a version's number, or head")]
+Number = Annotated[str, Path(pattern=r"^(current|[1-9][0-9]{0,17})$", description="a version's number, or current")]
 _PATH = "/v1/models/{name}/versions"
 _BLOCK = 1 << 18
 _NAMED = 5
@@ -47,9 +47,9 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 class VersionView(BaseModel):
     model: str
     number: int
-    status: str = Field(description="head, retired or purged")
+    status: str = Field(description="current, retired or purged")
     parent: int | None
-    lineage: int
+    generation: int
     method: str
     claim: dict[str, Any]
     samples: int = Field(description="forgotten in this release")
@@ -87,7 +87,10 @@ def index(
 
 
 @router.get(
-    _PATH + "/{number}", response_model=VersionView, responses=reading(404), summary="Show a version, or the head"
+    _PATH + "/{number}",
+    response_model=VersionView,
+    responses=reading(404),
+    summary="Show a version, or the current one",
 )
 def show(
     *,
@@ -113,13 +116,15 @@ def show(
     summary="Ask for an earlier version to be served again: refused, with the reason",
 )
 def restore(name: ModelName, number: Number, service: Running, caller: Admin) -> VersionView:
-    """The head only moves forward. The head itself is served already: that alone is answered with 200."""
+    """The current version only moves forward. The current version itself is served already: that alone is answered
+    with 200.
+    """
     with service.database.read() as session:
         model = find_model(session, caller.tenant_id, name)
         row = session.execute(_one(model, number)).one_or_none()
         if row is None:
             raise not_found("version")
-        if row[0].status != "head":
+        if row[0].status != "current":
             raise Problem(409, "rollback_refused", _why_never(session, row[0]))
         return _views(session, model, [row])[0]
 
@@ -144,8 +149,9 @@ def checkpoint(*, name: ModelName, number: Number, request: Request, service: Ru
         if row is None:
             raise not_found("version")
         version: Version = row[0]
-        if version.status != "head":
-            raise Problem(410, "version_superseded", f"{_why_never(session, version)} Download the head instead.")
+        if version.status != "current":
+            why = f"{_why_never(session, version)} Download the current version instead."
+            raise Problem(410, "version_superseded", why)
     part = choose(request.headers, f'"{version.checkpoint}"', version.size)
     headers = _headers(version, part)
     if part.status == 416:
@@ -165,7 +171,7 @@ def _why_never(session: Session, version: Version) -> str:
     )
     count = session.scalar(select(func.count()).select_from(later.subquery())) or 0
     if not count:
-        return f"Version {version.number} was replaced by a later one, and the head only moves forward."
+        return f"Version {version.number} was replaced by a later one, and the current version only moves forward."
     shown = session.execute(later.order_by(Version.number, Task.request_id).limit(_NAMED)).all()
     told = ", ".join(f"request {request} (forgotten in version {number})" for request, number in shown)
     more = f" and {count - len(shown)} more" if count > len(shown) else ""
@@ -218,7 +224,7 @@ def _rows(model: Model) -> Any:
 
 
 def _one(model: Model, number: str) -> Any:
-    return _rows(model).where(Version.id == model.head_id if number == "head" else Version.number == int(number))
+    return _rows(model).where(Version.id == model.current_id if number == "current" else Version.number == int(number))
 
 
 def _views(session: Session, model: Model, rows: Any) -> list[VersionView]:
@@ -235,7 +241,7 @@ def _view(model: Model, version: Version, parent: int | None, requests: list[str
         number=version.number,
         status=version.status,
         parent=parent,
-        lineage=version.lineage_id,
+        generation=version.generation_id,
         method=version.method,
         claim=version.claim,
         samples=version.samples,

@@ -68,7 +68,7 @@ def export(file: Annotated[Path, typer.Argument(help="Where to write it, one ent
 
 
 def _served(versions: Sequence[Mapping[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-    """The signed head and the entries, with those that publish ``versions``: the keeper adds them within a second.
+    """The signed head and the entries, with those that publish ``versions``: the scheduler adds them within a second.
 
     The head first: entries that come meanwhile only make the log longer than it.
     """

@@ -137,7 +137,7 @@ def _facts(statement: dict[str, Any]) -> dict[str, Any]:
         "received_at": predicate["received_at"],
         "completed_at": predicate["completed_at"],
         "subjects": [each["name"] for each in statement["subject"]],
-        "claims": [f"{part['model']}: {part['claim']['basis']}" for part in predicate["models"]],
+        "claims": [f"{part['model']}: {part['claim']['guarantee']}" for part in predicate["models"]],
         "together": f"epsilon {together['epsilon']:.4g} at delta {together['delta']:g}" if together else "no claim",
         "from_these_versions_on": limit["statement"] if limit else "no bound",
         "in_plain_words": limit["in_plain_words"] if limit else None,

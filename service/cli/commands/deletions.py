@@ -16,10 +16,10 @@ from service.cli.output import AsJson, CommandError, errors, meter, show_facts, 
 
 commands = typer.Typer(
     no_args_is_help=True,
-    help="Deletion requests: list, show, cancel, verify, reject, release, extend, certificate.",
+    help="Deletion requests: list, show, cancel, verify, reject, retry, extend, certificate.",
 )
 POLL_SECONDS = 0.3
-ENDED = {"completed", "cancelled", "rejected", "held"}
+ENDED = {"completed", "cancelled", "rejected", "blocked"}
 
 Request = Annotated[str, typer.Argument(help="Id of a deletion request.")]
 
@@ -45,9 +45,9 @@ def delete(
     received_at: Annotated[str | None, typer.Option(help="When the person asked, ISO 8601.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="Repeat a request safely; random otherwise.")] = None,
     verified: Annotated[
-        bool, typer.Option(help="--no-verified: it is held, and changes nothing, until `requests verify`.")
+        bool, typer.Option(help="--no-verified: it is blocked, and changes nothing, until `requests verify`.")
     ] = True,
-    wait: Annotated[bool, typer.Option("--wait", help="Stay until it is completed, or held.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Stay until it is completed, or blocked.")] = False,
     estimate: Annotated[bool, typer.Option("--estimate", help="Only say what it would cost; change nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -84,7 +84,9 @@ def delete(
 
 @commands.command("list")
 def list_requests(
-    status: Annotated[str | None, typer.Option(help="queued, running, completed, cancelled, rejected or held.")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="queued, running, completed, cancelled, rejected or blocked.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Only requests that touch this model.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -130,11 +132,11 @@ def reject(
     _show(record, as_json)
 
 
-@commands.command("release")
-def release(request: Request, as_json: AsJson = False) -> None:
-    """Drive a held request on, after what held it was put right."""
+@commands.command("retry")
+def retry(request: Request, as_json: AsJson = False) -> None:
+    """Retry a blocked request, after what held it was put right."""
     with connect() as client:
-        record = client.post(f"/v1/deletion-requests/{request}/release", {})
+        record = client.post(f"/v1/deletion-requests/{request}/retry", {})
     _show(record, as_json)
 
 
@@ -158,7 +160,7 @@ def certificate(
 
 
 def await_ended(client: Client, request_id: str) -> dict[str, Any]:
-    """Show the request's status until it ends or is held; returns it."""
+    """Show the request's status until it ends or is blocked; returns it."""
     with meter("deletion request") as progress:
         while True:
             request: dict[str, Any] = client.get(f"/v1/deletion-requests/{request_id}")

@@ -13,7 +13,9 @@ from service.infra.settings import Settings
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Look at secrets, stores, disk, broker, database, clocks, processes, recipes and lineages. Exit 1 on a fault."""
+    """Look at secrets, stores, disk, broker, database, clocks, processes, recipes and generations. Exit 1 on a
+    fault.
+    """
     findings = []
     for finding in chain(examine(Settings()), ask_worker()):
         findings.append(finding)

@@ -35,6 +35,8 @@ def _of_model(name: str) -> list[str]:
         model = client.get(f"/v1/models/{name}")
     policy = model["policy"]
     options = {policy["method"]: policy.get("options") or {}}
-    numbers = [f"--{field.replace('_', '-')}={policy[field]}" for field in ("epsilon", "delta", "sigma", "delta_cap")]
+    numbers = [
+        f"--{field.replace('_', '-')}={policy[field]}" for field in ("epsilon", "delta", "noise_std", "max_distance")
+    ]
     folder = recipes_of(Settings().recipes, model["tenant"])
     return [f"--recipe={folder / model['recipe']}", *numbers, f"--options={json.dumps(options)}"]

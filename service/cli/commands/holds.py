@@ -10,7 +10,7 @@ import typer
 from service.cli.client import connect
 from service.cli.output import AsJson, errors, show_facts, show_json, show_rows
 
-commands = typer.Typer(no_args_is_help=True, help="Legal holds: place, list, release.")
+commands = typer.Typer(no_args_is_help=True, help="Legal holds: place, list, lift.")
 _PATH = "/v1/holds"
 
 
@@ -34,15 +34,15 @@ def place(
 
 @commands.command("list")
 def list_holds(as_json: AsJson = False) -> None:
-    """All holds, newest first, released ones included."""
+    """All holds, newest first, lifted ones included."""
     with connect() as client:
         rows = list(client.pages(_PATH))
-    show_json(rows) if as_json else show_rows(rows, ("id", "reason", "created_at", "released_at"))
+    show_json(rows) if as_json else show_rows(rows, ("id", "reason", "created_at", "lifted_at"))
 
 
-@commands.command("release")
-def release(hold: Annotated[str, typer.Argument(help="Id of a hold.")]) -> None:
+@commands.command("lift")
+def lift(hold: Annotated[str, typer.Argument(help="Id of a hold.")]) -> None:
     """Release a hold; the requests that waited for it go on."""
     with connect() as client:
         client.delete(f"{_PATH}/{hold}")
-    errors.print("released.")
+    errors.print("lifted.")

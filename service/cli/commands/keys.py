@@ -103,7 +103,7 @@ def revoke(
 def rotate_signing() -> None:
     """Sign the log and certificates with a new key from now on; the old one is retired in the log.
 
-    What was signed before still verifies. Run it where the API and the keeper read EXPUNGE_SIGNING_KEY_FILE.
+    What was signed before still verifies. Run it where the API and the scheduler read EXPUNGE_SIGNING_KEY_FILE.
     """
     settings = Settings()
     old, new = Signer.of(settings), Signer.at(settings, next_secret(settings.signing_key_file))

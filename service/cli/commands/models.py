@@ -30,30 +30,34 @@ def add(
     fallback_option: Annotated[
         list[str] | None, typer.Option(help="A field of the fallback, NAME=VALUE; repeatable.")
     ] = None,
-    basis: Annotated[
+    guarantee: Annotated[
         str | None, typer.Option(help="How distance is known: calibrated or estimated are asked for.")
     ] = None,
-    require: Annotated[str | None, typer.Option(help="Weakest basis that may be published: exact, proved, ...")] = None,
+    min_guarantee: Annotated[
+        str | None, typer.Option(help="Weakest guarantee that may be published: exact, proved, ...")
+    ] = None,
     alpha: Annotated[float | None, typer.Option(help="calibrated: the share of streams that may fail.")] = None,
     orders: Annotated[int | None, typer.Option(help="calibrated: deletion orders that are measured.")] = None,
     size: Annotated[
         list[int] | None, typer.Option(help="calibrated: people forgotten in all; repeatable, increasing.")
     ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Budget of the lineage.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Budget of the lineage; at least 1e-12.")] = None,
-    sigma: Annotated[float | None, typer.Option(help="Noise of each release, in units of the weights.")] = None,
-    delta_cap: Annotated[float | None, typer.Option(help="Greatest distance to retraining a release may have.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Budget of the generation.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Budget of the generation; at least 1e-12.")] = None,
+    noise_std: Annotated[float | None, typer.Option(help="Noise of each update, in units of the weights.")] = None,
+    max_distance: Annotated[
+        float | None, typer.Option(help="Greatest distance to retraining an update may have.")
+    ] = None,
     granularity: Annotated[str | None, typer.Option(help="subject or sample.")] = None,
     reference: Annotated[str | None, typer.Option(help="renormalised or fixed-denominator.")] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="Greatest effectiveness ratio that counts as working.")
+        float | None, typer.Option(help="Greatest distance left ratio that counts as working.")
     ] = None,
-    cadence: Annotated[int | None, typer.Option(help="Least seconds between releases.")] = None,
+    cadence: Annotated[int | None, typer.Option(help="Least seconds between updates.")] = None,
     on_exhausted: Annotated[str | None, typer.Option(help="retrain or hold.")] = None,
     complete_when: Annotated[
         str | None, typer.Option(help="published, or served: every consumer has moved on.")
     ] = None,
-    forgotten_in_recipe: Annotated[
+    on_suppressed: Annotated[
         str | None, typer.Option(help="People who asked before and are still in the recipe: refuse, or leave_out.")
     ] = None,
     rank: Annotated[
@@ -74,22 +78,22 @@ def add(
         "options": _options(option, rank=rank, probes=probes),
         "fallback": fallback,
         "fallback_options": _options(fallback_option),
-        "basis": basis,
-        "require": require,
+        "guarantee": guarantee,
+        "min_guarantee": min_guarantee,
         "alpha": alpha,
         "orders": orders,
         "sizes": size or None,
         "epsilon": epsilon,
         "delta": delta,
-        "sigma": sigma,
-        "delta_cap": delta_cap,
+        "noise_std": noise_std,
+        "max_distance": max_distance,
         "granularity": granularity,
         "reference": reference,
         "threshold": threshold,
         "cadence_seconds": cadence,
         "on_exhausted": on_exhausted,
         "complete_when": complete_when,
-        "forgotten_in_recipe": forgotten_in_recipe,
+        "on_suppressed": on_suppressed,
     }
     given: dict[str, Any] = {field: value for field, value in body.items() if value is not None}
     if utility_tolerance is not None:
@@ -107,12 +111,12 @@ def list_models(as_json: AsJson = False) -> None:
     """All models."""
     with connect() as client:
         rows = list(client.pages("/v1/models"))
-    show_json(rows) if as_json else show_rows(rows, ("name", "status", "method", "basis", "recipe", "head"))
+    show_json(rows) if as_json else show_rows(rows, ("name", "status", "method", "guarantee", "recipe", "current"))
 
 
 @commands.command("show")
 def show(name: Name, as_json: AsJson = False) -> None:
-    """One model: status, policy, head version, what preparation measured, and the dry run."""
+    """One model: status, policy, current version, what preparation measured, and the dry run."""
     with connect() as client:
         record = client.get(f"/v1/models/{name}") | {"preparation": client.get(f"/v1/models/{name}/preparation")}
     show_json(record) if as_json else _show(record)
@@ -120,14 +124,14 @@ def show(name: Name, as_json: AsJson = False) -> None:
 
 def versions(name: Name, as_json: AsJson = False) -> None:
     """The published versions of a model, with what each one claims."""
-    columns = ("number", "status", "method", "samples", "people", "holdout_accuracy", "claim.basis", "published_at")
+    columns = ("number", "status", "method", "samples", "people", "holdout_accuracy", "claim.guarantee", "published_at")
     with connect() as client:
         rows = list(client.pages(f"/v1/models/{name}/versions"))
     show_json(rows) if as_json else show_rows(rows, columns)
 
 
 def budget(name: Name, as_json: AsJson = False) -> None:
-    """Spent, limit, remaining, and how many releases are left at the present rate."""
+    """Spent, limit, remaining, and how many updates are left at the present rate."""
     with connect() as client:
         record = client.get(f"/v1/models/{name}/budget")
     show_json(record) if as_json else show_facts(record)
@@ -158,8 +162,8 @@ def _show(record: dict[str, Any]) -> None:
         record = {**record, "preparation": {**record["preparation"], "report": report}}
     show_facts(record)
     if rows:
-        output.print("\ndry run: the holdout accuracy that sigma costs, and how many releases the budget allows")
-        show_rows(rows, ("sigma", "delta_cap", "accuracy", "releases"))
+        output.print("\ndry run: the holdout accuracy that noise_std costs, and how many releases the budget allows")
+        show_rows(rows, ("noise_std", "max_distance", "accuracy", "updates"))
 
 
 def _options(given: list[str] | None, **named: int | None) -> dict[str, Any] | None:
@@ -179,8 +183,8 @@ def _tolerance(text: str) -> float | None:
 
 def _doing(state: dict[str, Any]) -> str:
     """The phase; where workers share the preparation, how far they are."""
-    shards = state.get("shards")
-    told = f", {shards['done']} of {shards['count']} shards" if shards else ""
+    work_units = state.get("work_units")
+    told = f", {work_units['done']} of {work_units['count']} work units" if work_units else ""
     return f"{state.get('phase') or state['status']}{told}"
 
 

@@ -1,4 +1,4 @@
-"""``up``, ``api``, ``worker``, ``keeper``, ``migrate``: commands that run the service itself."""
+"""``up``, ``api``, ``worker``, ``scheduler``, ``migrate``: commands that run the service itself."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def worker() -> None:
     _become(["-m", "workers.main", "worker"])
 
 
-def keeper() -> None:
-    """Run the keeper process alone, in the foreground."""
-    _become(["-m", "workers.main", "keeper"])
+def scheduler() -> None:
+    """Run the scheduler process alone, in the foreground."""
+    _become(["-m", "workers.main", "scheduler"])
 
 
 def up(
     port: Annotated[int | None, typer.Option(help="Port of the API; 0 takes a free one.")] = None,
 ) -> None:
-    """Start API, worker and keeper; keep them running until Ctrl-C."""
+    """Start API, worker and scheduler; keep them running until Ctrl-C."""
     settings = Settings()
     chosen = _port(settings.host, settings.port if port is None else port)
     url = f"http://{settings.host}:{chosen}"
@@ -65,7 +65,7 @@ def up(
     supervisor = Supervisor(children(settings.home, settings.host, chosen, environment), errors.print)
     try:
         supervisor.start()
-        errors.print("starting api, worker, keeper ...")
+        errors.print("starting api, worker, scheduler ...")
         await_ready(url, supervisor)
         account = _account(settings, database, url)
         _greet(account)
@@ -73,7 +73,7 @@ def up(
             supervisor.watch()
             time.sleep(0.5)
     except KeyboardInterrupt:
-        errors.print("stopping api, worker, keeper ...")
+        errors.print("stopping api, worker, scheduler ...")
     finally:
         supervisor.stop()
         database.close()

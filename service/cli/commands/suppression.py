@@ -1,4 +1,4 @@
-"""``expunge tombstones``: let somebody who was deleted come back."""
+"""``expunge suppressions``: let somebody who was deleted come back."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from service.cli.client import connect
 from service.cli.commands.deletions import Request
 from service.cli.output import AsJson, show_facts, show_json
 
-commands = typer.Typer(no_args_is_help=True, help="Tombstones: lift.")
+commands = typer.Typer(no_args_is_help=True, help="Suppression entries: lift.")
 
 
 @commands.callback()
-def tombstones() -> None:
-    """Tombstones keep deleted people from coming back."""
+def suppressions() -> None:
+    """Suppression entries keep deleted people from coming back."""
 
 
 @commands.command("lift")

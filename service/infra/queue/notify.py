@@ -1,6 +1,6 @@
-"""The doorbell: Celery carries the id of a model that has work, and nothing else.
+"""The notification: Celery carries the id of a model that has work, and nothing else.
 
-The row in the database is the queue. A message may be lost, doubled or late at any time: the keeper's sweep
+The row in the database is the queue. A message may be lost, doubled or late at any time: the scheduler's sweep
 rings again, and a worker that finds nothing to claim goes back to sleep. So results are ignored, publishing is
 never retried, and its errors are swallowed and counted.
 """
@@ -25,7 +25,9 @@ from service.infra.tables import Model
 TASK, QUEUE = doorbell.TASK, doorbell.QUEUE
 POLLING_SECONDS = 0.05
 SOCKET_SECONDS = 1.0
-FAILED_NUDGES = Counter("expunge_nudges_failed", "Nudges that could not be sent; the keeper's sweep repairs them")
+FAILED_NOTIFICATIONS = Counter(
+    "expunge_notifications_failed", "Notifications that could not be sent; the scheduler's sweep repairs them"
+)
 
 log = logging.getLogger(__name__)
 
@@ -48,50 +50,53 @@ def consumer(broker_url: str) -> Celery:
 
 
 def ring(database: Database, app: Celery, model_ids: Iterable[str]) -> None:
-    """Nudge each model that has no nudge outstanding. Never raises: what is lost here, the keeper's sweep finds.
+    """Notification each model that has no notification outstanding. Never raises: what is lost here, the scheduler's
+    sweep finds.
 
     A model's mark is cleared when a worker claims. Ten thousand requests for one model ring once.
     """
     try:
         marked = _mark(database, list(model_ids))
     except Busy:
-        FAILED_NUDGES.inc()
+        FAILED_NOTIFICATIONS.inc()
         return
     for model_id in marked:
-        nudge(app, model_id)
+        notify_one(app, model_id)
 
 
 def _mark(database: Database, model_ids: list[str]) -> list[str]:
-    silent = (Model.id.in_(model_ids), Model.nudged_at == 0)
+    silent = (Model.id.in_(model_ids), Model.notified_at == 0)
     with database.read() as session:
         if session.scalar(select(Model.id).where(*silent).limit(1)) is None:
             return []
     with database.write() as session:
-        mark = update(Model).where(*silent).values(nudged_at=now(session)).returning(Model.id)
+        mark = update(Model).where(*silent).values(notified_at=now(session)).returning(Model.id)
         return list(session.scalars(mark.execution_options(synchronize_session=False)))
 
 
-def nudge(app: Celery, model_id: str) -> bool:
+def notify_one(app: Celery, model_id: str) -> bool:
     """Ring the workers for ``model_id``. False when the broker could not be reached; never raises."""
     try:
         app.send_task(TASK, args=[model_id], queue=QUEUE, retry=False, ignore_result=True)
     except Exception as error:  # any broker's failure: the sweep repairs it
-        FAILED_NUDGES.inc()
-        log.warning("nudge not sent: %s", type(error).__name__)
+        FAILED_NOTIFICATIONS.inc()
+        log.warning("notification not sent: %s", type(error).__name__)
         return False
     return True
 
 
 def gather(app: Celery, model_id: str, count: int) -> None:
-    """Ring for ``count`` more workers at ``model_id``: a group of the same nudge. Never raises, as ``nudge``."""
+    """Ring for ``count`` more workers at ``model_id``: a group of the same notification. Never raises, as
+    ``notify_one``.
+    """
     if count < 1:
         return
     call = app.signature(TASK, args=[model_id], options={"queue": QUEUE, "ignore_result": True})
     try:
         group([call] * count, app=app).apply_async(retry=False)
     except Exception as error:  # any broker's failure: whoever is at it goes on alone
-        FAILED_NUDGES.inc(count)
-        log.warning("nudges not sent: %s", type(error).__name__)
+        FAILED_NOTIFICATIONS.inc(count)
+        log.warning("notifications not sent: %s", type(error).__name__)
 
 
 def _app(broker_url: str) -> Celery:

@@ -22,7 +22,7 @@ def a_valid_request_is_never_refused_for_its_form(ctx: Any, response: Any, case:
 def what_is_ended_says_when(ctx: Any, response: Any, case: Any) -> None:
     """DELETE keeps the record of a key, a hold or an endpoint: its answer tells the moment of the end."""
     if case.method == "DELETE" and response.status_code == 200 and "deletion-requests" not in case.path:
-        ended = {"revoked_at", "released_at", "disabled_at"} & response.json().keys()
+        ended = {"revoked_at", "lifted_at", "disabled_at"} & response.json().keys()
         if [response.json()[name] for name in ended] in ([], [None]):
             raise AssertionError(f"nothing says when it ended: {response.text[:1000]}")
 

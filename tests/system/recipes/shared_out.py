@@ -1,4 +1,4 @@
-"""People enough for four shards, and a loss that takes its time: several workers meet at one preparation."""
+"""People enough for four work units, and a loss that takes its time: several workers meet at one preparation."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Nine people of one class and three of another, three samples each: releases are proved."""
+"""Nine people of one class and three of another, three samples each: updates are proved."""
 
 import torch
 

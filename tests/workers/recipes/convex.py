@@ -1,4 +1,4 @@
-"""Softmax regression of 12 people with 3 samples each; every coordinate decayed, so releases are proved."""
+"""Softmax regression of 12 people with 3 samples each; every coordinate decayed, so updates are proved."""
 
 import torch
 

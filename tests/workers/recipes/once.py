@@ -1,4 +1,4 @@
-"""A recipe that gives fewer samples when it is run again: releases could not read them."""
+"""A recipe that gives fewer samples when it is run again: updates could not read them."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Softmax regression of people enough for four shards, by mini-batch descent."""
+"""Softmax regression of people enough for four work units, by mini-batch descent."""
 
 import torch
 

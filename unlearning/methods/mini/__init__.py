@@ -19,7 +19,7 @@ Deviations, each with its reason:
 
 * The two gradient terms together equal ``(w - eta * mean gradient of the kept) - w_next``: where the step without the
   forgotten arrives, less where the training arrived. That is what is computed. It needs no forgotten sample, now or at
-  a later release, so they can be destroyed at once, and it is zero to the last bit where a batch lost nobody. The
+  a later update, so they can be destroyed at once, and it is zero to the last bit where a batch lost nobody. The
   state keeps the last k + 1 weight vectors for it (the paper keeps gradients).
 * Weight decay belongs to every step: with l the data loss plus (lambda/2)||w||^2 in all three sums. Where the training
   clips, the step without the forgotten is clipped by its own norm, decay inside, as ``training.py`` does, and dw goes
@@ -27,7 +27,7 @@ Deviations, each with its reason:
 * A training with ``converge`` has no last steps to speak of. Its tail is k steps of full-batch descent at the
   minimiser, at the training's first learning rate: there the training stands still, and the step without the
   forgotten does not.
-* Releases do not build on one another. Each is computed from the original k steps and everyone who is still retained,
+* Updates do not build on one another. Each is computed from the original k steps and everyone who is still retained,
   so the order and the grouping of requests do not matter.
 * A batch that lost everyone steps by weight decay alone, as in ``training.train`` (the paper divides by zero).
 * Products are exact by default. ``products="secant"`` is the paper's L-BFGS with m = ``pairs``; its pairs come from
@@ -35,7 +35,7 @@ Deviations, each with its reason:
 * Preparation measures on a few sets of people, really retrained without them, whether k steps are enough, and refuses
   above ``threshold``: where the training does not contract, k of T steps recover little more than k/T of the way.
 * The paper assumes a contraction. Where it holds, ||dw|| is at most the sum of the norms that the steps contribute; a
-  release that exceeds that sum ``amplification`` times is refused.
+  update that exceeds that sum ``amplification`` times is refused.
 * "Recover H from p basis vectors" costs p products a step and is left out.
 """
 
@@ -85,8 +85,8 @@ class Mini:
         products: "exact" or "secant".
         pairs: m, how many differences a secant product looks back on.
         reference: the retraining that is approximated: "renormalised" (the paper's) or "fixed-denominator".
-        amplification: a release is refused when ||dw|| exceeds this many times what its steps contribute.
-        threshold: preparation refuses an effectiveness of this or more; None: it is not measured.
+        amplification: an update is refused when ||dw|| exceeds this many times what its steps contribute.
+        threshold: preparation refuses an distance left of this or more; None: it is not measured.
         calibration_count: how many sets of holders are really retrained without.
         calibration_share: the share of all holders in each set.
 
@@ -119,18 +119,18 @@ class Mini:
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
         """Keep ``tail`` (k+1, d) weights, ``batches`` (k, B) positions, ``sizes``, ``rates`` and ``scales`` (k,).
 
-        ``facts["report"]`` holds ``steps`` (k), ``trajectory_steps`` and, where measured, ``effectiveness``.
+        ``facts["report"]`` holds ``steps`` (k), ``trajectory_steps`` and, where measured, ``distance_left``.
 
         Raises:
             Refused: no trajectory (and no ``converge``), one that does not end in the weights, samples clipped one by
-                one, or an effectiveness of ``threshold`` or more.
+                one, or an distance left of ``threshold`` or more.
         """
         tail = self._tail(problem, examples, learned, lambda share: progress(0.3 * share))
         report: dict[str, Json] = {"steps": len(tail["rates"]), "trajectory_steps": len(learned.trajectory or ())}
         if self.threshold is not None:
             measured = self._measure(problem, examples, learned, State(learned.weights, tail))
             require_effective("mini", measured, self.threshold, "Raise steps, or use retrain.")
-            report |= {"effectiveness": sum(measured) / len(measured), "threshold": self.threshold}
+            report |= {"distance_left": sum(measured) / len(measured), "threshold": self.threshold}
         progress(1.0)
         return State(learned.weights, tail, {"report": report})
 
@@ -162,7 +162,7 @@ class Mini:
         return Forgotten(State(state.tensors["tail"][-1].to(shift.device) + shift, tensors, state.facts), evidence)
 
     def resume(self, state: State, weights: Tensor, forget: ForgetSet) -> State:
-        """Every release is computed from the tail and who is left: only the batches forget who went."""
+        """Every update is computed from the tail and who is left: only the batches forget who went."""
         batches = state.tensors["batches"]
         gone = torch.tensor(forget.positions, dtype=torch.int64)
         left = torch.where(torch.isin(batches, gone), NOBODY, batches)

@@ -10,9 +10,10 @@ def secant_product(moves: Tensor, changes: Tensor, v: Tensor) -> Tensor | None:
     """B v, (d,), with B the BFGS approximation of the Hessian that has seen m pairs, oldest first.
 
     ``moves`` (m, d) holds the weight differences s_j, ``changes`` (m, d) the gradient differences y_j of one and the
-    same function. B starts as sigma I, sigma = s'y / s's of the newest pair, and is evaluated without forming it:
-    B = sigma I - [sigma S, Y] M^-1 [sigma S, Y]', M = [[sigma S'S, L], [L', -D]], where L and D are the strictly lower
-    and the diagonal part of S'Y (Byrd, Nocedal, Schnabel 1994, theorem 2.3; used the same way by DeltaGrad).
+    same function. B starts as noise_std I, noise_std = s'y / s's of the newest pair, and is evaluated without forming
+    it: B = noise_std I - [noise_std S, Y] M^-1 [noise_std S, Y]', M = [[noise_std S'S, L], [L', -D]], where L and D are
+    the strictly lower and the diagonal part of S'Y (Byrd, Nocedal, Schnabel 1994, theorem 2.3; used the same way by
+    DeltaGrad).
 
     A pair without positive curvature (s'y <= 0: B would not be positive definite) is left out. Returns None when no
     pair is left: the history says nothing about the curvature.
@@ -23,12 +24,12 @@ def secant_product(moves: Tensor, changes: Tensor, v: Tensor) -> Tensor | None:
     # The middle matrix is tiny and can be badly scaled: float64 costs nothing here.
     s, y = moves[curved].double(), changes[curved].double()
     inner = s @ y.T
-    sigma = inner[-1, -1] / (s[-1] @ s[-1])
+    noise_std = inner[-1, -1] / (s[-1] @ s[-1])
     below = inner.tril(-1)
     middle = torch.cat(
-        [torch.cat([sigma * (s @ s.T), below], dim=1), torch.cat([below.T, -torch.diag(inner.diagonal())], dim=1)]
+        [torch.cat([noise_std * (s @ s.T), below], dim=1), torch.cat([below.T, -torch.diag(inner.diagonal())], dim=1)]
     )
-    frame = torch.cat([sigma * s, y])
+    frame = torch.cat([noise_std * s, y])
     wide = v.double()
-    product: Tensor = sigma * wide - frame.T @ torch.linalg.solve(middle, frame @ wide)
+    product: Tensor = noise_std * wide - frame.T @ torch.linalg.solve(middle, frame @ wide)
     return product.to(v.dtype)

@@ -22,12 +22,12 @@ S = sum a_u over everyone forgotten so far. S adds nothing to what the remaining
 renormalised form sum to H^{-1} grad F(w_0) = 0.
 
 **Sketch** (``sketch.py``), chosen by ``rank``: a few numbers for each holder in place of a trajectory's
-vectors, for models where one vector each costs too much. A release then needs the forgotten samples, and it is refused
+vectors, for models where one vector each costs too much. An update then needs the forgotten samples, and it is refused
 as ``OutOfTolerance`` where the probes say that it is too far from the exact vectors.
 
 **Repair** (``repair_epochs``, the paper's OUR strategy; ``repair.py``): after the addition the training goes
 on for some passes over who is left, and every remaining vector follows it. Trajectory form with exact vectors alone:
-a converged release ends in a minimiser already, and a sketch's numbers cannot follow a step.
+a converged update ends in a minimiser already, and a sketch's numbers cannot follow a step.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from unlearning.model import room
 from unlearning.model.problem import Problem
 from unlearning.model.sums import Total, distance, total_of
 from unlearning.model.training import REFERENCES, silent
-from unlearning.quality.distance_left import CalibrationSet, calibration_sets, effectiveness
+from unlearning.quality.distance_left import CalibrationSet, calibration_sets, distance_left
 from unlearning.recipe import RecipeError
 from unlearning.types import (
     Examples,
@@ -77,12 +77,12 @@ class Recollection:
         curvature: ``hessian``, or ``gauss-newton`` (no negative curvature; trajectory form).
         carried_by: whose curvature a vector is carried through: ``others`` (without its holder's own; exact vectors
             along a trajectory only), or ``everyone``. None: ``others`` where it can be had.
-        threshold: preparation refuses an effectiveness of this or more.
+        threshold: preparation refuses an distance left of this or more.
         calibration_count: how many sets of holders are really retrained without.
         calibration_share: the share of all holders in each set.
-        repair_epochs: E_r, passes over the retained samples at each release, through which every remaining vector is
-            carried. 0: none; more needs the retained samples and rewrites all vectors at each release.
-        rank: None for exact vectors; otherwise the sketch's directions, with ``probes``, ``tolerance``, ``releases``,
+        repair_epochs: E_r, passes over the retained samples at each update, through which every remaining vector is
+            carried. 0: none; more needs the retained samples and rewrites all vectors at each update.
+        rank: None for exact vectors; otherwise the sketch's directions, with ``probes``, ``tolerance``, ``updates``,
             ``oversampling`` and ``stability`` as ``unlearning.methods.recollection.sketch.Sketch`` has them.
         probe_seed: of the sketch's probes, which must be secret. None: drawn from the operating system. To be given
             only where a preparation is to repeat bit for bit; a policy cannot name it.
@@ -99,7 +99,7 @@ class Recollection:
     rank: int | None = None
     probes: int = 32
     tolerance: float = 0.25
-    releases: int = 100
+    updates: int = 100
     oversampling: float = 1.25
     stability: float = 10.0
     probe_seed: int | None = field(default=None, metadata={"secret": True})  # nosec B105
@@ -131,13 +131,13 @@ class Recollection:
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
         """Compute every holder's vector and measure whether adding them helps.
 
-        ``facts["report"]`` holds ``form``, ``reference``, ``effectiveness`` (the mean over the calibration sets),
-        ``effectiveness_sets`` and, for trajectories, ``eta_lambda_max`` (the largest of a few sampled steps). With
-        repair, ``effectiveness`` is that of a repaired release and ``effectiveness_unrepaired`` that of the vectors.
+        ``facts["report"]`` holds ``form``, ``reference``, ``distance_left`` (the mean over the calibration sets),
+        ``distance_left_sets`` and, for trajectories, ``eta_lambda_max`` (the largest of a few sampled steps). With
+        repair, ``distance_left`` is that of a repaired update and ``distance_left_unrepaired`` that of the vectors.
 
         Raises:
             Refused: no trajectory, a reference that the form does not approximate, clipped samples, one holder
-                only, no memory for what it keeps, or an effectiveness of ``threshold`` or more; for the sketch also a
+                only, no memory for what it keeps, or an distance left of ``threshold`` or more; for the sketch also a
                 converged or an unstable training, or a calibration set beyond the tolerance.
         """
         form = self._form(problem, learned)
@@ -195,7 +195,7 @@ class Recollection:
         report = {**form.report(examples), **self._effect(form, problem, state, examples, read)}
         report |= cast("Mapping[str, Json]", state.facts.get("report", {}))
         progress(1.0)
-        mean = cast(float, report["effectiveness"])
+        mean = cast(float, report["distance_left"])
         if not mean < self.threshold:
             raise Ineffective(_harm(mean, self.threshold, report), "Use retrain, or a smaller learning rate.")
         return State(state.weights, state.tensors, {**state.facts, "report": report}, state.vectors)
@@ -213,7 +213,7 @@ class Recollection:
         ``retain`` is read by a repair alone.
 
         Raises:
-            OutOfTolerance: the sketch's receipt exceeds its tolerance, or its releases are used up.
+            OutOfTolerance: the sketch's receipt exceeds its tolerance, or its updates are used up.
             Refused: a holder has no vector, or no sample would be left; for the sketch, the samples are missing; a
                 repair lacks the retained samples or diverges.
         """
@@ -227,7 +227,7 @@ class Recollection:
         gone = before + len(forget.positions)
         if gone >= samples:
             raise Refused(f"None of the {samples} samples would be left.", "Retire the model instead.")
-        release = _release_trajectory if problem.training.converge is None else _release_converged
+        release = _update_trajectory if problem.training.converge is None else _update_converged
         fresh = release(state, total, gone)
         left = {holder: state.vectors[holder] for holder in state.vectors if holder not in forget.holders}
         evidence: dict[str, Json] = {
@@ -248,13 +248,13 @@ class Recollection:
         return Forgotten(fresh, evidence)
 
     def resume(self, state: State, weights: Tensor, forget: ForgetSet) -> State:
-        """Go on from ``weights``. A converged release counts from there: S begins anew, the factor n/(n-m) stays."""
+        """Go on from ``weights``. A converged update counts from there: S begins anew, the factor n/(n-m) stays."""
         gone = _counts(state)[1] + len(forget.positions)
         blank = {name: torch.zeros_like(state.tensors[name]) for name in ("correction",) if name in state.tensors}
         return State(weights.to(state.weights), {**state.tensors, **blank}, {**state.facts, "forgotten": gone})
 
     def _sketch(self, rank: int) -> Sketch:
-        return Sketch(rank, self.probes, self.tolerance, self.releases, self.oversampling, self.stability)
+        return Sketch(rank, self.probes, self.tolerance, self.updates, self.oversampling, self.stability)
 
     def _form(self, problem: Problem, learned: Learned) -> Form:
         if problem.training.converge is not None:
@@ -282,7 +282,7 @@ class Recollection:
             raise Refused("The training converges, and a sketch follows a trajectory.", "Leave rank out.")
         if self.repair_epochs:
             raise Refused(
-                "The training converges, and its releases end in a minimiser without repair.",
+                "The training converges, and its updates end in a minimiser without repair.",
                 "Leave repair_epochs out.",
             )
         if self.carried_by == "others":
@@ -290,7 +290,7 @@ class Recollection:
         return Converged(problem.double(), learned.weights.double(), self.reference or "renormalised")
 
     def _effect(self, form: Form, problem: Problem, state: State, examples: Examples, read: Reader) -> dict[str, Json]:
-        """The effectiveness over the calibration sets, of the whole release and of the vectors without repair."""
+        """The distance left over the calibration sets, of the whole update and of the vectors without repair."""
         drawn = calibration_sets(examples, self.calibration_share, self.calibration_count, problem.training.seed)
         sets = [(replace(state, vectors=read(chosen.holders)), chosen) for chosen in drawn]
         try:
@@ -301,15 +301,15 @@ class Recollection:
                 "Raise rank or tolerance, or leave rank out for exact vectors.",
             ) from None
         found: dict[str, Json] = {
-            "effectiveness": sum(measured) / len(measured),
-            "effectiveness_sets": cast("list[Json]", measured),
+            "distance_left": sum(measured) / len(measured),
+            "distance_left_sets": cast("list[Json]", measured),
             "calibration_holders": len(drawn[0].holders),
             "threshold": self.threshold,
         }
         if self.repair_epochs:
             plain = replace(self, repair_epochs=0)
             alone = [plain._measure(form, problem, theirs, examples, chosen) for theirs, chosen in sets]
-            found["effectiveness_unrepaired"] = sum(alone) / len(alone)
+            found["distance_left_unrepaired"] = sum(alone) / len(alone)
         return found
 
     def _followed(self, problem: Problem, learned: Learned) -> Followed:
@@ -327,14 +327,14 @@ class Recollection:
             retrained = form.retrained(examples, forget.positions)
         except RecipeError:  # the reference itself diverges: nothing to approximate
             return float("inf")
-        return effectiveness(state.weights, unlearned, retrained)
+        return distance_left(state.weights, unlearned, retrained)
 
 
-def _release_trajectory(state: State, total: Total, gone: int) -> State:
+def _update_trajectory(state: State, total: Total, gone: int) -> State:
     return State(total.onto(state.weights), state.tensors, {**state.facts, "forgotten": gone})
 
 
-def _release_converged(state: State, total: Total, gone: int) -> State:
+def _update_converged(state: State, total: Total, gone: int) -> State:
     """Replace the correction inside the current weights, so that what a certificate polished since is kept."""
     samples, before = _counts(state)
     fixed = state.facts["reference"] == "fixed-denominator"
@@ -373,7 +373,7 @@ def _harm(mean: float, threshold: float, report: Mapping[str, Json]) -> str:
     cause = f" eta*lambda_max is {report['eta_lambda_max']:.2g}." if "eta_lambda_max" in report else ""
     return (
         f"After recollection the weights are {mean:.3g} times as far from retraining as before "
-        f"(effectiveness, must be below {threshold:g}).{cause}"
+        f"(distance_left, must be below {threshold:g}).{cause}"
     )
 
 

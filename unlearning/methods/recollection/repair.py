@@ -1,4 +1,4 @@
-"""Repair after a release of recollection: the training goes on without the forgotten, and every vector follows it.
+"""Repair after an update of recollection: the training goes on without the forgotten, and every vector follows it.
 
 HF's strategy "OUR" (arXiv 2404.01712): E_r passes over the retained samples, and for each of their batches
 ``a_u <- a_u - eta_t D_t [(H_t + lambda I) a_u - (1/|B_t|) sum_{i in B_t of u} (grad l_i(w_t) + [H_t,i a_u])]``, the
@@ -6,7 +6,7 @@ recursion of ``unlearning.methods.recollection`` at the repaired weights, in the
 vectors were computed. The steps are those that the training would have taken next: its decaying step size, its batch
 size and clipping; the batch order follows from its seed and from how many steps were taken before.
 
-How far the result is from a retraining depends on how many releases there were, not only on who went: nothing is
+How far the result is from a retraining depends on how many updates there were, not only on who went: nothing is
 claimed about it.
 """
 
@@ -44,12 +44,12 @@ def repaired(
 
 
 def require_room(problem: Problem, examples: Examples) -> None:
-    """Raises Refused where everyone's vectors are too large to be held, and rewritten, at every release."""
+    """Raises Refused where everyone's vectors are too large to be held, and rewritten, at every update."""
     holders = len(set(examples.holders))
     if holders * problem.dimension <= GROUP_LIMIT:
         return
     raise Refused(
-        f"repair_epochs rewrites the vectors of all {holders} people at every release, {problem.dimension} numbers "
+        f"repair_epochs rewrites the vectors of all {holders} people at every update, {problem.dimension} numbers "
         f"each; together at most {GROUP_LIMIT} are served.",
         "Leave repair_epochs out, or use rewind.",
     )

@@ -37,7 +37,7 @@ from unlearning.model.training import silent
 from unlearning.types import Examples, ForgetSet, Forgotten, Json, Learned, OutOfTolerance, Progress, Refused, State
 
 CONFIDENCE = 0.99
-"""that every receipt of a lineage holds, over S"""
+"""that every receipt of a generation holds, over S"""
 BLOCK = 2**16
 """columns of S that are drawn at once"""
 
@@ -60,12 +60,12 @@ class Sketch:
     rank: int = 64
     probes: int = 32
     tolerance: float = 0.25
-    releases: int = 100
+    updates: int = 100
     oversampling: float = 1.25
     stability: float = 10.0
 
     def __post_init__(self) -> None:
-        for name in ("rank", "probes", "releases"):
+        for name in ("rank", "probes", "updates"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         if not self.oversampling >= 1.0 or not self.tolerance > 0.0 or not self.stability > 0.0:
@@ -110,14 +110,14 @@ class Sketch:
         """Add the recollections of ``forget.holders``. ``evidence`` holds the receipt and must stay sealed.
 
         Raises:
-            OutOfTolerance: the receipt is above ``tolerance``, or all ``releases`` are used.
+            OutOfTolerance: the receipt is above ``tolerance``, or all ``updates`` are used.
             Refused: a holder has no vector, the samples are missing, or no sample would be left.
         """
         if not forget:
             return Forgotten(state)
         released = cast(int, state.facts["released"]) + 1
-        if released > self.releases:
-            raise OutOfTolerance(f"All {self.releases} releases of this sketch are used.", "Take the fallback.")
+        if released > self.updates:
+            raise OutOfTolerance(f"All {self.updates} updates of this sketch are used.", "Take the fallback.")
         gone = cast(int, state.facts["forgotten"]) + len(forget.positions)
         if gone >= cast(int, state.facts["samples"]):
             raise Refused("No sample would be left.", "Retire the model instead.")
@@ -186,7 +186,7 @@ class Sketch:
 
     def _receipt(self, probed: Tensor) -> tuple[float, float]:
         """Bound on the cumulative correction's distance from the exact one, and that correction's norm as probed."""
-        quantile = float(chi2.ppf((1.0 - CONFIDENCE) / self.releases, self.probes))
+        quantile = float(chi2.ppf((1.0 - CONFIDENCE) / self.updates, self.probes))
         gap = float((probed[0] - probed[1]).norm())
         return gap / math.sqrt(quantile), float(probed[0].norm()) / math.sqrt(self.probes)
 

@@ -2,7 +2,7 @@
 
 Source: Shen et al., "Machine Unlearning for Streaming Forgetting" (arXiv 2507.15280).
 
-Notation: w_0 (d,) the trained weights, n_0 samples, F_t those forgotten in release t, M_t all forgotten so
+Notation: w_0 (d,) the trained weights, n_0 samples, F_t those forgotten in update t, M_t all forgotten so
 far, n_t = n_0 - M_t, l the data loss, f(x; w) the class probabilities, mu the weight decay.
 
     r_t = (n_{t-1} r_{t-1} - sum_{F_t} grad l(w_0)) / n_t,   r_0 = mean grad l(w_0)     retention, eq. 15
@@ -22,8 +22,8 @@ Deviations from the paper, each with its reason:
 * Eq. 23 (the update of the covariances) turns them indefinite after one round; ``unlearning.methods.safe.moments``
   has the exact down-date, equal to recomputation.
 * ``mode="freeze"`` (default) evaluates q when a sample is forgotten, sums its gradient and drops the sample:
-  forgetting must not require remembering, and a release costs the same in every round. ``mode="keep"`` is
-  the paper's: every forgotten sample is kept and q is evaluated again in each release.
+  forgetting must not require remembering, and an update costs the same in every round. ``mode="keep"`` is
+  the paper's: every forgotten sample is kept and q is evaluated again in each update.
 * ``step="share"`` (default): gamma_t = reach ||w_0|| M_t / n_0, because to first order the distance to
   retraining is proportional to the fraction forgotten, and because nobody knows the number of rounds beforehand.
   ``step="published"`` is theorem 2's gamma = sqrt(W) / (K sqrt(T)), the same in each of T rounds, with W = ||w_0||
@@ -36,7 +36,7 @@ Deviations from the paper, each with its reason:
   covariances shrunk towards the pooled one: a class with fewer samples than dimensions has no density.
 * log q is cut to [-``cut``, ``cut``]: Gaussian tails are quadratic, one outlier would own the direction.
 
-SAFE proves nothing (basis ``none``): ``evaluation`` measures it. With the step by ``share``, accuracy on the
+SAFE proves nothing (guarantee ``none``): ``evaluation`` measures it. With the step by ``share``, accuracy on the
 retained samples falls with that on the forgotten ones; docs/methods/safe.md has the figures of both steps.
 """
 
@@ -52,7 +52,7 @@ from torch import Tensor
 
 from unlearning.methods.safe.moments import Moments
 from unlearning.model.training import silent
-from unlearning.quality.distance_left import mean_effectiveness
+from unlearning.quality.distance_left import mean_distance_left
 from unlearning.types import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State, Unsuited
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Freeze:
 
 
 class Keep:
-    """The paper's: every forgotten sample is kept and q is evaluated again in each release."""
+    """The paper's: every forgotten sample is kept and q is evaluated again in each update."""
 
     def start(self, examples: Examples, origin: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
         return {"kept": examples.inputs[:0].clone()}
@@ -147,7 +147,7 @@ class Safe:
         reach: of ``share``: gamma_t = reach * ||w_0|| * M_t / n_0; how far everyone's deletion would move the
             weights, in units of their norm.
         divisor: of ``published``: the paper's K. It has 2.5 for MNIST and CIFAR-10, 8 for Fashion.
-        rounds: of ``published``: the paper's T, how many releases there will be.
+        rounds: of ``published``: the paper's T, how many updates there will be.
         strength: lambda, the weight of the forgetting gradient beside the retention gradient. Saturates,
             because g_t is normalised.
         mode: ``freeze`` or ``keep``.
@@ -157,7 +157,7 @@ class Safe:
         cut: log q is cut to [-cut, cut].
         seed: of the projection.
         calibration_count: how many sets of holders are really retrained without at preparation, to report the
-            effectiveness; 0: none.
+            distance left; 0: none.
         calibration_share: the share of all holders in each set.
     """
 
@@ -197,14 +197,14 @@ class Safe:
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
         """One pass over the samples: mean data gradient at w_0 and class moments.
 
-        ``facts["report"]`` holds the mode and, where measured, the effectiveness (1: as far from retraining as doing
+        ``facts["report"]`` holds the mode and, where measured, the distance left (1: as far from retraining as doing
         nothing). SAFE does not aim at it, so that nothing is refused.
 
         Raises Refused when the targets are not classes, or a class has a single sample (its Gaussian would
         be that sample).
         """
         state = self._start(problem, examples, learned.weights.detach().clone(), progress)
-        effectiveness = mean_effectiveness(
+        distance_left = mean_distance_left(
             self,
             problem,
             examples,
@@ -215,7 +215,7 @@ class Safe:
         )
         report: dict[str, Json] = {"mode": self.mode}
         progress(1.0)
-        return replace(state, facts={**state.facts, "report": report | _where_known(effectiveness)})
+        return replace(state, facts={**state.facts, "report": report | _where_known(distance_left)})
 
     def _start(self, problem: Problem, examples: Examples, origin: Tensor, progress: Progress) -> State:
         problem = problem.cast(origin.dtype)
@@ -230,7 +230,7 @@ class Safe:
         tensors = {"origin": origin, "retained": retained, "axes": axes, "left": left}
         tensors |= _pack("before", moments) | _pack("now", moments) | MODES[self.mode].start(examples, origin)
         variance = float(points.var(0, correction=0).mean())
-        facts: dict[str, Json] = {"samples": len(examples), "forgotten": 0, "releases": 0}
+        facts: dict[str, Json] = {"samples": len(examples), "forgotten": 0, "updates": 0}
         return State(origin.clone(), tensors, facts | {"ridge": self.ridge * max(variance, 1e-12)})
 
     def forget(
@@ -265,7 +265,7 @@ class Safe:
         direction = retention + problem.decay * origin + self.strength * forgetting / gone
         gamma = STEPS[self.step](self, float(origin.norm()), gone / samples)
         tensors = dict(state.tensors) | {"retained": retained, "left": left} | _pack("now", after) | remembered
-        facts = dict(state.facts) | {"forgotten": gone, "releases": _count(state, "releases") + 1}
+        facts = dict(state.facts) | {"forgotten": gone, "updates": _count(state, "updates") + 1}
         weights = _step(origin, direction, gamma)
         evidence: dict[str, Json] = {
             "gamma": gamma,
@@ -304,8 +304,8 @@ class Safe:
         return axes.contiguous().to(inputs.device)
 
 
-def _where_known(effectiveness: float | None) -> dict[str, Json]:
-    return {} if effectiveness is None else {"effectiveness": effectiveness}
+def _where_known(distance_left: float | None) -> dict[str, Json]:
+    return {} if distance_left is None else {"distance_left": distance_left}
 
 
 def _step(origin: Tensor, direction: Tensor, gamma: float) -> Tensor:

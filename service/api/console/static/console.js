@@ -1,9 +1,9 @@
 // Keeps the page fresh: whatever is marked data-live is fetched again when an event says that something changed.
 "use strict";
 
-const EVENTS = ["request.accepted", "request.queued", "request.completed", "request.held", "request.cancelled",
-  "request.rejected", "request.released", "version.published", "version.retired", "version.purged"];
-const SAID = { "request.accepted": "accepted", "request.completed": "completed", "request.held": "held",
+const EVENTS = ["request.accepted", "request.queued", "request.completed", "request.blocked", "request.cancelled",
+  "request.rejected", "request.retried", "version.published", "version.retired", "version.purged"];
+const SAID = { "request.accepted": "accepted", "request.completed": "completed", "request.blocked": "blocked",
   "request.cancelled": "cancelled", "version.published": "published" };
 const BUSY_SECONDS = 1.5;
 const QUIET_SECONDS = 30;

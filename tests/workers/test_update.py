@@ -1,4 +1,4 @@
-"""Releases against a real database: what a deletion does, once, and what makes it wait."""
+"""Updates against a real database: what a deletion does, once, and what makes it wait."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from service.infra.tables import (
     DeletionRequest,
     Erasure,
     Forgotten,
-    Lineage,
+    Generation,
     Model,
     PhaseSeconds,
     Recollection,
@@ -29,7 +29,7 @@ from service.infra.tables import (
 from service.requests.cancel import cancel
 from tests.workers import meanwhile
 from tests.workers.worlds import World
-from unlearning.accounting.certificate import Basis, Claim
+from unlearning.accounting.certificate import Claim, Guarantee
 from workers.runtime.jobs import Deletions
 from workers.runtime.lease import Stale
 from workers.storage import checkpoint_format as codec
@@ -43,7 +43,7 @@ def test_a_deletion_makes_one_new_version_without_the_person(world: World) -> No
     world.work(model_id)
     first, second = world.versions(model_id)
     assert (second.number, second.parent_id, second.samples, second.people) == (2, first.id, 3, 1)
-    assert (first.status, second.status, world.model(model_id).head_id) == ("retired", "head", second.id)
+    assert (first.status, second.status, world.model(model_id).current_id) == ("retired", "current", second.id)
     task = world.task(request)
     assert (task.status, task.samples, task.version_id, task.method) == ("completed", 3, second.id, "recollection")
     assert world.request(request).status == "completed"
@@ -66,23 +66,23 @@ def test_the_published_file_holds_finite_weights_of_the_models_shape_and_the_dig
 
 
 def test_a_proved_release_charges_its_cap_and_claims_no_more(world: World) -> None:
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     world.delete("p3")
     world.work(model_id)
-    lineage, claim = world.lineage(model_id), Claim.from_json(world.head(model_id).claim)
-    assert (claim.basis, claim.releases, claim.spent, claim.limit) == (
-        Basis.PROVED,
+    generation, claim = world.generation(model_id), Claim.from_json(world.head(model_id).claim)
+    assert (claim.guarantee, claim.updates, claim.spent, claim.limit) == (
+        Guarantee.PROVED,
         1,
-        lineage.charge,
-        lineage.budget,
+        generation.budget_cost,
+        generation.budget,
     )
-    assert lineage.spent == lineage.charge == sum(entry.charge for entry in world.rows_of(BudgetEntry))
+    assert generation.spent == generation.budget_cost == sum(entry.budget_cost for entry in world.rows_of(BudgetEntry))
     assert Claim.from_json(world.versions(model_id)[0].claim).epsilon == 0
 
 
 def test_a_proved_release_lies_within_its_cap_of_the_retained_minimiser(world: World) -> None:
     """Checked from outside: the secret weights against a minimiser that plain gradient descent finds."""
-    model_id = world.live(require="proved", delta_cap=1e-6)
+    model_id = world.live(min_guarantee="proved", max_distance=1e-6)
     world.delete("p3")
     world.work(model_id)
     secret = state.load(world.workshop, world.head(model_id).state, torch.device("cpu")).weights
@@ -109,7 +109,7 @@ def test_everything_that_waits_goes_into_one_release(world: World) -> None:
     assert (head.number, head.samples, head.people) == (2, 18, 6)
     assert {world.task(request).version_id for request in requests} == {head.id}
     assert world.count(Forgotten) == 18
-    assert len([entry for entry in world.rows_of(BudgetEntry) if entry.charge]) == 1
+    assert len([entry for entry in world.rows_of(BudgetEntry) if entry.budget_cost]) == 1
 
 
 def test_nothing_to_forget_makes_no_version_and_costs_nothing(world: World) -> None:
@@ -181,7 +181,7 @@ def test_a_cancelled_request_is_never_carried_out(world: World) -> None:
     world.work(model_id)
     assert (world.head(model_id).number, world.count(Forgotten), world.request(request).status) == (1, 0, "cancelled")
     second = world.live(name="second")
-    assert world.lineage(second).manifest["samples"] == 36  # type: ignore[index]
+    assert world.generation(second).manifest["samples"] == 36  # type: ignore[index]
     assert broken(world.database) == []
 
 
@@ -193,31 +193,31 @@ def test_a_live_lease_is_not_claimed(world: World) -> None:
 
 
 def test_the_budget_is_never_overspent_and_what_does_not_fit_is_held(world: World) -> None:
-    model_id = world.live(epsilon=1.0, sigma=0.01, delta_cap=0.0018, on_exhausted="hold")
-    lineage = world.lineage(model_id)
-    assert lineage.budget is not None
-    fits = lineage.budget // lineage.charge
+    model_id = world.live(epsilon=1.0, noise_std=0.01, max_distance=0.0018, on_exhausted="hold")
+    generation = world.generation(model_id)
+    assert generation.budget is not None
+    fits = generation.budget // generation.budget_cost
     assert fits in (1, 2, 3)
     requests = []
     for index in range(fits + 1):
         requests.append(world.delete(f"p{index}"))
         world.work(model_id)
-    spent = world.lineage(model_id).spent
-    assert spent == fits * lineage.charge == sum(entry.charge for entry in world.rows_of(BudgetEntry))
-    assert spent <= lineage.budget < spent + lineage.charge
+    spent = world.generation(model_id).spent
+    assert spent == fits * generation.budget_cost == sum(entry.budget_cost for entry in world.rows_of(BudgetEntry))
+    assert spent <= generation.budget < spent + generation.budget_cost
     held = world.request(requests[-1])
-    assert (held.status, held.reason) == ("held", "budget_exhausted")
+    assert (held.status, held.reason) == ("blocked", "budget_exhausted")
     unknown = world.delete("p0")
     world.work(model_id)
     assert world.request(unknown).status == "completed"
 
 
-def test_a_basis_that_claims_nothing_has_no_budget(world: World) -> None:
+def test_a_guarantee_that_claims_nothing_has_no_budget(world: World) -> None:
     model_id = world.live("steps")
     world.delete("p3")
     world.work(model_id)
     claim = Claim.from_json(world.head(model_id).claim)
-    assert (claim.basis, claim.epsilon, world.lineage(model_id).budget) == (Basis.NONE, None, None)
+    assert (claim.guarantee, claim.epsilon, world.generation(model_id).budget) == (Guarantee.NONE, None, None)
 
 
 @pytest.mark.parametrize("method", ["retrain", "newton"])
@@ -225,7 +225,9 @@ def test_methods_that_read_the_retained_samples_release_too(world: World, method
     model_id = world.live(method=method)
     world.delete("p3")
     world.work(model_id)
-    assert Claim.from_json(world.head(model_id).claim).basis is (Basis.EXACT if method == "retrain" else Basis.PROVED)
+    assert Claim.from_json(world.head(model_id).claim).guarantee is (
+        Guarantee.EXACT if method == "retrain" else Guarantee.PROVED
+    )
 
 
 def test_a_release_needs_no_sample_of_the_forgotten(world: World) -> None:
@@ -242,8 +244,8 @@ def test_missing_or_changed_retained_samples_hold_the_release_with_counts(world:
     meanwhile.DROPPED.update({"s0", "s1"})
     meanwhile.SCALE["s5"] = 2.0
     world.work(model_id)
-    assert (world.request(request).status, world.request(request).reason) == ("held", "samples_changed")
-    entry = json.loads(entries(world, "release.held")[0].body)
+    assert (world.request(request).status, world.request(request).reason) == ("blocked", "samples_changed")
+    entry = json.loads(entries(world, "update.blocked")[0].body)
     assert (entry["missing"], entry["changed"]) == (2, 1)
     assert world.head(model_id).number == 1
 
@@ -287,34 +289,34 @@ def test_a_state_of_a_format_that_this_worker_does_not_know_fails_closed(world: 
 @pytest.mark.parametrize("change", [{"torch": "1.0.0"}, {"device": "tpu"}])
 def test_a_trajectory_is_not_replayed_under_another_torch_or_device(world: World, change: dict[str, str]) -> None:
     model_id = world.live("steps", method="mini")
-    lineage = world.lineage(model_id)
-    frozen = dict(lineage.manifest or {})
-    world.change(Lineage, lineage.id, manifest=frozen | {"libraries": frozen["libraries"] | change})
+    generation = world.generation(model_id)
+    frozen = dict(generation.manifest or {})
+    world.change(Generation, generation.id, manifest=frozen | {"libraries": frozen["libraries"] | change})
     request = world.delete("p3")
     world.work(model_id)
     assert world.request(request).reason == "environment_changed"
-    world.change(Lineage, lineage.id, manifest=frozen)
+    world.change(Generation, generation.id, manifest=frozen)
     again = world.delete("p4")
     world.work(model_id)
     assert world.request(again).status == "completed"
 
 
 def test_a_bound_above_the_cap_holds_and_costs_nothing(world: World) -> None:
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     request = world.delete("p3")
-    world.change(Lineage, world.model(model_id).lineage_id, delta_cap=1e-17)
+    world.change(Generation, world.model(model_id).generation_id, max_distance=1e-17)
     world.work(model_id)
-    assert (world.request(request).reason, world.lineage(model_id).spent) == ("cap_not_reached", 0)
+    assert (world.request(request).reason, world.generation(model_id).spent) == ("cap_not_reached", 0)
 
 
 def test_a_draw_that_the_utility_gate_refused_is_charged_and_held(world: World) -> None:
-    model_id = world.live(utility_tolerance=0.0, sigma=1.0)
+    model_id = world.live(utility_tolerance=0.0, noise_std=1.0)
     world.change(Version, world.head(model_id).id, holdout_accuracy=2.0)
     request = world.delete("p3")
     world.work(model_id)
-    lineage = world.lineage(model_id)
+    generation = world.generation(model_id)
     assert (world.request(request).reason, world.head(model_id).number) == ("utility_gate", 1)
-    assert lineage.spent == lineage.charge > 0
+    assert generation.spent == generation.budget_cost > 0
     assert [entry.version_id for entry in world.rows_of(BudgetEntry)] == [None]
     assert world.count(Forgotten) == 0
 
@@ -323,7 +325,7 @@ def test_part_of_a_person_is_held_where_people_are_forgotten_whole(world: World)
     model_id = world.live()
     part, whole = world.delete(samples=["s0"]), world.delete("p5")
     world.work(model_id)
-    assert (world.request(part).status, world.request(part).reason) == ("held", "partial_subject")
+    assert (world.request(part).status, world.request(part).reason) == ("blocked", "partial_subject")
     assert world.request(whole).status == "completed"
 
 
@@ -353,7 +355,7 @@ def test_a_legal_hold_keeps_its_person_and_lets_the_others_go(world: World) -> N
 
 
 def test_a_legal_hold_that_appears_while_computing_is_respected(world: World) -> None:
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     held, free = world.delete("p1"), world.delete("p2")
     meanwhile.HAPPENINGS.append(lambda: None)  # the bench runs the recipe first
     worker = world.worker()
@@ -361,11 +363,11 @@ def test_a_legal_hold_that_appears_while_computing_is_respected(world: World) ->
     worker.work(model_id)
     assert (world.request(held).reason, world.request(free).status) == ("legal_hold", "completed")
     assert [(v.number, v.samples) for v in world.versions(model_id)] == [(1, 0), (2, 3)]
-    assert world.lineage(model_id).spent == world.lineage(model_id).charge
+    assert world.generation(model_id).spent == world.generation(model_id).budget_cost
 
 
 def test_a_request_that_arrives_while_computing_waits_for_the_next_release(world: World) -> None:
-    model_id = world.live(require="proved")
+    model_id = world.live(min_guarantee="proved")
     first = world.delete("p1")
     late: list[str] = []
     meanwhile.HAPPENINGS.append(lambda: late.append(world.delete("p2")))
@@ -400,7 +402,10 @@ def test_the_audit_log_tells_of_claim_release_and_destroyed_keys(world: World) -
     published = json.loads(entries(world, "version.published")[-1].body)
     head = world.head(model_id)
     assert (published["version"], published["number"], published["parent"]) == (head.id, 2, head.parent_id)
-    assert (published["checkpoint"], published["charge"]) == (head.checkpoint, world.lineage(model_id).charge)
+    assert (published["checkpoint"], published["budget_cost"]) == (
+        head.checkpoint,
+        world.generation(model_id).budget_cost,
+    )
     assert len(published["samples"]) == 3
 
 
@@ -418,12 +423,12 @@ def test_equal_sized_forget_sets_publish_identical_facts(world: World) -> None:
     for (name, model_id), person in zip(models.items(), ("p1", "p7"), strict=True):
         world.delete(person, models=(name,))
         world.work(model_id)
-        head, lineage = world.versions(model_id)[1], world.lineage(model_id)
-        facts.append((head.claim, head.samples, head.people, lineage.spent, lineage.charge))
+        head, generation = world.versions(model_id)[1], world.generation(model_id)
+        facts.append((head.claim, head.samples, head.people, generation.spent, generation.budget_cost))
     assert facts[0] == facts[1]
 
 
-def test_every_phase_of_a_release_is_timed(world: World) -> None:
+def test_every_phase_of_an_update_is_timed(world: World) -> None:
     model_id = world.live()
     world.delete("p3")
     world.work(model_id)
@@ -454,7 +459,7 @@ def test_the_secret_state_of_a_superseded_version_is_gone(world: World) -> None:
     assert names == {world.head(model_id).state}
 
 
-def test_a_worker_that_kept_the_state_releases_the_same_as_one_that_reads_it(world: World) -> None:
+def test_a_worker_that_kept_the_state_updates_the_same_as_one_that_reads_it(world: World) -> None:
     weights = []
     for name, workers in (("kept", [world.worker()] * 3), ("read", [world.worker() for _ in range(3)])):
         model_id = world.register("steps", name=name)
@@ -494,7 +499,7 @@ def test_an_attempt_that_fails_three_times_is_held_with_its_reason(world: World)
         world.change(Model, model_id, due_at=None)
         world.work(model_id)
     held = world.request(request)
-    assert held.status == "held"
+    assert held.status == "blocked"
     assert held.reason is not None and held.reason.startswith("failed:")
 
 
@@ -505,9 +510,9 @@ def test_a_request_whose_workers_die_three_times_is_held_as_worker_lost(world: W
         assert world.claim(model_id) is not None
         world.expire_lease(model_id)
     assert world.claim(model_id) is None
-    assert (world.request(request).status, world.request(request).reason) == ("held", "worker_lost")
+    assert (world.request(request).status, world.request(request).reason) == ("blocked", "worker_lost")
     assert world.model(model_id).lease_owner is None
-    body = json.loads(entries(world, "release.held")[-1].body)
+    body = json.loads(entries(world, "update.blocked")[-1].body)
     assert body["attempts"] == 3
 
 
@@ -526,7 +531,7 @@ def test_one_request_that_kills_workers_is_found_among_eight(world: World) -> No
         else:
             release(world.errand(job))
     statuses = [world.request(request).status for request in requests]
-    assert statuses == ["completed"] * 5 + ["held"] + ["completed"] * 2
+    assert statuses == ["completed"] * 5 + ["blocked"] + ["completed"] * 2
     assert world.count(Forgotten) == 21
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.unlearning.recipes import network
-from unlearning.quality.distance_left import calibration_sets, effectiveness
+from unlearning.quality.distance_left import calibration_sets, distance_left
 from unlearning.types import Examples, Refused
 
 
@@ -36,20 +36,20 @@ def test_a_single_holder_is_refused() -> None:
         calibration_sets(people(1), 0.05, 3, seed=0)
 
 
-def test_effectiveness_is_the_share_of_the_distance_that_is_left() -> None:
+def test_distance_left_is_the_share_of_the_distance_that_is_left() -> None:
     untouched, retrained = torch.zeros(3), torch.tensor([0.0, 3.0, 4.0])
-    assert effectiveness(untouched, retrained, retrained) == 0.0
-    assert effectiveness(untouched, untouched, retrained) == 1.0
-    assert effectiveness(untouched, torch.tensor([0.0, 3.0, 3.0]), retrained) == pytest.approx(0.2)
-    assert effectiveness(untouched, -retrained, retrained) == pytest.approx(2.0)
+    assert distance_left(untouched, retrained, retrained) == 0.0
+    assert distance_left(untouched, untouched, retrained) == 1.0
+    assert distance_left(untouched, torch.tensor([0.0, 3.0, 3.0]), retrained) == pytest.approx(0.2)
+    assert distance_left(untouched, -retrained, retrained) == pytest.approx(2.0)
 
 
-def test_effectiveness_of_a_diverged_result_is_infinite() -> None:
+def test_distance_left_of_a_diverged_result_is_infinite() -> None:
     untouched, retrained = torch.zeros(2), torch.ones(2)
-    assert effectiveness(untouched, torch.tensor([math.inf, 0.0]), retrained) == math.inf
-    assert effectiveness(untouched, torch.tensor([math.nan, 0.0]), retrained) == math.inf
-    assert effectiveness(untouched, retrained, untouched) == math.inf
-    assert effectiveness(untouched, untouched, untouched) == 0.0
+    assert distance_left(untouched, torch.tensor([math.inf, 0.0]), retrained) == math.inf
+    assert distance_left(untouched, torch.tensor([math.nan, 0.0]), retrained) == math.inf
+    assert distance_left(untouched, retrained, untouched) == math.inf
+    assert distance_left(untouched, untouched, untouched) == 0.0
 
 
 def test_the_sets_do_not_depend_on_the_order_of_the_samples() -> None:

@@ -1,4 +1,4 @@
-"""Lifting tombstones: a person who was deleted may come back, in lineages that begin afterwards."""
+"""Lifting suppression entries: a person who was deleted may come back, in generations that begin afterwards."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from service.api.problems import Problem
 from service.api.routes.deletion_requests import find, views
 from service.api.routes.holds import Reason
 from service.api.types import RequestId
-from service.requests.readmission import LineageBeginning, StillOpen, lift
+from service.requests.readmission import GenerationBeginning, StillOpen, lift
 
-router = APIRouter(tags=["tombstones"])
+router = APIRouter(tags=["suppressions"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
 
 
@@ -30,7 +30,7 @@ class LiftOrder(BaseModel):
 
 class LiftedView(BaseModel):
     request: str
-    lifted: int = Field(description="tombstones that were in force until now")
+    lifted: int = Field(description="suppression entries that were in force until now")
     others: int = Field(description="other requests that still keep out the same person or samples")
 
 
@@ -38,7 +38,7 @@ class LiftedView(BaseModel):
     "/v1/deletion-requests/{request_id}/lift",
     response_model=LiftedView,
     responses=problems(404, 409, 412),
-    summary="Lift the request's tombstones, for new lineages only",
+    summary="Lift the request's suppression entries, for new generations only",
 )
 def create(
     request_id: RequestId, body: LiftOrder, service: Running, caller: Admin, if_match: IfMatch = None
@@ -50,7 +50,7 @@ def create(
             lifted = lift(session, request, body.reason)
         except StillOpen:
             raise Problem(409, "still_open", "The request is not ended. Cancel it, or let it complete first.") from None
-        except LineageBeginning:
-            detail = "A model is being prepared or retrained. Lift the tombstones when that is over."
-            raise Problem(409, "lineage_beginning", detail) from None
+        except GenerationBeginning:
+            detail = "A model is being prepared or retrained. Lift the suppression entries when that is over."
+            raise Problem(409, "generation_beginning", detail) from None
         return LiftedView(request=request.id, lifted=lifted.stones, others=lifted.others)

@@ -31,7 +31,7 @@ from service.infra.tables import WebhookDelivery, WebhookEndpoint
 from service.requests.webhooks import MAX_ATTEMPTS, News, add_endpoint, announce, public_key, replay
 from tests.service.conftest import database
 from workers.scheduler.ssrf_guard import Outbound, Resolver, public
-from workers.scheduler.webhook_sender import ROUND_PER_ENDPOINT, Courier, claim
+from workers.scheduler.webhook_sender import ROUND_PER_ENDPOINT, WebhookSender, claim
 
 __all__ = ["database"]
 PEPPER = Pepper.of(b"p" * 32)
@@ -90,8 +90,8 @@ def serve(tls: ssl.SSLContext | None) -> Iterator[Receiver]:
     server.server_close()
 
 
-def courier(database: Database, outbound: Outbound | None = None) -> Courier:
-    return Courier(database, PEPPER, outbound or Outbound(loopback=True), 0.05)
+def webhook_sender(database: Database, outbound: Outbound | None = None) -> WebhookSender:
+    return WebhookSender(database, PEPPER, outbound or Outbound(loopback=True), 0.05)
 
 
 def subscribe(database: Database, url: str, news: int = 1) -> tuple[WebhookEndpoint, bytes]:
@@ -129,7 +129,7 @@ def answers(*lists: list[str]) -> tuple[Resolver, list[str]]:
 def test_news_is_delivered_once_and_its_signatures_verify(database: Database, receiver: Receiver) -> None:
     endpoint, secret = subscribe(database, receiver.url)
     before = time.time()
-    assert [courier(database).round() for _ in range(3)] == [1, 0, 0]
+    assert [webhook_sender(database).round() for _ in range(3)] == [1, 0, 0]
     ((path, headers, body),) = receiver.seen
     (delivery,) = deliveries(database)
     assert (path, body.decode(), headers["webhook-id"]) == ("/hook", delivery.payload, delivery.id)
@@ -148,7 +148,7 @@ def test_news_is_delivered_once_and_its_signatures_verify(database: Database, re
 def test_the_official_client_verifies_what_is_delivered(database: Database, receiver: Receiver) -> None:
     """Standard Webhooks' own library, over the request as it came in. It knows v1; v1a is verified above."""
     _, secret = subscribe(database, receiver.url)
-    courier(database).round()
+    webhook_sender(database).round()
     ((_, headers, body),) = receiver.seen
     client = Webhook("whsec_" + base64.b64encode(secret).decode())
     assert client.verify(body, headers)["data"] == {"model": "digits", "version": 0}
@@ -166,14 +166,14 @@ def test_the_official_client_verifies_what_is_delivered(database: Database, rece
 def test_a_failed_delivery_is_sent_again_later_under_the_same_id(database: Database, receiver: Receiver) -> None:
     receiver.statuses = [500, 204]
     subscribe(database, receiver.url)
-    assert courier(database).round() == 1
+    assert webhook_sender(database).round() == 1
     (failed,) = deliveries(database)
     with database.read() as session:
         assert 10e6 < failed.next_at - now(session) <= 15e6
     assert (failed.attempts, failed.last_status, failed.delivered_at) == (1, 500, None)
-    assert courier(database).round() == 0, "not before its time"
+    assert webhook_sender(database).round() == 0, "not before its time"
     make_due(database)
-    assert courier(database).round() == 1
+    assert webhook_sender(database).round() == 1
     first, second = receiver.seen
     assert (first[1]["webhook-id"], first[2]) == (second[1]["webhook-id"], second[2])
     (delivered,) = deliveries(database)
@@ -187,16 +187,16 @@ def test_attempts_end_after_days_and_a_replay_begins_them_anew(database: Databas
     endpoint, _ = subscribe(database, receiver.url)
     for _ in range(MAX_ATTEMPTS):
         make_due(database)
-        assert courier(database).round() == 1
+        assert webhook_sender(database).round() == 1
     (last,) = deliveries(database)
     with database.read() as session:
         assert last.next_at - now(session) > 23 * 3600 * 1e6
     make_due(database)
-    assert courier(database).round() == 0, "given up"
+    assert webhook_sender(database).round() == 0, "given up"
     receiver.statuses = [200]
     with database.write() as session:
         replay(session, endpoint, session.get_one(WebhookDelivery, last.id))
-    assert courier(database).round() == 1
+    assert webhook_sender(database).round() == 1
     assert len({headers["webhook-id"] for _, headers, _ in receiver.seen}) == 1
     (again,) = deliveries(database)
     assert again.delivered_at is not None and again.attempts == MAX_ATTEMPTS + 1, "the history goes on"
@@ -206,7 +206,7 @@ def test_attempts_end_after_days_and_a_replay_begins_them_anew(database: Databas
 def test_a_redirect_is_not_followed(database: Database, receiver: Receiver) -> None:
     receiver.statuses, receiver.headers = [302, 200], {"Location": f"http://127.0.0.1:{receiver.port}/elsewhere"}
     subscribe(database, receiver.url)
-    courier(database).round()
+    webhook_sender(database).round()
     assert [path for path, _, _ in receiver.seen] == ["/hook"]
     (sent,) = deliveries(database)
     assert (sent.last_status, sent.last_outcome, sent.delivered_at) == (302, "rejected", None)
@@ -216,9 +216,9 @@ def test_a_redirect_is_not_followed(database: Database, receiver: Receiver) -> N
 def test_410_disables_the_endpoint(database: Database, receiver: Receiver) -> None:
     receiver.statuses = [410]
     endpoint, _ = subscribe(database, receiver.url)
-    courier(database).round()
+    webhook_sender(database).round()
     make_due(database)
-    assert courier(database).round() == 0
+    assert webhook_sender(database).round() == 0
     with database.read() as session:
         assert session.get_one(WebhookEndpoint, endpoint.id).disabled_at is not None
 
@@ -226,7 +226,7 @@ def test_410_disables_the_endpoint(database: Database, receiver: Receiver) -> No
 @ON_SQLITE
 def test_this_machine_is_refused_unless_the_setting_admits_it(database: Database, receiver: Receiver) -> None:
     subscribe(database, receiver.url)
-    courier(database, Outbound()).round()
+    webhook_sender(database, Outbound()).round()
     assert receiver.seen == []
     (unsent,) = deliveries(database)
     assert (unsent.attempts, unsent.last_status, unsent.last_outcome) == (1, None, "refused")
@@ -242,7 +242,7 @@ def test_a_name_with_any_private_address_is_refused_even_with_loopback(
     monkeypatch.setattr("socket.socket.connect", lambda *_: connected.append("sync"))
     resolver, asked = answers([*beside, address])
     subscribe(database, "https://hooks.example.com/x")
-    courier(database, Outbound(loopback=True, resolver=resolver)).round()
+    webhook_sender(database, Outbound(loopback=True, resolver=resolver)).round()
     assert (asked, connected) == (["hooks.example.com"], [])
     assert deliveries(database)[0].last_status is None
 
@@ -253,12 +253,12 @@ def test_a_name_is_resolved_once_and_the_connection_goes_there(database: Databas
     resolver, asked = answers(["127.0.0.1"], ["10.0.0.1"])
     subscribe(database, f"http://hooks.invalid:{receiver.port}/hook")
     outbound = Outbound(loopback=True, resolver=resolver)
-    courier(database, outbound).round()
+    webhook_sender(database, outbound).round()
     assert asked == ["hooks.invalid"]
     assert receiver.seen[0][1]["host"] == f"hooks.invalid:{receiver.port}"
     with database.write() as session:
         session.query(WebhookDelivery).update({"next_at": 1, "delivered_at": None})
-    courier(database, outbound).round()
+    webhook_sender(database, outbound).round()
     assert (len(asked), len(receiver.seen)) == (2, 1), "rebound to a private address: refused"
 
 
@@ -269,7 +269,7 @@ def test_a_proxy_of_the_environment_is_not_used(
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     subscribe(database, receiver.url)
-    courier(database).round()
+    webhook_sender(database).round()
     assert len(receiver.seen) == 1
 
 
@@ -283,14 +283,14 @@ def test_the_certificate_must_be_the_names_though_the_connection_is_to_an_addres
     resolver, _ = answers(["127.0.0.1"], ["127.0.0.1"])
     outbound = Outbound(loopback=True, resolver=resolver, trust=trust)
     subscribe(database, f"https://hooks.test:{receiver.port}/hook")
-    courier(database, outbound).round()
+    webhook_sender(database, outbound).round()
     assert len(receiver.seen) == 1
     subscribe(database, f"https://other.test:{receiver.port}/hook", news=0)
     with database.write() as session:
         session.query(WebhookEndpoint).filter(WebhookEndpoint.url.like("%hooks.test%")).update({"disabled_at": 1})
     with database.write() as session:
         announce(session, "default", News.VERSION_PUBLISHED, {})
-    assert courier(database, outbound).round() == 1
+    assert webhook_sender(database, outbound).round() == 1
     assert len(receiver.seen) == 1
     serving.close()
 
@@ -322,12 +322,12 @@ def test_a_slow_receiver_ends_at_the_deadline_and_leaves_room_for_others(
     receiver.pause = 3
     subscribe(database, receiver.url, news=ROUND_PER_ENDPOINT + 3)
     began = time.monotonic()
-    assert courier(database, Outbound(loopback=True, deadline_seconds=0.5)).round() == ROUND_PER_ENDPOINT
+    assert webhook_sender(database, Outbound(loopback=True, deadline_seconds=0.5)).round() == ROUND_PER_ENDPOINT
     assert time.monotonic() - began < 2.5
     assert sum(delivery.attempts for delivery in deliveries(database)) == ROUND_PER_ENDPOINT
 
 
-def test_two_couriers_never_take_up_the_same_attempt(database: Database, receiver: Receiver) -> None:
+def test_two_webhook_senders_never_take_up_the_same_attempt(database: Database, receiver: Receiver) -> None:
     subscribe(database, receiver.url, news=4)
     assert (len(claim(database, PEPPER)), claim(database, PEPPER)) == (4, [])
 
@@ -335,7 +335,7 @@ def test_two_couriers_never_take_up_the_same_attempt(database: Database, receive
 @ON_SQLITE
 def test_the_thread_delivers_and_stops(database: Database, receiver: Receiver) -> None:
     subscribe(database, receiver.url)
-    running = courier(database)
+    running = webhook_sender(database)
     running.start()
     limit = time.monotonic() + 60
     while deliveries(database)[0].delivered_at is None and time.monotonic() < limit:
@@ -345,15 +345,15 @@ def test_the_thread_delivers_and_stops(database: Database, receiver: Receiver) -
 
 
 @pytest.mark.parametrize(("point", "sent"), [("webhook-before-send", 0), ("webhook-after-send", 1)])
-def test_a_delivery_survives_the_death_of_its_courier(
+def test_a_delivery_survives_the_death_of_its_webhook_sender(
     database: Database, database_url: str, receiver: Receiver, point: str, sent: int
 ) -> None:
     subscribe(database, receiver.url)
     database.close()
-    die_at(point, lambda: courier(Database(database_url)).round())
+    die_at(point, lambda: webhook_sender(Database(database_url)).round())
     assert len(receiver.seen) == sent
     make_due(database)
-    assert courier(database).round() == 1
+    assert webhook_sender(database).round() == 1
     assert len(receiver.seen) == sent + 1
     assert {headers["webhook-id"] for _, headers, _ in receiver.seen} == {deliveries(database)[0].id}
     assert deliveries(database)[0].delivered_at is not None

@@ -8,7 +8,7 @@ from benchmarks.release_memory import CHECKPOINT, MOST, measured
 
 
 @pytest.mark.drill
-def test_releases_of_a_45_megabyte_model_hold_less_than_four_checkpoints() -> None:
+def test_updates_of_a_45_megabyte_model_hold_less_than_four_checkpoints() -> None:
     for label, taken in measured().items():
-        print(f"release{label}: {taken / CHECKPOINT:.2f} checkpoints")
+        print(f"update{label}: {taken / CHECKPOINT:.2f} checkpoints")
         assert CHECKPOINT < taken < MOST * CHECKPOINT, label

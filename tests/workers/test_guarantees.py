@@ -1,4 +1,4 @@
-"""Every method is offered with the bases it has; what cannot be had is refused with what would work."""
+"""Every method is offered with the guarantees it has; what cannot be had is refused with what would work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unlearning.recipes import draw
 from tests.unlearning.recipes import recipe as ridge
 from tests.workers import meanwhile
 from tests.workers.worlds import World
-from unlearning.accounting.certificate import Basis, Claim
+from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.methods import NAMES
 from unlearning.methods.newton import Newton
 from unlearning.model.convex import rounding_floor
@@ -24,46 +24,50 @@ from workers.guarantee.choose import constrained_of, residual_of
 from workers.runtime.recipes import load
 from workers.storage import private_state as state
 
-"""what a basis needs does not depend on the database"""
+"""what a guarantee needs does not depend on the database"""
 
-LOOSE = {"sigma": 10.0, "delta_cap": 1.0}
+LOOSE = {"noise_std": 10.0, "max_distance": 1.0}
 FLOATING = {"feature_norm": 4.0, "precision": "float64", "fraction": 0.9}
 BALL = {"radius": 5.0, "threshold": None}
-SERVED: dict[str, tuple[str, str, dict[str, Any], Basis]] = {
-    "retrain": ("steps", "retrain", {}, Basis.EXACT),
-    "recollection of a trajectory": ("steps", "recollection", {}, Basis.NONE),
-    "recollection, converged": ("convex", "recollection", {}, Basis.PROVED),
-    "mini of a trajectory": ("steps", "mini", {}, Basis.NONE),
-    "mini, converged": ("convex", "mini", {}, Basis.PROVED),
-    "newton": ("ridge", "newton", {}, Basis.NONE),
-    "newton, converged": ("convex", "newton", {}, Basis.PROVED),
-    "rewind": ("steps", "rewind", {}, Basis.NONE),
-    "safe": ("steps", "safe", {}, Basis.NONE),
-    "safe, converged": ("convex", "safe", {}, Basis.PROVED),
-    "rewind, proved": ("descent", "rewind", {"options": FLOATING, **LOOSE}, Basis.PROVED),
+SERVED: dict[str, tuple[str, str, dict[str, Any], Guarantee]] = {
+    "retrain": ("steps", "retrain", {}, Guarantee.EXACT),
+    "recollection of a trajectory": ("steps", "recollection", {}, Guarantee.NONE),
+    "recollection, converged": ("convex", "recollection", {}, Guarantee.PROVED),
+    "mini of a trajectory": ("steps", "mini", {}, Guarantee.NONE),
+    "mini, converged": ("convex", "mini", {}, Guarantee.PROVED),
+    "newton": ("ridge", "newton", {}, Guarantee.NONE),
+    "newton, converged": ("convex", "newton", {}, Guarantee.PROVED),
+    "rewind": ("steps", "rewind", {}, Guarantee.NONE),
+    "safe": ("steps", "safe", {}, Guarantee.NONE),
+    "safe, converged": ("convex", "safe", {}, Guarantee.PROVED),
+    "rewind, proved": ("descent", "rewind", {"options": FLOATING, **LOOSE}, Guarantee.PROVED),
     "rewind, estimated": (
         "descent",
         "rewind",
-        {"basis": "estimated", "options": {"fraction": 0.9}, **LOOSE},
-        Basis.ESTIMATED,
+        {"guarantee": "estimated", "options": {"fraction": 0.9}, **LOOSE},
+        Guarantee.ESTIMATED,
     ),
-    "newton, estimated": ("ridge", "newton", {"basis": "estimated", "options": BALL, **LOOSE}, Basis.ESTIMATED),
-    "a proof that is not wanted": ("convex", "newton", {"basis": "none"}, Basis.NONE),
+    "newton, estimated": ("ridge", "newton", {"guarantee": "estimated", "options": BALL, **LOOSE}, Guarantee.ESTIMATED),
+    "a proof that is not wanted": ("convex", "newton", {"guarantee": "none"}, Guarantee.NONE),
 }
 
 
 @pytest.mark.parametrize("name", SERVED)
-def test_every_method_is_registered_and_carries_out_a_deletion_with_its_honest_basis(world: World, name: str) -> None:
-    recipe, method, policy, basis = SERVED[name]
+def test_every_method_is_registered_and_carries_out_a_deletion_with_its_honest_guarantee(
+    world: World, name: str
+) -> None:
+    recipe, method, policy, guarantee = SERVED[name]
     model_id = world.live(recipe, method, **policy)
     request = world.delete("p3")
     world.work(model_id)
     task = world.task(request)
     assert (task.status, task.samples, task.method) == ("completed", 3, method), task.reason
     claim = Claim.from_json(world.head(model_id).claim)
-    assert (claim.method, claim.basis, claim.releases) == (method, basis, 1)
-    assert claim.secret_state or basis is Basis.EXACT
-    assert world.lineage(model_id).spent == (world.lineage(model_id).charge if claim.limit and claim.delta_cap else 0)
+    assert (claim.method, claim.guarantee, claim.updates) == (method, guarantee, 1)
+    assert claim.secret_state or guarantee is Guarantee.EXACT
+    assert world.generation(model_id).spent == (
+        world.generation(model_id).budget_cost if claim.limit and claim.max_distance else 0
+    )
 
 
 assert {method for _, method, _, _ in SERVED.values()} == set(NAMES)
@@ -75,43 +79,43 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
     "true is not a number": ("convex", "newton", {"options": {"steps": True}}, ("steps", "a whole number")),
     "an option outside its range": ("convex", "newton", {"options": {"damping": -1}}, ("damping", "0 or more")),
     "rewind of a converged model": ("convex", "rewind", {}, ("newton or retrain",)),
-    "a proof without a declared norm": ("descent", "rewind", {"basis": "proved"}, ("feature_norm",)),
-    "a proof for mini-batches": ("steps", "rewind", {"basis": "proved", "options": FLOATING}, ("full-batch",)),
+    "a proof without a declared norm": ("descent", "rewind", {"guarantee": "proved"}, ("feature_norm",)),
+    "a proof for mini-batches": ("steps", "rewind", {"guarantee": "proved", "options": FLOATING}, ("full-batch",)),
     "a declared norm that is too small": (
         "descent",
         "rewind",
-        {"basis": "proved", "options": {**FLOATING, "feature_norm": 0.1}, **LOOSE},
+        {"guarantee": "proved", "options": {**FLOATING, "feature_norm": 0.1}, **LOOSE},
         ("above feature_norm",),
     ),
     "a proof that says nothing": (
         "descent",
         "rewind",
-        {"basis": "proved", "options": {**FLOATING, "precision": "training"}, "delta_cap": 1e-9},
-        ("above delta_cap",),
+        {"guarantee": "proved", "options": {**FLOATING, "precision": "training"}, "max_distance": 1e-9},
+        ("above max_distance",),
     ),
-    "warm is never exact": ("convex", "newton", {"basis": "exact"}, ("never exact", "retrain")),
-    "estimates for safe": ("steps", "safe", {"basis": "estimated"}, ("newton or rewind", "calibrated")),
-    "newton without a ball": ("ridge", "newton", {"basis": "estimated"}, ("radius",)),
+    "warm is never exact": ("convex", "newton", {"guarantee": "exact"}, ("never exact", "retrain")),
+    "estimates for safe": ("steps", "safe", {"guarantee": "estimated"}, ("newton or rewind", "calibrated")),
+    "newton without a ball": ("ridge", "newton", {"guarantee": "estimated"}, ("radius",)),
     "a vacuous estimate": (
         "descent",
         "newton",
-        {"basis": "estimated", "options": BALL, **LOOSE},
+        {"guarantee": "estimated", "options": BALL, **LOOSE},
         ("vacuous",),
     ),
     "a cap as wide as the ball": (
         "ridge",
         "newton",
-        {"basis": "estimated", "options": BALL, "sigma": 100.0, "delta_cap": 10.0},
-        ("delta_cap 10 is vacuous", "ball of radius 5", "Lower delta_cap"),
+        {"guarantee": "estimated", "options": BALL, "noise_std": 100.0, "max_distance": 10.0},
+        ("max_distance 10 is vacuous", "ball of radius 5", "Lower max_distance"),
     ),
     "a cap as wide as any two trainings": (
         "descent",
         "rewind",
-        {"basis": "estimated", "options": {"fraction": 0.9}, "sigma": 1e4, "delta_cap": 1e3},
-        ("delta_cap 1000 is vacuous", "any two data sets", "Lower delta_cap"),
+        {"guarantee": "estimated", "options": {"fraction": 0.9}, "noise_std": 1e4, "max_distance": 1e3},
+        ("max_distance 1000 is vacuous", "any two data sets", "Lower max_distance"),
     ),
     "safe on numbers": ("ridge", "safe", {}, ("one class per sample", "Measured to work on this model: ", "newton (")),
-    "a singular Hessian": ("biased", "newton", {"basis": "none"}, ("singular", "damping above 0")),
+    "a singular Hessian": ("biased", "newton", {"guarantee": "none"}, ("singular", "damping above 0")),
     "a diverging solve": (
         "descent",
         "newton",
@@ -119,20 +123,25 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
         ("diverges", "lissa_scale above"),
     ),
     "a part that reads the trained weight": ("tied", "newton", {}, ("looks like a linear head", "retrain")),
-    "the same, asked to prove nothing": ("tied", "newton", {"require": "none", "basis": "none"}, ("closed form",)),
+    "the same, asked to prove nothing": (
+        "tied",
+        "newton",
+        {"min_guarantee": "none", "guarantee": "none"},
+        ("closed form",),
+    ),
     "a step left out that would not fit": (
         "ridge",
         "newton",
-        {"basis": "estimated", "options": {**BALL, "gradient_norm": 4.0}, **LOOSE},
-        ("above delta_cap",),
+        {"guarantee": "estimated", "options": {**BALL, "gradient_norm": 4.0}, **LOOSE},
+        ("above max_distance",),
     ),
-    "an estimate is not taken unasked": ("ridge", "newton", {"require": "estimated"}, ("Ask for it",)),
-    "an undecayed bias": ("biased", "newton", {"basis": "proved"}, ("bias", "Decay every parameter")),
-    "calibrated by sample": ("steps", "newton", {"basis": "calibrated", "granularity": "sample"}, ("subject",)),
-    "calibrated, trained elsewhere": ("imported", "newton", {"basis": "calibrated"}, ("trained elsewhere",)),
-    "calibrated, shared samples": ("together", "newton", {"basis": "calibrated"}, ("belong to several",)),
-    "too few orders for alpha": ("steps", "newton", {"basis": "calibrated", "orders": 5}, ("at least 19",)),
-    "a grid that leaves nobody": ("steps", "newton", {"basis": "calibrated", "sizes": [12]}, ("Leave somebody",)),
+    "an estimate is not taken unasked": ("ridge", "newton", {"min_guarantee": "estimated"}, ("Ask for it",)),
+    "an undecayed bias": ("biased", "newton", {"guarantee": "proved"}, ("bias", "Decay every parameter")),
+    "calibrated by sample": ("steps", "newton", {"guarantee": "calibrated", "granularity": "sample"}, ("subject",)),
+    "calibrated, trained elsewhere": ("imported", "newton", {"guarantee": "calibrated"}, ("trained elsewhere",)),
+    "calibrated, shared samples": ("together", "newton", {"guarantee": "calibrated"}, ("belong to several",)),
+    "too few orders for alpha": ("steps", "newton", {"guarantee": "calibrated", "orders": 5}, ("at least 19",)),
+    "a grid that leaves nobody": ("steps", "newton", {"guarantee": "calibrated", "sizes": [12]}, ("Leave somebody",)),
 }
 
 
@@ -148,7 +157,7 @@ def test_a_wrong_choice_is_refused_at_preparation_with_what_would_work(world: Wo
         assert word in model.reason
 
 
-def test_a_recipe_that_gives_other_samples_the_second_time_is_refused_where_releases_read_them(world: World) -> None:
+def test_a_recipe_that_gives_other_samples_the_second_time_is_refused_where_updates_read_them(world: World) -> None:
     model_id = world.register("once", "newton")
     world.work(model_id)
     assert "misses 3 samples" in (world.model(model_id).reason or "")
@@ -156,7 +165,7 @@ def test_a_recipe_that_gives_other_samples_the_second_time_is_refused_where_rele
 
 
 def test_estimated_constants_are_listed_with_their_origin_and_one_digit(world: World) -> None:
-    model_id = world.live("ridge", "newton", basis="estimated", options=BALL, **LOOSE)
+    model_id = world.live("ridge", "newton", guarantee="estimated", options=BALL, **LOOSE)
     world.delete("p3")
     world.work(model_id)
     claim = Claim.from_json(world.head(model_id).claim)
@@ -171,7 +180,7 @@ def test_estimated_constants_are_listed_with_their_origin_and_one_digit(world: W
 
 
 def test_the_constants_of_an_estimated_rewind_are_listed_with_their_origin(world: World) -> None:
-    model_id = world.live("descent", "rewind", basis="estimated", options={"fraction": 0.9}, **LOOSE)
+    model_id = world.live("descent", "rewind", guarantee="estimated", options={"fraction": 0.9}, **LOOSE)
     world.delete("p3")
     world.work(model_id)
     claim = Claim.from_json(world.head(model_id).claim)
@@ -189,10 +198,10 @@ def test_the_constants_of_an_estimated_rewind_are_listed_with_their_origin(world
 
 def test_labels_that_do_not_sum_to_one_are_served_at_the_minimiser_of_their_own_loss(world: World) -> None:
     """Against Newton's method on the loss as autograd sees it, written out here."""
-    model_id = world.live("multi_hot", "newton", require="proved")
+    model_id = world.live("multi_hot", "newton", min_guarantee="proved")
     world.delete("p3")
     world.work(model_id)
-    assert Claim.from_json(world.head(model_id).claim).basis is Basis.PROVED
+    assert Claim.from_json(world.head(model_id).claim).guarantee is Guarantee.PROVED
     secret = state.load(world.workshop, world.head(model_id).state, torch.device("cpu")).weights
     recipe = load(world.workshop.recipes, "multi_hot").recipe
     kept = torch.tensor([people != ("p3",) for people in recipe.samples.people])
@@ -230,17 +239,17 @@ def test_registration_refuses_where_rounding_takes_more_than_a_third_of_the_cap(
     recipe = load(world.workshop.recipes, "convex").recipe
     problem, examples = Problem(recipe).double(), recipe.samples.examples()
     floor = rounding_floor(problem, train(problem, examples).weights, examples)
-    refused = world.register("convex", "newton", name="tight", delta_cap=2.5 * floor, sigma=1e3 * floor)
+    refused = world.register("convex", "newton", name="tight", max_distance=2.5 * floor, noise_std=1e3 * floor)
     world.work(refused)
     assert "Rounding alone takes more than a third" in (world.model(refused).reason or "")
-    world.live("convex", "newton", name="roomy", delta_cap=30 * floor, sigma=3e4 * floor)
+    world.live("convex", "newton", name="roomy", max_distance=30 * floor, noise_std=3e4 * floor)
 
 
 def test_a_proved_rewind_lies_within_what_was_charged(world: World) -> None:
     """Against a float64 retraining by plain gradient descent, written out here."""
     model_id = world.live("descent", "rewind", options=FLOATING, **LOOSE)
     report = world.report(model_id)
-    assert report["bound_of_one_sample"] <= LOOSE["delta_cap"] and report["samples_within_cap"] >= 3
+    assert report["bound_of_one_sample"] <= LOOSE["max_distance"] and report["samples_within_cap"] >= 3
     world.delete("p3")
     world.work(model_id)
     secret = state.load(world.workshop, world.head(model_id).state, torch.device("cpu")).weights
@@ -251,58 +260,58 @@ def test_a_proved_rewind_lies_within_what_was_charged(world: World) -> None:
     for _ in range(60):
         chances = torch.softmax(inputs.double() @ w.T, dim=1) - torch.nn.functional.one_hot(targets, 2)
         w = w - 0.1 * (chances.T @ inputs.double() / len(inputs) + 0.2 * w)
-    assert 0 < float((secret - w.reshape(-1)).norm()) <= LOOSE["delta_cap"]
+    assert 0 < float((secret - w.reshape(-1)).norm()) <= LOOSE["max_distance"]
 
 
 def test_more_than_the_cap_covers_is_held_and_costs_nothing(world: World) -> None:
     tight = {**LOOSE, "options": FLOATING}
     roomy = world.live("descent", "rewind", name="roomy", **tight)
     one = world.report(roomy)["bound_of_one_sample"]
-    model_id = world.live("descent", "rewind", name="tight", **{**tight, "delta_cap": 3.5 * one})
+    model_id = world.live("descent", "rewind", name="tight", **{**tight, "max_distance": 3.5 * one})
     assert world.report(model_id)["samples_within_cap"] == 3
     world.delete("p3", models=("tight",))
     world.work(model_id)
     assert world.head(model_id).number == 2
-    spent = world.lineage(model_id).spent
+    spent = world.generation(model_id).spent
     request = world.delete("p4", models=("tight",))
     world.work(model_id)
-    assert (world.request(request).reason, world.lineage(model_id).spent) == ("cap_not_reached", spent)
+    assert (world.request(request).reason, world.generation(model_id).spent) == ("cap_not_reached", spent)
 
 
 def test_a_rewind_is_charged_like_any_release_and_does_not_fit_an_exhausted_budget(world: World) -> None:
-    """A rewind keeps the budget: the lineage stays exhausted, and who waits is held."""
-    policy = {"sigma": 32.0, "delta_cap": 4.0, "epsilon": 1.0, "on_exhausted": "hold", "options": FLOATING}
+    """A rewind keeps the budget: the generation stays exhausted, and who waits is held."""
+    policy = {"noise_std": 32.0, "max_distance": 4.0, "epsilon": 1.0, "on_exhausted": "hold", "options": FLOATING}
     model_id = world.live("descent", "rewind", **policy)
-    charge, limit = world.lineage(model_id).charge, world.lineage(model_id).budget
-    assert limit is not None and limit // charge == 4
+    budget_cost, limit = world.generation(model_id).budget_cost, world.generation(model_id).budget
+    assert limit is not None and limit // budget_cost == 4
     for person in range(4):
         world.delete(f"p{person}")
         world.work(model_id)
     request = world.delete("p5")
     world.work(model_id)
-    assert (world.request(request).reason, world.lineage(model_id).spent) == ("budget_exhausted", 4 * charge)
+    assert (world.request(request).reason, world.generation(model_id).spent) == ("budget_exhausted", 4 * budget_cost)
 
 
 def test_the_dry_run_says_what_noise_costs_and_what_it_buys(world: World) -> None:
-    model_id = world.live("convex", "newton", sigma=0.01, delta_cap=1e-5)
+    model_id = world.live("convex", "newton", noise_std=0.01, max_distance=1e-5)
     rows = world.report(model_id)["dry_run"]
-    grid = {(row["sigma"], row["delta_cap"]): row for row in rows}
+    grid = {(row["noise_std"], row["max_distance"]): row for row in rows}
     assert len(grid) == 9
-    rows = [row for row in rows if row["delta_cap"] == 1e-5]
-    assert [row["sigma"] for row in rows] == pytest.approx([0.001, 0.01, 0.1])
-    releases = [row["releases"] for row in rows]
-    assert releases[0] == grid[0.01, 1e-4]["releases"], "ten times the cap buys what a tenth of sigma does"
-    lineage = world.lineage(model_id)
-    assert lineage.budget is not None and releases[1] == lineage.budget // lineage.charge
-    assert releases[0] < releases[1] < releases[2]
+    rows = [row for row in rows if row["max_distance"] == 1e-5]
+    assert [row["noise_std"] for row in rows] == pytest.approx([0.001, 0.01, 0.1])
+    updates = [row["updates"] for row in rows]
+    assert updates[0] == grid[0.01, 1e-4]["updates"], "ten times the cap buys what a tenth of noise_std does"
+    generation = world.generation(model_id)
+    assert generation.budget is not None and updates[1] == generation.budget // generation.budget_cost
+    assert updates[0] < updates[1] < updates[2]
     assert all(0 <= row["accuracy"] <= 1 for row in rows) and rows[0]["accuracy"] > 0.7
 
 
 def test_the_dry_run_shows_an_accuracy_that_noise_destroys(world: World) -> None:
-    model_id = world.live("convex", "newton", sigma=30.0, delta_cap=1e-2)
+    model_id = world.live("convex", "newton", noise_std=30.0, max_distance=1e-2)
     rows = world.report(model_id)["dry_run"]
-    quiet, _, loud = (row for row in rows if row["delta_cap"] == 1e-2)
-    assert loud["releases"] > quiet["releases"]
+    quiet, _, loud = (row for row in rows if row["max_distance"] == 1e-2)
+    assert loud["updates"] > quiet["updates"]
     assert loud["accuracy"] < 0.9
 
 
@@ -311,6 +320,6 @@ def test_a_refused_release_tells_the_log_no_number(world: World) -> None:
     request = world.delete("p3")
     world.work(model_id)
     assert world.request(request).reason == "method_refused"
-    held = next(entry for entry in world.rows_of(AuditEntry) if entry.kind == "release.held")
+    held = next(entry for entry in world.rows_of(AuditEntry) if entry.kind == "update.blocked")
     what = json.loads(held.body)["what"]
     assert "residual" in what and not any(letter.isdigit() for letter in what)

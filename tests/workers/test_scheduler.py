@@ -1,4 +1,4 @@
-"""The keeper: repairs lost nudges, extends the log, purges what is retired, and never the head."""
+"""The scheduler: repairs lost notifications, extends the log, purges what is retired, and never the current version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.infra.queue import notify as queue
 from service.infra.tables import Erasure, IdempotencyKey, Model, TreeHead, Version
 from tests.workers.worlds import World, seconds
 from workers.runtime.jobs import Deletions
-from workers.scheduler import run as keeper
+from workers.scheduler import run as scheduler
 from workers.storage.crypto_erase import destroy_keys, drop_superseded_state
 
 
@@ -28,37 +28,37 @@ def test_it_runs_without_torch() -> None:
 
 
 def test_only_one_is_active_until_its_lease_runs_out(world: World) -> None:
-    assert keeper.hold_lease(world.database, "first", 30)
-    assert not keeper.hold_lease(world.database, "second", 30)
-    assert keeper.hold_lease(world.database, "first", -1)
-    assert keeper.hold_lease(world.database, "second", 30)
-    assert not keeper.hold_lease(world.database, "first", 30)
+    assert scheduler.hold_lease(world.database, "first", 30)
+    assert not scheduler.hold_lease(world.database, "second", 30)
+    assert scheduler.hold_lease(world.database, "first", -1)
+    assert scheduler.hold_lease(world.database, "second", 30)
+    assert not scheduler.hold_lease(world.database, "first", 30)
 
 
-def test_a_lost_nudge_is_repaired_once_its_time_is_over(world: World) -> None:
+def test_a_lost_notification_is_repaired_once_its_time_is_over(world: World) -> None:
     model_id = world.live()
     world.delete("p3")
-    assert keeper.sweep(world.database, world.workshop.bell) == 1
-    assert keeper.sweep(world.database, world.workshop.bell) == 0, "the nudge is outstanding"
+    assert scheduler.sweep(world.database, world.workshop.notifier) == 1
+    assert scheduler.sweep(world.database, world.workshop.notifier) == 0, "the notification is outstanding"
     assert messages(world) == 1
-    world.change(Model, model_id, nudged_at=world.model(model_id).nudged_at - seconds(4))
-    assert keeper.sweep(world.database, world.workshop.bell) == 1
+    world.change(Model, model_id, notified_at=world.model(model_id).notified_at - seconds(4))
+    assert scheduler.sweep(world.database, world.workshop.notifier) == 1
     world.work(model_id)
-    assert keeper.sweep(world.database, world.workshop.bell) == 0, "nothing waits"
+    assert scheduler.sweep(world.database, world.workshop.notifier) == 0, "nothing waits"
 
 
 def test_a_model_under_a_live_lease_is_left_alone_and_a_dead_workers_is_rung(world: World) -> None:
     model_id = world.live()
     world.delete("p3")
     assert isinstance(world.claim(model_id), Deletions)
-    assert keeper.sweep(world.database, world.workshop.bell) == 0
+    assert scheduler.sweep(world.database, world.workshop.notifier) == 0
     world.expire_lease(model_id)
-    assert keeper.sweep(world.database, world.workshop.bell) == 1
+    assert scheduler.sweep(world.database, world.workshop.notifier) == 1
 
 
 def test_a_model_to_prepare_is_rung(world: World) -> None:
     world.register()
-    assert keeper.sweep(world.database, world.workshop.bell) == 1
+    assert scheduler.sweep(world.database, world.workshop.notifier) == 1
 
 
 def test_a_paused_model_is_rung_when_its_pause_is_over(world: World) -> None:
@@ -67,16 +67,16 @@ def test_a_paused_model_is_rung_when_its_pause_is_over(world: World) -> None:
     with world.database.read() as session:
         later = now(session) + seconds(60)
     world.change(Model, model_id, due_at=later)
-    assert keeper.sweep(world.database, world.workshop.bell) == 0
+    assert scheduler.sweep(world.database, world.workshop.notifier) == 0
     world.change(Model, model_id, due_at=1)
-    assert keeper.sweep(world.database, world.workshop.bell) == 1
+    assert scheduler.sweep(world.database, world.workshop.notifier) == 1
 
 
 def test_ten_requests_ring_once(world: World) -> None:
     model_id = world.live()
     for index in range(10):
         world.delete(f"p{index}")
-        queue.ring(world.database, world.workshop.bell, [model_id])
+        queue.ring(world.database, world.workshop.notifier, [model_id])
     assert messages(world) == 1
 
 
@@ -85,8 +85,8 @@ def test_an_unreachable_broker_loses_no_request(world: World) -> None:
     request = world.delete("p3")
     dead = queue.publisher("redis://127.0.0.1:1/0")
     queue.ring(world.database, dead, [model_id])
-    world.change(Model, model_id, nudged_at=1)
-    assert keeper.sweep(world.database, world.workshop.bell) == 1
+    world.change(Model, model_id, notified_at=1)
+    assert scheduler.sweep(world.database, world.workshop.notifier) == 1
     world.work(model_id)
     assert world.request(request).status == "completed"
 
@@ -96,11 +96,11 @@ def test_retired_versions_are_purged_after_their_grace_and_never_the_head(world:
     world.delete("p3")
     world.work(model_id)
     store = world.workshop.store
-    assert keeper.purge(world.database, store, grace_seconds=3600) == 0
-    assert keeper.purge(world.database, store, grace_seconds=0) == 1
-    assert keeper.purge(world.database, store, grace_seconds=0) == 0
+    assert scheduler.purge(world.database, store, grace_seconds=3600) == 0
+    assert scheduler.purge(world.database, store, grace_seconds=0) == 1
+    assert scheduler.purge(world.database, store, grace_seconds=0) == 0
     first, head = world.versions(model_id)
-    assert (first.status, head.status) == ("purged", "head")
+    assert (first.status, head.status) == ("purged", "current")
     assert first.purged_at is not None and not store.path(first.checkpoint).exists()
     assert store.read(head.checkpoint)
     assert world.kinds().count("version.purged") == 1
@@ -112,7 +112,7 @@ def test_a_file_that_a_living_version_shares_is_not_purged(world: World) -> None
     world.work(model_id)
     first, head = world.versions(model_id)
     world.change(Version, first.id, checkpoint=head.checkpoint)
-    keeper.purge(world.database, world.workshop.store, grace_seconds=0)
+    scheduler.purge(world.database, world.workshop.store, grace_seconds=0)
     assert world.workshop.store.read(head.checkpoint)
 
 
@@ -138,7 +138,7 @@ def test_a_tick_gives_every_audit_entry_its_place(world: World) -> None:
     model_id = world.live()
     world.delete("p3")
     world.work(model_id)
-    chief = keeper.open_keeper(world.settings)
+    chief = scheduler.open_scheduler(world.settings)
     assert chief.tick()
     with world.database.read() as session:
         size = session.scalar(select(TreeHead.size).order_by(TreeHead.size.desc()).limit(1))
@@ -152,7 +152,7 @@ def test_a_duty_that_fails_keeps_no_other_from_being_done() -> None:
         raise ValueError("of no use")
 
     with pytest.raises(ExceptionGroup) as raised:
-        keeper.carry_out([lambda: done.append("first"), fails, lambda: done.append("second"), fails])
+        scheduler.carry_out([lambda: done.append("first"), fails, lambda: done.append("second"), fails])
     assert (done, len(raised.value.exceptions)) == (["first", "second"], 2)
 
 
@@ -163,7 +163,7 @@ def test_a_database_that_is_busy_postpones_the_rest() -> None:
         raise Busy("locked")
 
     with pytest.raises(Busy):
-        keeper.carry_out([busy, lambda: done.append("second")])
+        scheduler.carry_out([busy, lambda: done.append("second")])
     assert not done
 
 
@@ -182,7 +182,7 @@ def test_expired_answers_are_forgotten(world: World) -> None:
                     expires_at=expires_at,
                 )
             )
-    assert keeper.expire_idempotency(world.database) == 1
+    assert scheduler.expire_idempotency(world.database) == 1
     assert [row.key for row in world.rows_of(IdempotencyKey)] == ["new"]
 
 

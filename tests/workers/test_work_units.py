@@ -1,4 +1,4 @@
-"""A preparation in shards: shared out, taken up after a SIGKILL, and the same numbers as in one piece."""
+"""A preparation in work units: shared out, taken up after a SIGKILL, and the same numbers as in one piece."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.api.metrics import render
-from service.infra.tables import Model, Recollection, Shard
-from service.models.retrain_plan import shards_of
+from service.infra.tables import Model, Recollection, WorkUnit
+from service.models.retrain_plan import work_units_of
 from tests.workers import meanwhile
 from tests.workers.test_calibrate import release_connections
 from tests.workers.test_crashes import die_at
@@ -18,20 +18,20 @@ from tests.workers.worlds import World, open_world
 from unlearning.methods.recollection import Recollection as Method
 from unlearning.model import room
 from unlearning.model.training import train
-from workers.scheduler.run import open_keeper
+from workers.scheduler.run import open_scheduler
 from workers.storage import private_state as state
-from workers.training import parallel as shards
+from workers.training import parallel as work_units
 from workers.training import run as prepare
 
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 """what does not depend on the database"""
 
 
-def test_shards_give_the_vectors_that_one_piece_gives(world: World) -> None:
+def test_work_units_give_the_vectors_that_one_piece_gives(world: World) -> None:
     model_id = world.register("shared_out")
     release_connections(world)
-    die_at(world, "prepare-after-shards", lambda other: other.work(model_id))
-    course = shards.course_of(world.workshop, world.lineage(model_id), "shared_out")
+    die_at(world, "prepare-after-work-units", lambda other: other.work(model_id))
+    course = work_units.course_of(world.workshop, world.generation(model_id), "shared_out")
     whole = Method().prepare(course.bench.problem, course.examples, train(course.bench.problem, course.examples))
     world.expire_lease(model_id)
     world.work(model_id)
@@ -41,43 +41,47 @@ def test_shards_give_the_vectors_that_one_piece_gives(world: World) -> None:
     for holder, vector in whole.vectors.items():
         assert torch.allclose(stored[holder], vector, rtol=1e-4, atol=1e-7)
     report: Any = whole.facts["report"]
-    assert world.report(model_id)["effectiveness"] == pytest.approx(report["effectiveness"], rel=1e-3)
+    assert world.report(model_id)["distance_left"] == pytest.approx(report["distance_left"], rel=1e-3)
 
 
-@pytest.mark.parametrize("point", ["shard-inside", "shard-inside-rows", "shard-after"])
-def test_a_killed_worker_loses_at_most_its_own_shard(world: World, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("point", ["work-unit-inside", "work-unit-inside-rows", "work-unit-after"])
+def test_a_killed_worker_loses_at_most_its_own_work_unit(
+    world: World, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model_id = world.register("shared_out")
     release_connections(world)
     die_at(world, point, lambda other: other.work(model_id))
-    done = {row.number: (row.owner, row.done_at) for row in world.rows_of(Shard) if row.done_at}
-    assert len(done) == (1 if point == "shard-after" else 0)
-    assert len(world.rows_of(Shard)) == 4
+    done = {row.number: (row.owner, row.done_at) for row in world.rows_of(WorkUnit) if row.done_at}
+    assert len(done) == (1 if point == "work-unit-after" else 0)
+    assert len(world.rows_of(WorkUnit)) == 4
 
     keep_lease(world, model_id)
     release_connections(world)
-    die_at(world, "shard-after", lambda other: other.work(model_id))  # a helper: the lease is the dead worker's still
-    done = {row.number: (row.owner, row.done_at) for row in world.rows_of(Shard) if row.done_at}
-    assert len(done) == (2 if point == "shard-after" else 1) and world.model(model_id).status == "preparing"
+    die_at(
+        world, "work-unit-after", lambda other: other.work(model_id)
+    )  # a helper: the lease is the dead worker's still
+    done = {row.number: (row.owner, row.done_at) for row in world.rows_of(WorkUnit) if row.done_at}
+    assert len(done) == (2 if point == "work-unit-after" else 1) and world.model(model_id).status == "preparing"
 
     monkeypatch.setattr(prepare, "begin", never)
     world.expire_lease(model_id)
     world.work(model_id)
     assert world.model(model_id).status == "live", world.model(model_id).reason
-    assert len(world.rows_of(Recollection)) == 264 and world.rows_of(Shard) == []
+    assert len(world.rows_of(Recollection)) == 264 and world.rows_of(WorkUnit) == []
     assert {path.name for path in world.workshop.private.root.iterdir()} == {world.head(model_id).state}
     assert len(vectors_of(world, model_id)) == 264, "every row opens under its key"
 
 
 @ON_SQLITE
-def test_a_helper_computes_shards_while_the_first_worker_is_at_it(world: World) -> None:
+def test_a_helper_computes_work_units_while_the_first_worker_is_at_it(world: World) -> None:
     model_id = world.register("shared_out")
     release_connections(world)
-    die_at(world, "prepare-after-shards", lambda other: other.work(model_id))
+    die_at(world, "prepare-after-work-units", lambda other: other.work(model_id))
     keep_lease(world, model_id)
     helper = open_world(world.settings)
     for _ in range(6):
         helper.work(model_id)
-    owners = [row.owner for row in world.rows_of(Shard) if row.done_at]
+    owners = [row.owner for row in world.rows_of(WorkUnit) if row.done_at]
     assert owners == [helper.workshop.owner] * 4 and world.model(model_id).status == "preparing"
     helper.workshop.close()
     world.expire_lease(model_id)
@@ -86,25 +90,25 @@ def test_a_helper_computes_shards_while_the_first_worker_is_at_it(world: World) 
 
 
 @ON_SQLITE
-def test_a_worker_that_was_given_up_writes_nothing_into_its_shard(world: World) -> None:
+def test_a_worker_that_was_given_up_writes_nothing_into_its_work_unit(world: World) -> None:
     model_id = world.register("shared_out")
     release_connections(world)
-    die_at(world, "shard-inside", lambda other: other.work(model_id))
-    course = shards.course_of(world.workshop, world.lineage(model_id), "shared_out")
+    die_at(world, "work-unit-inside", lambda other: other.work(model_id))
+    course = work_units.course_of(world.workshop, world.generation(model_id), "shared_out")
     late = open_world(world.settings)
     with late.database.write() as session:
-        pieces = shards.Pieces(late.workshop, Shard, course.lineage_id)
+        pieces = work_units.Pieces(late.workshop, WorkUnit, course.generation_id)
         number = pieces.take(session)
-    world.change(Shard, (course.lineage_id, number), owner="somebody else")
-    shards._compute(late.workshop, course, int(number or 0), lambda _: None)
+    world.change(WorkUnit, (course.generation_id, number), owner="somebody else")
+    work_units._compute(late.workshop, course, int(number or 0), lambda _: None)
     late.workshop.close()
     assert world.rows_of(Recollection) == []
 
 
-def test_who_asks_while_shards_are_computed_is_not_in_version_1(world: World) -> None:
+def test_who_asks_while_work_units_are_computed_is_not_in_version_1(world: World) -> None:
     model_id = world.register("shared_out")
     release_connections(world)
-    die_at(world, "shard-after", lambda other: other.work(model_id))
+    die_at(world, "work-unit-after", lambda other: other.work(model_id))
     request = world.delete("p3")
     world.expire_lease(model_id)
     world.work(model_id)
@@ -120,7 +124,7 @@ def test_who_asks_while_shards_are_computed_is_not_in_version_1(world: World) ->
 def test_a_changed_recipe_begins_anew(world: World) -> None:
     model_id = world.register("shared_out")
     release_connections(world)
-    die_at(world, "shard-after", lambda other: other.work(model_id))
+    die_at(world, "work-unit-after", lambda other: other.work(model_id))
     meanwhile.DROPPED.update({"s0"})
     world.expire_lease(model_id)
     world.work(model_id)
@@ -129,12 +133,12 @@ def test_a_changed_recipe_begins_anew(world: World) -> None:
 
 
 @ON_SQLITE
-def test_a_keeper_leaves_the_trajectory_of_open_shards_alone(world: World) -> None:
+def test_a_scheduler_leaves_the_trajectory_of_open_work_units_alone(world: World) -> None:
     model_id = world.register("shared_out")
     release_connections(world)
-    die_at(world, "shard-after", lambda other: other.work(model_id))
-    kept = (world.lineage(model_id).manifest or {})["trained"]["state"]
-    open_keeper(world.settings).tick()
+    die_at(world, "work-unit-after", lambda other: other.work(model_id))
+    kept = (world.generation(model_id).manifest or {})["trained"]["state"]
+    open_scheduler(world.settings).tick()
     assert world.workshop.private.path(kept).exists()
 
 
@@ -171,8 +175,8 @@ def keep_lease(world: World, model_id: str) -> None:
 
 def vectors_of(world: World, model_id: str) -> dict[str, Any]:
     names = tuple(sorted(row.holder for row in world.rows_of(Recollection)))
-    lineage = world.lineage(model_id)
-    return dict(state.Kept(world.workshop, lineage.id, names, 10, torch.device("cpu")).items())
+    generation = world.generation(model_id)
+    return dict(state.Kept(world.workshop, generation.id, names, 10, torch.device("cpu")).items())
 
 
 def never(*_: object) -> Never:
@@ -180,14 +184,14 @@ def never(*_: object) -> Never:
 
 
 @ON_SQLITE
-def test_progress_is_shown_by_shards(world: World) -> None:
+def test_progress_is_shown_by_work_units(world: World) -> None:
     model_id = world.register("shared_out")
     release_connections(world)
-    die_at(world, "shard-after", lambda other: other.work(model_id))
+    die_at(world, "work-unit-after", lambda other: other.work(model_id))
     with world.database.read() as session:
-        assert shards_of(session, world.lineage(model_id).id) == (1, 4)
-    assert samples(world)["expunge_preparation_shards", "done"] == 1.0
-    assert samples(world)["expunge_preparation_shards", "waiting"] == 3.0
+        assert work_units_of(session, world.generation(model_id).id) == (1, 4)
+    assert samples(world)["expunge_preparation_work_units", "done"] == 1.0
+    assert samples(world)["expunge_preparation_work_units", "waiting"] == 3.0
     assert 0.0 < samples(world)["expunge_preparation_progress", None] < 1.0
     world.expire_lease(model_id)
     world.work(model_id)
