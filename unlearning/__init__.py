@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from unlearning.recipe import Training as Training
 
 _HOMES = {
-    "Problem": "problem",
+    "Problem": "model.problem",
     "Recipe": "recipe",
     "RecipeError": "recipe",
     "Samples": "recipe",
     "Training": "recipe",
-    "Recorder": "training",
-    "Trajectory": "training",
+    "Recorder": "model.training",
+    "Trajectory": "model.training",
 }
 
 __all__ = ["Problem", "Recipe", "RecipeError", "Recorder", "Samples", "Training", "Trajectory"]

@@ -44,7 +44,7 @@ class WithBuffer(nn.Module):
 
     def __init__(self, value: torch.Tensor, persistent: bool = True) -> None:
         super().__init__()
-        self.register_buffer("blocked", value, persistent=persistent)
+        self.register_buffer("held", value, persistent=persistent)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x
@@ -104,12 +104,12 @@ def added_by_a_hook() -> nn.Module:
 
 
 TRAPS: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
-    "a buffer of training rows": (lambda: nn.Sequential(WithBuffer(X.clone()), head()), "0.blocked", "buffer"),
-    "a buffer outside the state_dict": (lambda: nn.Sequential(WithBuffer(X, False), head()), "0.blocked", "buffer"),
-    "a single mean": (one_number, "0.blocked", "buffer"),
-    "a plain tensor": (lambda: nn.Sequential(WithAttribute(X.mean(dim=0)), head()), "0.blocked", "attribute"),
-    "an array in a list": (lambda: nn.Sequential(WithAttribute([X.numpy()]), head()), "0.blocked.0", "attribute"),
-    "a tensor in a dictionary": (lambda: nn.Sequential(WithAttribute({"a": X}), head()), "0.blocked.a", "attribute"),
+    "a buffer of training rows": (lambda: nn.Sequential(WithBuffer(X.clone()), head()), "0.held", "buffer"),
+    "a buffer outside the state_dict": (lambda: nn.Sequential(WithBuffer(X, False), head()), "0.held", "buffer"),
+    "a single mean": (one_number, "0.held", "buffer"),
+    "a plain tensor": (lambda: nn.Sequential(WithAttribute(X.mean(dim=0)), head()), "0.held", "attribute"),
+    "an array in a list": (lambda: nn.Sequential(WithAttribute([X.numpy()]), head()), "0.held.0", "attribute"),
+    "a tensor in a dictionary": (lambda: nn.Sequential(WithAttribute({"a": X}), head()), "0.held.a", "attribute"),
     "a state_dict that a hook adds to": (added_by_a_hook, "rows", "state"),
     "standardised on everyone": (standardised, "0.bias", "frozen"),
     "a frozen draw of the seed": (lambda: nn.Sequential(frozen(nn.Linear(6, 6)), head()), "0.bias", "frozen"),
