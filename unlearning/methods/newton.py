@@ -86,7 +86,7 @@ class Newton:
         lissa_repeats: s_1, recursions that are averaged.
         lissa_batch: samples drawn (with replacement) for each product; None: everyone retained.
         precision: "float64" or "float32".
-        threshold: preparation refuses an distance left of this or more; None: it is not measured. A model trained
+        threshold: preparation refuses a distance left of this or more; None: it is not measured. A model trained
             elsewhere has no retraining to measure against.
         calibration_count: how many sets of holders are really retrained without.
         calibration_share: the share of all holders in each set.
@@ -133,7 +133,7 @@ class Newton:
 
         Raises:
             Refused: the step would have no unique solution, weights outside the ball, a LiSSA scale that diverges,
-                an distance left of ``threshold`` or more.
+                a distance left of ``threshold`` or more.
         """
         self._require_unique(problem)
         self._require_inside(learned.weights)

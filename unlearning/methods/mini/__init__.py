@@ -86,7 +86,7 @@ class Mini:
         pairs: m, how many differences a secant product looks back on.
         reference: the retraining that is approximated: "renormalised" (the paper's) or "fixed-denominator".
         amplification: an update is refused when ||dw|| exceeds this many times what its steps contribute.
-        threshold: preparation refuses an distance left of this or more; None: it is not measured.
+        threshold: preparation refuses a distance left of this or more; None: it is not measured.
         calibration_count: how many sets of holders are really retrained without.
         calibration_share: the share of all holders in each set.
 
@@ -123,7 +123,7 @@ class Mini:
 
         Raises:
             Refused: no trajectory (and no ``converge``), one that does not end in the weights, samples clipped one by
-                one, or an distance left of ``threshold`` or more.
+                one, or a distance left of ``threshold`` or more.
         """
         tail = self._tail(problem, examples, learned, lambda share: progress(0.3 * share))
         report: dict[str, Json] = {"steps": len(tail["rates"]), "trajectory_steps": len(learned.trajectory or ())}

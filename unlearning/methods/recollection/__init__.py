@@ -77,7 +77,7 @@ class Recollection:
         curvature: ``hessian``, or ``gauss-newton`` (no negative curvature; trajectory form).
         carried_by: whose curvature a vector is carried through: ``others`` (without its holder's own; exact vectors
             along a trajectory only), or ``everyone``. None: ``others`` where it can be had.
-        threshold: preparation refuses an distance left of this or more.
+        threshold: preparation refuses a distance left of this or more.
         calibration_count: how many sets of holders are really retrained without.
         calibration_share: the share of all holders in each set.
         repair_epochs: E_r, passes over the retained samples at each update, through which every remaining vector is
@@ -137,7 +137,7 @@ class Recollection:
 
         Raises:
             Refused: no trajectory, a reference that the form does not approximate, clipped samples, one holder
-                only, no memory for what it keeps, or an distance left of ``threshold`` or more; for the sketch also a
+                only, no memory for what it keeps, or a distance left of ``threshold`` or more; for the sketch also a
                 converged or an unstable training, or a calibration set beyond the tolerance.
         """
         form = self._form(problem, learned)
