@@ -22,7 +22,7 @@ up: $(VENV)/.runtime | recipes
 	@$(BIN)/expunge up
 
 test: $(VENV)/.dev
-	@$(BIN)/python -m tests.servers
+	@$(BIN)/python -m tests.harness.servers
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 check: $(VENV)/.dev
@@ -36,8 +36,8 @@ bench: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks
 
 drills: $(VENV)/.dev
-	@$(BIN)/python -m tests.servers
-	@$(BIN)/python -m drills
+	@$(BIN)/python -m tests.harness.servers
+	@$(BIN)/python -m tests.faults
 
 docs: $(VENV)/.dev
 	$(BIN)/properdocs build --strict

@@ -14,12 +14,12 @@ from typing import Any
 
 from sqlalchemy import event, select
 
-from drills.worlds import World, open_world, settings_of
 from service.audit.signed_note import Signer
 from service.certificates.issue import issue_due
 from service.infra.migrate import migrate
 from service.infra.tables import Certificate, Task
-from tests.servers import postgres
+from tests.faults.worlds import World, open_world, settings_of
+from tests.harness.servers import postgres
 from workers.scheduler.run import extend_log
 
 RECIPES = Path(__file__).parent.parent / "drills" / "recipes"

@@ -27,7 +27,7 @@ import httpx
 
 from benchmarks.release import live
 from service.access.api_keys import Scope, create_key
-from tests import servers
+from tests.harness import servers
 
 CLIENTS = 16
 ROUNDS = 7

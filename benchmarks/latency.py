@@ -27,7 +27,7 @@ from benchmarks.release import RECIPE, least_bytes, timed
 from service.infra.db import Database
 from service.infra.settings import Settings, ensure_secrets
 from service.infra.tables import Version
-from tests import servers, stack
+from tests.harness import servers, stack
 
 POSTS = 40
 REST_SECONDS = 0.3

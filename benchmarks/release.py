@@ -25,7 +25,7 @@ from service.infra.settings import Settings, ensure_secrets
 from service.infra.tables import Model, PhaseSeconds, Task
 from service.models import register as registration
 from service.requests import intake
-from tests import servers
+from tests.harness import servers
 from unlearning.accounting.policy import Policy
 from workers.app import Worker
 from workers.runtime.heartbeat import Pulse

@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import Column, Connection, Engine, Table, create_engine, insert, text
 
 from service.infra.tables import Membership, Recollection
-from tests import servers
+from tests.harness import servers
 from workers.storage.key_store import HolderKey
 
 COUNT = 100_000

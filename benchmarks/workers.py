@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests import servers
-from tests import stack as stacks
-from tests.stack import Stack, running
+from tests.harness import servers
+from tests.harness import stack as stacks
+from tests.harness.stack import Stack, running
 
 COUNTS = (1, 2, 4)
 MODELS, PEOPLE, REQUESTS = 4, 512, 40

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from tests import servers
+from tests.harness import servers
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -19,7 +19,7 @@ from service.api.routes.models import Registration
 from service.cli.client import Account, Client
 from service.cli.output import CommandError
 from service.infra.settings import Settings
-from tests.servers import free_port
+from tests.harness.servers import free_port
 
 ROOT = Path(__file__).parents[2]
 Answer = tuple[int, object]

@@ -17,7 +17,7 @@ from service.infra.pseudonyms import new_id
 from service.infra.tables import DeletionRequest, Heartbeat, Model, PhaseSeconds, Task, Version
 from service.models.consumers import report
 from service.requests.status import settle
-from tests.dashboards import FOLDER, dashboard, metrics_in, program, queries, rules
+from tests.harness.dashboards import FOLDER, dashboard, metrics_in, program, queries, rules
 from tests.service.worlds import live_model, publish
 
 SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -10,7 +10,7 @@ from typing import BinaryIO
 import pytest
 
 from service.infra.files import Damaged, Files, Store
-from tests.powercut import Recorded, states_after_power_cut
+from tests.harness.powercut import Recorded, states_after_power_cut
 
 CONTENT = b"a checkpoint" * 1000
 

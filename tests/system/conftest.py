@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import stack as stacks
-from tests.servers import Postgres, Redis
+from tests.harness import stack as stacks
+from tests.harness.servers import Postgres, Redis
 
 ROOT = Path(__file__).parents[2]
 BACKENDS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("sqlite", "postgres")]

@@ -10,7 +10,7 @@ import redis
 from sqlalchemy import func, select
 
 from service.infra.tables import BudgetEntry, Forgotten, Membership, Model, Version
-from tests.stack import Stack
+from tests.harness.stack import Stack
 
 
 def test_a_worker_killed_in_the_middle_of_a_deletion_completes_it_once_after_a_restart(stack: Stack) -> None:

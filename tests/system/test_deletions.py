@@ -13,7 +13,7 @@ from safetensors.torch import load
 from service.audit.signed_note import Verifier
 from service.audit.verify import verify
 from service.cli.client import Client
-from tests.stack import Stack
+from tests.harness.stack import Stack
 
 PROVED = {"min_guarantee": "proved", "noise_std": 0.01, "max_distance": 1e-5, "epsilon": 1.0, "delta": 1e-5}
 

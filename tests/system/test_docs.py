@@ -13,7 +13,7 @@ import pytest
 from sklearn.datasets import load_wine
 
 from tests.docs.commands import ROOT, Block
-from tests.stack import Stack
+from tests.harness.stack import Stack
 
 pytestmark = pytest.mark.parametrize(
     "stack", [pytest.param("sqlite", marks=pytest.mark.xdist_group("sqlite"))], indirect=True

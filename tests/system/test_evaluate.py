@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from tests.stack import Stack
+from tests.harness.stack import Stack
 
 
 def test_a_registered_model_is_evaluated_with_its_recipe_and_policy(stack: Stack) -> None:

@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from service.cli.supervisor import children
-from tests.dashboards import FOLDER, program, queries, rules
-from tests.servers import free_port
-from tests.stack import Stack
+from tests.harness.dashboards import FOLDER, program, queries, rules
+from tests.harness.servers import free_port
+from tests.harness.stack import Stack
 
 pytestmark = pytest.mark.parametrize(
     "stack", [pytest.param("sqlite", marks=pytest.mark.xdist_group("sqlite"))], indirect=True

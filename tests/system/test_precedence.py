@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.stack import Stack
+from tests.harness.stack import Stack
 from tests.system.test_deletions import expunge, run
 
 WORK_UNITS = 4

@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 
 from service.access.api_keys import Scope
 from service.infra.tables import Record
-from tests.stack import Stack
+from tests.harness.stack import Stack
 
 SECRET = "person-who-must-not-be-echoed"
 REQUESTS = "/v1/deletion-requests"

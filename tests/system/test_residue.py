@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.residue import complain, ear, found, head_weights, listen, load_recipe, personal, secret_of, windows
-from tests.stack import Stack
+from tests.harness.residue import complain, ear, found, head_weights, listen, load_recipe, personal, secret_of, windows
+from tests.harness.stack import Stack
 
 
 def test_nothing_of_a_forgotten_person_is_left_in_any_byte(stack: Stack) -> None:

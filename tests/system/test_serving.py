@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from service.access.api_keys import Scope
-from tests.stack import Stack
+from tests.harness.stack import Stack
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "tests" / "system" / "recipes" / "tiny.py"

@@ -20,10 +20,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from service.access.api_keys import Scope
 from service.cli.supervisor import children
-from tests.browser import ENTER, Browser, chromium
-from tests.dashboards import UNVERIFIED
-from tests.servers import WHEELS, free_port
-from tests.stack import Stack
+from tests.harness.browser import ENTER, Browser, chromium
+from tests.harness.dashboards import UNVERIFIED
+from tests.harness.servers import WHEELS, free_port
+from tests.harness.stack import Stack
 
 pytestmark = pytest.mark.parametrize(
     "stack", [pytest.param("sqlite", marks=pytest.mark.xdist_group("sqlite"))], indirect=True

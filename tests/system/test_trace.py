@@ -6,7 +6,7 @@ import json
 import uuid
 from typing import Any
 
-from tests.stack import Stack
+from tests.harness.stack import Stack
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

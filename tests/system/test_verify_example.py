@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.stack import Stack
+from tests.harness.stack import Stack
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "verify.py"

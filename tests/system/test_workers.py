@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import func, select
 
 from service.infra.tables import Forgotten, Model, Recollection, WorkUnit
-from tests import stack as stacks
-from tests.stack import Stack
+from tests.harness import stack as stacks
+from tests.harness.stack import Stack
 from tests.system.conftest import SETTINGS, recipes_in
 
 WORKERS, MODELS, PEOPLE, WORK_UNITS = 4, 3, 264, 4

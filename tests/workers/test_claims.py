@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.unlearning.recipes import softmax
+from tests.unit.recipes import softmax
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.model.convex import converge

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from drills.invariants import broken
 from service.infra.tables import BudgetEntry, Erasure, Forgotten, Lease, Membership, Recollection
+from tests.faults.invariants import broken
 from tests.workers.worlds import World, open_world
 from workers.runtime.lease import retrain_lease
 from workers.scheduler.run import open_scheduler, sweep_files

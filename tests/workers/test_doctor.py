@@ -20,7 +20,7 @@ from service.infra.db import now
 from service.infra.settings import Settings
 from service.infra.tables import Generation, Heartbeat, Model, Version
 from service.models.generations import open_generation
-from tests.servers import free_port
+from tests.harness.servers import free_port
 from tests.workers.worlds import World
 from workers import doctor as sickbay
 from workers.runtime.heartbeat import Pulse

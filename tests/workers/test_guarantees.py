@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from service.infra.tables import AuditEntry
-from tests.unlearning.recipes import draw
-from tests.unlearning.recipes import recipe as ridge
+from tests.unit.recipes import draw
+from tests.unit.recipes import recipe as ridge
 from tests.workers import meanwhile
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee

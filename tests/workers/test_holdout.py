@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from service.api.routes.holds import ONLY_HELD_OUT
 from service.infra.tables import HoldoutPerson, Task
 from service.requests import legal_holds as holds
-from tests.unlearning.recipes import softmax
+from tests.unit.recipes import softmax
 from tests.workers.test_never_again import api
 from tests.workers.worlds import TENANT, World
 from unlearning.recipe import RecipeError, holdout_people

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.powercut import Operation, Recorded, states_after_power_cut
-from tests.residue import share_in_file
-from tests.servers import Postgres
+from tests.harness.powercut import Operation, Recorded, states_after_power_cut
+from tests.harness.residue import share_in_file
+from tests.harness.servers import Postgres
 from workers.storage import key_store as keystore
 from workers.storage.key_files import ERASED, SHARE_BYTES, KeyFileMissing, KeyFiles
 from workers.storage.key_store import HolderKey, KeyStore

@@ -10,13 +10,13 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
-from drills.invariants import broken
 from service.access.api_keys import Scope, create_key
 from service.api.app import create_app
 from service.infra.tables import DeletionRequest, Forgotten, Model, Recollection, SuppressionEntry
 from service.requests import intake, readmission
 from service.requests import legal_holds as holds
 from service.requests.legal_holds import AlreadyForgotten, Released
+from tests.faults.invariants import broken
 from tests.workers.test_retrain import ONE_UPDATE, exhausted, generations
 from tests.workers.test_switch import before
 from tests.workers.worlds import TENANT, World

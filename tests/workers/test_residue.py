@@ -9,7 +9,7 @@ import torch
 from sqlalchemy import select
 
 from service.infra.tables import Recollection
-from tests.residue import share_in_file
+from tests.harness.residue import share_in_file
 from tests.workers.worlds import World
 from workers.storage import private_state as state
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from drills.invariants import broken_after_restore
 from service.access.api_keys import authenticate, create_key, revoke_key
 from service.audit.log import newest_head
 from service.audit.signed_note import Signer
@@ -40,6 +39,7 @@ from service.requests import identity_check as verification
 from service.requests import legal_holds as holds
 from service.requests import readmission
 from service.requests.cancel import cancel
+from tests.faults.invariants import broken_after_restore
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import TENANT, World, open_world
 from workers import main

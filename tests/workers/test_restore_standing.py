@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pytest
 from sqlalchemy import select
 
-from drills.invariants import broken_after_restore
 from service.access.api_keys import NewKey, authenticate, create_key, revoke_key, rotate_key
 from service.infra.pseudonyms import sample_digest, subject_digest
 from service.infra.tables import ApiKey, AuditEntry, Forgotten, Hold, Membership, Task, WebhookEndpoint
 from service.requests import legal_holds as holds
 from service.requests import webhooks
+from tests.faults.invariants import broken_after_restore
 from tests.workers.test_restore import Snapshot, confirmed, export, released, signer, snapshot
 from tests.workers.worlds import TENANT, World
 from workers.scheduler.restore import restore

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drills.invariants import broken
 from service.infra.tables import DeletionRequest
 from service.requests import identity_check as verification
 from service.requests import intake
 from service.requests.concerns import concerns
 from service.requests.states import Suppress
+from tests.faults.invariants import broken
 from tests.workers.worlds import TENANT, World
 
 LEAVE_OUT = {"min_guarantee": "proved", "on_suppressed": "leave_out"}

@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file
 from sqlalchemy import select
 
-from drills.invariants import broken
 from service.infra.durations import BUCKETS
 from service.infra.files import Damaged
 from service.infra.tables import (
@@ -27,6 +26,7 @@ from service.infra.tables import (
     Version,
 )
 from service.requests.cancel import cancel
+from tests.faults.invariants import broken
 from tests.workers import meanwhile
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee

@@ -1,1 +1,0 @@
-"""Attacks on what a 202 and a deletion promise. ``python -m drills`` runs them all and ends with one table."""

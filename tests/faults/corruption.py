@@ -1,0 +1,290 @@
+"""Checkpoints, sealed states, vectors, keys and log entries with a bit flipped, cut or exchanged: is each one seen?
+
+One corruption at a time is done to a whole world, looked for where the service itself would meet it, and mended.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from fastapi.testclient import TestClient
+from sqlalchemy import select, update
+
+from service.access.api_keys import Scope, create_key
+from service.api.app import create_app
+from service.audit import verify
+from service.audit.signed_note import Signer
+from service.infra.db import Database
+from service.infra.files import Damaged
+from service.infra.tables import Recollection, Task, TreeHead
+from tests.faults.judge import exported
+from tests.faults.result import Result
+from tests.faults.worlds import World, end_schedulers_lease, open_world, settings_of, sqlite_databases
+from workers.scheduler.run import open_scheduler
+from workers.storage import private_state as state
+from workers.storage.checkpoint_format import Malformed
+from workers.storage.encryption import Unsealable
+from workers.storage.key_files import SHARE_BYTES
+from workers.storage.key_store import HolderKey
+
+CORRUPTIONS = 500
+WHOLE_UPDATES = 20
+"""one in so many damaged states and vectors is met by a whole update, which must end without a version"""
+Seen = bool
+
+
+@dataclass
+class Scene:
+    world: World
+    api: TestClient
+    model_id: str
+    notes: list[str]
+    """heads of the log that an auditor kept"""
+    chance: random.Random
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.world.workshop.store.path(self.world.head(self.model_id).checkpoint)
+
+    @property
+    def state(self) -> Path:
+        return self.world.workshop.private.path(self.world.head(self.model_id).state)
+
+
+def run(seed: int, scale: float) -> Result:
+    chance = random.Random(seed)
+    kinds = (checkpoints, states, vectors, keys, log_entries, log_heads)
+    count, missed, done = max(len(kinds), int(CORRUPTIONS * scale)), Counter[str](), Counter[str]()
+    with tempfile.TemporaryDirectory(prefix="expunge-drill-") as folder, _scene(Path(folder), chance) as scene:
+        for number in range(count):
+            kind = kinds[number % len(kinds)]
+            done[kind.__name__] += 1
+            missed[kind.__name__] += not kind(scene)
+        updates = 0
+        for number in range(max(2, count // WHOLE_UPDATES)):
+            missed["updates"] += not _no_release_stands_on(scene, states_damage if number % 2 else vectors_damage)
+            updates += 1
+    notes = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in done.items())
+    told = [f"{number} damaged {name} were not seen" for name, number in missed.items() if number]
+    return Result(
+        "corruption",
+        cases=count + updates,
+        faults=count + updates,
+        undetected_corruptions=missed.total(),
+        notes=(f"{notes}, {updates} whole updates on damaged states and vectors", *told),
+    )
+
+
+@contextmanager
+def _scene(folder: Path, chance: random.Random) -> Iterator[Scene]:
+    """A live model with two versions, an integrated log, and the API over it."""
+    settings = settings_of(folder / "home", sqlite_databases(folder)(folder / "home"), lease_seconds=3600.0)
+    world = open_world(settings)
+    model_id = world.live()
+    notes = []
+    for person in ("p1", "p2"):
+        world.delete(person)
+        world.work(model_id)
+        open_scheduler(settings).tick()
+        notes.append(_newest_note(world))
+        end_schedulers_lease(world)
+    with world.database.write() as session:
+        key = create_key(session, world.workshop.pepper, label="drill", scopes=list(Scope))
+    with TestClient(create_app(settings), raise_server_exceptions=False) as api:
+        api.headers["Authorization"] = f"Bearer {key.secret}"
+        yield Scene(world, api, model_id, notes, chance)
+    world.workshop.close()
+
+
+def checkpoints(scene: Scene) -> Seen:
+    """No part of it is served."""
+    headers = scene.chance.choice(({}, {"Range": "bytes=0-15"}))
+    with _spoiled_file(scene.checkpoint, scene.chance):
+        answer = scene.api.get("/v1/models/m/versions/current/checkpoint", headers=headers)
+    return (answer.status_code, answer.json().get("code")) == (500, "checkpoint_damaged")
+
+
+def states(scene: Scene) -> Seen:
+    workshop = scene.world.workshop
+    with _spoiled_file(scene.state, scene.chance):
+        return _raises(
+            lambda: state.load(workshop, scene.state.name, torch.device("cpu")), Damaged, Unsealable, Malformed
+        )
+
+
+def vectors(scene: Scene) -> Seen:
+    with vectors_damage(scene):
+        return _vectors_refused(scene)
+
+
+def keys(scene: Scene) -> Seen:
+    """A key that is damaged in either of its shares opens nothing."""
+    row = scene.chance.choice(scene.world.rows_of(Recollection))
+    database = scene.world.workshop.keys._database
+    with database.read() as session:
+        kept = session.get_one(HolderKey, row.key_id)
+    if scene.chance.random() < 0.5:
+        return _key_file_refused(scene, scene.world.settings.key_folder / kept.file, kept.slot * SHARE_BYTES)
+    _set_share(database, row.key_id, spoiled(kept.share, scene.chance))
+    seen = _vectors_refused(scene)
+    _set_share(database, row.key_id, kept.share)
+    return seen
+
+
+def log_entries(scene: Scene) -> Seen:
+    """Edited, removed, exchanged or cut off: the export does not verify against the heads that were kept."""
+    with scene.world.database.read() as session:
+        lines = list(exported(session))
+    damage = scene.chance.choice((_edited, _edited_with_its_hash, _removed, _exchanged, _cut))
+    return _tampering_seen(scene, damage(lines, scene.chance), scene.notes)
+
+
+def log_heads(scene: Scene) -> Seen:
+    """A signed head with any character changed is not authentic."""
+    with scene.world.database.read() as session:
+        lines = list(exported(session))
+    note, place = scene.notes[-1], scene.chance.randrange(len(scene.notes[-1]))
+    other = chr((ord(note[place]) ^ (1 << scene.chance.randrange(5))) or 1)
+    return _tampering_seen(scene, lines, [*scene.notes[:-1], note[:place] + other + note[place + 1 :]])
+
+
+def spoiled(data: bytes, chance: random.Random) -> bytes:
+    """The bytes with one bit flipped, cut, lengthened, or partly zero; never the same bytes."""
+    place = chance.randrange(len(data))
+    flipped = data[:place] + bytes([data[place] ^ 1 << chance.randrange(8)]) + data[place + 1 :]
+    zeros = data[:place] + bytes(min(16, len(data) - place)) + data[place + 16 :]
+    made = chance.choice((flipped, flipped, data[:place], data + b"\0", zeros))
+    return made if made != data else flipped
+
+
+@contextmanager
+def states_damage(scene: Scene) -> Iterator[None]:
+    with _spoiled_file(scene.state, scene.chance):
+        yield
+
+
+@contextmanager
+def vectors_damage(scene: Scene) -> Iterator[None]:
+    """A row's vector or nonce is changed, or the vector of somebody else is put in its place."""
+    row, other = scene.chance.sample(scene.world.rows_of(Recollection), 2)
+    changes = (
+        {"sealed": spoiled(row.sealed, scene.chance)},
+        {"nonce": spoiled(row.nonce, scene.chance)},
+        {"sealed": other.sealed, "nonce": other.nonce, "key_id": other.key_id},
+    )
+    place = (row.generation_id, row.holder)
+    scene.world.change(Recollection, place, **scene.chance.choice(changes))
+    try:
+        yield
+    finally:
+        scene.world.change(Recollection, place, sealed=row.sealed, nonce=row.nonce, key_id=row.key_id)
+
+
+def _no_release_stands_on(scene: Scene, damage: Callable[[Scene], Any]) -> Seen:
+    """A deletion of everybody who is left, over the damage: no version, and every task is still open or blocked."""
+    before = scene.world.head(scene.model_id).number
+    with scene.world.database.read() as session:
+        holders = len(session.scalars(select(Recollection.holder)).all())
+    with damage(scene):
+        for person in range(3, 3 + holders):
+            scene.world.delete(f"p{person % 12}")
+        scene.world.worker().work(scene.model_id)
+    unmoved = scene.world.head(scene.model_id).number == before
+    with scene.world.database.write() as session:
+        told = set(session.scalars(select(Task.status).where(Task.completed_at.is_(None))))
+        session.execute(update(Task).where(Task.completed_at.is_(None)).values(status="cancelled", completed_at=1))
+    scene.world.expire_lease(scene.model_id)
+    return unmoved and told <= {"queued", "blocked"} and bool(told)
+
+
+def _vectors_refused(scene: Scene) -> Seen:
+    world, generation = scene.world, scene.world.generation(scene.model_id).id
+    with world.database.read() as session:
+        holders = list(session.scalars(select(Recollection.holder)))
+        return _raises(
+            lambda: state.read_vectors(session, world.workshop, generation, holders, torch.device("cpu")), Unsealable
+        )
+
+
+def _tampering_seen(scene: Scene, lines: list[dict[str, Any]], notes: list[str]) -> Seen:
+    verifier = Signer.of(scene.world.settings).verifier
+    return _raises(lambda: verify.verify(lines, notes[-1], verifier, notes[:-1]), verify.Tampered)
+
+
+def _raises(act: Callable[[], object], *kinds: type[Exception]) -> bool:
+    try:
+        act()
+    except kinds:
+        return True
+    return False
+
+
+@contextmanager
+def _spoiled_file(path: Path, chance: random.Random) -> Iterator[None]:
+    right = path.read_bytes()
+    path.write_bytes(spoiled(right, chance))
+    try:
+        yield
+    finally:
+        path.write_bytes(right)
+
+
+def _edited(lines: list[dict[str, Any]], chance: random.Random) -> list[dict[str, Any]]:
+    line = chance.choice(lines)
+    place = chance.randrange(len(line["body"]))
+    line["body"] = line["body"][:place] + chr(ord(line["body"][place]) ^ 1) + line["body"][place + 1 :]
+    return lines
+
+
+def _edited_with_its_hash(lines: list[dict[str, Any]], chance: random.Random) -> list[dict[str, Any]]:
+    """By somebody who knows how the leaf's hash is made, or told the hash alone."""
+    line = chance.choice(lines)
+    line |= {"leaf_hash": secrets.token_hex(32), "body": None}
+    return lines
+
+
+def _removed(lines: list[dict[str, Any]], chance: random.Random) -> list[dict[str, Any]]:
+    """One is gone, and those behind it are numbered anew."""
+    del lines[chance.randrange(len(lines))]
+    return [line | {"index": index} for index, line in enumerate(lines)]
+
+
+def _exchanged(lines: list[dict[str, Any]], chance: random.Random) -> list[dict[str, Any]]:
+    place = chance.randrange(len(lines) - 1)
+    lines[place], lines[place + 1] = lines[place + 1], lines[place]
+    return [line | {"index": index} for index, line in enumerate(lines)]
+
+
+def _cut(lines: list[dict[str, Any]], chance: random.Random) -> list[dict[str, Any]]:
+    return lines[: chance.randrange(len(lines))]
+
+
+def _newest_note(world: World) -> str:
+    with world.database.read() as session:
+        return str(session.scalar(select(TreeHead.note).order_by(TreeHead.size.desc()).limit(1)))
+
+
+def _key_file_refused(scene: Scene, path: Path, start: int) -> Seen:
+    """One bit is flipped of the share that begins there: the file holds those of others too."""
+    right = path.read_bytes()
+    wrong, place = bytearray(right), start + scene.chance.randrange(SHARE_BYTES)
+    wrong[place] ^= 1 << scene.chance.randrange(8)
+    path.write_bytes(wrong)
+    try:
+        return _vectors_refused(scene)
+    finally:
+        path.write_bytes(right)
+
+
+def _set_share(database: Database, key_id: str, share: bytes) -> None:
+    with database.write() as session:
+        session.execute(update(HolderKey).where(HolderKey.id == key_id).values(share=share))

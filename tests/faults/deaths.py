@@ -1,0 +1,219 @@
+"""What dies where: for each named crash point of reliability.md one death, the recovery, and what was wrong then."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+from fastapi.testclient import TestClient
+from sqlalchemy import update
+
+from service.api.app import create_app
+from service.infra.db import Database
+from service.infra.tables import Heartbeat, Lease, WebhookDelivery
+from service.requests.webhooks import News, add_endpoint, announce
+from tests.faults.invariants import Broken
+from tests.faults.places import Place
+from tests.faults.worlds import end_schedulers_lease
+from workers.runtime.lease import retrain_lease
+from workers.scheduler.run import open_scheduler
+from workers.scheduler.ssrf_guard import Outbound
+from workers.scheduler.webhook_sender import WebhookSender
+
+Death = Callable[[Place, str, Random], list[Broken]]
+ORDERS = "/v1/deletion-requests"
+EXHAUSTING: dict[str, Any] = {"min_guarantee": "proved", "epsilon": 1.0, "noise_std": 0.01, "max_distance": 0.0018}
+"""a budget of two updates"""
+CALIBRATED: dict[str, Any] = {
+    "guarantee": "calibrated",
+    "alpha": 0.2,
+    "orders": 4,
+    "sizes": [1, 2],
+    "max_distance": 0.03,
+    "noise_std": 10,
+}
+SAMPLES_EACH = 3
+
+
+def of_the_api(place: Place, point: str, dice: Random) -> list[Broken]:
+    """The client never learns the answer, and asks again with the same key: one request, carried out once."""
+    model_id = place.model()
+    order = {"subject_id": leaving(place, dice, 1)[0], "models": [place.name], "suppress": "named_models"}
+    headers = {"Authorization": place.api.headers["Authorization"], "Idempotency-Key": f"{dice.random()}"}
+
+    def post() -> None:
+        with TestClient(create_app(place.world.settings)) as client:
+            client.post(ORDERS, json=order, headers=headers)
+
+    place.die(point, post)
+    answers = [place.api.post(ORDERS, json=order, headers=headers) for _ in range(2)]
+    place.recover(model_id)
+    found = [Broken("lost", f"POST answered {each.status_code}") for each in answers if each.status_code != 202]
+    if not found and answers[0].json()["id"] != answers[1].json()["id"]:
+        found.append(Broken("doubled", "one key made two requests"))
+    return found + (not_forgotten(place, [answers[0].json()["id"]]) if not found else []) + place.wrong()
+
+
+def of_an_update(place: Place, point: str, dice: Random) -> list[Broken]:
+    """A worker dies with one to three people in hand."""
+    model_id = place.model()
+    versions = len(place.world.versions(model_id))
+    going = leaving(place, dice, dice.randint(1, 3))
+    requests = [place.world.delete(person, models=(place.name,)) for person in going]
+    place.worker_dies(point, model_id)
+    place.recover(model_id)
+    made = len(place.world.versions(model_id)) - versions
+    found = [] if made == 1 else [Broken("doubled" if made else "lost", f"{point}: {made} versions were made")]
+    return found + not_forgotten(place, requests) + place.wrong()
+
+
+def of_a_preparation(place: Place, point: str, dice: Random) -> list[Broken]:
+    """A worker dies while it trains a model; somebody had asked to be forgotten before."""
+    name = next(place.names)
+    model_id = place.world.register(name=name, min_guarantee="proved")
+    request = place.world.delete(f"p{dice.randrange(12)}", models=(name,))
+    place.worker_dies(point, model_id)
+    place.recover(model_id)
+    return require_live(place, model_id) + not_forgotten(place, [request]) + place.wrong()
+
+
+def of_work_units(place: Place, point: str, _: Random) -> list[Broken]:
+    """A worker dies in one of the work units that a preparation is shared out in."""
+    model_id = place.world.register("shared_out", name=next(place.names))
+    place.worker_dies(point, model_id)
+    with place.world.database.write() as session:
+        session.execute(update(Heartbeat).values(beat_at=0))  # whoever is dead has long been silent
+    place.recover(model_id)
+    return require_live(place, model_id) + place.wrong()
+
+
+def of_a_retrain(place: Place, point: str, dice: Random) -> list[Broken]:
+    """A worker dies on the way to a retrained generation, which an exhausted budget made necessary."""
+    name = next(place.names)
+    model_id = place.world.live(name=name, **EXHAUSTING)
+    people = dice.sample([f"p{number}" for number in range(12)], 3)
+    for person in people[:2]:
+        place.world.delete(person, models=(name,))
+        place.world.work(model_id)
+    request = place.world.delete(people[2], models=(name,))
+    place.worker_dies(point, model_id)
+    with place.world.database.write() as session:
+        dead = update(Lease).where(Lease.name == retrain_lease(model_id), Lease.expires_at > 0)
+        session.execute(dead.values(expires_at=1))
+    place.recover(model_id)
+    return require_live(place, model_id) + not_forgotten(place, [request]) + place.wrong()
+
+
+def of_a_calibration(place: Place, point: str, _: Random) -> list[Broken]:
+    """A worker dies while deletion orders are measured."""
+    model_id = place.world.register("convex", "newton", next(place.names), **CALIBRATED)
+    place.worker_dies(point, model_id)
+    place.recover(model_id)
+    return require_live(place, model_id) + place.wrong()
+
+
+def of_the_scheduler(place: Place, point: str, dice: Random) -> list[Broken]:
+    """The scheduler dies while it purges a retired version, or while it extends the log."""
+    model_id = place.model()
+    request = place.world.delete(leaving(place, dice, 1)[0], models=(place.name,))
+    place.world.work(model_id)
+    settings = place.world.settings
+    end_schedulers_lease(place.world)
+    place.die(point, lambda: open_scheduler(settings).tick())
+    place.recover(model_id)
+    purged = [version.status for version in place.world.versions(model_id)][:-1]
+    found = [Broken("left_behind", "a retired version was not purged")] * sum(each != "purged" for each in purged)
+    return found + not_forgotten(place, [request]) + place.wrong()
+
+
+def of_the_webhook_sender(place: Place, point: str, _: Random) -> list[Broken]:
+    """The webhook sender dies around sending; the news arrives at least once, under one id."""
+    with receiver() as (url, seen):
+        with place.world.database.write() as session:
+            endpoint, _secret = add_endpoint(session, place.world.workshop.pepper, "default", url, list(News))
+            announce(session, "default", News.VERSION_PUBLISHED, {"model": "drill", "version": 1})
+            endpoint_id = endpoint.id
+        url_of_database = place.world.settings.database_url
+        place.die(point, lambda: webhook_sender(place, Database(url_of_database)).round())
+        with place.world.database.write() as session:
+            mine = WebhookDelivery.endpoint_id == endpoint_id
+            session.execute(update(WebhookDelivery).where(mine).values(next_at=1))
+        webhook_sender(place, place.world.database).round()
+        with place.world.database.write() as session:
+            row = session.query(WebhookDelivery).filter(mine).one()
+            endpoint = session.merge(endpoint)
+            endpoint.disabled_at = row.created_at  # the next death has an endpoint of its own
+            delivered, row_id = row.delivered_at, row.id
+    found = [] if delivered is not None and seen else [Broken("lost", f"{point}: the news never arrived")]
+    return found + [Broken("doubled", "the same news came under two ids")] * (set(seen) > {row_id})
+
+
+def webhook_sender(place: Place, database: Database) -> WebhookSender:
+    return WebhookSender(database, place.world.workshop.pepper, Outbound(loopback=True), 0.05)
+
+
+def leaving(place: Place, dice: Random, count: int) -> list[str]:
+    """Draw so many people of the present model."""
+    return [place.people.pop(dice.randrange(len(place.people))) for _ in range(count)]
+
+
+def require_live(place: Place, model_id: str) -> list[Broken]:
+    model = place.world.model(model_id)
+    return [] if model.status == "live" else [Broken("lost", f"the model is {model.status}: {model.reason}")]
+
+
+def not_forgotten(place: Place, requests: list[str]) -> list[Broken]:
+    """Requests that did not end with exactly their person's samples forgotten."""
+    tasks = [place.world.task(request) for request in requests]
+    bad = [task for task in tasks if (task.status, task.samples) != ("completed", SAMPLES_EACH)]
+    return [Broken("lost", f"a request ended as {task.status}, {task.samples} samples, {task.reason}") for task in bad]
+
+
+@contextmanager
+def receiver() -> Iterator[tuple[str, list[str]]]:
+    """A server on this machine that keeps the ids of what it is sent."""
+    seen: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            seen.append(str(self.headers["webhook-id"]))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/hook", seen
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+UPDATE = (
+    *("worker-after-claim", "worker-after-load", "worker-after-digest", "worker-after-compute", "worker-after-noise"),
+    *("store-half-file", "store-written", "store-synced", "store-renamed", "store-folder-synced"),
+    *("worker-before-publish", "publish-after-charge", "publish-after-version", "publish-after-audit"),
+    *("publish-inside-commit", "worker-after-commit", "keys-erased", "worker-after-erasure", "worker-before-ack"),
+)
+API = ("api-before-transaction", "api-after-request", "api-after-audit", "api-inside-commit", "api-after-commit")
+PREPARATION = ("prepare-after-manifest", "prepare-after-train", "keys-before-rows", "prepare-after-rows")
+WORK_UNITS = ("prepare-after-work-units", "work-unit-inside", "work-unit-inside-rows", "work-unit-after")
+DEATHS: list[tuple[str, Death]] = [
+    *((point, of_the_api) for point in API),
+    *((point, of_an_update) for point in UPDATE),
+    *((point, of_a_preparation) for point in PREPARATION),
+    *((point, of_work_units) for point in WORK_UNITS),
+    *((point, of_a_retrain) for point in ("switch-after-version", "switch-after-tasks")),
+    *((point, of_a_calibration) for point in ("calibration-inside-order", "calibration-after-order")),
+    *((point, of_the_scheduler) for point in ("scheduler-during-purge", "log-before-head", "log-after-head")),
+    *((point, of_the_webhook_sender) for point in ("webhook-before-send", "webhook-after-send")),
+]
+"""every point of the source, each with what dies there; a test compares with the source"""

@@ -1,0 +1,86 @@
+"""Known bugs are put into a copy of the source, one by one; the suite must fail under each, and pass without.
+
+``python -m tests.faults planted_bugs`` ends with a list: bug, caught by which test.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.faults.bugs import Bug, every_bug
+from tests.faults.result import Result
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("unlearning", "service", "workers", "migrations", "tests", "examples")
+FAILED = re.compile(r"^FAILED (\S+)", re.MULTILINE)
+TESTS_FAILED = 1
+"""pytest's exit status; others mean that the tests could not be run"""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    bug: Bug
+    status: int
+    caught_by: str
+
+
+def run(seed: int, scale: float) -> Result:
+    """Below scale 1 a share of the bugs, spread evenly."""
+    bugs = every_bug()
+    step = max(1, round(1 / scale))
+    chosen = bugs[seed % step :: step]
+    with tempfile.TemporaryDirectory(prefix="expunge-planted-") as name:
+        folder = Path(name)
+        clean = copy_tree(folder / "clean")
+        before = suite(clean, dict.fromkeys(test for bug in chosen for test in bug.suite))
+        if before.returncode != 0:
+            raise RuntimeError(f"the suite fails without any bug:\n{before.stdout[-4000:]}")
+        verdicts = [verdict(clean, folder / "planted", bug) for bug in chosen]
+    missed = [each for each in verdicts if each.status != TESTS_FAILED]
+    return Result(
+        "planted bugs",
+        planted=len(verdicts),
+        caught=len(verdicts) - len(missed),
+        notes=tuple(f"{each.bug.words}: {each.caught_by or 'NOT CAUGHT'}" for each in verdicts),
+    )
+
+
+def verdict(clean: Path, target: Path, bug: Bug) -> Verdict:
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(clean, target, symlinks=True)
+    bug.plant(target)
+    done = suite(target, bug.suite)
+    failed = FAILED.search(done.stdout)
+    found = Verdict(bug, done.returncode, failed[1].rpartition("/")[2] if failed else "")
+    print(f"  {bug.name}: {found.caught_by or f'NOT CAUGHT (pytest ended with {done.returncode})'}", flush=True)
+    if done.returncode > TESTS_FAILED:
+        print(done.stdout[-2000:], flush=True)
+    return found
+
+
+def copy_tree(target: Path) -> Path:
+    """What the tests run on, and a link to the servers that were downloaded already."""
+    target.mkdir(parents=True)
+    for room in ROOMS:
+        shutil.copytree(ROOT / room, target / room, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", target)
+    if (ROOT / ".servers").is_dir():
+        (target / ".servers").symlink_to(ROOT / ".servers")
+    return target
+
+
+def suite(root: Path, tests: Iterable[str]) -> subprocess.CompletedProcess[str]:
+    """Run these tests on the source under ``root``, up to the first failure."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-rf", "-p", "no:cacheprovider", "--no-header", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )

@@ -1,0 +1,90 @@
+"""An installation with servers of its own, which a drill may harm: API, two workers and a scheduler, as processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import httpx
+
+from tests.harness import stack as stacks
+from tests.harness.servers import Postgres, Redis, postgres, redis_server
+
+HERE = Path(__file__).parent
+KINDS = ("sqlite", "postgres")
+"""SQLite with Celery over files; PostgreSQL, for the keys as well, with Redis"""
+LEASE_SECONDS = 4.0
+SETTINGS = {
+    "SWEEP_SECONDS": "0.3",
+    "LEASE_SECONDS": str(LEASE_SECONDS),
+    "GRACE_SECONDS": "1",
+    "RATE_PER_SECOND": "1000000",
+    "RATE_BURST": "1000000",
+    "WEBHOOK_LOOPBACK": "true",
+}
+
+
+@dataclass
+class Site:
+    kind: str
+    stack: stacks.Stack
+    postgres: Postgres | None
+    redis: Redis | None
+
+    def mend(self) -> None:
+        """Start whatever is dead. From the main thread only: a child dies with the thread that started it."""
+        for name, child in self.stack.processes.items():
+            if not child.alive:
+                self.stack.start(name)
+
+    def retry(self) -> str:
+        """Retry what is blocked, as an operator does who read the reason; returns how many there were, by reason."""
+        held = list(self.stack.client.pages("/v1/deletion-requests", status="blocked"))
+        reasons = Counter(
+            f"{part['model']} {part['reason']}"
+            for request in held
+            for part in request["models"]
+            if part["status"] == "blocked"
+        )
+        for request in held:
+            self.stack.client.post(f"/v1/deletion-requests/{request['id']}/retry", {})
+        told = ", ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
+        return f"{len(held)} ({told})" if held else "0"
+
+    def ready(self) -> bool:
+        try:
+            return self.stack.http.get("/healthz").is_success
+        except httpx.TransportError:
+            return False
+
+
+@contextmanager
+def site(kind: str, database: Callable[[str], str] = str, people: int = 1000, **settings: str) -> Iterator[Site]:
+    """A running installation. ``database`` may put something between it and its database; it gets and gives the URL."""
+    with ExitStack() as held:
+        home = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="expunge-drill-")))
+        recipes = home / "recipes"
+        shutil.copytree(HERE / "recipes", recipes)
+        shutil.copytree(HERE.parent / "system" / "recipes", recipes, dirs_exist_ok=True)
+        os.environ["DRILL_PEOPLE"] = str(people)  # the crowd's recipe reads it
+        chosen = SETTINGS | settings
+        server, broker = None, None
+        if kind == "postgres":
+            server, broker = held.enter_context(postgres()), held.enter_context(redis_server())
+            url = database(held.enter_context(server.database()))
+            keys = held.enter_context(server.database())
+            chosen |= {"DATABASE_URL": url, "KEY_STORE_URL": keys, "BROKER_URL": broker.url}
+        stack = held.enter_context(stacks.running(home / "home", recipes, **chosen))
+        worker = stack.processes["worker"]
+        log = worker.log.with_name("second.log")
+        stack.processes["second"] = replace(worker, name="second", log=log, process=None)
+        stack.start("second")
+        if server is not None and broker is not None:
+            stack.servers = [(server.folder, lambda: server.execute("CHECKPOINT")), (broker.folder, broker.dump)]
+        yield Site(kind, stack, server, broker)

@@ -1,0 +1,19 @@
+"""A part of the corruption drill in the default suite, and that its damage is damage."""
+
+from __future__ import annotations
+
+import random
+
+from tests.faults import corruption
+
+
+def test_every_corruption_is_seen() -> None:
+    result = corruption.run(seed=7, scale=0.06)
+    assert result.clean, result.notes
+    assert result.cases >= 30
+
+
+def test_spoiled_bytes_are_never_the_same_bytes() -> None:
+    chance = random.Random(0)
+    for data in (b"\0", b"\0" * 40, bytes(range(64))):
+        assert all(corruption.spoiled(data, chance) != data for _ in range(200))

@@ -1,0 +1,81 @@
+"""The drills themselves: small, so that one that does not run, or overlooks a fault, shows here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.faults import power_cut
+from tests.faults.__main__ import every_drill, main
+from tests.faults.deaths import DEATHS
+from tests.faults.report import BEGIN, END, write_into
+from tests.faults.result import Result
+from tests.faults.worlds import sqlite_databases
+
+ROOT = Path(__file__).parents[2]
+POINT = re.compile(r'(?:crash_point\(|crash=)"([a-z-]+)"')
+
+
+def test_every_crash_point_of_the_source_is_died_at() -> None:
+    files = [path for room in ("service", "workers") for path in (ROOT / room).rglob("*.py")]
+    named = {point for path in files for point in POINT.findall(path.read_text())}
+    assert len(named) > 30
+    assert {point for point, _ in DEATHS} == named
+
+
+def test_a_power_cut_that_a_missing_sync_makes_fatal_is_seen(tmp_path: Path) -> None:
+    rehearsal = power_cut.rehearse(tmp_path / "home", sqlite_databases(tmp_path)(tmp_path / "home"))
+    last = rehearsal.cuts[-1]
+    whole = list(power_cut.disks(rehearsal))[-1]
+    assert power_cut.recovered(rehearsal, tmp_path / "cut", *whole) == []
+    rehearsal.files.log = [each for each in rehearsal.files.log if each.kind != "sync"]
+    rehearsal.cuts[-1] = power_cut.Cut(len(rehearsal.files.log), last.database, last.keys)
+    states = power_cut.states_after_power_cut(rehearsal.files.log)
+    found = next(harms for state in states if (harms := power_cut.recovered(rehearsal, tmp_path / "cut", last, state)))
+    assert {each.harm for each in found} & {"lost", "undetected_corruptions"}
+
+
+def test_an_entry_of_the_journal_that_a_power_cut_loses_is_seen(tmp_path: Path) -> None:
+    rehearsal = power_cut.rehearse(tmp_path / "home", sqlite_databases(tmp_path)(tmp_path / "home"))
+    cut, state = list(power_cut.disks(rehearsal))[-1]
+    entries = {Path(path).stem for path in state if path.endswith((".release", ".draft"))}
+    assert len(entries) == 3
+    gone = entries.pop()
+    less = {path: data for path, data in state.items() if Path(path).stem != gone}
+    found = power_cut.recovered(rehearsal, tmp_path / "cut", cut, less)
+    assert [each.words for each in found] == ["a version was committed without its entry in the journal"]
+
+
+def test_the_runner_lists_every_drill_and_refuses_others(capsys: pytest.CaptureFixture[str]) -> None:
+    assert {"crash_points", "planted_bugs", "power_cut"} <= set(every_drill())
+    with pytest.raises(SystemExit):
+        main(["no-such-drill"])
+    assert "no drill is called" in capsys.readouterr().err
+
+
+def test_the_last_run_is_written_between_the_marks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    values = vars(Result("x", cases=3, planted=2, caught=1, notes=("seen",)))
+    run = {"at": "2026-11-21", "seed": 7, "scale": 1.0, "commit": "abc", "failed": [], "results": [values]}
+    write_into(page, run)
+    text = page.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert "| x | 3 |" in text and "1 of 2" in text and "seed 7" in text and "- x: seen" in text
+    other = vars(Result("y", cases=1_000, seconds=5.0, notes=("other",)))
+    write_into(page, run | {"seed": 8, "commit": "def", "results": [other]})
+    text = page.read_text()
+    assert (
+        "| 2026-11-21, seed 7, scale 1, commit abc |" in text and "| 2026-11-21, seed 8, scale 1, commit def |" in text
+    )
+    assert "| all | 1,003 |" in text and "- x: seen\n- y: other\n" in text
+    write_into(page, run | {"seed": 9, "results": [values | {"cases": 5, "notes": ()}]})
+    assert "| all | 1,005 |" in page.read_text() and "- x: seen" not in page.read_text()
+
+
+def test_a_harm_or_a_bug_that_was_missed_is_not_clean() -> None:
+    assert Result("x", cases=3).clean
+    assert not Result("x", lost=1).clean
+    assert not Result("x", planted=2, caught=1).clean

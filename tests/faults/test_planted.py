@@ -1,0 +1,39 @@
+"""The planted bugs still fit the source and their tests exist; ``python -m tests.faults planted_bugs`` runs them."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.faults.bugs import Bug, DoesNotApply, Edit, every_bug
+
+ROOT = Path(__file__).parents[2]
+BUGS = every_bug()
+
+
+def test_there_are_at_least_twenty() -> None:
+    assert len(BUGS) >= 20
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_bug_still_applies_and_its_tests_exist(bug: Bug, tmp_path: Path) -> None:
+    for edit in bug.edits:
+        target = tmp_path / edit.file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / edit.file, target)
+    bug.plant(tmp_path)
+    for test in bug.suite:
+        file, _, name = test.partition("::")
+        defined = {
+            each.name for each in ast.walk(ast.parse((ROOT / file).read_text())) if isinstance(each, ast.FunctionDef)
+        }
+        assert not name or name.partition("[")[0] in defined
+
+
+def test_a_bug_whose_place_is_gone_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\nx = 1\n")
+    with pytest.raises(DoesNotApply, match="2 times"):
+        Edit("a.py", "x = 1\n", "x = 2\n").apply(tmp_path)

@@ -1,0 +1,132 @@
+"""A few simulated histories on every run of the suite; ``python -m tests.faults simulation`` runs 5,000."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from service.infra.db import now
+from service.infra.files import Damaged
+from service.infra.memory import Clock, MemoryBell, MemoryDatabase, MemoryStore, image_of
+from service.infra.queue.notify import notify_one
+from service.infra.tables import Model
+from tests.faults.bugs import every_bug
+from tests.faults.invariants import Broken, Wrong, harms_of
+from tests.faults.planted_bugs import copy_tree
+from tests.faults.result import Result
+from tests.faults.simulation import Simulation, simulate
+from tests.workers.worlds import TENANT
+from workers.scheduler import replay
+
+RUNS = 12
+VISIBLE = ["no_fence", "hold_not_seen_by_publish", "cancelled_suppression_stays", "cancelled_still_executed"]
+"""planted bugs that histories of one process at a time can show"""
+
+
+def test_random_histories_break_no_rule() -> None:
+    number = secrets.randbelow(10**6)
+    print(f"seed {number}: python -m tests.faults simulation --seed ...")
+    outcome = simulate(RUNS, number)
+    assert outcome.harms == [], f"Hypothesis seed {number}\n{outcome.shown}"
+    assert outcome.histories >= RUNS
+
+
+def restored(with_log: bool) -> None:
+    """A hold is lifted, a hold is placed, and every door is closed between a backup and its restore."""
+    history = Simulation()
+    history.begin(people=["p0"], claimed=False)
+    history.a_hold_is_placed(person="p1")
+    history.a_backup_is_made()
+    history.every_hold_is_released()
+    history.a_hold_is_placed(person="p2")
+    for what in ("rotated", "rotated with overlap", "revoked", "webhook"):
+        history.a_door_is_closed(what=what)
+    history.the_backup_is_restored(with_log=with_log)
+
+
+@pytest.mark.parametrize("with_log", [True, False])
+def test_a_history_restores_across_lifted_holds_and_closed_doors(with_log: bool) -> None:
+    restored(with_log)
+
+
+@pytest.mark.parametrize("kind", ["hold.lifted", "key.rotated", "key.revoked", "webhook.disabled"])
+def test_the_simulation_sees_a_restore_that_turns_something_back(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(replay._STANDING, kind, lambda *_: False)
+    with pytest.raises(Wrong, match="that was over is in force after a restore"):
+        restored(with_log=True)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("name", VISIBLE)
+def test_two_hundred_histories_show_a_planted_bug(name: str, tmp_path: Path) -> None:
+    tree, report = copy_tree(tmp_path / "tree"), tmp_path / "drills.json"
+    next(bug for bug in every_bug() if bug.name == name).plant(tree)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.faults",
+        "simulation",
+        "--scale",
+        "0.04",
+        "--seed",
+        "7",
+        "--json",
+        str(report),
+    ]
+    done = subprocess.run(command, cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, check=False)
+    record = json.loads(report.read_text())
+    assert (done.returncode, record["failed"]) == (1, [])
+    assert not Result.from_json(record["results"][0]).clean
+
+
+def test_a_history_that_ends_in_an_error_of_the_service_is_counted() -> None:
+    wrong = Wrong([Broken("doubled", "twice")])
+    assert [each.harm for each in harms_of(ExceptionGroup("", [wrong, KeyError("x")]))] == [
+        "doubled",
+        "lost",
+    ]
+
+
+def test_a_database_in_memory_has_the_clock_it_is_told_and_can_be_played_back(sqlite_template: Path) -> None:
+    clock = Clock()
+    database = MemoryDatabase(clock, image_of(sqlite_template))
+    with database.write() as session:
+        assert now(session) == clock.at
+        before = database.changes()
+        session.add(Model(id="m", tenant_id=TENANT, name="m", status="live", recipe="r", policy={}, created_at=1))
+    assert database.changes() > before
+    image = database.image()
+    clock.advance(3600)
+    with database.write() as session:
+        assert now(session) == clock.at
+        session.delete(session.get_one(Model, "m"))
+    database.restore(image)
+    with database.read() as session:
+        assert session.scalars(select(Model.id)).all() == ["m"]
+
+
+def test_files_in_memory_are_checked_and_swept_like_files(tmp_path: Path) -> None:
+    clock = Clock()
+    store = MemoryStore(tmp_path, clock)
+    stored = store.put([b"one", b"two"])
+    assert store.read(stored.digest) == b"onetwo"
+    assert store.sweep(set(), older_than=60) == 0
+    clock.advance(61)
+    assert store.sweep({stored.digest}, older_than=60) == 0
+    store.files[stored.digest] = b"other"
+    with pytest.raises(Damaged):
+        store.open(stored.digest)
+    assert store.sweep(set(), older_than=60) == 1
+
+
+def test_the_bell_keeps_what_it_was_given() -> None:
+    notifier = MemoryBell()
+    assert notify_one(notifier, "m")  # type: ignore[arg-type]
+    assert notifier.messages == ["m"]

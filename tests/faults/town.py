@@ -1,0 +1,344 @@
+"""A whole service in memory, for the simulation: two models, their worker's and scheduler's real code, a set clock."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from celery import Celery
+from sqlalchemy import select
+
+from service.access.api_keys import NewKey, Scope, authenticate, create_key
+from service.audit.log import newest_head
+from service.audit.signed_note import Signer
+from service.infra import fault_injection as crash
+from service.infra.memory import Clock, MemoryBell, MemoryDatabase, MemoryStore, image_of
+from service.infra.pseudonyms import subject_digest
+from service.infra.queue import notify as queue
+from service.infra.settings import Settings
+from service.infra.tables import Forgotten, Hold, Membership, Model, WebhookEndpoint
+from service.models.register import NameTaken
+from service.models.restore_guard import confirm
+from service.requests import intake
+from service.requests.webhooks import add_endpoint
+from tests.faults.judge import exported
+from tests.faults.worlds import World, open_world, settings_of, sqlite_databases
+from tests.workers.worlds import TENANT
+from workers.runtime.jobs import Preparation, Retraining, Work
+from workers.runtime.model import Benches
+from workers.runtime.stopwatch import Stopwatch
+from workers.scheduler.replay import Report
+from workers.scheduler.restore import restore
+from workers.scheduler.run import Scheduler, extend_log, open_scheduler
+from workers.storage.key_files import ERASED, SHARE_BYTES, KeyFileMissing, KeyFiles
+from workers.storage.key_store import KeyRecord, KeyStore
+from workers.training.retrain import retrain
+from workers.training.run import prepare
+from workers.update.run import Errand, release
+
+LEASE_SECONDS = 30.0
+MODELS: dict[str, dict[str, Any]] = {
+    "alpha": {"min_guarantee": "proved", "epsilon": 1.0, "noise_std": 0.01, "max_distance": 0.0018},
+    "beta": {"min_guarantee": "proved"},
+}
+"""alpha's budget allows two updates: then it is retrained"""
+ANOTHER = "gamma"
+"""a model that is registered within a history"""
+
+
+class Died(BaseException):
+    """The process was killed at a crash point."""
+
+
+class MemoryKeyFiles(KeyFiles):
+    """Key files in a dictionary, as old as the day."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.held: dict[str, bytes] = {}
+
+    def write(self, shares: Sequence[bytes]) -> str:
+        name = secrets.token_hex(8)
+        self.held[name] = b"".join(shares)
+        return name
+
+    def erase(self, name: str, slots: Iterable[int]) -> None:
+        content = bytearray(self._content(name))
+        for slot in slots:
+            content[slot * SHARE_BYTES : (slot + 1) * SHARE_BYTES] = ERASED
+        self.held[name] = bytes(content)
+
+    def erase_all(self, name: str) -> None:
+        self.held[name] = bytes(len(self._content(name)))
+
+    def unlink(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.held.pop(name, None)
+
+    def older_than(self, seconds: float) -> Iterator[str]:
+        return iter(())
+
+    def _content(self, name: str) -> bytes:
+        if name not in self.held:
+            raise KeyFileMissing(self.folder, name)
+        return self.held[name]
+
+
+class MemoryKeys(KeyStore):
+    """The key store in memory; its tables must be there."""
+
+    def __init__(self, database: MemoryDatabase, files: MemoryKeyFiles) -> None:
+        self._database, self._files = database, files
+
+
+@dataclass(frozen=True)
+class Photograph:
+    """Everything that a run begins with."""
+
+    database: bytes
+    keys: bytes
+    key_files: dict[str, bytes]
+    store: dict[str, bytes]
+    private: dict[str, bytes]
+    journal: Path
+    at: int
+
+
+@dataclass(frozen=True)
+class Doors:
+    """API keys and a webhook that everybody begins with; the webhook wants no news, so nothing is ever sent."""
+
+    keys: tuple[NewKey, ...]
+    webhook: str
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a restore must not turn back: ids of holds in force, of keys that open, of webhooks that are live."""
+
+    holds: frozenset[str]
+    keys: frozenset[str]
+    webhooks: frozenset[str]
+
+
+@dataclass
+class Town:
+    """Built once in a process: SQLAlchemy compiles a statement once for each engine."""
+
+    clock: Clock
+    database: MemoryDatabase
+    keys: MemoryDatabase
+    notifier: MemoryBell
+    world: World
+    scheduler: Scheduler
+    benches: Benches
+    signer: Signer
+    doors: Doors
+
+    @property
+    def key_files(self) -> MemoryKeyFiles:
+        return cast(MemoryKeyFiles, self.world.workshop.keys._files)
+
+    @property
+    def models(self) -> dict[str, str]:
+        """Name to id."""
+        with self.database.read() as session:
+            return {model.name: model.id for model in session.query(Model)}
+
+    def accept(self, person: str, models: tuple[str, ...] | None, window: float) -> str:
+        order = intake.Order(subject_id=person, models=models)
+        with self.database.write() as session:
+            accepted = intake.accept(
+                session, self.world.workshop.pepper, TENANT, order, intake.Windows(cancel_seconds=window)
+            )
+        queue.ring(self.database, cast(Celery, self.notifier), accepted.to_notify)
+        return accepted.request.id
+
+    def digest_of(self, person: str) -> str:
+        return subject_digest(self.world.workshop.pepper, TENANT, person)
+
+    def absent(self, people: list[str]) -> set[tuple[str, str]]:
+        """(model, person) of those people who are not in the served version."""
+        digests = {self.digest_of(person): person for person in people}
+        with self.database.read() as session:
+            served = session.execute(
+                select(Model.name, Model.generation_id).where(Model.status.in_(("live", "exhausted")))
+            ).all()
+            present = {
+                (name, digests.get(subject))
+                for name, generation_id in served
+                for subject in session.scalars(
+                    select(Membership.subject_digest)
+                    .outerjoin(
+                        Forgotten,
+                        (Forgotten.generation_id == Membership.generation_id)
+                        & (Forgotten.position == Membership.position),
+                    )
+                    .where(Membership.generation_id == generation_id, Forgotten.position.is_(None))
+                )
+            }
+        return {(name, person) for name, _ in served for person in people} - present
+
+    def carry_out(self, job: Work) -> None:
+        """What the worker does that holds this claim, late or not. Raises Stale, Died."""
+        watch = Stopwatch(self.world.pulse())
+        if isinstance(job, Retraining):
+            retrain(self.world.workshop, job, watch)
+        elif isinstance(job, Preparation):
+            prepare(self.world.workshop, job, watch)
+        else:
+            release(Errand(self.world.workshop, self.benches, job, watch))
+
+    def photograph(self) -> Photograph:
+        """As everything is now."""
+        shop = self.world.workshop
+        store, private = (cast(MemoryStore, each).files for each in (shop.store, shop.private))
+        journal = shop.store.root.with_name("photograph")
+        shutil.copytree(shop.store.root, journal)
+        return Photograph(
+            self.database.image(),
+            self.keys.image(),
+            dict(self.key_files.held),
+            dict(store),
+            dict(private),
+            journal,
+            self.clock.at,
+        )
+
+    def go_back(self, photo: Photograph) -> None:
+        """Everything becomes as it was photographed."""
+        shop = self.world.workshop
+        self.clock.at = photo.at
+        self.database.restore(photo.database)
+        self.keys.restore(photo.keys)
+        self.key_files.held = dict(photo.key_files)
+        for store, files in ((shop.store, photo.store), (shop.private, photo.private)):
+            cast(MemoryStore, store).hold(files)
+        shutil.rmtree(shop.store.root)
+        shutil.copytree(photo.journal, shop.store.root)
+        self.notifier.messages.clear()
+        self.benches = Benches(shop)
+
+    def play_back(self, image: bytes, with_log: bool) -> Report:
+        """Every process stops; the database becomes the backup's; the operator restores and confirms.
+
+        ``with_log``: the log was exported at the last moment.
+        """
+        log = [self.export()] if with_log else []
+        self.database.restore(image)
+        self.notifier.messages.clear()
+        report = restore(self.world.workshop, self.signer, log)
+        with self.database.write() as session:
+            confirm(session, TENANT)
+        return report
+
+    def export(self) -> tuple[str, list[dict[str, Any]]]:
+        """The newest signed head, and every entry."""
+        while extend_log(self.database, self.signer):
+            pass
+        with self.database.read() as session:
+            head = newest_head(session)
+            return head.note if head else "", list(exported(session))
+
+    def standing(self) -> Standing:
+        """As everything is now; a key opens when it authenticates."""
+        with self.database.read() as session:
+            pepper = self.world.workshop.pepper
+            kept = select(Hold.id).where(Hold.lifted_at.is_(None), Hold.twin_of.is_(None))
+            live = select(WebhookEndpoint.id).where(WebhookEndpoint.disabled_at.is_(None))
+            return Standing(
+                holds=frozenset(session.scalars(kept)),
+                keys=frozenset(key.id for key in self.doors.keys if authenticate(session, pepper, key.secret)),
+                webhooks=frozenset(session.scalars(live)),
+            )
+
+    def register(self) -> str | None:
+        """One more model, with the recipe of the others; None where it is there already."""
+        with suppress(NameTaken):
+            return self.world.register(name=ANOTHER, on_suppressed="leave_out", min_guarantee="proved")
+        return None
+
+
+def found(folder: Path) -> Town:
+    """A town whose models were prepared for real, in ``folder``."""
+    settings = settings_of(folder / "home", sqlite_databases(folder)(folder / "home"), lease_seconds=LEASE_SECONDS)
+    clock = Clock()
+    keys = MemoryDatabase(clock)
+    with keys.write() as session:
+        KeyRecord.metadata.create_all(session.connection())
+    database = MemoryDatabase(clock, image_of(folder / "template.db"))
+    world = _world(settings, database, keys, folder / "store")
+    for name, policy in MODELS.items():
+        world.live(name=name, **policy)
+    shop = world.workshop
+    scheduler = replace(_scheduler(settings), database=database, keys=shop.keys, store=shop.store)
+    scheduler = replace(scheduler, private=shop.private, notifier=shop.notifier)
+    notifier, signer = cast(MemoryBell, shop.notifier), scheduler.signer()
+    return Town(clock, database, keys, notifier, world, scheduler, Benches(shop), signer, _doors(world))
+
+
+def _doors(world: World) -> Doors:
+    with world.database.write() as session:
+        pepper = world.workshop.pepper
+        keys = tuple(create_key(session, pepper, label="drill", scopes=[Scope.AUDIT_READ]) for _ in range(3))
+        endpoint, _ = add_endpoint(session, pepper, TENANT, "https://example.com/drill", [])
+        return Doors(keys, endpoint.id)
+
+
+def _world(settings: Settings, database: MemoryDatabase, keys: MemoryDatabase, folder: Path) -> World:
+    world = open_world(settings)
+    world.workshop.close()
+    shop = replace(
+        world.workshop,
+        database=database,
+        keys=MemoryKeys(keys, MemoryKeyFiles(settings.key_folder)),
+        store=MemoryStore(folder, database.clock),
+        private=MemoryStore(folder, database.clock),
+        notifier=cast(Celery, MemoryBell()),
+    )
+    return World(settings, shop)
+
+
+def _scheduler(settings: Settings) -> Scheduler:
+    scheduler = open_scheduler(settings)
+    scheduler.database.close()
+    scheduler.keys.close()
+    return scheduler
+
+
+@contextmanager
+def dying_at(point: str) -> Iterator[None]:
+    """Whoever comes to the crash point dies there: by an exception that nothing catches, in place of SIGKILL."""
+
+    def die() -> None:
+        raise Died(point)
+
+    with meanwhile_at(point, die):
+        yield
+
+
+@contextmanager
+def meanwhile_at(point: str, happen: Callable[[], object]) -> Iterator[None]:
+    """``happen`` is called when somebody comes to the crash point, the first time."""
+    waiting = [happen]
+
+    def at(name: str) -> None:
+        if name == point and waiting:
+            waiting.pop()()
+
+    original = crash.crash_point
+    places = [module for name, module in sys.modules.items() if name.startswith(("workers.", "service."))]
+    patched = [module for module in places if getattr(module, "crash_point", None) is original]
+    for module in patched:
+        module.crash_point = at  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for module in patched:
+            module.crash_point = original  # type: ignore[attr-defined]

@@ -1,0 +1,184 @@
+"""The whole service as its users run it: API, worker and scheduler, each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+from service.access.api_keys import Scope, create_key
+from service.cli.client import Account, Client
+from service.cli.commands.processes import prepare
+from service.cli.supervisor import Child, children
+from service.infra.db import Database
+from service.infra.pseudonyms import Pepper
+from service.infra.settings import Settings
+from tests.harness.servers import free_port
+
+Value = TypeVar("Value")
+PATIENCE_SECONDS = 90.0
+
+
+@dataclass
+class Stack:
+    """A running installation. ``client`` holds every scope; ``settings`` are those of its processes."""
+
+    settings: Settings
+    environment: dict[str, str]
+    processes: dict[str, Child]
+    client: Client
+    account: Account
+    http: httpx.Client = field(repr=False)
+    servers: list[tuple[Path, Callable[[], object]]] = field(default_factory=list)
+    """folders of the servers it uses, each with what makes the server write all it holds there"""
+
+    @property
+    def home(self) -> Path:
+        return self.settings.home
+
+    def start(self, name: str, **environment: str) -> None:
+        """Start ``api``, ``worker`` or ``scheduler``, with more environment if given."""
+        child = self.processes[name]
+        child.environment = self.environment | environment
+        child.start()
+
+    def more_workers(self, count: int) -> None:
+        """Start as many workers beside the first: ``worker-2`` and so on."""
+        first = self.processes["worker"]
+        for number in range(2, count + 2):
+            log = first.log.with_name(f"worker-{number}.log")
+            self.processes[f"worker-{number}"] = Child(f"worker-{number}", first.command, self.environment, log)
+            self.start(f"worker-{number}")
+
+    def stop(self, name: str) -> None:
+        """Ask it to stop, and kill it a second later: Celery takes four to look up."""
+        self.processes[name].stop(1)
+
+    def restart(self, name: str, **environment: str) -> None:
+        self.stop(name)
+        self.start(name, **environment)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL."""
+        self.processes[name].kill()
+
+    def key(self, *scopes: Scope) -> str:
+        """A new API key with these scopes."""
+        database = self.database()
+        try:
+            with database.write() as session:
+                pepper = Pepper.load(self.settings.pepper_file)
+                return create_key(session, pepper, label="test", scopes=scopes).secret
+        finally:
+            database.close()
+
+    def database(self) -> Database:
+        return Database(self.settings.database_url)
+
+    def register(self, recipe: str, method: str = "recollection", **policy: Any) -> str:
+        """Register a model under a new name; returns the name without waiting."""
+        name = f"m-{secrets.token_hex(4)}"
+        self.client.post("/v1/models", {"name": name, "recipe": recipe, "method": method, **policy})
+        return name
+
+    def prepared(self, name: str) -> dict[str, Any]:
+        """The preparation once it has ended, live or not."""
+        path = f"/v1/models/{name}/preparation"
+        return self.eventually(lambda: self.client.get(path), lambda state: state["status"] != "preparing")
+
+    def live(self, recipe: str, method: str = "recollection", **policy: Any) -> str:
+        """A new model whose version 1 is published."""
+        name = self.register(recipe, method, **policy)
+        state = self.prepared(name)
+        assert state["status"] == "live", f"{state}\n{self.logs()}"
+        return name
+
+    def delete(self, *models: str, **order: Any) -> dict[str, Any]:
+        """POST a deletion request for ``subject_id`` or ``sample_ids``; returns the request as accepted.
+
+        One that names models leaves later registrations alone: tests share the service and register the same people.
+        """
+        body = order | ({"models": list(models), "suppress": "named_models"} if models else {})
+        answer: dict[str, Any] = self.client.post("/v1/deletion-requests", body, str(uuid.uuid4()))
+        return answer
+
+    def ended(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The request once it is no longer queued or running."""
+        path = f"/v1/deletion-requests/{request['id']}"
+        return self.eventually(lambda: self.client.get(path), lambda now: now["status"] not in ("queued", "running"))
+
+    def forgotten(self, *models: str, **order: Any) -> dict[str, Any]:
+        """A deletion request that was completed."""
+        request = self.ended(self.delete(*models, **order))
+        assert request["status"] == "completed", f"{request}\n{self.logs()}"
+        return request
+
+    def head(self, name: str) -> dict[str, Any]:
+        answer: dict[str, Any] = self.client.get(f"/v1/models/{name}/versions/current")
+        return answer
+
+    def eventually(self, look: Callable[[], Value], enough: Callable[[Value], bool]) -> Value:
+        """What ``look`` returns once it is ``enough``."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not enough(value := look()):
+            assert time.monotonic() < deadline, f"still {value} after {PATIENCE_SECONDS:g} s\n{self.logs()}"
+            time.sleep(0.1)
+        return value
+
+    def files(self) -> list[Path]:
+        """Every file that this installation or its servers have written."""
+        for _, write in self.servers:
+            write()
+        folders = [self.home, *(folder for folder, _ in self.servers)]
+        return [path for folder in folders for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+
+    def logs(self) -> str:
+        return "\n".join(
+            f"--- {child.name} ({child.exit_code})\n{child.last_words(30)}" for child in self.processes.values()
+        )
+
+
+@contextmanager
+def running(home: Path, recipes: Path, **settings: str) -> Iterator[Stack]:
+    """Migrate and start a service under ``home``; ``settings`` are EXPUNGE_ variables without the prefix."""
+    port = free_port()
+    ours = {"HOME": str(home), "RECIPES": str(recipes), "PORT": str(port), "DEVICE": "cpu"} | settings
+    variables = {f"EXPUNGE_{name}": value for name, value in ours.items()}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
+    # two cores are shared by everything here; several threads per process only get in each other's way
+    # whatever they leave in a temporary folder is theirs, and is searched with the rest
+    (temporary := home / "tmp").mkdir(parents=True, exist_ok=True)
+    environment |= variables | {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)}
+    values: dict[str, Any] = {name.lower(): value for name, value in ours.items()}
+    chosen = Settings(**values)
+    prepare(chosen).close()
+    processes = {child.name: child for child in children(home, "127.0.0.1", port, environment)}
+    account = Account(f"http://127.0.0.1:{port}", "")
+    stack = Stack(chosen, environment, processes, Client(account), account, httpx.Client(base_url=account.url))
+    stack.account = Account(account.url, stack.key(*Scope))
+    stack.client = Client(stack.account)
+    try:
+        for child in processes.values():
+            child.start()
+        stack.eventually(lambda: _readiness(stack), lambda code: code == httpx.codes.OK)
+        yield stack
+    finally:
+        for child in processes.values():
+            child.ask_to_stop()
+        for child in processes.values():
+            child.await_stop(1)
+
+
+def _readiness(stack: Stack) -> int:
+    try:
+        return stack.http.get("/readyz").status_code
+    except httpx.TransportError:
+        return 0

@@ -1,0 +1,213 @@
+"""What a model brings along: found, listed by name and digest, and refused unless declared public."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import unlearning as ul
+from tests.unit.recipes import draw, perceptron, recipe
+from unlearning.model import parts
+from unlearning.recipe import RecipeError
+from unlearning.types import Refused
+
+X = draw(40, 6).float()
+Y = (X[:, :3] + draw(40, 3, seed=1).float()).argmax(dim=1)
+
+
+FITTED = torch.linalg.lstsq(X, nn.functional.one_hot(Y, 3).float()).solution.T
+
+
+def of(model: Callable[[], nn.Module], **more: Any) -> ul.Recipe:
+    return recipe(model, X, Y, **more)
+
+
+def declaring(made: ul.Recipe, public: dict[str, str]) -> ul.Recipe:
+    return ul.Recipe(made.model, made.samples, made.holdout, made.loss, made.training, made.weights, public=public)
+
+
+def head(width: int = 6) -> nn.Linear:
+    return nn.Linear(width, 3, bias=False)
+
+
+def frozen(part: nn.Module) -> nn.Module:
+    return part.requires_grad_(False)
+
+
+class WithBuffer(nn.Module):
+    """Holds what it is given as a buffer, and passes its inputs on."""
+
+    def __init__(self, value: torch.Tensor, persistent: bool = True) -> None:
+        super().__init__()
+        self.register_buffer("held", value, persistent=persistent)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class WithAttribute(nn.Module):
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.held = value
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def standardised() -> nn.Module:
+    first = nn.Linear(6, 6)
+    with torch.no_grad():
+        first.weight.copy_(torch.diag(1 / X.std(dim=0)))
+        first.bias.copy_(-X.mean(dim=0) / X.std(dim=0))
+    return nn.Sequential(frozen(first), head())
+
+
+def fitted_start() -> nn.Module:
+    module = head()
+    with torch.no_grad():
+        module.weight.copy_(FITTED)
+    return module
+
+
+def fitted_start_with_noise() -> nn.Module:
+    """Differs under two seeds, and is the same start all the same."""
+    module = nn.Linear(600, 3, bias=False)
+    with torch.no_grad():
+        module.weight += 0.5 * draw(3, 600, seed=7).float()
+    return module
+
+
+def fitted_start_of_few() -> nn.Module:
+    """18 numbers, and a tenth of noise on each."""
+    module = head()
+    with torch.no_grad():
+        module.weight.copy_(FITTED * (1 + 0.1 * torch.randn(3, 6)))
+    return module
+
+
+def one_number() -> nn.Module:
+    return nn.Sequential(WithBuffer(X.mean().reshape(())), head())
+
+
+def added_by_a_hook() -> nn.Module:
+    def add(_module: nn.Module, state: dict[str, torch.Tensor], _prefix: str, _metadata: object) -> None:
+        state["rows"] = X.clone()
+
+    module = head()
+    module._register_state_dict_hook(add)
+    return module
+
+
+TRAPS: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
+    "a buffer of training rows": (lambda: nn.Sequential(WithBuffer(X.clone()), head()), "0.held", "buffer"),
+    "a buffer outside the state_dict": (lambda: nn.Sequential(WithBuffer(X, False), head()), "0.held", "buffer"),
+    "a single mean": (one_number, "0.held", "buffer"),
+    "a plain tensor": (lambda: nn.Sequential(WithAttribute(X.mean(dim=0)), head()), "0.held", "attribute"),
+    "an array in a list": (lambda: nn.Sequential(WithAttribute([X.numpy()]), head()), "0.held.0", "attribute"),
+    "a tensor in a dictionary": (lambda: nn.Sequential(WithAttribute({"a": X}), head()), "0.held.a", "attribute"),
+    "a state_dict that a hook adds to": (added_by_a_hook, "rows", "state"),
+    "standardised on everyone": (standardised, "0.bias", "frozen"),
+    "a frozen draw of the seed": (lambda: nn.Sequential(frozen(nn.Linear(6, 6)), head()), "0.bias", "frozen"),
+    "a start fitted on everyone": (fitted_start, "weight", "start"),
+    "a fitted start with noise": (fitted_start_with_noise, "weight", "start"),
+    "a fitted start of few numbers with noise": (fitted_start_of_few, "weight", "start"),
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_what_could_hold_people_is_found_and_refused(trap: str) -> None:
+    model, name, kind = TRAPS[trap]
+    found = parts.parts_of(of(model))
+    assert (name, kind) in [(part.name, part.kind) for part in found]
+    with pytest.raises(Refused, match=f"does not declare public.*{name}.*public="):
+        parts.require_declared(of(model), found)
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_the_line_to_paste_declares_it(trap: str) -> None:
+    made = of(TRAPS[trap][0])
+    line = parts.to_paste(parts.parts_of(made))
+    declared = declaring(made, eval(line.removeprefix("public=")))
+    found = parts.parts_of(declared)
+    assert found and all(part.public for part in found)
+    parts.require_declared(declared, found)
+
+
+FREE: dict[str, Callable[[], nn.Module]] = {
+    "a linear head": head,
+    "a network": perceptron,
+    "a start of zeros": lambda: nn.Sequential(head(), nn.LayerNorm(3)),
+    "fresh running statistics": lambda: nn.Sequential(nn.BatchNorm1d(6).eval(), head()),
+    "a convolution and an embedding": lambda: nn.Sequential(nn.Conv1d(3, 70, 3), nn.Embedding(50, 20, padding_idx=0)),
+    "attention": lambda: nn.TransformerEncoderLayer(16, 2, 32),
+    "recurrent": lambda: nn.LSTM(16, 32, 2),
+    "one number": lambda: nn.Linear(1, 1),
+}
+
+
+@pytest.mark.parametrize("free", FREE)
+def test_a_constructor_needs_no_declaration(free: str) -> None:
+    made = of(FREE[free])
+    assert parts.parts_of(made) == ()
+    parts.require_declared(made, ())
+
+
+def test_many_random_starts_are_never_taken_for_fixed_ones() -> None:
+    for width in range(1, 120):
+        assert parts.parts_of(of(lambda width=width: nn.Linear(width, width), seed=width)) == ()  # type: ignore[misc]
+
+
+def test_a_model_that_trains_itself_is_refused_although_its_start_changes() -> None:
+    def trained_on_everyone() -> nn.Module:
+        module = head()
+        step = torch.optim.SGD(module.parameters(), 0.1)
+        for _ in range(3):
+            step.zero_grad()
+            nn.functional.cross_entropy(module(X), Y).backward()
+            step.step()
+        return module
+
+    made = of(trained_on_everyone)
+    assert parts.parts_of(made) == ()
+    with pytest.raises(Refused, match="it trains something itself"):
+        parts.require_declared(made, ())
+
+
+def test_a_declaration_that_does_not_fit_is_refused() -> None:
+    made = of(standardised)
+    [bias, _] = parts.parts_of(made)
+    wrong = "0" * 64
+    with pytest.raises(RecipeError, match=f"'0.bias' has the digest {wrong}; it has {bias.digest}"):
+        parts.parts_of(declaring(made, {"0.bias": wrong}))
+    with pytest.raises(RecipeError, match=r"no fixed part of the model\. The fixed parts are: 0.bias, 0.weight"):
+        parts.parts_of(declaring(made, {"1.weight": wrong}))
+    with pytest.raises(RecipeError, match="64 hexadecimal digits"):
+        declaring(made, {"0.bias": "abc"})
+
+
+def test_one_declared_part_covers_no_other() -> None:
+    made = of(standardised)
+    [bias, weight] = parts.parts_of(made)
+    found = parts.parts_of(declaring(made, {bias.name: bias.digest}))
+    assert [(part.name, part.public) for part in found] == [(bias.name, True), (weight.name, False)]
+    with pytest.raises(Refused, match=r"'0\.weight' \(36 numbers\)"):
+        parts.require_declared(made, found)
+
+
+def test_a_digest_tells_dtype_shape_and_numbers_apart() -> None:
+    value = torch.arange(6, dtype=torch.float32)
+    others = [value.double(), value.reshape(2, 3), value.flip(0), value[:5]]
+    assert len({parts.digest_of(each) for each in (value, *others)}) == 5
+    assert parts.digest_of(value) == parts.digest_of(torch.from_numpy(np.arange(12, dtype=np.float32))[:6])
+    assert parts.digest_of(value.reshape(2, 3)) == parts.digest_of(value.reshape(2, 3).T.contiguous().T)
+    assert parts.digest_of(value.bfloat16()) != parts.digest_of(value.half())
+
+
+def test_the_start_of_a_model_trained_elsewhere_is_not_used() -> None:
+    made = of(fitted_start, weights={"weight": torch.zeros(3, 6)})
+    assert parts.parts_of(made) == ()
