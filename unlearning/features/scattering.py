@@ -85,7 +85,7 @@ class Scattering(nn.Module):
     def _average(self, spectra: Tensor, low: Tensor) -> Tensor:
         """Filter by phi and keep one value for each square of 2^J pixels inside the margin: (n, k, pixels)."""
         step = 2**self.scales
-        smooth = torch.fft.ifft2(spectra * low).real
+        smooth: Tensor = torch.fft.ifft2(spectra * low).real
         inside = smooth[..., step : step + self.height : step, step : step + self.width : step]
         return inside.flatten(2)
 
@@ -128,4 +128,5 @@ def _gabor(shape: tuple[int, int], sigma: float, angle: float, xi: float, slant:
 
 def _transform(kernel: Tensor) -> Tensor:
     """The Fourier transform (float64); it is real, because the kernel at -x is the conjugate of the kernel at x."""
-    return torch.fft.fft2(kernel).real
+    spectrum: Tensor = torch.fft.fft2(kernel).real
+    return spectrum
