@@ -180,14 +180,6 @@ class Method(Protocol):
         """Forget. An empty set returns ``state`` itself. Raises Refused where it cannot."""
 
 
-@runtime_checkable
-class Resumable(Protocol):
-    """A method that can go on after another one, its policy's fallback, has made an update."""
-
-    def resume(self, state: State, weights: Tensor, forget: ForgetSet) -> State:
-        """``state`` once ``forget`` has been forgotten by other means and w~ is ``weights`` (d,)."""
-
-
 Reader: TypeAlias = "Callable[[tuple[str, ...]], Mapping[str, Tensor]]"
 
 

@@ -185,7 +185,9 @@ def _request(given: argparse.Namespace) -> Request:
         "max_distance": given.max_distance,
     }
     shared |= {"min_guarantee": given.min_guarantee, "threshold": ANY_DISTANCE_LEFT}
-    policies = {name: Policy.from_json({**shared, "method": name, "options": options.get(name)}) for name in names}
+    policies = {
+        name: Policy.from_json({**shared, "method": name, "options": options.get(name)}, NAMES) for name in names
+    }
     rounds, per_round = _stream(given.stream)
     plan = Plan(
         fractions=tuple(_fraction(part) for part in given.forget.split(",")),

@@ -140,8 +140,18 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
     "calibrated by sample": ("steps", "newton", {"guarantee": "calibrated", "granularity": "sample"}, ("subject",)),
     "calibrated, trained elsewhere": ("imported", "newton", {"guarantee": "calibrated"}, ("trained elsewhere",)),
     "calibrated, shared samples": ("together", "newton", {"guarantee": "calibrated"}, ("belong to several",)),
-    "too few orders for alpha": ("steps", "newton", {"guarantee": "calibrated", "orders": 5}, ("at least 19",)),
-    "a grid that leaves nobody": ("steps", "newton", {"guarantee": "calibrated", "sizes": [12]}, ("Leave somebody",)),
+    "too few orders for alpha": (
+        "steps",
+        "newton",
+        {"guarantee": "calibrated", "calibration": {"orders": 5}},
+        ("at least 19",),
+    ),
+    "a grid that leaves nobody": (
+        "steps",
+        "newton",
+        {"guarantee": "calibrated", "calibration": {"sizes": [12]}},
+        ("Leave somebody",),
+    ),
 }
 
 

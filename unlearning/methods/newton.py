@@ -37,7 +37,7 @@ the objective is higher than before, and nobody left.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -183,10 +183,6 @@ class Newton:
             here = there if w is stepped else objective.at(w)
         evidence: dict[str, Json] = {"steps": taken, "gradient_norm": _norm(here)}
         return Forgotten(State(w.to(state.weights.dtype), state.tensors, state.facts), evidence)
-
-    def resume(self, state: State, weights: Tensor, forget: ForgetSet) -> State:  # noqa: ARG002
-        """The next step starts from ``weights``."""
-        return replace(state, weights=weights.to(state.weights))
 
     def _measure(self, problem: Problem, examples: Examples, state: State) -> list[float]:
         sets = calibration_sets(examples, self.calibration_share, self.calibration_count, problem.training.seed)

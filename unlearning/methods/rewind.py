@@ -252,11 +252,6 @@ class Rewind:
         facts = dict(state.facts) | {"forgotten": int(absent.sum())}
         return Forgotten(replace(state, weights=w, facts=facts), {"steps": len(rates)})
 
-    def resume(self, state: State, weights: Tensor, forget: ForgetSet) -> State:
-        """Every update starts from the checkpoint: only the count of who went changes."""
-        facts = {**state.facts, "forgotten": _count(state, "forgotten") + len(forget.positions)}
-        return replace(state, weights=weights.to(state.weights), facts=facts)
-
     def descent(
         self, problem: Problem, state: State, *, curvature: tuple[float, float], gradient_bound: float
     ) -> Descent:

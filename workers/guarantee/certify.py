@@ -58,8 +58,6 @@ class Terms:
     """of an estimated bound"""
     design: Design | None = None
     """of a calibrated one"""
-    standby: str | None = None
-    """the fallback that keeps a state of its own"""
 
 
 @dataclass(frozen=True)
@@ -205,5 +203,5 @@ def _claim(bench: Bench, terms: Terms, budget_cost: int, size: Size) -> Claim:
         declared=words.declared(terms.guarantee, any(part.public for part in bench.parts)),
         parts=bench.parts,
         constants=terms.constants,
-        secret_state=words.secret_state(terms.guarantee, terms.method, terms.standby),
+        secret_state=words.secret_state(terms.guarantee, terms.method),
     )

@@ -26,7 +26,6 @@ from unlearning.model import closed_form, convex
 from unlearning.model.linear_head import head_of
 from unlearning.model.problem import Problem
 from unlearning.recipe import Recipe
-from unlearning.standby import Accompanied
 from unlearning.types import Examples, Json, Method, Need, Refused, State
 
 MEASURED = (Guarantee.CALIBRATED, Guarantee.ESTIMATED)
@@ -42,8 +41,6 @@ def guarantee_of(policy: Policy, problem: Problem, method: Method) -> Guarantee:
     """The guarantee asked for, or else the strongest without measuring. Raises Refused where it cannot be had."""
     if policy.method == "retrain":
         return Guarantee.EXACT
-    if isinstance(method, Accompanied):
-        return _accompanied(guarantee_of(policy, problem, method.first), policy, method)
     why = _unproved(problem, method)
     asked = policy.guarantee or (Guarantee.PROVED if why is None else Guarantee.NONE)
     if asked.satisfies(policy.min_guarantee):
@@ -98,10 +95,11 @@ def may_claim_without_her(policy: Policy, guarantee: Guarantee, recipe: Recipe) 
 
 def design_of(policy: Policy, people: int) -> Design:
     """The calibration's design, fixed before anything is measured. Raises Refused where it shows nothing."""
-    sizes = policy.sizes or _doubling(max(1, people // 20))
+    asked = policy.calibration
+    sizes = asked.sizes or _doubling(max(1, people // 20))
     if sizes[-1] >= people:
         raise Refused(f"The largest size is {sizes[-1]} and there are {people} people.", "Leave somebody to train on.")
-    return Design(sizes=sizes, alpha=policy.alpha, orders=policy.orders)
+    return Design(sizes=sizes, alpha=asked.alpha, orders=asked.orders)
 
 
 def constants_of(problem: Problem, method: Method, examples: Examples, state: State) -> tuple[Constant, ...]:
@@ -267,17 +265,6 @@ def _require_drawable(policy: Policy, problem: Problem, method: Method) -> None:
             "calibrated draws orders over people, and some samples belong to several.",
             "Give every sample one subject, or ask for another guarantee.",
         )
-
-
-def _accompanied(guarantee: Guarantee, policy: Policy, method: Accompanied) -> Guarantee:
-    """A bound that was made for one method says nothing of another's update; one computed from the weights does."""
-    if guarantee in MEASURED or (guarantee is Guarantee.PROVED and isinstance(method.first, Rewind)):
-        raise Refused(
-            f"The guarantee {guarantee.value} of {policy.method} does not cover updates by the fallback "
-            f"{policy.standby}.",
-            "Name the fallback retrain, or none.",
-        )
-    return guarantee
 
 
 def _unproved(problem: Problem, method: Method) -> Refused | None:

@@ -74,7 +74,6 @@ def terms_of(policy: Policy, guarantee: Guarantee, reference: Reference, count: 
         limit=budget.limit,
         count=count,
         updates=0,
-        standby=policy.standby,
     )
 
 

@@ -98,10 +98,8 @@ def declared(guarantee: Guarantee, public: bool) -> tuple[str, ...]:
     return (FITTED, ARGUMENTS, PUBLIC) if public else (FITTED, ARGUMENTS)
 
 
-def secret_state(guarantee: Guarantee, method: str, standby: str | None = None) -> tuple[str, ...]:
-    """What is kept sealed and still depends on the deleted people; ``standby`` keeps what it would keep by itself."""
-    kept_by = [method] if standby is None or guarantee is Guarantee.EXACT else [method, standby]
-    unknown = ("The method's own state depends on the deleted people.",)
-    own = dict.fromkeys(sentence for name in kept_by for sentence in SECRET_STATE.get(name, unknown))
+def secret_state(guarantee: Guarantee, method: str) -> tuple[str, ...]:
+    """List what is kept sealed and still depends on the deleted people."""
+    own = SECRET_STATE.get(method, ("The method's own state depends on the deleted people.",))
     kept = () if guarantee is Guarantee.EXACT else (NOISELESS,)
     return (*own, *kept, *((CALIBRATION,) if guarantee is Guarantee.CALIBRATED else ()))

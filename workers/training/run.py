@@ -25,7 +25,6 @@ from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.model.closed_form import DoesNotRun
 from unlearning.model.training import learn
 from unlearning.recipe import RecipeError
-from unlearning.standby import Accompanied
 from unlearning.types import (
     Examples,
     ForgetSet,
@@ -350,12 +349,7 @@ def _forget(workshop: Workshop, job: Preparation, ready: Ready, target: Target) 
     forget = ForgetSet(frozenset(target.holders), target.positions, theirs)
     draws = generator(bench.problem.device)
     reads = retain if needs_retained(bench.method, ready.terms.guarantee) else None
-    try:
-        return bench.method.forget(bench.problem, given, forget, reads, draws), retain
-    except Refused:
-        if not isinstance(bench.method, Accompanied):
-            raise
-    return bench.method.stand_in.forget(bench.problem, given, forget, retain, draws), retain
+    return bench.method.forget(bench.problem, given, forget, reads, draws), retain
 
 
 def _keep_vectors(workshop: Workshop, job: Preparation, made: State) -> None:

@@ -17,7 +17,6 @@ from unlearning.methods.recollection import Recollection
 from unlearning.methods.recollection.sketch import require_steps_fit
 from unlearning.model.parts import require_declared
 from unlearning.model.training import steps_per_epoch
-from unlearning.standby import Accompanied
 from unlearning.types import Divisible, Examples, Learned, Refused
 from workers.guarantee.choose import design_of, guarantee_of, may_claim_without_her, require_closed_form, require_needs
 from workers.runtime.jobs import Preparation, Retraining
@@ -105,7 +104,7 @@ def again(workshop: Workshop, job: Preparation, watch: Stopwatch) -> Begun | Non
 
 def require_vectors_fit(workshop: Workshop, bench: Bench, examples: Examples) -> None:
     """Raises Refused where the holders' vectors, or a sketch's steps, would take more room than there is for them."""
-    method = bench.method.first if isinstance(bench.method, Accompanied) else bench.method
+    method = bench.method
     if isinstance(method, Recollection) and method.rank is not None and bench.recipe.weights is None:
         require_steps_fit(bench.problem, _steps(bench, examples))
     if not isinstance(method, Divisible):

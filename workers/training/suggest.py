@@ -23,7 +23,7 @@ def hint(bench: Bench, policy: Policy, examples: Examples, learned: Learned, pro
     recollection's own preparation.
     """
     others = [name for name in NAMES if name not in (policy.method, CERTAIN)]
-    policies = {name: replace(policy, method=name, fallback=None, options={}, fallback_options={}) for name in others}
+    policies = {name: replace(policy, method=name, fallback=None, options={}) for name in others}
     left = {name: _left(bench, policies[name], examples, learned, progress) for name in others}
     helping = sorted((value, name) for name, value in left.items() if value is not None and value < policy.threshold)
     if not helping:

@@ -23,8 +23,7 @@ from service.requests.states import AWAITING_RETRAIN
 from unlearning.accounting.budget import Budget
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Clock, Hold, Queue, Retrain, next_action
-from unlearning.standby import Accompanied, StandIn
-from unlearning.types import Examples, ForgetSet, Forgotten, Json, Need, Refused, State
+from unlearning.types import Examples, ForgetSet, Forgotten, Need, Refused, State
 from workers.guarantee.certify import CapNotReached, Certified, Oversize, Size, Terms, certify
 from workers.guarantee.dry_run import guarantee_from_json
 from workers.guarantee.needs import generator, needs_forgotten, needs_retained
@@ -41,7 +40,7 @@ from workers.storage.crypto_erase import destroy_keys, drop_superseded_state
 from workers.storage.encryption import Unsealable
 from workers.storage.operator_notes import seal_note
 from workers.storage.workshop import Workshop
-from workers.update.blocked import NUMBERS, RETRAIN_HELPS, STANDBY_HELPS, Blocked
+from workers.update.blocked import NUMBERS, RETRAIN_HELPS, Blocked
 from workers.update.publish import Draft, HoldAppeared, note_commit, publish
 from workers.update.select import Plan, Target, forgotten, plan
 from workers.update.task_results import Outcome, settle_without_version, withhold
@@ -106,16 +105,13 @@ def _update_once(errand: Errand) -> None:
     with errand.watch.phase("load"), workshop.database.read() as session:
         head = _head(session, job)
         planned = plan(session, job, atomic=bool(head.vectors))
-        torn = job.policy.standby is not None and "partial_subject" in planned.held.values()
-        if torn:
-            planned = plan(session, job, atomic=False)
     outcomes = _without_weights(errand, planned)
     if not planned.forget:
         settle_without_version(workshop.database, job, outcomes)
         return
     try:
         _require_budget(job, head, len(planned.forget))
-        certified = _compute(errand, head, planned, torn)
+        certified = _compute(errand, head, planned)
         if _too_bad(job, head, certified):
             _withhold(errand, planned, certified)
             return
@@ -130,31 +126,11 @@ def _update_once(errand: Errand) -> None:
         settle_without_version(workshop.database, job, outcomes, **told)
 
 
-def _compute(errand: Errand, head: Head, planned: Plan, torn: bool) -> Certified:
-    """The update by the method; by the fallback that stands by, where the method cannot make it or people are torn.
-
-    Which of them ran is sealed. Raises Held with the reason where neither can.
-    """
-    with errand.watch.phase("load"):
-        bench = _bench(errand.benches, errand.job, head)
-    if not isinstance(bench.method, Accompanied):
-        return _attempt(errand, head, planned, bench)
-    why = "partial_subject"
-    if not torn:
-        try:
-            return _attempt(errand, head, planned, bench)
-        except Blocked as held:
-            if held.reason not in STANDBY_HELPS:
-                raise
-            why = held.reason
-    certified = _attempt(errand, head, planned, replace(bench, method=bench.method.stand_in))
-    told: Json = {"method": errand.job.policy.standby, "why": why}
-    return replace(certified, evidence={**certified.evidence, "fallback": told})
-
-
-def _attempt(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Certified:
-    """Load, forget, certify. Raises Held with the reason, where one of them cannot be done."""
+def _compute(errand: Errand, head: Head, planned: Plan) -> Certified:
+    """Load, forget, certify. Raises Blocked with the reason, where one of them cannot be done."""
     watch = errand.watch
+    with watch.phase("load"):
+        bench = _bench(errand.benches, errand.job, head)
     try:
         with watch.phase("load"):
             loaded = _load(errand, head, planned, bench)
@@ -248,7 +224,6 @@ def _head(session: Session, job: Deletions) -> Head:
         count=int(frozen["samples"]),
         updates=updates or 0,
         holders=_holders_gone(session, generation.id),
-        standby=job.policy.standby,
         **guarantee_from_json(frozen),
     )
     return Head(
@@ -286,7 +261,7 @@ def _load(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Loaded:
     device = bench.problem.device
     secret = errand.benches.state_of(head.state) or _secret(workshop, head, device)
     crash_point("worker-after-digest")
-    vectors = {} if isinstance(bench.method, StandIn) else _vectors(errand, head, planned, bench)
+    vectors = _vectors(errand, head, planned, bench)
     forget_examples, retain = _samples(workshop, bench, job, head, planned.target)
     forget = ForgetSet(frozenset(planned.target.holders), planned.target.positions, forget_examples)
     return Loaded(bench, replace(secret, vectors=vectors), forget, retain)

@@ -42,7 +42,7 @@ Deviations, each with its reason:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -160,13 +160,6 @@ class Mini:
         tensors = {**state.tensors, "batches": _only(state.tensors["batches"], left)}
         evidence: dict[str, Json] = {"correction_norm": float(shift.norm()), "contributed_norm": contributed}
         return Forgotten(State(state.tensors["tail"][-1].to(shift.device) + shift, tensors, state.facts), evidence)
-
-    def resume(self, state: State, weights: Tensor, forget: ForgetSet) -> State:
-        """Every update is computed from the tail and who is left: only the batches forget who went."""
-        batches = state.tensors["batches"]
-        gone = torch.tensor(forget.positions, dtype=torch.int64)
-        left = torch.where(torch.isin(batches, gone), NOBODY, batches)
-        return replace(state, weights=weights.to(state.weights), tensors={**state.tensors, "batches": left})
 
     def _tail(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress) -> dict[str, Tensor]:
         most = max(1, TAIL_LIMIT // problem.dimension - 1)

@@ -247,12 +247,6 @@ class Recollection:
             evidence["distance_repaired"] = distance(fresh.weights, state.weights)
         return Forgotten(fresh, evidence)
 
-    def resume(self, state: State, weights: Tensor, forget: ForgetSet) -> State:
-        """Go on from ``weights``. A converged update counts from there: S begins anew, the factor n/(n-m) stays."""
-        gone = _counts(state)[1] + len(forget.positions)
-        blank = {name: torch.zeros_like(state.tensors[name]) for name in ("correction",) if name in state.tensors}
-        return State(weights.to(state.weights), {**state.tensors, **blank}, {**state.facts, "forgotten": gone})
-
     def _sketch(self, rank: int) -> Sketch:
         return Sketch(rank, self.probes, self.tolerance, self.updates, self.oversampling, self.stability)
 
