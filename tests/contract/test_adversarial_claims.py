@@ -25,11 +25,11 @@ from unlearning.accounting.policy import PolicyError
 from unlearning.model.parts import parts_of, require_declared
 from unlearning.model.problem import Problem
 from unlearning.model.training import learn
-from unlearning.recipe import RecipeError
-from unlearning.types import Examples, ForgetSet, Forgotten, Refused, State
+from unlearning.types import Examples, ForgetSet, Forgotten, RecipeError, Refused, State
 from workers.guarantee.certify import CapNotReached, Certified, Size, certify
 from workers.guarantee.choose import guarantee_of, require_closed_form, require_needs
 from workers.guarantee.dry_run import establish
+from workers.guarantee.refine import refine
 from workers.guarantee.register import reference_of, terms_of
 from workers.runtime.method_options import method_of
 from workers.runtime.model import Bench
@@ -92,7 +92,7 @@ def serve(drawn: Drawn) -> list[Served]:
             given = replace(state, vectors={who: state.vectors[who] for who in gone if who in state.vectors})
             forgotten = method.forget(problem, given, forget, retain, torch.Generator().manual_seed(1))
         size = Size(len(forget.positions), len(gone), len(forget.holders))
-        certified = certify(bench, terms, forgotten, retain, size)
+        certified = certify(bench, terms, refine(bench, terms, forgotten, retain), retain, size)
         terms = replace(
             terms,
             spent=terms.spent + certified.budget_cost,

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from tests.contract.cases import CASES, HOLDERS, Case, all_cases
 from unlearning.methods import NAMES
+from unlearning.model.method import Method
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
 from unlearning.quality.distance_left import distance_left
-from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Method, Need, Refused, State
+from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Need, Refused, State
 
 ALL = pytest.mark.parametrize("case", all_cases(), ids=lambda case: f"{case.method}-{case.label}")
 GONE = ("person-c", "person-h")

@@ -16,10 +16,10 @@ from unlearning.methods import recollection as module
 from unlearning.methods.recollection import Recollection, vectors
 from unlearning.model.curvature import clipped_map
 from unlearning.model.problem import Problem
-from unlearning.model.training import Trajectory, learn, train
+from unlearning.model.training import learn, train
 from unlearning.quality.distance_left import distance_left
 from unlearning.recipe import Recipe
-from unlearning.types import Examples, ForgetSet, Learned, Refused, State
+from unlearning.types import Examples, ForgetSet, Learned, Refused, State, Trajectory
 
 SETTINGS = {"plain": {}, "clipped": {"clip": 0.55}, "always clipped": {"clip": 0.05}, "decaying": {"decay": 0.9}}
 LAX = Recollection(threshold=10.0)

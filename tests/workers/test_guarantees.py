@@ -14,13 +14,13 @@ from tests.unit.recipes import recipe as ridge
 from tests.workers import meanwhile
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
+from unlearning.bounds.newton import constrained_of, residual_of
 from unlearning.methods import NAMES
 from unlearning.methods.newton import Newton
 from unlearning.model.convex import rounding_floor
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
 from unlearning.types import ForgetSet, State
-from workers.guarantee.choose import constrained_of, residual_of
 from workers.runtime.recipes import load
 from workers.storage import private_state as state
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, cast, get_args, get_type_hints
 
 from unlearning.accounting.policy import Policy
-from unlearning.methods import NAMES
-from unlearning.types import Method, Refused
+from unlearning.methods import NAMES, load
+from unlearning.model.method import Method
+from unlearning.types import Refused
 
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word", NoneType: "null"}
 
@@ -24,7 +24,7 @@ def method_named(name: str, options: Mapping[str, Any], required: Mapping[str, A
     """The method with those of ``options`` that it has; every one of ``required`` must be among its fields."""
     if name not in NAMES:
         raise Refused(f"There is no method {name!r}.", f"The methods are: {', '.join(NAMES)}.")
-    kind: Any = import_module(f"unlearning.methods.{name}").METHOD
+    kind: Any = load(name)
     types = get_type_hints(kind)
     names = [field.name for field in fields(kind) if not field.metadata.get("secret")]  # a policy is not secret
     unknown = sorted(required.keys() - set(names))

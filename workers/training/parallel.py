@@ -19,8 +19,8 @@ from service.infra.db import now
 from service.infra.fault_injection import crash_point
 from service.infra.queue import notify as queue
 from service.infra.tables import Generation, Model, WorkUnit
-from unlearning.model.training import Trajectory, silent
-from unlearning.types import Divisible, Examples, Learned, Method, Progress, Refused, State
+from unlearning.model.method import Divisible, Method
+from unlearning.types import Examples, Learned, Progress, Refused, State, Trajectory, silent
 from workers.runtime.jobs import Preparation
 from workers.runtime.lease import fence
 from workers.runtime.model import Bench

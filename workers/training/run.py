@@ -24,7 +24,6 @@ from service.infra.tables import Generation, HoldoutPerson, Membership, Model, R
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.model.closed_form import DoesNotRun
 from unlearning.model.training import learn
-from unlearning.recipe import RecipeError
 from unlearning.types import (
     Examples,
     ForgetSet,
@@ -34,6 +33,7 @@ from unlearning.types import (
     Learned,
     Need,
     Progress,
+    RecipeError,
     Refused,
     State,
     Unsuited,
@@ -41,6 +41,7 @@ from unlearning.types import (
 from workers.guarantee.certify import CapNotReached, Size, Terms, certify
 from workers.guarantee.dry_run import dry_run, establish
 from workers.guarantee.needs import generator, needs_forgotten, needs_retained
+from workers.guarantee.refine import refine
 from workers.guarantee.register import freeze_guarantee, how_chosen, register, report_of, terms_of
 from workers.runtime.db_retry import patiently
 from workers.runtime.failures import refusal_of
@@ -211,7 +212,7 @@ def finish(workshop: Workshop, job: Preparation, watch: Stopwatch, begun: Begun)
     report = report_of(made, bench, job) | {"seconds": bucket(seconds)}
     terms = register(workshop, job, begun.guarantee, made, len(begun.examples))
     with watch.phase("bound"):
-        terms, found = establish(bench, replace(terms, design=begun.design), begun.examples, made, job.policy)
+        terms, found = establish(bench, replace(terms, design=begun.design), begun.examples, made)
     freeze_guarantee(workshop, job, terms)
     report |= found | how_chosen(workshop, job) | kept_out(begun.left_out)
     report = workshop.figures.keep(job.generation_id, report)
@@ -315,7 +316,8 @@ def _draft(
         if target.positions:
             forgotten, retain = _forget(workshop, job, ready, target)
         forgot = replace(size, holders=len(target.holders))
-        certified = certify(ready.bench, ready.terms, forgotten, retain, forgot)
+        refined = refine(ready.bench, ready.terms, forgotten, retain)
+        certified = certify(ready.bench, ready.terms, refined, retain, forgot)
     with watch.phase("store"):
         checkpoint, kept = write_files(workshop, certified, evidence)
         resealed = state.reseal_vectors(workshop, job.generation_id, certified.state.vectors)

@@ -1,4 +1,4 @@
-"""An update: claim -> load -> forget -> certify -> publish. One version for everything that waited."""
+"""An update: claim -> load -> forget -> refine -> certify -> publish. One version for everything that waited."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from unlearning.types import Examples, ForgetSet, Forgotten, Need, Refused, Stat
 from workers.guarantee.certify import CapNotReached, Certified, Oversize, Size, Terms, certify
 from workers.guarantee.dry_run import guarantee_from_json
 from workers.guarantee.needs import generator, needs_forgotten, needs_retained
+from workers.guarantee.refine import refine
 from workers.runtime import recipes
 from workers.runtime.collector import collector_at_rest
 from workers.runtime.db_retry import patiently
@@ -141,6 +142,7 @@ def _compute(errand: Errand, head: Head, planned: Plan) -> Certified:
             del loaded  # the vectors, which a release of a large model cannot hold beside its noise
             target = planned.target
             size = Size(len(target.positions), target.people, len(target.holders))
+            result = refine(bench, head.terms, result, retain)
             return certify(bench, head.terms, result, retain, size)
     except state.Missing as error:
         raise Blocked("vectors_missing", missing=error.count) from None
