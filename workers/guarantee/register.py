@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from service.infra.db import Database
 from service.infra.tables import Generation
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Policy
@@ -15,15 +16,15 @@ from workers.guarantee.dry_run import guarantee_to_json
 from workers.runtime.jobs import Preparation
 from workers.runtime.lease import fence
 from workers.runtime.model import Bench
-from workers.storage.private_state import Kept
-from workers.storage.workshop import Workshop
 
 
-def register(workshop: Workshop, job: Preparation, guarantee: Guarantee, made: State, count: int) -> Terms:
+def register(
+    database: Database, job: Preparation, guarantee: Guarantee, made: State, count: int, *, longest: int
+) -> Terms:
     """Fix the generation's terms: guarantee, noise, cap, charge and limit. They never change again."""
     policy = job.policy
     budget = policy.budget(guarantee)
-    with workshop.database.write() as session:
+    with database.write() as session:
         fence(session, job.lease)
         generation = session.get_one(Generation, job.generation_id)
         generation.method, generation.guarantee = policy.method, guarantee.value
@@ -36,20 +37,18 @@ def register(workshop: Workshop, job: Preparation, guarantee: Guarantee, made: S
         generation.max_distance = policy.max_distance if guarantee in BOUNDED else 0.0 if claims else None
         generation.epsilon, generation.delta = (policy.epsilon, policy.delta) if claims else (None, None)
         reference = reference_of(policy, made)
-        generation.manifest = (generation.manifest or {}) | {"reference": reference.value, "vectors": _longest(made)}
+        generation.manifest = (generation.manifest or {}) | {"reference": reference.value, "vectors": longest}
     return terms_of(policy, guarantee, reference, count)
 
 
-def _longest(made: State) -> int:
-    """The most numbers that a holder's row has; 0 where the method keeps no rows."""
-    if isinstance(made.vectors, Kept):
-        return made.vectors.numbers
+def longest_of(made: State) -> int:
+    """Return the most numbers that a person's row has; 0 where the method keeps no rows."""
     return max((vector.numel() for vector in made.vectors.values()), default=0)
 
 
-def freeze_guarantee(workshop: Workshop, job: Preparation, terms: Terms) -> None:
+def freeze_guarantee(database: Database, job: Preparation, terms: Terms) -> None:
     """What every claim of the generation rests on stands in its manifest: constants, and the calibration's design."""
-    with workshop.database.write() as session:
+    with database.write() as session:
         fence(session, job.lease)
         generation = session.get_one(Generation, job.generation_id)
         generation.manifest = (generation.manifest or {}) | guarantee_to_json(terms)
@@ -74,7 +73,6 @@ def terms_of(policy: Policy, guarantee: Guarantee, reference: Reference, count: 
         limit=budget.limit,
         count=count,
         updates=0,
-        standby=policy.standby,
     )
 
 
@@ -94,8 +92,8 @@ def report_of(made: State, bench: Bench, job: Preparation) -> dict[str, Any]:
     return report | {"dimension": bench.problem.dimension, "attempts": job.attempt}
 
 
-def how_chosen(workshop: Workshop, job: Preparation) -> dict[str, Any]:
+def how_chosen(database: Database, job: Preparation) -> dict[str, Any]:
     """Where the fallback took the method's place: which, and why."""
-    with workshop.database.read() as session:
+    with database.read() as session:
         switched = (session.get_one(Generation, job.generation_id).manifest or {}).get("switched")
     return {} if switched is None else {"switched": switched}

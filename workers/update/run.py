@@ -1,16 +1,15 @@
-"""An update: claim -> load -> forget -> certify -> publish. One version for everything that waited."""
+"""An update: claim -> load -> forget -> refine -> certify -> publish. One version for everything that waited."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
-from torch import Tensor
 
 from service.audit import log as ledger
 from service.infra.fault_injection import crash_point
@@ -18,21 +17,23 @@ from service.infra.files import Damaged
 from service.infra.pseudonyms import PepperMissing, new_id
 from service.infra.tables import Forgotten as ForgottenPosition
 from service.infra.tables import Generation, Membership, Version
+from service.infra.tenants import recipes_of
 from service.models.retrain_plan import budget_of
 from service.requests.states import AWAITING_RETRAIN
 from unlearning.accounting.budget import Budget
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Clock, Hold, Queue, Retrain, next_action
-from unlearning.standby import Accompanied, StandIn
-from unlearning.types import Examples, ForgetSet, Forgotten, Json, Need, Refused, State
+from unlearning.types import Examples, ForgetSet, Forgotten, Need, Refused, State, VectorsMissing
 from workers.guarantee.certify import CapNotReached, Certified, Oversize, Size, Terms, certify
 from workers.guarantee.dry_run import guarantee_from_json
 from workers.guarantee.needs import generator, needs_forgotten, needs_retained
+from workers.guarantee.refine import refine
 from workers.runtime import recipes
 from workers.runtime.collector import collector_at_rest
 from workers.runtime.db_retry import patiently
 from workers.runtime.jobs import Claimed, Deletions
 from workers.runtime.model import Bench, Benches
+from workers.runtime.process import Process
 from workers.runtime.stopwatch import Stopwatch
 from workers.storage import manifest
 from workers.storage import private_state as state
@@ -40,8 +41,8 @@ from workers.storage.checkpoint_format import Malformed
 from workers.storage.crypto_erase import destroy_keys, drop_superseded_state
 from workers.storage.encryption import Unsealable
 from workers.storage.operator_notes import seal_note
-from workers.storage.workshop import Workshop
-from workers.update.blocked import NUMBERS, RETRAIN_HELPS, STANDBY_HELPS, Blocked
+from workers.storage.storage import Storage
+from workers.update.blocked import NUMBERS, RETRAIN_HELPS, Blocked
 from workers.update.publish import Draft, HoldAppeared, note_commit, publish
 from workers.update.select import Plan, Target, forgotten, plan
 from workers.update.task_results import Outcome, settle_without_version, withhold
@@ -73,7 +74,7 @@ class Head:
 class Errand:
     """One claim in hand, and what it is done with."""
 
-    workshop: Workshop
+    process: Process
     benches: Benches
     job: Deletions
     watch: Stopwatch
@@ -102,20 +103,17 @@ def release(errand: Errand) -> None:
 
 
 def _update_once(errand: Errand) -> None:
-    workshop, job = errand.workshop, errand.job
-    with errand.watch.phase("load"), workshop.database.read() as session:
+    storage, job = errand.process.storage, errand.job
+    with errand.watch.phase("load"), storage.database.read() as session:
         head = _head(session, job)
         planned = plan(session, job, atomic=bool(head.vectors))
-        torn = job.policy.standby is not None and "partial_subject" in planned.held.values()
-        if torn:
-            planned = plan(session, job, atomic=False)
     outcomes = _without_weights(errand, planned)
     if not planned.forget:
-        settle_without_version(workshop.database, job, outcomes)
+        settle_without_version(storage.database, job, outcomes)
         return
     try:
         _require_budget(job, head, len(planned.forget))
-        certified = _compute(errand, head, planned, torn)
+        certified = _compute(errand, head, planned)
         if _too_bad(job, head, certified):
             _withhold(errand, planned, certified)
             return
@@ -127,34 +125,14 @@ def _update_once(errand: Errand) -> None:
     except Blocked as held:
         outcomes |= dict.fromkeys(planned.forget, _held(errand, held))
         told = {} if _falls_back(job, held.reason) else held.facts
-        settle_without_version(workshop.database, job, outcomes, **told)
+        settle_without_version(storage.database, job, outcomes, **told)
 
 
-def _compute(errand: Errand, head: Head, planned: Plan, torn: bool) -> Certified:
-    """The update by the method; by the fallback that stands by, where the method cannot make it or people are torn.
-
-    Which of them ran is sealed. Raises Held with the reason where neither can.
-    """
-    with errand.watch.phase("load"):
-        bench = _bench(errand.benches, errand.job, head)
-    if not isinstance(bench.method, Accompanied):
-        return _attempt(errand, head, planned, bench)
-    why = "partial_subject"
-    if not torn:
-        try:
-            return _attempt(errand, head, planned, bench)
-        except Blocked as held:
-            if held.reason not in STANDBY_HELPS:
-                raise
-            why = held.reason
-    certified = _attempt(errand, head, planned, replace(bench, method=bench.method.stand_in))
-    told: Json = {"method": errand.job.policy.standby, "why": why}
-    return replace(certified, evidence={**certified.evidence, "fallback": told})
-
-
-def _attempt(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Certified:
-    """Load, forget, certify. Raises Held with the reason, where one of them cannot be done."""
+def _compute(errand: Errand, head: Head, planned: Plan) -> Certified:
+    """Load, forget, certify. Raises Blocked with the reason, where one of them cannot be done."""
     watch = errand.watch
+    with watch.phase("load"):
+        bench = _bench(errand.benches, errand.job, head)
     try:
         with watch.phase("load"):
             loaded = _load(errand, head, planned, bench)
@@ -162,11 +140,12 @@ def _attempt(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Certifi
         with watch.unlearning():
             result = _forget(loaded)
             retain = loaded.retain
-            del loaded  # the vectors, which a release of a large model cannot hold beside its noise
+            del loaded
             target = planned.target
             size = Size(len(target.positions), target.people, len(target.holders))
+            result = refine(bench, head.terms, result, retain)
             return certify(bench, head.terms, result, retain, size)
-    except state.Missing as error:
+    except VectorsMissing as error:
         raise Blocked("vectors_missing", missing=error.count) from None
     except Oversize:
         raise Blocked("beyond_calibration") from None
@@ -182,10 +161,10 @@ def _attempt(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Certifi
 
 def _draft(errand: Errand, planned: Plan, certified: Certified) -> Draft:
     """Write the files, durably."""
-    workshop, watch = errand.workshop, errand.watch
+    storage, watch, generation_id = errand.process.storage, errand.watch, errand.job.generation_id
     with watch.phase("store"):
-        checkpoint, kept = write_files(workshop, certified)
-        resealed = state.reseal_vectors(workshop, errand.job.generation_id, certified.state.vectors)
+        checkpoint, kept = write_files(storage, certified)
+        resealed = state.reseal_vectors(storage.database, storage.keys, generation_id, certified.state.vectors)
     return Draft(
         version_id=new_id(),
         checkpoint=checkpoint,
@@ -203,25 +182,25 @@ def _draft(errand: Errand, planned: Plan, certified: Certified) -> Draft:
 
 @collector_at_rest()
 def _publish(errand: Errand, head: Head, planned: Plan, draft: Draft) -> None:
-    workshop = errand.workshop
+    storage = errand.process.storage
     outcomes = _without_weights(errand, planned)
     outcomes |= {task: Outcome("completed", len(positions)) for task, positions in planned.forget.items()}
     start = time.perf_counter()
     try:
-        patiently(lambda: publish(workshop, errand.job, draft, outcomes))
+        patiently(lambda: publish(storage, errand.job, draft, outcomes))
     except ledger.Overspent:
         raise Blocked("budget_exhausted") from None
-    note_commit(workshop.database, errand.job, draft, time.perf_counter() - start)
-    drop_superseded_state(workshop.database, workshop.private, head.version_id)
-    workshop.figures.sweep(workshop.database)
-    destroy_keys(workshop.database, workshop.keys, workshop.journal.root, workshop.tenants)
+    note_commit(storage.database, errand.job, draft, time.perf_counter() - start)
+    drop_superseded_state(storage.database, storage.private, head.version_id)
+    storage.figures.sweep(storage.database)
+    destroy_keys(storage.database, storage.keys, storage.journal.root, errand.process.settings.served_tenants)
 
 
 def _withhold(errand: Errand, planned: Plan, certified: Certified) -> None:
     held = Outcome("blocked", None, "utility_gate")
     outcomes = _without_weights(errand, planned) | dict.fromkeys(planned.forget, held)
     try:
-        withhold(errand.workshop, errand.job, certified.budget_cost, outcomes, "utility_gate")
+        withhold(errand.process.storage, errand.job, certified.budget_cost, outcomes, "utility_gate")
     except ledger.Overspent:
         raise Blocked("budget_exhausted") from None
 
@@ -248,7 +227,6 @@ def _head(session: Session, job: Deletions) -> Head:
         count=int(frozen["samples"]),
         updates=updates or 0,
         holders=_holders_gone(session, generation.id),
-        standby=job.policy.standby,
         **guarantee_from_json(frozen),
     )
     return Head(
@@ -280,39 +258,25 @@ def _require_budget(job: Deletions, head: Head, waiting: int) -> None:
 
 
 def _load(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Loaded:
-    workshop, job = errand.workshop, errand.job
+    process, job = errand.process, errand.job
     if Need.TRAJECTORY in bench.method.needs and not manifest.replayable(head.libraries, bench.problem.device):
         raise Blocked("environment_changed")
     device = bench.problem.device
-    secret = errand.benches.state_of(head.state) or _secret(workshop, head, device)
+    secret = errand.benches.state_of(head.state) or _secret(process.storage, head, device)
     crash_point("worker-after-digest")
-    vectors = {} if isinstance(bench.method, StandIn) else _vectors(errand, head, planned, bench)
-    forget_examples, retain = _samples(workshop, bench, job, head, planned.target)
-    forget = ForgetSet(frozenset(planned.target.holders), planned.target.positions, forget_examples)
-    return Loaded(bench, replace(secret, vectors=vectors), forget, retain)
+    storage, target = process.storage, planned.target
+    forget_examples, retain = _samples(process, bench, job, head, target)
+    vectors = state.Kept(storage.database, storage.keys, job.generation_id, head.vectors, device)
+    forget = ForgetSet(frozenset(target.holders), target.positions, forget_examples, vectors)
+    return Loaded(bench, secret, forget, retain)
 
 
-def _vectors(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Mapping[str, Tensor]:
-    """Of those who go, one after another; where the method says so, of everyone. Raises Held where one is missing."""
-    workshop, generation_id, device = errand.workshop, errand.job.generation_id, bench.problem.device
-    if Need.VECTORS not in bench.method.needs:
-        holders = tuple(sorted(planned.target.holders)) if head.vectors else ()
-        return state.Kept(workshop, generation_id, holders, head.vectors, device)
-    with workshop.database.read() as session:
-        everyone = state.holders_of(session, generation_id)
-        vectors = state.read_vectors(session, workshop, generation_id, everyone, device)
-    missing = sum(1 for holder in planned.target.holders if holder not in vectors)
-    if missing:
-        raise Blocked("vectors_missing", missing=missing)
-    return vectors
-
-
-def _secret(workshop: Workshop, head: Head, device: torch.device) -> State:
+def _secret(storage: Storage, head: Head, device: torch.device) -> State:
     """The current version's state. Fails closed: an update never stands on bytes that are not those of the current
     version.
     """
     try:
-        return state.load(workshop, head.state, device)
+        return state.load(storage.private, storage.sealer, head.state, device)
     except (Damaged, Unsealable) as error:
         raise Blocked("state_damaged", what=type(error).__name__) from None
     except Malformed:
@@ -330,22 +294,22 @@ def _bench(benches: Benches, job: Deletions, head: Head) -> Bench:
 
 
 def _samples(
-    workshop: Workshop, bench: Bench, job: Deletions, head: Head, target: Target
+    process: Process, bench: Bench, job: Deletions, head: Head, target: Target
 ) -> tuple[Examples | None, Examples | None]:
     """The forgotten and the retained samples, each only where it is needed; the recipe is run anew for them."""
     wants_forgotten = needs_forgotten(bench.method)
     wants_retained = needs_retained(bench.method, head.terms.guarantee)
     if not (wants_forgotten or wants_retained):
         return None, None
-    with workshop.database.read() as session:
+    with process.storage.database.read() as session:
         places = manifest.places(session, job.generation_id)
         gone = forgotten(session, job.generation_id)
     try:
-        samples = recipes.load(workshop.recipes_of(job.tenant_id), job.recipe).recipe.samples
+        samples = recipes.load(recipes_of(process.settings.recipes, job.tenant_id), job.recipe).recipe.samples
     except Refused as error:
         raise Blocked("recipe_refused", what=error.what) from None
     try:
-        pepper = workshop.pepper.named(head.pepper_id)
+        pepper = process.storage.pepper.named(head.pepper_id)
     except PepperMissing as error:
         raise Blocked("pepper_missing", what=str(error)) from None
     now = manifest.entries(pepper, job.tenant_id, samples, job.policy.granularity)
@@ -389,7 +353,7 @@ def _held(errand: Errand, held: Blocked) -> Outcome:
     """Held; or, where the policy names retraining as its fallback and that helps, waiting for the retrain."""
     if not _falls_back(errand.job, held.reason):
         return Outcome("blocked", None, held.reason)
-    note = seal_note(errand.workshop, {"method": "retrain", "why": held.reason, **held.facts})
+    note = seal_note(errand.process.storage.sealer, {"method": "retrain", "why": held.reason, **held.facts})
     return Outcome("queued", None, AWAITING_RETRAIN, note)
 
 
