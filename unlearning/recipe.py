@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
@@ -100,6 +100,15 @@ class Samples:
             raise RecipeError(f"Samples differ in length: {lengths}.", "Give one entry of each for every sample.")
 
 
+def _positive(value: float) -> bool:
+    return 0.0 < value < math.inf
+
+
+def _require(holds: bool, name: str, value: object, must: str) -> None:
+    if not holds:
+        raise RecipeError(f"{name} is {value!r}.", f"It must be {must}.")
+
+
 @dataclass(frozen=True)
 class Training:
     """How the model is trained: (mini-batch) gradient descent, ``w <- w - eta_t s_t (grad + lambda w)``.
@@ -146,6 +155,36 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Run:
+    """What a recipe's own training function is given. It trains ``model`` in place.
+
+    It must depend on these fields alone, and on torch's random state, which is set before the call.
+
+    Args:
+        model: the module, in training mode; after a first phase with the weights and buffers that it ended with.
+        inputs, targets: the samples of this phase, (n, ...), on the work device.
+        phase: its name; a training in one piece has the phase ``all``.
+        share: how many times its usual number of passes the function shall make over these samples.
+        seed: another for each phase.
+        state: what the function returned for the phase before, tensors on the CPU; None in the first.
+        progress: call it with a number from 0 to 1 now and then.
+    """
+
+    model: nn.Module
+    inputs: Tensor
+    targets: Tensor
+    phase: str
+    share: float
+    seed: int
+    state: Any
+    progress: Callable[[float], None]
+
+
+UNSTATED = Training(epochs=1)
+"""what a recipe without ``training`` has: its own ``train`` makes the steps"""
+
+
+@dataclass(frozen=True)
 class Recipe:
     """A complete recipe.
 
@@ -154,7 +193,10 @@ class Recipe:
         samples: the training samples.
         holdout: inputs and targets that nobody trains on.
         loss: one of ``LOSSES``, or a callable that gives one loss for each sample.
-        training: the settings.
+        training: the settings of the built-in training; leave it out where ``train`` is given.
+        train: trains a model itself, with any optimiser, schedule and library, in place of ``training``. It returns
+            what it needs to go on in a further phase: dicts, lists, tensors, numbers, text; or None.
+        seed: of the initialisation and of ``train``.
         weights: for a model trained elsewhere: its whole state_dict, parameters and buffers by name.
         trajectory: what ``Recorder`` wrote during that training.
         holdout_subjects: whose each holdout sample is, as ``Samples.subjects``; None: not said. Nobody in the holdout
@@ -163,14 +205,17 @@ class Recipe:
             part that holds it), each with its sha256 digest. A refusal prints the line to paste.
 
     Raises:
-        RecipeError: an unknown loss, an unusable holdout, a trajectory without weights, a digest that is none.
+        RecipeError: neither ``training`` nor ``train``, or both; an unknown loss,
+            an unusable holdout, a trajectory without weights, a digest that is none.
     """
 
     model: Callable[[], nn.Module]
     samples: Samples
     holdout: tuple[Tensor, Tensor]
     loss: str | SampleLoss
-    training: Training
+    training: Training = UNSTATED
+    train: Callable[[Run], Any] | None = None
+    seed: int = 0
     weights: Mapping[str, Tensor] | None = None
     trajectory: Trajectory | None = field(default=None, repr=False)
     holdout_subjects: Sequence[str | Sequence[str]] | None = field(default=None, repr=False)
@@ -179,6 +224,7 @@ class Recipe:
     def __post_init__(self) -> None:
         if isinstance(self.loss, str) and self.loss not in LOSSES:
             raise RecipeError(f"The loss {self.loss!r} is not known.", f"Use a callable or one of {', '.join(LOSSES)}.")
+        self._choose_training()
         if isinstance(self.model, nn.Module) or not callable(self.model):
             raise RecipeError(
                 f"The model is a {type(self.model).__name__}.", "Give a function that builds the nn.Module."
@@ -202,6 +248,14 @@ class Recipe:
                     f"public gives {name!r} the digest {digest!r}.",
                     "A digest is 64 hexadecimal digits: register without it, and the refusal prints it.",
                 )
+
+    def _choose_training(self) -> None:
+        stated = self.training not in (UNSTATED, replace(UNSTATED, seed=self.seed))
+        if stated == (self.train is not None):
+            given = "neither training nor train" if self.train is None else "both training and train"
+            raise RecipeError(f"The recipe gives {given}.", "Give one of them: settings, or your own function.")
+        if self.train is not None:
+            object.__setattr__(self, "training", replace(UNSTATED, seed=self.seed))
 
 
 def holdout_people(recipe: Recipe) -> frozenset[str]:
@@ -250,12 +304,3 @@ def _stack(dataset: PairDataset) -> tuple[Tensor, Tensor]:
             "The dataset's items do not stack into tensors.", "Give (x, y) pairs of numbers, all of one shape."
         ) from error
     return inputs, targets
-
-
-def _positive(value: float) -> bool:
-    return 0.0 < value < math.inf
-
-
-def _require(holds: bool, name: str, value: object, must: str) -> None:
-    if not holds:
-        raise RecipeError(f"{name} is {value!r}.", f"It must be {must}.")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from unlearning.accounting.certificate import Constant, Guarantee
 from unlearning.model.problem import Problem
+from unlearning.recipe import Recipe
 from unlearning.types import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, State, VectorSource, silent
 
 
@@ -68,13 +69,19 @@ class Method(ABC):
     """A way to forget. A subclass is a frozen dataclass; its fields are the options that a policy may set.
 
     ``prepare`` is called once in the life of a training and ``forget`` once per update. Both are pure: no I/O, no
-    clock, no global random state. ``exact``: an update is a cold retraining. ``secret_state`` lists, for certificates,
+    clock, no global random state. ``exact``: an update equals a cold retraining. ``trains``: ``prepare`` trains
+    the model itself, and ``learned`` is the model's start. ``secret_state`` lists, for certificates,
     what the method keeps that still depends on deleted people.
     """
 
     name: ClassVar[str]
     exact: ClassVar[bool] = False
+    trains: ClassVar[bool] = False
     secret_state: ClassVar[tuple[str, ...]] = ("The method's own state depends on the deleted people.",)
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        """Return the recipe whose model is published: ``recipe`` itself, unless the method publishes another module."""
+        return recipe
 
     @property
     @abstractmethod

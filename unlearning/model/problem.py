@@ -29,7 +29,9 @@ class Slot:
 class Problem:
     """The objective ``(1/n) sum_i l_i(w) + (1/2) sum_j decay_j w_j^2`` of a recipe, over w (d,) in ``dtype``.
 
-    Parameters that do not require a gradient, and buffers, are constants. Weight decay covers every trained
+    Parameters that do not require a gradient, and buffers, are constants. Where the recipe trains by itself, w holds
+    the saved buffers too, integers among them as numbers of ``dtype``: all that a training may change.
+    Weight decay covers every trained
     coordinate except those that ``Training.undecayed`` names.
 
     Raises:
@@ -43,9 +45,10 @@ class Problem:
         self.device = torch.device(device)
         self.dtype = dtype
         module = build(recipe, recipe.training.seed)
-        _refuse_randomness(module)
+        if recipe.train is None:
+            _refuse_randomness(module)
         self.module = module.eval().to(device=self.device, dtype=dtype)
-        self.layout = _layout(self.module)
+        self.layout = _layout(self.module, buffers=recipe.train is not None)
         self.dimension = self.layout[-1].stop
         self._loss = _loss_of(recipe.loss)
         self.decay = self._decay_of()
@@ -67,7 +70,8 @@ class Problem:
 
     def initial(self) -> Tensor:
         """w_0 (d,): what the model's constructor gives under the training's seed. It depends on no data."""
-        return self.flatten({name: value.detach() for name, value in self.module.named_parameters()})
+        named = (*self.module.named_parameters(), *self.module.named_buffers())
+        return self.flatten({name: value.detach() for name, value in named})
 
     def outputs(self, w: Tensor, x: Tensor) -> Tensor:
         """The model's outputs (n, ...) at weights w (d,) for inputs (n, ...)."""
@@ -124,9 +128,16 @@ class Problem:
         """As ``tensors``, nothing copied: they are parts of w and of the model, to be read only."""
         trained = self._unflatten(w)
         # Tied parameters have one slot and several names.
-        slot_of = {id(value): name for name, value in self.module.named_parameters() if name in trained}
+        named = (*self.module.named_parameters(), *self.module.named_buffers())
+        slot_of = {id(value): name for name, value in named if name in trained}
         state = self.module.state_dict(keep_vars=True)
-        return {name: trained.get(slot_of.get(id(value), ""), value).detach() for name, value in state.items()}
+        return {name: self._view(trained, slot_of.get(id(value)), value) for name, value in state.items()}
+
+    def _view(self, trained: Mapping[str, Tensor], slot: str | None, value: Tensor) -> Tensor:
+        if slot is None:
+            return value.detach()
+        own = trained[slot].detach()
+        return own if value.dtype.is_floating_point else own.round().to(value.dtype)
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """The weight vector (d,) from tensors by name. Names that are not trained parameters are ignored.
@@ -206,16 +217,19 @@ def _drops(part: nn.Module) -> bool:
     return isinstance(part, nn.RReLU)
 
 
-def _layout(module: nn.Module) -> tuple[Slot, ...]:
+def _layout(module: nn.Module, *, buffers: bool) -> tuple[Slot, ...]:
+    """The trained parameters; and the saved buffers, where the recipe trains by itself and may change them."""
+    saved = module.state_dict(keep_vars=True)
+    named: list[tuple[str, Tensor]] = [each for each in module.named_parameters() if each[1].requires_grad]
+    if not named:
+        raise RecipeError("The model has no trainable parameter.", "Leave at least one with requires_grad.")
+    if buffers:
+        named += [(name, value) for name, value in module.named_buffers() if name in saved]
     slots: list[Slot] = []
     start = 0
-    for name, value in module.named_parameters():
-        if not value.requires_grad:
-            continue
+    for name, value in named:
         slots.append(Slot(name, tuple(value.shape), start, start + value.numel()))
         start += value.numel()
-    if start == 0:
-        raise RecipeError("The model has no trainable parameter.", "Leave at least one with requires_grad.")
     return tuple(slots)
 
 

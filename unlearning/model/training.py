@@ -11,6 +11,7 @@ from torch import Tensor
 
 from unlearning.model.convex import converge
 from unlearning.model.imports import require_same_accuracy
+from unlearning.model.own_training import train_by_recipe
 from unlearning.model.problem import Problem, build
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, Learned, Progress, RecipeError, Trajectory, silent
@@ -33,10 +34,11 @@ class Batch:
 def schedule(problem: Problem, positions: Tensor) -> Iterator[Tensor]:
     """The positions of each step's batch, in order; they follow from the seed and from all positions alone."""
     training = problem.training
-    yield from _drawn(positions.cpu(), training.batch_size, training.epochs, training.seed)
+    yield from drawn(positions.cpu(), training.batch_size, training.epochs, training.seed)
 
 
-def _drawn(everyone: Tensor, batch_size: int | None, epochs: int, seed: int) -> Iterator[Tensor]:
+def drawn(everyone: Tensor, batch_size: int | None, epochs: int, seed: int) -> Iterator[Tensor]:
+    """Yield the positions of each step's batch for ``epochs`` passes over ``everyone`` (n,), shuffled by ``seed``."""
     size = batch_size or len(everyone)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(epochs):
@@ -128,7 +130,8 @@ def train(
     ``planned`` (positions, default: those of ``examples``) is whom the batch order is drawn over. Those who are not
     among ``examples``, and those in ``omit``, are left out of their batches; initialisation, batch order and step
     sizes stay those of the full training. A batch that is left empty steps by weight decay alone. ``reference`` says
-    what a thinned batch is divided by: those present, or |B_t|.
+    what a thinned batch is divided by: those present, or |B_t|. Where the recipe trains by itself, its function is
+    called with who is kept, and neither ``planned`` nor ``reference`` means anything.
 
     Raises:
         RecipeError: no sample is left, or the weights stop being finite.
@@ -136,6 +139,8 @@ def train(
     kept = examples.without(torch.tensor(omit, dtype=torch.int64)) if len(omit) else examples
     if len(kept) == 0:
         raise RecipeError("No sample is left to train on.", "Retire the model instead.")
+    if problem.recipe.train is not None:
+        return Learned(train_by_recipe(problem, kept, progress=progress).weights)
     everyone = examples.positions if planned is None else planned
     learned = _descend(problem, everyone, kept, reference, progress)
     if problem.training.converge is None:
@@ -182,7 +187,7 @@ def prolong(problem: Problem, kept: Examples, w: Tensor, epochs: int, first: int
         RecipeError: the weights stop being finite.
     """
     batch_size, seed = problem.training.batch_size, (problem.training.seed + first) % 2**63
-    batches = tuple(_drawn(kept.positions.cpu(), batch_size, epochs, seed))
+    batches = tuple(drawn(kept.positions.cpu(), batch_size, epochs, seed))
     rates = tuple(rate_of(problem, first + step) for step in range(len(batches)))
     starts = (*range(0, len(batches), steps_per_epoch(problem, len(kept))), len(batches))
     plan = Trajectory(batches, rates, (1.0,) * len(batches), (w,) * len(starts), starts)

@@ -1,0 +1,300 @@
+"""A recipe's own training: whole state, no pickle, and methods that repeat a part of it, byte for byte."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import unlearning as ul
+from unlearning.methods.late import Late
+from unlearning.methods.retrain import Retrain
+from unlearning.methods.shards import Shards
+from unlearning.model.ensemble import Ensemble
+from unlearning.model.method import Method
+from unlearning.model.own_training import packed, train_by_recipe, unpacked
+from unlearning.model.problem import Problem
+from unlearning.model.training import train
+from unlearning.recipe import Run
+from unlearning.types import Examples, ForgetSet, Learned, RecipeError, Refused, State
+
+PEOPLE = tuple(f"person-{k:02}" for k in range(30))
+HISTORIES = 20
+
+
+def epochs(run: Run, count: int) -> Any:
+    """AdamW with a schedule, noise on the inputs, and whatever the module has: batch normalisation, dropout."""
+    optimizer = torch.optim.AdamW(run.model.parameters(), lr=0.01)
+    if run.state is not None:
+        optimizer.load_state_dict(run.state["optimizer"])
+    steps = max(1, round(count * run.share))
+    for epoch in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01 if run.phase == "phase 1" else 0.01 * (1 - epoch / steps)
+        for batch in torch.randperm(len(run.inputs)).split(16):
+            if len(batch) > 1:
+                x = run.inputs[batch] + 0.05 * torch.randn_like(run.inputs[batch])
+                optimizer.zero_grad()
+                F.cross_entropy(run.model(x), run.targets[batch]).backward()
+                optimizer.step()
+        run.progress(epoch / steps)
+    return {"optimizer": optimizer.state_dict(), "epochs": steps}
+
+
+def samples() -> ul.Samples:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(120, 6, generator=generator)
+    subjects = [PEOPLE[index % len(PEOPLE)] for index in range(120)]
+    return ul.Samples([f"sample-{index}" for index in range(120)], subjects, x, x[:, :3].argmax(dim=1))
+
+
+def own(**changes: Any) -> ul.Recipe:
+    plain = ul.Recipe(
+        model=lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3)),
+        samples=samples(),
+        holdout=samples().tensors(),
+        loss="cross_entropy",
+        train=lambda run: epochs(run, 8),
+    )
+    return replace(plain, **changes)
+
+
+def built_in() -> ul.Recipe:
+    return ul.Recipe(
+        model=lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)),
+        samples=samples(),
+        holdout=samples().tensors(),
+        loss="cross_entropy",
+        training=ul.Training(epochs=8, batch_size=16, learning_rate=0.3, weight_decay=1e-3),
+    )
+
+
+METHODS = [
+    pytest.param(Retrain(), id="retrain"),
+    pytest.param(Late(), id="late"),
+    pytest.param(Late(core=(0.4, 0.7), passes=(0.6, 0.2, 0.2)), id="late in three phases"),
+    pytest.param(Shards(shards=3, slices=1), id="shards"),
+    pytest.param(Shards(shards=2, slices=3), id="shards in slices"),
+]
+RECIPES = [pytest.param(own, id="own"), pytest.param(built_in, id="built in")]
+
+
+def prepared(method: Method, recipe: ul.Recipe, examples: Examples) -> tuple[Problem, State]:
+    problem = Problem(method.recipe(recipe))
+    learned = Learned(problem.initial()) if method.trains else train(problem, examples)
+    return problem, method.prepare(problem, examples, learned)
+
+
+def without(examples: Examples, people: set[str]) -> tuple[ForgetSet, Examples]:
+    gone = [place for place, person in enumerate(examples.holders) if person in people]
+    positions = examples.positions[gone]
+    return ForgetSet(frozenset(people), tuple(positions.tolist())), examples.without(positions)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("method", METHODS[1:])
+def test_what_is_used_again_equals_a_cold_training_in_bytes(method: Method, recipe: Any) -> None:
+    """Random histories of deletions: at each update, the state is that of a training without everyone deleted."""
+    everyone = recipe().samples.examples()
+    problem, first = prepared(method, recipe(), everyone)
+    draw = random.Random(7)
+    reused = 0
+    for _ in range(HISTORIES):
+        state, kept = first, everyone
+        for _ in range(draw.randint(1, 2)):
+            people = set(draw.sample(sorted(set(kept.holders)), draw.randint(1, 3)))
+            forget, kept = without(kept, people)
+            state = method.forget(problem, state, forget, kept, torch.Generator()).state
+        _, cold = prepared(method, recipe(), kept)
+        assert torch.equal(state.weights, cold.weights)
+        assert state.facts == cold.facts
+        assert state.tensors.keys() == cold.tensors.keys()
+        assert all(torch.equal(value, cold.tensors[name]) for name, value in state.tensors.items())
+        reused += sum(torch.equal(value, first.tensors[name]) for name, value in state.tensors.items())
+    assert reused > 0
+
+
+def test_a_quota_of_the_same_size_in_place_of_the_hash_is_not_exact() -> None:
+    """Why the core is drawn by a hash: a core filled up with the next person is that of another training."""
+    everyone = built_in().samples.examples()
+
+    class Quota(Late):
+        def _joins(self, problem: Problem, person: str) -> int:
+            return int(sorted(present).index(person) >= len(PEOPLE) // 2)
+
+    present = set(PEOPLE)
+    method = Quota()
+    problem, first = prepared(method, built_in(), everyone)
+    forget, kept = without(everyone, {PEOPLE[0]})
+    present -= {PEOPLE[0]}
+    stale = method._trained(problem, kept, [*_checkpoints(first)], lambda share: None)
+    _, cold = prepared(method, built_in(), kept)
+    assert not torch.equal(stale.weights, cold.weights)
+    assert forget
+
+
+def _checkpoints(state: State) -> Any:
+    from unlearning.model.fit import checkpoints_of  # noqa: PLC0415
+
+    return checkpoints_of(state, "phase")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_forgetting_a_late_person_repeats_only_the_last_phase(method: Method) -> None:
+    calls: list[str] = []
+
+    def counted(run: Run) -> Any:
+        calls.append(run.phase)
+        return epochs(run, 4)
+
+    recipe = own(train=counted)
+    everyone = recipe.samples.examples()
+    problem, state = prepared(method, recipe, everyone)
+    whole = len(calls)
+    costs = []
+    for person in PEOPLE:
+        calls.clear()
+        forget, kept = without(everyone, {person})
+        method.forget(problem, state, forget, kept, torch.Generator())
+        costs.append(len(calls))
+    assert max(costs) <= whole
+    if not isinstance(method, Retrain):
+        assert min(costs) < whole
+        assert sum(costs) < 0.9 * whole * len(PEOPLE)
+
+
+def test_running_statistics_are_trained_published_and_loaded() -> None:
+    recipe = own()
+    problem = Problem(recipe)
+    w = train(problem, recipe.samples.examples()).weights
+    tensors = problem.tensors(w)
+    module = recipe.model().eval()
+    module.load_state_dict(tensors)
+    assert int(tensors["1.num_batches_tracked"]) > 0
+    assert tensors["1.num_batches_tracked"].dtype == torch.int64
+    assert not torch.equal(tensors["1.running_mean"], torch.zeros(8))
+    x, y = recipe.holdout
+    assert torch.allclose(module(x), problem.outputs(w, x), atol=1e-6)
+    assert problem.accuracy(w, x, y) > 0.6
+
+
+def test_an_ensemble_is_loaded_from_what_was_published_and_averages_probabilities() -> None:
+    recipe, method = own(), Shards(shards=3, slices=2)
+    problem, state = prepared(method, recipe, recipe.samples.examples())
+    served = Ensemble([recipe.model() for _ in range(3)], "cross_entropy").eval()
+    served.load_state_dict(problem.tensors(state.weights))
+    x, y = recipe.holdout
+    mean = torch.stack([member(x).softmax(dim=1) for member in served.members]).mean(dim=0)
+    assert torch.allclose(served(x).exp(), mean, atol=1e-6)
+    assert torch.allclose(problem.outputs(state.weights, x), served(x), atol=1e-5)
+    assert problem.accuracy(state.weights, x, y) > 0.5
+
+
+def test_an_ensemble_of_one_score_averages_probabilities_too() -> None:
+    ensemble = Ensemble([nn.Linear(2, 1) for _ in range(4)], "binary_logistic")
+    x = torch.randn(5, 2)
+    mean = torch.stack([member(x).sigmoid() for member in ensemble.members]).mean(dim=0)
+    assert torch.allclose(ensemble(x).sigmoid(), mean, atol=1e-6)
+    outputs = Ensemble(ensemble.members, "squared_error")(x)
+    assert torch.allclose(outputs, torch.stack([member(x) for member in ensemble.members]).mean(dim=0))
+
+
+def test_the_global_random_state_is_put_back_and_does_not_matter() -> None:
+    recipe = own()
+    examples, problem = recipe.samples.examples(), Problem(recipe)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = train_by_recipe(problem, examples)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert torch.equal(train_by_recipe(problem, examples).weights, first.weights)
+
+
+def test_a_training_function_cannot_change_the_samples_of_the_next_one() -> None:
+    def spoil(run: Run) -> None:
+        run.inputs.zero_()
+        epochs(run, 1)
+
+    recipe = own(train=spoil)
+    examples, problem = recipe.samples.examples(), Problem(recipe)
+    train_by_recipe(problem, examples)
+    assert examples.inputs.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        {"a": [1, 2.5, float("inf"), -0.0, True, None, "text"], 3: (torch.arange(3), {"b": torch.ones(2, 2)})},
+        torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1, momentum=0.9).state_dict(),
+    ],
+)
+def test_a_state_comes_back_as_it_was_without_pickle(value: object) -> None:
+    import json  # noqa: PLC0415
+
+    tensors, facts = packed(value)
+    assert same(unpacked(tensors, json.loads(json.dumps(facts, allow_nan=False))), value)
+
+
+def same(one: object, other: object) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and one == other
+
+
+def test_a_state_with_an_object_is_refused_where_it_is() -> None:
+    with pytest.raises(RecipeError, match=r"train returned a Linear at the state\['model'\]"):
+        packed({"model": nn.Linear(1, 1)})
+
+
+def test_a_recipe_gives_one_training() -> None:
+    with pytest.raises(RecipeError, match="neither training nor train"):
+        own(train=None)
+    with pytest.raises(RecipeError, match="both training and train"):
+        own(training=ul.Training(epochs=2))
+    assert replace(own(), seed=5).training.seed == 5
+
+
+def test_weights_that_are_not_finite_are_refused() -> None:
+    def explode(run: Run) -> None:
+        with torch.no_grad():
+            next(run.model.parameters()).fill_(float("nan"))
+
+    recipe = own(train=explode)
+    with pytest.raises(RecipeError, match="NaN or infinity"):
+        train_by_recipe(Problem(recipe), recipe.samples.examples())
+
+
+@pytest.mark.parametrize("method", METHODS[1:])
+def test_a_training_that_ends_in_a_minimiser_has_no_phases(method: Method) -> None:
+    plain = built_in()
+    recipe = replace(
+        plain,
+        model=lambda: nn.Linear(6, 3, bias=False),
+        training=ul.Training(epochs=0, converge=1e-8, weight_decay=1e-2),
+    )
+    with pytest.raises(Refused, match="minimiser"):
+        prepared(method, recipe, recipe.samples.examples())
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Late(core=(0.5, 0.4), passes=(0.5, 0.3, 0.2)), "increasing"),
+        (lambda: Late(core=(), passes=(1.0,)), "increasing"),
+        (lambda: Late(passes=(0.9, 0.2)), "sum up to 1"),
+        (lambda: Shards(shards=1), "at least 2 shards"),
+    ],
+)
+def test_options_outside_their_range_are_refused(make: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make()

@@ -1,0 +1,119 @@
+"""Run a recipe's own training function, for the whole training or for one phase of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unlearning.model.problem import Problem, build
+from unlearning.recipe import Run
+from unlearning.types import Examples, Json, Progress, RecipeError, silent
+
+WHOLE = "all"
+"""the name of the only phase of a training that is made in one piece"""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a phase leaves: the weights (d,), and what its optimiser needs to go on, as ``packed`` writes it."""
+
+    weights: Tensor
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    facts: Json = None
+
+
+def train_by_recipe(
+    problem: Problem,
+    examples: Examples,
+    phase: str = WHOLE,
+    share: float = 1.0,
+    *,
+    start: Fitted | None = None,
+    progress: Progress = silent,
+) -> Fitted:
+    """Call ``recipe.train`` on ``examples``, from ``start`` or else from the model's constructor.
+
+    The result depends on the arguments alone: torch's random state is set before the call, from the recipe's seed and
+    the phase's name, and put back afterwards.
+
+    Raises:
+        RecipeError: no sample is given, the weights are not finite, or the function returns something other than
+            dicts, lists, tensors, numbers and text. What the function itself raises is not caught.
+    """
+    recipe = problem.recipe
+    if recipe.train is None:
+        raise ValueError("The recipe has no train function.")
+    if len(examples) == 0:
+        raise RecipeError("No sample is left to train on.", "Retire the model instead.")
+    module = build(recipe, problem.training.seed).to(device=problem.device, dtype=problem.dtype)
+    if start is not None:
+        module.load_state_dict(problem.tensors(start.weights))
+    inputs = examples.inputs.to(problem.dtype) if examples.inputs.dtype.is_floating_point else examples.inputs
+    before = None if start is None else unpacked(start.tensors, start.facts)
+    seed = seed_of(problem, phase)
+    run = Run(module.train(), inputs.clone(), examples.targets.clone(), phase, share, seed, before, progress)
+    devices = [problem.device] if problem.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        left = recipe.train(run)
+    progress(1.0)
+    return Fitted(problem.flatten(module.state_dict()), *packed(left))
+
+
+def seed_of(problem: Problem, *words: str) -> int:
+    """Return a seed below 2^63 that follows from the training's seed and ``words``."""
+    text = "\n".join((str(problem.training.seed), *words))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def packed(value: object) -> tuple[dict[str, Tensor], Json]:
+    """Take a nested value apart into tensors by name and JSON: dicts, lists, tuples, tensors, numbers, text, None.
+
+    Raises:
+        RecipeError: it holds something else. Nothing is pickled.
+    """
+    tensors: dict[str, Tensor] = {}
+
+    def pack(value: object, path: str) -> Json:
+        match value:
+            case Tensor():
+                name = str(len(tensors))
+                tensors[name] = value.detach().cpu().clone()
+                return {"tensor": name}
+            case dict():
+                return {"dict": [[pack(key, path), pack(each, f"{path}[{key!r}]")] for key, each in value.items()]}
+            case list() | tuple():
+                parts: list[Json] = [pack(each, f"{path}[{place}]") for place, each in enumerate(value)]
+                return {"list" if isinstance(value, list) else "tuple": parts}
+            case None | bool() | int() | str():
+                return {"plain": value}
+            case float():
+                return {"float": value.hex()}
+        raise RecipeError(
+            f"train returned a {type(value).__name__} at {path}.",
+            "Return dicts, lists, tuples, tensors, numbers and text: an optimizer's state_dict() for example.",
+        )
+
+    return tensors, pack(value, "the state")
+
+
+def unpacked(tensors: Mapping[str, Tensor], facts: Any) -> Any:
+    """Return the value that ``packed`` took apart."""
+    ((kind, held),) = facts.items()
+    match kind:
+        case "tensor":
+            return tensors[held].clone()
+        case "dict":
+            return {unpacked(tensors, key): unpacked(tensors, each) for key, each in held}
+        case "list":
+            return [unpacked(tensors, each) for each in held]
+        case "tuple":
+            return tuple(unpacked(tensors, each) for each in held)
+        case "float":
+            return float.fromhex(held)
+    return held
