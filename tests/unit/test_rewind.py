@@ -187,7 +187,7 @@ def test_preparation_reports_how_near_retraining_it_comes(reference: str) -> Non
     start = method.prepare(problem, everyone, learned)
     measured = []
     for chosen in calibration_sets(everyone, 0.1, 2, problem.training.seed):
-        gone = chosen.positions.tolist()
+        gone = list(chosen.positions)
         retrained = train(problem, everyone, omit=gone, reference=reference).weights
         gap = (release(method, problem, start, gone, []).weights - retrained).norm()
         measured.append(float(gap / (learned.weights - retrained).norm()))

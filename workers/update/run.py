@@ -22,7 +22,7 @@ from service.models.retrain_plan import budget_of
 from service.requests.states import AWAITING_RETRAIN
 from unlearning.accounting.budget import Budget
 from unlearning.accounting.certificate import Guarantee, Reference
-from unlearning.accounting.policy import Clock, Hold, Queue, Retrain, next_action
+from unlearning.accounting.policy import Clock, Queue, next_action
 from unlearning.types import Examples, ForgetSet, Forgotten, Need, Refused, State, VectorsMissing
 from workers.guarantee.certify import CapNotReached, Certified, Oversize, Size, Terms, certify
 from workers.guarantee.dry_run import guarantee_from_json
@@ -253,7 +253,7 @@ def _holders_gone(session: Session, generation_id: int) -> int:
 def _require_budget(job: Deletions, head: Head, waiting: int) -> None:
     """Stop before the work where the next update does not fit; the transaction decides in the end."""
     action = next_action(job.policy, head.budget, Queue(waiting=waiting), Clock(0))
-    if isinstance(action, Hold | Retrain):
+    if action.kind in ("hold", "retrain"):
         raise Blocked("budget_exhausted")
 
 
