@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from service.infra.db import now
 from service.infra.tables import Generation, Model, Task, WorkUnit
 from service.infra.time import SECOND
-from service.requests.states import AWAITING_CONSUMERS, AWAITING_RETRAIN
+from service.requests.reasons import Reason
 from unlearning.accounting.budget import Budget
 
 
@@ -73,9 +73,9 @@ def waiting_for_retrain(model: Model) -> tuple[ColumnElement[bool], ...]:
     waits = (
         Task.model_id == model.id,
         Task.status.in_(("queued", "running")),
-        func.coalesce(Task.reason, "") != AWAITING_CONSUMERS,
+        func.coalesce(Task.reason, "") != Reason.AWAITING_CONSUMERS,
     )
-    return waits if model.status == "exhausted" else (*waits, Task.reason == AWAITING_RETRAIN)
+    return waits if model.status == "exhausted" else (*waits, Task.reason == Reason.AWAITING_RETRAIN)
 
 
 def budget_of(generation: Generation) -> Budget:

@@ -12,7 +12,7 @@ from service.infra.db import now
 from service.infra.tables import Generation, Model, Task, Version
 from service.models.generations import open_generation
 from service.models.retrain_plan import budget_of, candidate_of, measured_seconds, waiting_for_retrain
-from service.requests.states import AWAITING_CONSUMERS, AWAITING_RETRAIN
+from service.requests.reasons import Reason
 from service.requests.status import settle
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import OnExhausted, Policy
@@ -31,7 +31,7 @@ class Refusal:
 
     what: str
     hint: str
-    reason: str = "retrain_refused"
+    reason: Reason = Reason.RETRAIN_REFUSED
 
 
 def retrain_due(session: Session, model: Model) -> bool:
@@ -58,7 +58,7 @@ def claim_retrain(session: Session, model: Model, owner: str, at: int, lease_sec
         return None
     if generation.attempts >= HOLD_AFTER:
         what = f"{HOLD_AFTER} attempts ended without a result, the last in phase {generation.phase}."
-        refuse_candidate(session, model, generation, Refusal(what, "Read the worker's log.", "worker_lost"))
+        refuse_candidate(session, model, generation, Refusal(what, "Read the worker's log.", Reason.WORKER_LOST))
         return None
     generation.attempts += 1
     record(
@@ -141,8 +141,8 @@ def _why(session: Session, model: Model, policy: Policy) -> str | None:
     After one was refused, nothing but a request that waits brings the next: it would only be refused again.
     """
     queued = select(func.count()).select_from(Task).where(Task.model_id == model.id, Task.status.in_(OPEN))
-    queued = queued.where(func.coalesce(Task.reason, "") != AWAITING_CONSUMERS)
-    if session.scalar(queued.where(Task.reason == AWAITING_RETRAIN)):
+    queued = queued.where(func.coalesce(Task.reason, "") != Reason.AWAITING_CONSUMERS)
+    if session.scalar(queued.where(Task.reason == Reason.AWAITING_RETRAIN)):
         return "fallback"
     if policy.on_exhausted is not OnExhausted.RETRAIN or model.status != "exhausted":
         return None
@@ -152,7 +152,7 @@ def _why(session: Session, model: Model, policy: Policy) -> str | None:
             Generation.model_id == model.id, Generation.status == "refused", Generation.created_at >= published_at
         )
     )
-    return "budget_exhausted" if refused is None or session.scalar(queued) else None
+    return Reason.BUDGET_EXHAUSTED if refused is None or session.scalar(queued) else None
 
 
 def exhausted(session: Session, model: Model) -> bool:

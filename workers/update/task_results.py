@@ -18,7 +18,7 @@ from service.infra.pseudonyms import new_id
 from service.infra.tables import DeletionRequest, Generation, Model, SuppressionEntry, Task
 from service.models import consumers
 from service.requests import suppression as suppressions
-from service.requests.states import AWAITING_CONSUMERS, AWAITING_RETRAIN, NOT_FOR_A_UPDATE
+from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from service.requests.status import change_tasks, settle
 from service.requests.webhooks import announce_exhaustion
 from unlearning.accounting.policy import CompleteWhen
@@ -40,7 +40,7 @@ class Outcome:
 
     status: str
     samples: int | None = None
-    reason: str | None = None
+    reason: Reason | None = None
     note: str | None = None
 
 
@@ -117,7 +117,7 @@ def finish(session: Session, job: Job, made: Published, outcomes: Mapping[Claime
             change_tasks(session, ids, **change._asdict())
         for batch in batches((task.request_id for task in outcomes), SETTLED_AT_ONCE):
             settle(session, batch)
-    if any(outcome.reason == AWAITING_RETRAIN for outcome in outcomes.values()):
+    if any(outcome.reason == Reason.AWAITING_RETRAIN for outcome in outcomes.values()):
         notes = (outcome.note for outcome in outcomes.values() if outcome.note)
         plan_retrain(session, session.get_one(Model, job.lease.model_id), next(notes, None))
 
@@ -127,7 +127,7 @@ class _Change(NamedTuple):
 
     status: str
     samples: int | None
-    reason: str | None
+    reason: Reason | None
     method: str | None
     version_id: str | None
     completed_at: int | None
@@ -136,11 +136,11 @@ class _Change(NamedTuple):
 def _change(outcome: Outcome, made: Published, at: int, serving: bool) -> _Change:
     """``serving``: somebody still serves a version from before, so whoever was in it is not gone yet."""
     done = outcome.status == "completed"
-    waits = done and serving and bool(outcome.samples or outcome.reason == "already_forgotten")
+    waits = done and serving and bool(outcome.samples or outcome.reason == Reason.ALREADY_FORGOTTEN)
     return _Change(
         status="running" if waits else outcome.status,
         samples=outcome.samples,
-        reason=AWAITING_CONSUMERS if waits else outcome.reason,
+        reason=Reason.AWAITING_CONSUMERS if waits else outcome.reason,
         method=made.method if done else None,
         version_id=made.version_id if done else None,
         completed_at=at if done and not waits else None,
@@ -150,7 +150,7 @@ def _change(outcome: Outcome, made: Published, at: int, serving: bool) -> _Chang
 def record_outcomes(session: Session, job: Job, outcomes: Mapping[Claimed, Outcome], facts: Mapping[str, Any]) -> None:
     held = sorted(task.request_id for task, outcome in outcomes.items() if outcome.status == "blocked")
     reasons = sorted({outcome.reason for outcome in outcomes.values() if outcome.reason})
-    postponed = any(outcome.reason == AWAITING_RETRAIN for outcome in outcomes.values())
+    postponed = any(outcome.reason == Reason.AWAITING_RETRAIN for outcome in outcomes.values())
     kind = "update.blocked" if held else "release.postponed" if postponed else "release.empty"
     ledger.record(
         session,
@@ -226,7 +226,7 @@ def next_due(session: Session, model: Model) -> int | None:
         select(func.min(Task.not_before)).where(
             Task.model_id == model.id,
             Task.status.in_(("queued", "running")),
-            func.coalesce(Task.reason, "").not_in(NOT_FOR_A_UPDATE),
+            func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE),
         )
     )
 
