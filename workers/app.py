@@ -14,6 +14,7 @@ from service.infra.fault_injection import crash_point
 from service.infra.queue import notify as queue
 from service.infra.queue.messages import MODEL_ID
 from service.infra.tables import Model
+from service.requests.reasons import Reason
 from workers.runtime.db_retry import patiently
 from workers.runtime.failures import of_the_machine
 from workers.runtime.heartbeat import Pulse
@@ -99,7 +100,7 @@ class Worker:
             return
         except Exception as error:  # whatever a recipe or a disk may do: the tasks wait again, the process lives
             log.error("attempt on model %s failed: %s", model_id, _where(error))
-            why = f"failed:{type(error).__name__}"[:64]
+            why = f"{Reason.FAILED}:{type(error).__name__}"[:64]
             pause, most = (MACHINE_PAUSE_SECONDS, HALVE_AFTER) if of_the_machine(error) else (PAUSE_SECONDS, HOLD_AFTER)
             patiently(lambda: give_up(self._workshop.database, job, why, pause, most))
         finally:

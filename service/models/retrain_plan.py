@@ -15,7 +15,7 @@ from service.infra.db import now
 from service.infra.tables import Generation, Model, Task, Version, WorkUnit
 from service.infra.time import SECOND
 from service.models.generations import open_generation
-from service.requests.states import AWAITING_CONSUMERS, AWAITING_RETRAIN
+from service.requests.reasons import Reason
 from unlearning.accounting.budget import Budget
 from unlearning.accounting.policy import OnExhausted, Policy
 
@@ -78,7 +78,7 @@ def why_due(session: Session, model: Model) -> str | None:
     After a refused retrain only a waiting request makes the next one due: without one it would be refused again.
     """
     queued = select(func.count()).select_from(Task).where(*_open_tasks(model))
-    if session.scalar(queued.where(Task.reason == AWAITING_RETRAIN)):
+    if session.scalar(queued.where(Task.reason == Reason.AWAITING_RETRAIN)):
         return "fallback"
     if model.status != "exhausted" or Policy.from_json(model.policy).on_exhausted is not OnExhausted.RETRAIN:
         return None
@@ -88,7 +88,7 @@ def why_due(session: Session, model: Model) -> str | None:
             Generation.model_id == model.id, Generation.status == "refused", Generation.created_at >= published_at
         )
     )
-    return "budget_exhausted" if refused is None or session.scalar(queued) else None
+    return Reason.BUDGET_EXHAUSTED if refused is None or session.scalar(queued) else None
 
 
 def plan_of(session: Session, model: Model) -> Plan | None:
@@ -123,11 +123,11 @@ def work_units_of(session: Session, generation_id: int) -> tuple[int, int]:
 def waiting_for_retrain(model: Model) -> tuple[ColumnElement[bool], ...]:
     """The tasks that wait for the retrain: all of an exhausted model's, else those that no update can serve."""
     waits = _open_tasks(model)
-    return waits if model.status == "exhausted" else (*waits, Task.reason == AWAITING_RETRAIN)
+    return waits if model.status == "exhausted" else (*waits, Task.reason == Reason.AWAITING_RETRAIN)
 
 
 def _open_tasks(model: Model) -> tuple[ColumnElement[bool], ...]:
-    waits = func.coalesce(Task.reason, "") != AWAITING_CONSUMERS
+    waits = func.coalesce(Task.reason, "") != Reason.AWAITING_CONSUMERS
     return Task.model_id == model.id, Task.status.in_(("queued", "running")), waits
 
 

@@ -42,7 +42,8 @@ from service.models.restore_guard import unconfirmed
 from service.requests import identity_check as verification
 from service.requests import legal_holds as holds
 from service.requests import suppression as suppressions
-from service.requests.states import AWAITING_CONSUMERS, Status, awaits_decision, derive
+from service.requests.reasons import Reason
+from service.requests.states import Status, awaits_decision, derive
 from service.requests.status import settle
 from workers.runtime.lease import SECOND, give_back
 from workers.scheduler.replay import Report, follow, to_do
@@ -55,7 +56,6 @@ from workers.update.task_results import note_exhaustion
 
 BEYOND_ANY_CLAIM = 1 << 20
 """added to every lease's token: a worker from before the restore never passes the fence"""
-MODEL_RETIRED = "model_retired"
 _RETIRED = (
     "The backup is older than what is served of this model, and holds neither its people nor its state. "
     "Register its recipe under another name with --on-suppressed leave_out; everybody who asked stays out of it."
@@ -227,7 +227,7 @@ def _retire(session: Session, report: Report, model: Model) -> None:
         select(Task).where(Task.model_id == model.id, Task.status.in_(("queued", "running", "blocked")))
     ).all()
     for task in tasks:
-        task.status, task.samples, task.reason, task.completed_at = "completed", 0, MODEL_RETIRED, at
+        task.status, task.samples, task.reason, task.completed_at = "completed", 0, Reason.MODEL_RETIRED, at
     settle(session, [task.request_id for task in tasks])
     ledger.record(session, model.tenant_id, "model.retired", model_id=model.id, name=model.name, reason="restored")
     report.retired.append(model.name)
@@ -257,7 +257,7 @@ def _recover_requests(session: Session, report: Report, entry: Entry, known_mode
 def _lost(task: dict[str, Any], entry: Entry) -> dict[str, Any]:
     """What a task is whose version no database will know: carried out, in a model that nobody is served any more."""
     at = task["completed_at"] or entry.at
-    return {"status": "completed", "reason": MODEL_RETIRED, "version_id": None, "completed_at": at}
+    return {"status": "completed", "reason": Reason.MODEL_RETIRED, "version_id": None, "completed_at": at}
 
 
 def _finish_task(session: Session, row: dict[str, Any]) -> None:
@@ -297,7 +297,7 @@ def _restart(session: Session) -> None:
     for lease in session.scalars(select(Lease)):
         lease.token += BEYOND_ANY_CLAIM
         lease.expires_at = 0
-    busy = (Task.status == "running") & (func.coalesce(Task.reason, "") != AWAITING_CONSUMERS)
+    busy = (Task.status == "running") & (func.coalesce(Task.reason, "") != Reason.AWAITING_CONSUMERS)
     running = session.scalars(select(Task).where(busy)).all()
     for task in running:
         task.status = "queued"

@@ -13,7 +13,7 @@ from service.infra.pseudonyms import PepperMissing, sample_digest
 from service.infra.tables import DeletionRequest, Forgotten, Generation, Hold, Membership, Model, SuppressionEntry, Task
 from service.requests import suppression as suppressions
 from service.requests.concerns import concerns, registration_of
-from service.requests.intake import LARGE
+from service.requests.reasons import Reason
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import ForgottenInRecipe
 from unlearning.standby import Accompanied
@@ -129,7 +129,7 @@ def _suppressions(session: Session, job: Preparation) -> list[SuppressionEntry]:
     approved.
     """
     undecided = select(Task.id).where(
-        Task.request_id == SuppressionEntry.request_id, Task.model_id == job.lease.model_id, Task.reason == LARGE
+        Task.request_id == SuppressionEntry.request_id, Task.model_id == job.lease.model_id, Task.reason == Reason.LARGE
     )
     rows = session.execute(
         select(SuppressionEntry, DeletionRequest.models, DeletionRequest.suppress_after)

@@ -17,8 +17,7 @@ from service.infra.db import now
 from service.infra.fault_injection import crash_point
 from service.infra.tables import Erasure, Forgotten, Generation, Membership, Model, Recollection, Task, Version
 from service.requests import suppression as suppressions
-from service.requests.intake import LARGE
-from service.requests.states import AWAITING_CONSUMERS
+from service.requests.reasons import Reason
 from workers.guarantee.certify import Size
 from workers.runtime.jobs import Claimed, Retraining
 from workers.runtime.lease import Stale, fence, give_back, give_back_beside
@@ -167,7 +166,7 @@ def _outcomes(session: Session, job: Retraining, current: Shift) -> tuple[dict[C
             continue
         task = Claimed(task_id, request_id)
         if positions & current.asked.protected:
-            outcomes[task] = Outcome("blocked", None, "legal_hold")
+            outcomes[task] = Outcome("blocked", None, Reason.LEGAL_HOLD)
         elif positions <= target:
             samples = len(current.leaving.get(request_id, positions))
             why = (
@@ -195,7 +194,7 @@ def _tasks(session: Session, job: Retraining, named: Mapping[str, frozenset[int]
 
     What only waits for consumers is carried out: it counts as completed.
     """
-    status = case((Task.reason == AWAITING_CONSUMERS, "completed"), else_=Task.status).label("status")
+    status = case((Task.reason == Reason.AWAITING_CONSUMERS, "completed"), else_=Task.status).label("status")
     columns = select(Task.id, Task.request_id, status).where(Task.model_id == job.lease.model_id)
     found = {row.id: row for row in session.execute(columns.where(Task.status.in_(OPEN)))}
     for batch in batches(named, BATCH):
@@ -206,7 +205,7 @@ def _tasks(session: Session, job: Retraining, named: Mapping[str, frozenset[int]
 def _cancellable(session: Session, model_id: str) -> frozenset[str]:
     """Requests whose cancel window is open, and large ones that nobody has approved yet."""
     inside = and_(Task.status == "queued", Task.not_before > now(session))
-    large = and_(Task.status == "blocked", Task.reason == LARGE)
+    large = and_(Task.status == "blocked", Task.reason == Reason.LARGE)
     query = select(Task.request_id).where(Task.model_id == model_id, or_(inside, large))
     return frozenset(session.scalars(query))
 

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from service.audit import log as ledger
 from service.infra.tables import Generation, Model
+from service.requests.reasons import Reason
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
@@ -146,5 +147,5 @@ def _withhold(workshop: Workshop, job: Retraining, fell: UtilityFell) -> None:
         if fell.budget_cost:
             ledger.charge(session, job.generation_id, None, fell.budget_cost)
             workshop.journal.confirm(workshop.journal.write(session, job, fell.budget_cost, None))
-        why = Refusal(str(fell), "Retry the blocked requests to retrain once more.", "utility_gate")
+        why = Refusal(str(fell), "Retry the blocked requests to retrain once more.", Reason.UTILITY_GATE)
         refuse_candidate(session, model, generation_of(session, job), why)

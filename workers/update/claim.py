@@ -19,7 +19,7 @@ from service.infra.db import Database, now
 from service.infra.tables import DeletionRequest, Generation, Model, Task, Version
 from service.models.restore_guard import unconfirmed
 from service.models.retrain_plan import budget_of, candidate_of, measured_seconds, plan_retrain
-from service.requests.states import AWAITING_CONSUMERS, NOT_FOR_A_UPDATE
+from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from service.requests.status import change_tasks, settle
 from unlearning.accounting.policy import Clock, Nothing, Policy, Queue, Retrain, Wait, next_action
 from workers.runtime.collector import collector_at_rest
@@ -115,7 +115,7 @@ def _building(session: Session, model: Model, generation: Generation, lease: Lea
     if generation.attempts >= HOLD_AFTER:
         what = f"worker_lost: {HOLD_AFTER} attempts ended without a result, the last in phase {generation.phase}."
         again = ", and register the model again" if kind == "preparation" else ""
-        refuse(session, model, generation, what, f"Read the worker's log{again}.", "worker_lost")
+        refuse(session, model, generation, what, f"Read the worker's log{again}.", Reason.WORKER_LOST)
         return None
     generation.attempts += 1
     facts = {"model_id": model.id, "generation": generation.id, "attempt": generation.attempts}
@@ -171,7 +171,7 @@ def _waiting(session: Session, model: Model, at: int) -> list[Waiting]:
     rows = session.execute(
         select(Task.id, Task.request_id, Task.attempts, func.coalesce(Task.lease_token, 0))
         .where(Task.model_id == model.id, Task.status.in_(("queued", "running")), Task.not_before <= at)
-        .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_A_UPDATE))
+        .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
         .order_by(Task.created_at, Task.id)
     )
     return [Waiting(*row) for row in rows]
@@ -198,7 +198,7 @@ def _queue(session: Session, model: Model, policy: Policy, count: int) -> Queue:
         select(func.min(DeletionRequest.due_at))
         .join(Task, Task.request_id == DeletionRequest.id)
         .where(Task.model_id == model.id, Task.status.in_(("queued", "running")))
-        .where(func.coalesce(Task.reason, "") != AWAITING_CONSUMERS)
+        .where(func.coalesce(Task.reason, "") != Reason.AWAITING_CONSUMERS)
     )
     released_at = session.scalar(select(Version.published_at).where(Version.id == model.current_id))
     return Queue(waiting=count, due_at=due_at, released_at=released_at, retraining=retraining)
@@ -214,7 +214,7 @@ def _hold_lost(session: Session, model: Model, generation: Generation, lost: Ite
     requests = []
     for task in lost:
         row = session.get_one(Task, task.id)
-        row.status, row.reason = "blocked", row.reason or "worker_lost"
+        row.status, row.reason = "blocked", row.reason or Reason.WORKER_LOST
         requests.append(task.request_id)
         record(
             session,

@@ -22,6 +22,7 @@ from service.infra.tables import Erasure, Forgotten, Generation, Membership, Mod
 from service.models.figures import withdraw
 from service.models.publications import PUBLISHED, facts_of
 from service.requests import suppression as suppressions
+from service.requests.reasons import Reason
 from service.requests.webhooks import News, announce
 from unlearning.accounting.certificate import Claim
 from workers.guarantee.certify import Size
@@ -324,11 +325,13 @@ def _first_outcomes(session: Session, job: Preparation, found: Asked, registered
         left_out = registered.left_out.get(request_id, 0)
         task = Claimed(task_id, request_id)
         if positions & found.protected:
-            outcomes[task] = Outcome("blocked", None, "legal_hold")
+            outcomes[task] = Outcome("blocked", None, Reason.LEGAL_HOLD)
         elif request_id in found.partial:
-            outcomes[task] = Outcome("blocked", None, "partial_subject")
+            outcomes[task] = Outcome("blocked", None, Reason.PARTIAL_SUBJECT)
         elif positions:
             outcomes[task] = Outcome("completed", len(positions) + left_out)
         else:
-            outcomes[task] = Outcome("completed", left_out, "left_out" if left_out else why_empty(session, job, task))
+            outcomes[task] = Outcome(
+                "completed", left_out, Reason.LEFT_OUT if left_out else why_empty(session, job, task)
+            )
     return outcomes

@@ -19,7 +19,7 @@ from service.infra.pseudonyms import PepperMissing, new_id
 from service.infra.tables import Forgotten as ForgottenPosition
 from service.infra.tables import Generation, Membership, Version
 from service.models.retrain_plan import budget_of
-from service.requests.states import AWAITING_RETRAIN
+from service.requests.reasons import Reason
 from unlearning.accounting.budget import Budget
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Clock, Hold, Queue, Retrain, next_action
@@ -106,7 +106,7 @@ def _update_once(errand: Errand) -> None:
     with errand.watch.phase("load"), workshop.database.read() as session:
         head = _head(session, job)
         planned = plan(session, job, atomic=bool(head.vectors))
-        torn = job.policy.standby is not None and "partial_subject" in planned.held.values()
+        torn = job.policy.standby is not None and Reason.PARTIAL_SUBJECT in planned.held.values()
         if torn:
             planned = plan(session, job, atomic=False)
     outcomes = _without_weights(errand, planned)
@@ -139,7 +139,7 @@ def _compute(errand: Errand, head: Head, planned: Plan, torn: bool) -> Certified
         bench = _bench(errand.benches, errand.job, head)
     if not isinstance(bench.method, Accompanied):
         return _attempt(errand, head, planned, bench)
-    why = "partial_subject"
+    why = Reason.PARTIAL_SUBJECT
     if not torn:
         try:
             return _attempt(errand, head, planned, bench)
@@ -167,17 +167,17 @@ def _attempt(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Certifi
             size = Size(len(target.positions), target.people, len(target.holders))
             return certify(bench, head.terms, result, retain, size)
     except state.Missing as error:
-        raise Blocked("vectors_missing", missing=error.count) from None
+        raise Blocked(Reason.VECTORS_MISSING, missing=error.count) from None
     except Oversize:
-        raise Blocked("beyond_calibration") from None
+        raise Blocked(Reason.BEYOND_CALIBRATION) from None
     except CapNotReached:
-        raise Blocked("cap_not_reached") from None
+        raise Blocked(Reason.CAP_NOT_REACHED) from None
     except Malformed:
-        raise Blocked("weights_not_finite") from None
+        raise Blocked(Reason.WEIGHTS_NOT_FINITE) from None
     except Refused as error:
-        raise Blocked("method_refused", what=NUMBERS.sub("#", error.what)) from None
+        raise Blocked(Reason.METHOD_REFUSED, what=NUMBERS.sub("#", error.what)) from None
     except manifest.Changed as error:
-        raise Blocked("samples_changed", missing=error.missing, changed=error.changed) from None
+        raise Blocked(Reason.SAMPLES_CHANGED, missing=error.missing, changed=error.changed) from None
 
 
 def _draft(errand: Errand, planned: Plan, certified: Certified) -> Draft:
@@ -210,7 +210,7 @@ def _publish(errand: Errand, head: Head, planned: Plan, draft: Draft) -> None:
     try:
         patiently(lambda: publish(workshop, errand.job, draft, outcomes))
     except ledger.Overspent:
-        raise Blocked("budget_exhausted") from None
+        raise Blocked(Reason.BUDGET_EXHAUSTED) from None
     note_commit(workshop.database, errand.job, draft, time.perf_counter() - start)
     drop_superseded_state(workshop.database, workshop.private, head.version_id)
     workshop.figures.sweep(workshop.database)
@@ -218,12 +218,12 @@ def _publish(errand: Errand, head: Head, planned: Plan, draft: Draft) -> None:
 
 
 def _withhold(errand: Errand, planned: Plan, certified: Certified) -> None:
-    held = Outcome("blocked", None, "utility_gate")
+    held = Outcome("blocked", None, Reason.UTILITY_GATE)
     outcomes = _without_weights(errand, planned) | dict.fromkeys(planned.forget, held)
     try:
-        withhold(errand.workshop, errand.job, certified.budget_cost, outcomes, "utility_gate")
+        withhold(errand.workshop, errand.job, certified.budget_cost, outcomes, Reason.UTILITY_GATE)
     except ledger.Overspent:
-        raise Blocked("budget_exhausted") from None
+        raise Blocked(Reason.BUDGET_EXHAUSTED) from None
 
 
 def _head(session: Session, job: Deletions) -> Head:
@@ -276,13 +276,13 @@ def _require_budget(job: Deletions, head: Head, waiting: int) -> None:
     """Stop before the work where the next update does not fit; the transaction decides in the end."""
     action = next_action(job.policy, head.budget, Queue(waiting=waiting), Clock(0))
     if isinstance(action, Hold | Retrain):
-        raise Blocked("budget_exhausted")
+        raise Blocked(Reason.BUDGET_EXHAUSTED)
 
 
 def _load(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Loaded:
     workshop, job = errand.workshop, errand.job
     if Need.TRAJECTORY in bench.method.needs and not manifest.replayable(head.libraries, bench.problem.device):
-        raise Blocked("environment_changed")
+        raise Blocked(Reason.ENVIRONMENT_CHANGED)
     device = bench.problem.device
     secret = errand.benches.state_of(head.state) or _secret(workshop, head, device)
     crash_point("worker-after-digest")
@@ -303,7 +303,7 @@ def _vectors(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Mapping
         vectors = state.read_vectors(session, workshop, generation_id, everyone, device)
     missing = sum(1 for holder in planned.target.holders if holder not in vectors)
     if missing:
-        raise Blocked("vectors_missing", missing=missing)
+        raise Blocked(Reason.VECTORS_MISSING, missing=missing)
     return vectors
 
 
@@ -314,18 +314,18 @@ def _secret(workshop: Workshop, head: Head, device: torch.device) -> State:
     try:
         return state.load(workshop, head.state, device)
     except (Damaged, Unsealable) as error:
-        raise Blocked("state_damaged", what=type(error).__name__) from None
+        raise Blocked(Reason.STATE_DAMAGED, what=type(error).__name__) from None
     except Malformed:
-        raise Blocked("state_format_unknown") from None
+        raise Blocked(Reason.STATE_FORMAT_UNKNOWN) from None
 
 
 def _bench(benches: Benches, job: Deletions, head: Head) -> Bench:
     try:
         bench = benches.of(job.generation_id, job.tenant_id, job.recipe, job.policy)
     except Refused as error:
-        raise Blocked("recipe_refused", what=error.what) from None
+        raise Blocked(Reason.RECIPE_REFUSED, what=error.what) from None
     if bench.digest != head.recipe_digest or [asdict(part) for part in bench.parts] != list(head.parts):
-        raise Blocked("recipe_changed")
+        raise Blocked(Reason.RECIPE_CHANGED)
     return bench
 
 
@@ -343,18 +343,18 @@ def _samples(
     try:
         samples = recipes.load(workshop.recipes_of(job.tenant_id), job.recipe).recipe.samples
     except Refused as error:
-        raise Blocked("recipe_refused", what=error.what) from None
+        raise Blocked(Reason.RECIPE_REFUSED, what=error.what) from None
     try:
         pepper = workshop.pepper.named(head.pepper_id)
     except PepperMissing as error:
-        raise Blocked("pepper_missing", what=str(error)) from None
+        raise Blocked(Reason.PEPPER_MISSING, what=str(error)) from None
     now = manifest.entries(pepper, job.tenant_id, samples, job.policy.granularity)
     going = frozenset(target.positions)
     device = bench.problem.device
     everyone = frozenset(place.position for place in places)
     retained = manifest.found_again(samples, now, places, gone | going, device) if wants_retained else None
     if retained is not None and len(retained) == 0:
-        raise Blocked("nobody_left")
+        raise Blocked(Reason.NOBODY_LEFT)
     return manifest.found_again(samples, now, places, everyone - going, device) if wants_forgotten else None, retained
 
 
@@ -379,7 +379,7 @@ def _too_bad(job: Deletions, head: Head, certified: Certified) -> bool:
 
 def _without_weights(errand: Errand, planned: Plan) -> dict[Claimed, Outcome]:
     """The outcomes that no update changes: nothing to forget, held, or left to the fallback."""
-    empty: Mapping[Claimed, str] = planned.empty
+    empty: Mapping[Claimed, Reason] = planned.empty
     return {task: Outcome("completed", 0, reason) for task, reason in empty.items()} | {
         task: _held(errand, Blocked(reason)) for task, reason in planned.held.items()
     }
@@ -390,8 +390,8 @@ def _held(errand: Errand, held: Blocked) -> Outcome:
     if not _falls_back(errand.job, held.reason):
         return Outcome("blocked", None, held.reason)
     note = seal_note(errand.workshop, {"method": "retrain", "why": held.reason, **held.facts})
-    return Outcome("queued", None, AWAITING_RETRAIN, note)
+    return Outcome("queued", None, Reason.AWAITING_RETRAIN, note)
 
 
-def _falls_back(job: Deletions, reason: str) -> bool:
+def _falls_back(job: Deletions, reason: Reason) -> bool:
     return job.policy.fallback == "retrain" and reason in RETRAIN_HELPS

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from service.infra.tables import Forgotten, Generation, Hold, Membership, SuppressionEntry
 from service.requests import suppression as suppressions
-from service.requests.intake import IN_HOLDOUT
+from service.requests.reasons import Reason
 from unlearning.accounting.policy import Granularity
 from workers.runtime.collector import collector_at_rest
 from workers.runtime.jobs import Claimed, Deletions, Job, Preparation, Retraining
@@ -33,8 +33,8 @@ class Plan:
     """Each task of the batch stands in exactly one of three: to forget (with its positions), empty, held."""
 
     forget: Mapping[Claimed, frozenset[int]]
-    empty: Mapping[Claimed, str]
-    held: Mapping[Claimed, str]
+    empty: Mapping[Claimed, Reason]
+    held: Mapping[Claimed, Reason]
     target: Target
 
 
@@ -47,14 +47,14 @@ def plan(session: Session, job: Deletions, atomic: bool) -> Plan:
     named = {task: frozenset(found[task.request_id]) for task in job.tasks if task.request_id in found}
     empty = {task: why_empty(session, job, task) for task in job.tasks if task not in named}
     under_hold = held_positions(session, job.tenant_id, job.generation_id)
-    unread = unreadable(session, job, [task for task, why in empty.items() if why == "no_match"])
+    unread = unreadable(session, job, [task for task, why in empty.items() if why == Reason.NO_MATCH])
     empty = {task: why for task, why in empty.items() if task not in unread}
-    held = dict.fromkeys(unread, "pepper_missing")
-    held |= {task: "legal_hold" for task, positions in named.items() if positions & under_hold}
+    held = dict.fromkeys(unread, Reason.PEPPER_MISSING)
+    held |= {task: Reason.LEGAL_HOLD for task, positions in named.items() if positions & under_hold}
     forget = {task: positions for task, positions in named.items() if task not in held}
     if atomic and job.policy.granularity is Granularity.SUBJECT:
         torn = partial(session, job.generation_id, {task.request_id: positions for task, positions in forget.items()})
-        held |= {task: "partial_subject" for task in forget if task.request_id in torn}
+        held |= {task: Reason.PARTIAL_SUBJECT for task in forget if task.request_id in torn}
         forget = {task: positions for task, positions in forget.items() if task not in held}
     return Plan(forget, empty, held, target_of(session, job.generation_id, frozenset().union(*forget.values())))
 
@@ -157,7 +157,7 @@ def forgotten(session: Session, generation_id: int) -> frozenset[int]:
     return frozenset(session.scalars(select(Forgotten.position).where(Forgotten.generation_id == generation_id)))
 
 
-def why_empty(session: Session, job: Job, task: Claimed) -> str:
+def why_empty(session: Session, job: Job, task: Claimed) -> Reason:
     """``already_forgotten`` where the model ever knew the request's samples, ``no_match`` where it never did."""
     columns = select(SuppressionEntry.subject_digest, SuppressionEntry.sample_digest)
     stones = session.execute(columns.where(SuppressionEntry.request_id == task.request_id)).all()
@@ -173,10 +173,10 @@ def why_empty(session: Session, job: Job, task: Claimed) -> str:
         for subject, those in named
     )
     if known:
-        return "already_forgotten"
+        return Reason.ALREADY_FORGOTTEN
     subjects = [subject for subject, _ in stones if subject is not None]
     held_out = suppressions.in_holdout(session, job.tenant_id, subjects, job.generation_id)
-    return IN_HOLDOUT if held_out else "no_match"
+    return Reason.IN_HOLDOUT if held_out else Reason.NO_MATCH
 
 
 def unreadable(session: Session, job: Job, tasks: Collection[Claimed]) -> frozenset[Claimed]:

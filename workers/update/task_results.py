@@ -20,7 +20,7 @@ from service.infra.tables import DeletionRequest, Generation, Model, Suppression
 from service.models import consumers
 from service.models.retrain_plan import budget_of, candidate_of, plan_retrain, waiting_for_retrain, why_due
 from service.requests import suppression as suppressions
-from service.requests.states import AWAITING_CONSUMERS, AWAITING_RETRAIN, NOT_FOR_A_UPDATE
+from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from service.requests.status import change_tasks, settle
 from service.requests.webhooks import announce_exhaustion
 from unlearning.accounting.policy import CompleteWhen
@@ -41,14 +41,14 @@ class Published:
     """The task is completed: ``samples`` left the model; where there were none, ``reason`` says why."""
 
     samples: int
-    reason: str | None = None
+    reason: Reason | None = None
 
 
 @dataclass(frozen=True)
 class Blocked:
     """The task cannot be carried out. ``facts`` are counts for the audit log."""
 
-    reason: str
+    reason: Reason
     facts: Mapping[str, Json] = field(default_factory=dict)
 
 
@@ -60,7 +60,7 @@ class Postponed:
     policy's fallback was taken.
     """
 
-    reason: str | None = None
+    reason: Reason | None = None
     note: str | None = None
 
 
@@ -136,7 +136,7 @@ def finish(
             change_tasks(session, ids, **dict(values))
         for batch in batches((task.request_id for task in results), SETTLED_AT_ONCE):
             settle(session, batch)
-    waiting = [each for each in results.values() if isinstance(each, Postponed) and each.reason == AWAITING_RETRAIN]
+    waiting = [each for each in results.values() if isinstance(each, Postponed) and each.reason == Reason.AWAITING_RETRAIN]
     if waiting:
         plan_retrain(session, session.get_one(Model, job.model_id), waiting[0].note)
 
@@ -151,15 +151,15 @@ def _columns(result: Result, behind: bool) -> dict[str, Any]:
         columns["status"] = "queued"
     elif isinstance(result, Published):
         columns |= {"status": "completed", "samples": result.samples}
-        if behind and (result.samples or result.reason == "already_forgotten"):
-            columns |= {"status": "running", "reason": AWAITING_CONSUMERS}
+        if behind and (result.samples or result.reason == Reason.ALREADY_FORGOTTEN):
+            columns |= {"status": "running", "reason": Reason.AWAITING_CONSUMERS}
     return {**columns, "version_id": None, "method": None, "completed_at": None}
 
 
 def _record(session: Session, job: Job, results: Mapping[Claimed, Result]) -> None:
     blocked = {task.request_id: each for task, each in results.items() if isinstance(each, Blocked)}
     reasons = sorted({each.reason for each in results.values() if each.reason})
-    kind = "update.blocked" if blocked else "release.postponed" if AWAITING_RETRAIN in reasons else "release.empty"
+    kind = "update.blocked" if blocked else "release.postponed" if Reason.AWAITING_RETRAIN in reasons else "release.empty"
     facts: dict[str, Any] = {}
     for each in blocked.values():
         facts |= each.facts
@@ -175,7 +175,7 @@ def _record(session: Session, job: Job, results: Mapping[Claimed, Result]) -> No
 
 
 def refuse(
-    session: Session, model: Model, generation: Generation, what: str, hint: str, reason: str = "retrain_refused"
+    session: Session, model: Model, generation: Generation, what: str, hint: str, reason: Reason = Reason.RETRAIN_REFUSED
 ) -> None:
     """Refuse a generation that is being built, with what happened and a hint.
 
@@ -190,7 +190,7 @@ def refuse(
         model.status, model.reason = "refused", f"{what} {hint}"
         give_back(model)
         ledger.record(session, model.tenant_id, "preparation.refused", **facts, what=NUMBERS.sub("#", what))
-        end_open_tasks(session, model, "model_refused")
+        end_open_tasks(session, model, Reason.MODEL_REFUSED)
         return
     model.reason = f"The retrain was refused. {what} {hint}"
     give_back_beside(session, model.id)
@@ -202,7 +202,7 @@ def refuse(
         settle(session, batch)
 
 
-def end_open_tasks(session: Session, model: Model, reason: str) -> None:
+def end_open_tasks(session: Session, model: Model, reason: Reason) -> None:
     """Complete every open task of a model that is served no more: no sample leaves with it."""
     at = ledger.recorded_at(session)
     tasks = session.scalars(select(Task).where(Task.model_id == model.id, Task.status.in_(OPEN))).all()
@@ -284,6 +284,6 @@ def _next_due(session: Session, model: Model) -> int | None:
         select(func.min(Task.not_before)).where(
             Task.model_id == model.id,
             Task.status.in_(("queued", "running")),
-            func.coalesce(Task.reason, "").not_in(NOT_FOR_A_UPDATE),
+            func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE),
         )
     )
