@@ -22,7 +22,6 @@ from service.models.retrain_plan import budget_of, candidate_of, measured_second
 from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from service.requests.status import change_tasks, settle
 from unlearning.accounting.policy import Clock, Nothing, Policy, Queue, Retrain, Wait, next_action
-from workers.runtime.collector import collector_at_rest
 from workers.runtime.jobs import Claimed, Deletions, Preparation, Work
 from workers.runtime.lease import SECOND, Lease, give_back, lock, take, take_beside
 from workers.update.task_results import refuse
@@ -68,7 +67,6 @@ def choose(waiting: Sequence[Waiting], limit: int) -> Choice:
     return Choice(tuple(together[: (len(together) + 1) // 2]), lost)
 
 
-@collector_at_rest()
 def claim(
     database: Database, model_id: str, owner: str, lease_seconds: float, tenants: Collection[str] | None = None
 ) -> Work | None:

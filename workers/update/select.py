@@ -14,8 +14,7 @@ from service.infra.tables import Forgotten, Generation, Hold, Membership, Suppre
 from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from unlearning.accounting.policy import Granularity
-from workers.runtime.collector import collector_at_rest
-from workers.runtime.jobs import Claimed, Deletions, Job, Preparation, Retraining
+from workers.runtime.jobs import Claimed, Deletions, Job, Preparation
 from workers.storage.key_store import BATCH, batches
 
 
@@ -38,7 +37,6 @@ class Plan:
     target: Target
 
 
-@collector_at_rest()
 def plan(session: Session, job: Deletions, atomic: bool) -> Plan:
     """Read what the tasks name. ``atomic``: a holder has one vector, and goes whole or not at all."""
     found = suppressions.positions(
@@ -137,7 +135,7 @@ def protected_positions(session: Session, job: Job) -> frozenset[int]:
 
 def begins_model(job: Job) -> bool:
     """Whether the job prepares a model's first generation."""
-    return isinstance(job, Preparation) and not isinstance(job, Retraining)
+    return isinstance(job, Preparation) and not job.retrains
 
 
 def held_by(session: Session, tenant_id: str, generation_id: int) -> dict[str, set[int]]:

@@ -28,7 +28,7 @@ from unlearning.types import Json
 from workers.runtime.jobs import Claimed, Deletions, Job
 from workers.runtime.lease import SECOND, fence, give_back, give_back_beside
 from workers.storage.key_store import batches
-from workers.storage.workshop import Workshop
+from workers.storage.storage import Storage
 
 SETTLED_AT_ONCE = 5_000
 OPEN = ("queued", "running", "blocked")
@@ -68,27 +68,27 @@ Result: TypeAlias = Published | Blocked | Postponed
 
 
 def end_without_version(
-    workshop: Workshop, job: Deletions, results: Mapping[Claimed, Result], budget_cost: int = 0
+    storage: Storage, job: Deletions, results: Mapping[Claimed, Result], budget_cost: int = 0
 ) -> None:
     """End a claim that changes no weights: there is nothing to forget, or everything is blocked or postponed.
 
     ``budget_cost`` is the cost of an update that was computed, measured and withheld. It is charged all the same, so
     that nobody repeats the draw until it passes. Raises Stale, Overspent.
     """
-    with workshop.database.write() as session:
+    with storage.database.write() as session:
         model = fence(session, job.lease)
-        charge_withheld(session, workshop, job, budget_cost)
+        charge_withheld(session, storage, job, budget_cost)
         finish(session, job, results, model.current_id, job.policy.method)
         _record(session, job, results)
         note_exhaustion(session, model)
         wrap_up(session, model)
 
 
-def charge_withheld(session: Session, workshop: Workshop, job: Job, budget_cost: int) -> None:
+def charge_withheld(session: Session, storage: Storage, job: Job, budget_cost: int) -> None:
     """Charge an update that was computed and will never be published. Raises Overspent."""
     if budget_cost:
         ledger.charge(session, job.generation_id, None, budget_cost)
-        workshop.journal.confirm(workshop.journal.write(session, job, budget_cost, None))
+        storage.journal.confirm(storage.journal.write(session, job, budget_cost, None))
 
 
 def give_up(database: Database, job: Job, why: str, pause_seconds: float, most: int) -> None:
