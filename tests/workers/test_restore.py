@@ -45,7 +45,7 @@ from tests.workers.worlds import TENANT, World, open_world
 from workers import main
 from workers.scheduler import run as scheduler
 from workers.scheduler.restore import StillRunning, restore
-from workers.update.task_results import withhold
+from workers.update.task_results import end_without_version
 
 Snapshot = Callable[[World], World]
 
@@ -277,7 +277,7 @@ def test_a_draw_that_was_withheld_and_a_release_that_never_committed_count_as_sp
     old = snapshot(world)
     world.delete("p1")
     job = world.claim(model_id)
-    withhold(world.storage, job, budget_cost, {}, "utility_gate")  # type: ignore[arg-type]
+    end_without_version(world.storage, job, {}, budget_cost)  # type: ignore[arg-type]
     world.storage.database.close()
     world.storage.keys.close()
     world.expire_lease(model_id)

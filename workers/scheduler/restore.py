@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import func, insert, or_, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from service.audit import log as ledger
@@ -21,8 +21,6 @@ from service.infra.tables import (
     ApiKey,
     AuditEntry,
     DeletionRequest,
-    Erasure,
-    Forgotten,
     Generation,
     Heartbeat,
     Hold,
@@ -47,12 +45,12 @@ from service.requests.states import Status, awaits_decision, derive
 from service.requests.status import settle
 from workers.runtime.lease import SECOND, give_back
 from workers.scheduler.replay import Report, follow, to_do
-from workers.storage.key_store import BATCH, batches
 from workers.storage.private_state import drop_vectors
 from workers.storage.release_journal import SET_ASIDE, Entry, revived
 from workers.storage.storage import Storage
+from workers.update.publish import erase, mark_forgotten
 from workers.update.select import held_by, target_of
-from workers.update.task_results import note_exhaustion
+from workers.update.task_results import end_open_tasks, note_exhaustion
 
 BEYOND_ANY_CLAIM = 1 << 20
 """added to every lease's token: a worker from before the restore never passes the fence"""
@@ -187,25 +185,13 @@ def _end_holds(session: Session, report: Report, entry: Entry, in_log: bool) -> 
 
 def _forget_again(session: Session, entry: Entry, version: Version) -> None:
     """Mark what the version lacks, and drop the vectors that the backup brought back; their keys are gone."""
-    rows = [{"generation_id": entry.generation_id, "position": p, "version_id": version.id} for p in entry.positions]
-    for batch in batches(rows, BATCH):
-        session.execute(insert(Forgotten), batch)
+    mark_forgotten(session, version, entry.positions)
     holders: Iterable[str] = target_of(session, entry.generation_id, entry.positions).holders
     if entry.rewritten:  # the backup's vectors belong to weights of before: none of them may be used
         holders = session.scalars(
             select(Recollection.holder).where(Recollection.generation_id == entry.generation_id)
         ).all()
-    keys = drop_vectors(session, entry.generation_id, holders)
-    session.add_all(
-        Erasure(
-            tenant_id=entry.tenant_id,
-            generation_id=entry.generation_id,
-            version_id=version.id,
-            key_id=key_id,
-            created_at=version.published_at,
-        )
-        for key_id in keys
-    )
+    erase(session, version, entry.generation_id, drop_vectors(session, entry.generation_id, holders))
 
 
 def _spend(session: Session, report: Report, generation_id: int, units: int, version_id: str | None) -> None:
@@ -223,12 +209,7 @@ def _retire(session: Session, report: Report, model: Model) -> None:
     head = session.get(Version, model.current_id) if model.current_id else None
     if head is not None:
         head.status, head.retired_at = "retired", at
-    tasks = session.scalars(
-        select(Task).where(Task.model_id == model.id, Task.status.in_(("queued", "running", "blocked")))
-    ).all()
-    for task in tasks:
-        task.status, task.samples, task.reason, task.completed_at = "completed", 0, Reason.MODEL_RETIRED, at
-    settle(session, [task.request_id for task in tasks])
+    end_open_tasks(session, model, Reason.MODEL_RETIRED)
     ledger.record(session, model.tenant_id, "model.retired", model_id=model.id, name=model.name, reason="restored")
     report.retired.append(model.name)
 

@@ -139,7 +139,7 @@ def _end_replaced(session: Session, model: Model, job: Preparation, replaced: Ve
     model.lease_token += 1
     give_back(model)
     give_back_beside(session, model.id)
-    facts = {"model_id": model.id, "generation": job.generation_id, "replaces": old.id}
+    facts: dict[str, Any] = {"model_id": model.id, "generation": job.generation_id, "replaces": old.id}
     ledger.record(session, job.tenant_id, "generation.switched", **facts)
 
 
@@ -176,9 +176,7 @@ def _first_results(
     return results
 
 
-def _switch_results(
-    session: Session, job: Preparation, current: Departure, replaced: Version
-) -> dict[Claimed, Result]:
+def _switch_results(session: Session, job: Preparation, current: Departure, replaced: Version) -> dict[Claimed, Result]:
     """Return the result of each open task with the switch. Raises Replan, TrainAgain."""
     named, target = current.asked.named, frozenset(current.target.positions)
     results: dict[Claimed, Result] = {}
@@ -202,7 +200,9 @@ def _switch_results(
     return results
 
 
-def _leaving(session: Session, job: Preparation, old_id: int, found: Asked, target: Target) -> dict[str, frozenset[int]]:
+def _leaving(
+    session: Session, job: Preparation, old_id: int, found: Asked, target: Target
+) -> dict[str, frozenset[int]]:
     old = suppressions.positions(session, job.tenant_id, job.model_name, old_id)
     protected = held_positions(session, job.tenant_id, old_id)
     gone = frozenset(target.positions)

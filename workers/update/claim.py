@@ -113,10 +113,10 @@ def _building(session: Session, model: Model, generation: Generation, lease: Lea
     if generation.attempts >= HOLD_AFTER:
         what = f"worker_lost: {HOLD_AFTER} attempts ended without a result, the last in phase {generation.phase}."
         again = ", and register the model again" if kind == "preparation" else ""
-        refuse(session, model, generation, what, f"Read the worker's log{again}.", Reason.WORKER_LOST)
+        refuse(session, model, generation, what, f"Read the worker's log{again}.", reason=Reason.WORKER_LOST)
         return None
     generation.attempts += 1
-    facts = {"model_id": model.id, "generation": generation.id, "attempt": generation.attempts}
+    facts: dict[str, Any] = {"model_id": model.id, "generation": generation.id, "attempt": generation.attempts}
     record(session, model.tenant_id, f"{kind}.claimed", **facts)
     return Preparation(**_job(model, generation, lease), attempt=generation.attempts)
 

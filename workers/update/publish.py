@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
@@ -72,6 +71,7 @@ def write_draft(
     certified: Certified,
     target: Target,
     size: Size,
+    *,
     evidence: Mapping[str, Json] | None = None,
 ) -> Draft:
     """Write checkpoint and secret state at the same time, for each waits for its disk; both are durable on return.

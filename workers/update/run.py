@@ -221,9 +221,7 @@ def _require_budget(job: Deletions, current: Current, waiting: int) -> None:
         raise CannotUpdate(Reason.BUDGET_EXHAUSTED)
 
 
-def _load(
-    errand: Errand, current: Current, planned: Plan, bench: Bench
-) -> tuple[State, ForgetSet, Examples | None]:
+def _load(errand: Errand, current: Current, planned: Plan, bench: Bench) -> tuple[State, ForgetSet, Examples | None]:
     """Load what the method reads: the secret state, who is forgotten, and the retained samples where they are needed.
 
     Fails closed: an update never starts from bytes that are not the current version's. Raises CannotUpdate, Changed.
@@ -272,9 +270,7 @@ def _bench(errand: Errand, current: Current) -> Bench:
     return bench
 
 
-def _samples(
-    errand: Errand, current: Current, planned: Plan, bench: Bench
-) -> tuple[Examples | None, Examples | None]:
+def _samples(errand: Errand, current: Current, planned: Plan, bench: Bench) -> tuple[Examples | None, Examples | None]:
     """Run the recipe again for the forgotten and the retained samples; None where they are not needed."""
     storage, job, device = errand.process.storage, errand.job, bench.problem.device
     wants_forgotten = needs_forgotten(bench.method)

@@ -114,9 +114,7 @@ def give_up(database: Database, job: Job, why: str, pause_seconds: float, most: 
         wrap_up(session, model, later)
 
 
-def finish(
-    session: Session, job: Job, results: Mapping[Claimed, Result], version_id: str | None, method: str
-) -> None:
+def finish(session: Session, job: Job, results: Mapping[Claimed, Result], version_id: str | None, method: str) -> None:
     """Write each task's result and its request's status; plan the retrain that any of them waits for.
 
     Completed tasks point to ``version_id`` and to the ``method`` that made it.
@@ -136,7 +134,9 @@ def finish(
             change_tasks(session, ids, **dict(values))
         for batch in batches((task.request_id for task in results), SETTLED_AT_ONCE):
             settle(session, batch)
-    waiting = [each for each in results.values() if isinstance(each, Postponed) and each.reason == Reason.AWAITING_RETRAIN]
+    waiting = [
+        each for each in results.values() if isinstance(each, Postponed) and each.reason == Reason.AWAITING_RETRAIN
+    ]
     if waiting:
         plan_retrain(session, session.get_one(Model, job.model_id), waiting[0].note)
 
@@ -146,7 +146,7 @@ def _columns(result: Result, behind: bool) -> dict[str, Any]:
 
     ``behind``: a consumer still serves a version of before, so people who were in it are not gone yet.
     """
-    columns = {"status": "blocked", "samples": None, "reason": result.reason}
+    columns: dict[str, Any] = {"status": "blocked", "samples": None, "reason": result.reason}
     if isinstance(result, Postponed):
         columns["status"] = "queued"
     elif isinstance(result, Published):
@@ -159,7 +159,9 @@ def _columns(result: Result, behind: bool) -> dict[str, Any]:
 def _record(session: Session, job: Job, results: Mapping[Claimed, Result]) -> None:
     blocked = {task.request_id: each for task, each in results.items() if isinstance(each, Blocked)}
     reasons = sorted({each.reason for each in results.values() if each.reason})
-    kind = "update.blocked" if blocked else "release.postponed" if Reason.AWAITING_RETRAIN in reasons else "release.empty"
+    kind = (
+        "update.blocked" if blocked else "release.postponed" if Reason.AWAITING_RETRAIN in reasons else "release.empty"
+    )
     facts: dict[str, Any] = {}
     for each in blocked.values():
         facts |= each.facts
@@ -175,7 +177,13 @@ def _record(session: Session, job: Job, results: Mapping[Claimed, Result]) -> No
 
 
 def refuse(
-    session: Session, model: Model, generation: Generation, what: str, hint: str, reason: Reason = Reason.RETRAIN_REFUSED
+    session: Session,
+    model: Model,
+    generation: Generation,
+    what: str,
+    hint: str,
+    *,
+    reason: Reason = Reason.RETRAIN_REFUSED,
 ) -> None:
     """Refuse a generation that is being built, with what happened and a hint.
 
@@ -185,7 +193,7 @@ def refuse(
     generation.status, generation.phase, generation.ended_at = "refused", None, now(session)
     generation.report = (generation.report or {}) | {"refused": {"what": what, "hint": hint}}
     model.due_at = None
-    facts = {"model_id": model.id, "generation": generation.id}
+    facts: dict[str, Any] = {"model_id": model.id, "generation": generation.id}
     if model.generation_id == generation.id:
         model.status, model.reason = "refused", f"{what} {hint}"
         give_back(model)
@@ -220,9 +228,7 @@ def queue_newcomers(session: Session, job: Job, model: Model, since: int = 0) ->
     recent = session.scalars(
         select(SuppressionEntry.request_id)
         .join(DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id)
-        .where(
-            SuppressionEntry.tenant_id == job.tenant_id, SuppressionEntry.created_at >= since, ~has_task.exists()
-        )
+        .where(SuppressionEntry.tenant_id == job.tenant_id, SuppressionEntry.created_at >= since, ~has_task.exists())
         .distinct()
     ).all()
     if recent:
