@@ -56,7 +56,7 @@ def main() -> None:
             world.delete(person)
             modules, functions, depth = reached(lambda: world.work(model_id))
         number = world.head(model_id).number
-        world.workshop.close()
+        world.storage.close()
     print(f"modules {modules}, functions {functions}, depth {depth} (version {number} published)")
 
 

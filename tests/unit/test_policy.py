@@ -105,7 +105,7 @@ WRONG = [
     ({"granularity": "row"}, "granularity", "Allowed: subject, sample."),
     ({"reference": "mean"}, "reference", "Allowed: renormalised, fixed-denominator."),
     ({"on_exhausted": "stop"}, "on_exhausted", "Allowed: retrain, hold."),
-    ({"on_exhausted": "rewind"}, "on_exhausted", "A rewind keeps the budget that is used up"),
+    ({"on_exhausted": "rewind"}, "on_exhausted", "Allowed: retrain, hold."),
     ({"fallback_options": {"fraction": 0.5}}, "fallback_options", "without a fallback"),
     ({"fallback": "rewind", "fallback_options": 3}, "fallback_options", "It must be a JSON object"),
     ({"cadence_seconds": 1.5}, "cadence_seconds", "cadence_seconds is 1.5. It must be a whole number of seconds"),

@@ -22,6 +22,7 @@ from workers.scheduler.run import open_scheduler
 from workers.storage import private_state as state
 from workers.training import parallel as work_units
 from workers.training import run as prepare
+from workers.training import start
 
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 """what does not depend on the database"""
@@ -165,7 +166,7 @@ def test_a_sketch_that_does_not_fit_is_refused_before_the_training_and_never_adv
     world: World, monkeypatch: pytest.MonkeyPatch, policy: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(room, "available_bytes", lambda _device: 500)
-    monkeypatch.setattr(prepare, "learn", never)
+    monkeypatch.setattr(start, "learn", never)
     small = open_world(world.settings.model_copy(update={"vector_bytes": policy.pop("vector_bytes", 2**30)}))
     model_id = small.register("network", **policy)
     small.work(model_id)

@@ -115,8 +115,13 @@ class Units(ABC):
 
     @classmethod
     def forget(cls, process: Process, generation_id: int) -> None:
-        """Delete the units, the note and the sealed state. The scheduler deletes what a crash leaves of them."""
+        """Delete the units, the note and the sealed state."""
         Pieces(process, cls.RECORD, generation_id).clear()
+        cls.drop_state(process, generation_id)
+
+    @classmethod
+    def drop_state(cls, process: Process, generation_id: int) -> None:
+        """Delete the note and the sealed state. The scheduler deletes a state that a crash leaves."""
         with process.storage.database.write() as session:
             generation = session.get_one(Generation, generation_id)
             kept = dict(generation.manifest or {})

@@ -112,7 +112,7 @@ def _built(process: Process, job: Preparation, watch: Stopwatch) -> bool:
     if not published:
         return True
     VectorUnits.forget(process, job.generation_id)
-    Orders.forget(process, job.generation_id)
+    Orders.drop_state(process, job.generation_id)
     if replaced is not None:
         drop_superseded_state(storage.database, storage.private, replaced)
         bury(storage.database)
