@@ -31,9 +31,10 @@ from unlearning.methods.mini import Mini
 from unlearning.methods.newton import Newton
 from unlearning.methods.retrain import Retrain
 from unlearning.model.convex import distance_bound
+from unlearning.model.method import Method
 from unlearning.model.training import train
 from unlearning.quality.distance_left import calibration_sets, distance_left
-from unlearning.types import Examples, ForgetSet, Learned, Method, Refused, State
+from unlearning.types import Examples, ForgetSet, Learned, Refused, State
 
 MNIST = Path(os.environ.get("EXPUNGE_MNIST", Path(__file__).parents[2] / "shared" / "data" / "mnist10k"))
 REPEATS = 7

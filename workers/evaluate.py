@@ -26,13 +26,15 @@ from unlearning.accounting.policy import Policy, PolicyError
 from unlearning.evaluation.metrics import Certified, Instruments, Plan, Row, Spread, spread
 from unlearning.evaluation.run import evaluate, stream
 from unlearning.methods import NAMES
+from unlearning.model.method import Method
 from unlearning.model.parts import parts_of
 from unlearning.model.problem import Problem
-from unlearning.recipe import Recipe, RecipeError
-from unlearning.types import Examples, ForgetSet, Forgotten, Method, Refused
+from unlearning.recipe import Recipe
+from unlearning.types import Examples, ForgetSet, Forgotten, RecipeError, Refused
 from workers import plots
 from workers.guarantee.certify import CapNotReached, Size, Terms, certify
 from workers.guarantee.choose import guarantee_of
+from workers.guarantee.refine import refine
 from workers.guarantee.register import sigma_of
 from workers.runtime import recipes
 from workers.runtime.method_options import method_of
@@ -147,7 +149,7 @@ def _certifier(request: Request, methods: Mapping[str, Method]) -> Callable[...,
         bench = Bench(request.recipe, problem, methods[method], digest="", parts=brought)
         size = Size(len(forget.positions), len(forget.holders), len(forget.holders))
         try:
-            made = certify(bench, terms, forgotten, retain, size)
+            made = certify(bench, terms, refine(bench, terms, forgotten, retain), retain, size)
         except CapNotReached:
             raise Refused("The bound stays above max_distance.", "Raise max_distance and noise_std together.") from None
         return Certified(made.state.weights, terms.noise_std, made.claim.to_json())
@@ -185,7 +187,9 @@ def _request(given: argparse.Namespace) -> Request:
         "max_distance": given.max_distance,
     }
     shared |= {"min_guarantee": given.min_guarantee, "threshold": ANY_DISTANCE_LEFT}
-    policies = {name: Policy.from_json({**shared, "method": name, "options": options.get(name)}) for name in names}
+    policies = {
+        name: Policy.from_json({**shared, "method": name, "options": options.get(name)}, NAMES) for name in names
+    }
     rounds, per_round = _stream(given.stream)
     plan = Plan(
         fractions=tuple(_fraction(part) for part in given.forget.split(",")),

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from unlearning.methods.mini import METHOD, NOBODY, Mini
 from unlearning.methods.mini.secant import secant_product
 from unlearning.model.problem import Problem
-from unlearning.model.training import Recorder, Trajectory, replay, train
+from unlearning.model.training import Recorder, replay, train
 from unlearning.quality.distance_left import calibration_sets
 from unlearning.recipe import Recipe, Samples, Training
-from unlearning.types import Examples, ForgetSet, Learned, Need, Refused, State
+from unlearning.types import Examples, ForgetSet, Learned, Need, Refused, State, Trajectory
 
 COUNT = 48
 

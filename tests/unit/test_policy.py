@@ -40,21 +40,11 @@ def test_a_method_alone_makes_a_policy_and_the_defaults_allow_many_updates() -> 
     assert policy.budget(Guarantee.PROVED).updates_left > 10_000
 
 
-def test_the_fallback_takes_the_methods_place_with_its_own_options() -> None:
-    policy = parse(
-        {
-            "method": "recollection",
-            "options": {"rank": 3},
-            "fallback": "rewind",
-            "fallback_options": {"fraction": 0.5},
-            "noise_std": 0.05,
-        }
-    )
-    assert policy.standby == "rewind" and policy.in_force("recollection") is policy
-    after = policy.in_force("rewind")
-    assert (after.method, after.options, after.fallback, after.noise_std) == ("rewind", {"fraction": 0.5}, None, 0.05)
-    assert Policy.from_json(json.loads(json.dumps(policy.to_json())), METHODS) == policy
-    assert parse({"method": "recollection", "fallback": "retrain"}).standby is None
+def test_a_retrain_takes_the_methods_place_without_the_methods_options() -> None:
+    policy = parse({"method": "recollection", "options": {"rank": 3}, "fallback": "retrain", "noise_std": 0.05})
+    assert policy.in_force("recollection") is policy
+    after = policy.in_force("retrain")
+    assert (after.method, after.options, after.fallback, after.noise_std) == ("retrain", {}, None, 0.05)
 
 
 def test_a_policy_survives_json_unchanged() -> None:
@@ -88,7 +78,8 @@ WRONG = [
     ({"method": "forget"}, "method", "method is 'forget'. Allowed: recollection, retrain, rewind."),
     ({"method": 3}, "method", "method is 3. Allowed"),
     ({"fallback": "nothing"}, "fallback", "fallback is 'nothing'. Allowed"),
-    ({"fallback": "recollection"}, "fallback", "the method itself"),
+    ({"fallback": "recollection"}, "fallback", "fallback is 'recollection'. Allowed: retrain."),
+    ({"method": "retrain", "fallback": "retrain"}, "fallback", "the method itself"),
     ({"min_guarantee": "certified"}, "min_guarantee", "Allowed: exact, proved, calibrated, estimated, none."),
     ({"epsilon": 0}, "epsilon", "epsilon is 0. It must be a number above 0"),
     ({"epsilon": "1"}, "epsilon", "epsilon is '1'. It must be a number"),
@@ -106,8 +97,8 @@ WRONG = [
     ({"reference": "mean"}, "reference", "Allowed: renormalised, fixed-denominator."),
     ({"on_exhausted": "stop"}, "on_exhausted", "Allowed: retrain, hold."),
     ({"on_exhausted": "rewind"}, "on_exhausted", "Allowed: retrain, hold."),
-    ({"fallback_options": {"fraction": 0.5}}, "fallback_options", "without a fallback"),
-    ({"fallback": "rewind", "fallback_options": 3}, "fallback_options", "It must be a JSON object"),
+    ({"calibration": 3}, "calibration", "calibration is 3. It must be an object: alpha, orders, sizes."),
+    ({"calibration": {"power": 1}}, "power", "A calibration has no field 'power'. Its fields: alpha, orders, sizes."),
     ({"cadence_seconds": 1.5}, "cadence_seconds", "cadence_seconds is 1.5. It must be a whole number of seconds"),
     ({"cadence_seconds": -1}, "cadence_seconds", "at least 0"),
     ({"utility_tolerance": 2}, "utility_tolerance", "at most 1"),

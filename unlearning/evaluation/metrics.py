@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor
 
 from unlearning.evaluation.attacks import Classifier
-from unlearning.model.training import silent
-from unlearning.types import Examples, ForgetSet, Forgotten, Json, Progress
+from unlearning.types import Examples, ForgetSet, Forgotten, Json, Progress, silent
 
 if TYPE_CHECKING:
     from unlearning.model.problem import Problem

@@ -27,12 +27,13 @@ from unlearning.evaluation.attacks import (
     signatures,
 )
 from unlearning.evaluation.metrics import Certified, Instruments, Plan, Row
+from unlearning.model.method import Method
 from unlearning.model.problem import Problem
 from unlearning.model.training import learn, train
 from unlearning.quality.distance_left import distance_left
 from unlearning.quality.simulate import choose, forget_set, left_by, release
-from unlearning.recipe import Recipe, RecipeError
-from unlearning.types import Examples, ForgetSet, Learned, Method, Progress, Refused, State
+from unlearning.recipe import Recipe
+from unlearning.types import Examples, ForgetSet, Learned, Progress, RecipeError, Refused, State
 
 UNTOUCHED = "untouched"
 

@@ -7,13 +7,14 @@ from typing import ClassVar
 
 import torch
 
+from unlearning.model.method import Method
 from unlearning.model.problem import Problem
-from unlearning.model.training import REFERENCES, silent, train
-from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Need, Progress, Refused, State
+from unlearning.model.training import REFERENCES, train
+from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Need, Progress, Refused, State, silent
 
 
 @dataclass(frozen=True)
-class Retrain:
+class Retrain(Method):
     """Train again from the data-independent initialisation, in the same batch order, on the retain set.
 
     The start is always cold; with ``Training.converge`` the end is the retain set's minimiser. Between updates it
@@ -24,6 +25,8 @@ class Retrain:
     """
 
     name: ClassVar[str] = "retrain"
+    exact: ClassVar[bool] = True
+    secret_state: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[frozenset[Need]] = frozenset({Need.RETAINED})
     reference: str = "renormalised"
 
@@ -33,7 +36,7 @@ class Retrain:
 
     def prepare(
         self,
-        problem: Problem,  # noqa: ARG002  (the protocol's signature)
+        problem: Problem,
         examples: Examples,
         learned: Learned,
         progress: Progress = silent,
@@ -49,7 +52,7 @@ class Retrain:
         state: State,
         forget: ForgetSet,
         retain: Examples | None,
-        generator: torch.Generator,  # noqa: ARG002  (retraining draws nothing beyond the training's seed)
+        generator: torch.Generator,
     ) -> Forgotten:
         """Raises Refused where the retain set is not given or contains someone who is forgotten."""
         if not forget:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from unlearning.model.method import Method
+from unlearning.model.problem import Problem
 from unlearning.model.training import train
-from unlearning.recipe import RecipeError
-from unlearning.types import Examples, ForgetSet, Ineffective, Method, Refused, State
-
-if TYPE_CHECKING:
-    from unlearning.model.problem import Problem
+from unlearning.types import Examples, ForgetSet, Ineffective, RecipeError, Refused, State, Vectors
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,8 @@ def _measure_one(
     retrained: Callable[[tuple[int, ...]], Tensor],
     chosen: CalibrationSet,
 ) -> float:
-    forget = ForgetSet(frozenset(chosen.holders), tuple(chosen.positions.tolist()), examples.only(chosen.positions))
+    positions, given = tuple(chosen.positions.tolist()), examples.only(chosen.positions)
+    forget = ForgetSet(frozenset(chosen.holders), positions, given, Vectors(state.vectors))
     generator = torch.Generator().manual_seed(problem.training.seed)
     unlearned = method.forget(problem, state, forget, examples.without(chosen.positions), generator).state.weights
     try:

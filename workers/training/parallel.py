@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -24,8 +24,8 @@ from service.infra.queue import notify as queue
 from service.infra.tables import Generation, Model, WorkUnit
 from service.infra.tenants import recipes_of
 from unlearning.accounting.policy import Policy
-from unlearning.model.training import Trajectory, silent
-from unlearning.types import Divisible, Examples, Learned, Method, Progress, Refused, State
+from unlearning.model.method import Divisible, Method
+from unlearning.types import Examples, Learned, Progress, Refused, State, Trajectory, silent
 from workers.runtime import recipes
 from workers.runtime.jobs import Preparation
 from workers.runtime.lease import fence
@@ -36,7 +36,6 @@ from workers.storage import manifest
 from workers.storage import private_state as state
 from workers.storage.checkpoint_format import Malformed
 from workers.storage.encryption import Unsealable
-from workers.storage.storage import Storage
 from workers.update.precedence import give_way
 
 LEAST_HOLDERS = 64
@@ -251,17 +250,10 @@ class VectorUnits(Units):
 
     def completed(self, progress: Progress) -> State:
         """Return the method's state once all units are done; its vectors stay in the database. Raises Refused."""
-        problem = self.bench.problem
-        numbers = self.method.length(problem)
-        read = partial(_vectors, self.process.storage, self.generation_id, numbers, problem.device)
-        made = self.method.complete(problem, self.examples, self.learned, read, progress)
-        return replace(made, vectors=read(tuple(sorted(set(self.examples.holders)))))
-
-
-def _vectors(
-    storage: Storage, generation_id: int, numbers: int, device: Any, holders: tuple[str, ...]
-) -> Mapping[str, Any]:
-    return state.Kept(storage.database, storage.keys, generation_id, holders, numbers, device)
+        storage, problem = self.process.storage, self.bench.problem
+        numbers, device = self.method.length(problem), problem.device
+        vectors = state.Kept(storage.database, storage.keys, self.generation_id, numbers, device)
+        return self.method.complete(problem, self.examples, self.learned, vectors, progress)
 
 
 def divisible(bench: Bench, learned: Learned) -> Divisible | None:

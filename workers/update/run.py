@@ -1,4 +1,4 @@
-"""An update: claim, select, load, forget, certify, store, publish. One version for everything that waited."""
+"""An update: claim, select, load, forget, refine, certify, store, publish. One version for everything that waited."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
-from torch import Tensor
 
 from service.audit.log import Overspent
 from service.infra.fault_injection import crash_point
@@ -21,10 +20,11 @@ from service.requests.reasons import Reason
 from unlearning.accounting.budget import Budget
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Clock, Hold, Queue, Retrain, next_action
-from unlearning.types import Examples, ForgetSet, Need, Refused, State
+from unlearning.types import Examples, ForgetSet, Need, Refused, State, VectorsMissing
 from workers.guarantee.certify import CapNotReached, Certified, Oversize, Size, Terms, certify
 from workers.guarantee.dry_run import guarantee_from_json
 from workers.guarantee.needs import generator, needs_forgotten, needs_retained
+from workers.guarantee.refine import refine
 from workers.runtime import recipes
 from workers.runtime.db_retry import patiently
 from workers.runtime.jobs import Claimed, Deletions
@@ -145,7 +145,7 @@ def _forget(errand: Errand, current: Current, planned: Plan, others: dict[Claime
 
 
 def _compute(errand: Errand, current: Current, planned: Plan) -> Certified:
-    """Load, forget, certify. Raises CannotUpdate."""
+    """Load, forget, refine, certify. Raises CannotUpdate."""
     watch, target = errand.watch, planned.target
     size = Size(len(target.positions), target.people, len(target.holders))
     try:
@@ -156,15 +156,16 @@ def _compute(errand: Errand, current: Current, planned: Plan) -> Certified:
         with watch.unlearning():
             draws = generator(torch.device(bench.problem.device))
             result = bench.method.forget(bench.problem, given, forget, retain, draws)
-            del given, forget  # the vectors of a large model do not fit into memory together with its noise
+            del given, forget  # the state of a large model does not fit into memory together with its noise
+            result = refine(bench, current.terms, result, retain)
             return certify(bench, current.terms, result, retain, size)
-    except (state.Missing, CapNotReached, Malformed, Refused, manifest.Changed) as error:
+    except (VectorsMissing, CapNotReached, Malformed, Refused, manifest.Changed) as error:
         raise _why(error) from None
 
 
 def _why(error: Exception) -> CannotUpdate:
     match error:
-        case state.Missing():
+        case VectorsMissing():
             return CannotUpdate(Reason.VECTORS_MISSING, missing=error.count)
         case Oversize():
             return CannotUpdate(Reason.BEYOND_CALIBRATION)
@@ -238,25 +239,10 @@ def _load(errand: Errand, current: Current, planned: Plan, bench: Bench) -> tupl
         except Malformed:
             raise CannotUpdate(Reason.STATE_FORMAT_UNKNOWN) from None
     crash_point("worker-after-digest")
-    given = replace(secret, vectors=_vectors(errand, current, planned, bench))
     theirs, retain = _samples(errand, current, planned, bench)
-    return given, ForgetSet(frozenset(target.holders), target.positions, theirs), retain
-
-
-def _vectors(errand: Errand, current: Current, planned: Plan, bench: Bench) -> Mapping[str, Tensor]:
-    """Return the vectors of those who go, read one after another; where the method needs it, everyone's at once."""
-    storage, generation_id, device = errand.process.storage, errand.job.generation_id, bench.problem.device
-    numbers = int(current.manifest["vectors"])
-    if Need.VECTORS not in bench.method.needs:
-        holders = tuple(sorted(planned.target.holders)) if numbers else ()
-        return state.Kept(storage.database, storage.keys, generation_id, holders, numbers, device)
-    with storage.database.read() as session:
-        everyone = state.holders_of(session, generation_id)
-        vectors = state.read_vectors(session, storage.keys, generation_id, everyone, device)
-    missing = sum(1 for holder in planned.target.holders if holder not in vectors)
-    if missing:
-        raise CannotUpdate(Reason.VECTORS_MISSING, missing=missing)
-    return vectors
+    numbers, generation_id = int(current.manifest["vectors"]), errand.job.generation_id
+    vectors = state.Kept(storage.database, storage.keys, generation_id, numbers, device)
+    return secret, ForgetSet(frozenset(target.holders), target.positions, theirs, vectors), retain
 
 
 def _bench(errand: Errand, current: Current) -> Bench:

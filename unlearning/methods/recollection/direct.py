@@ -22,8 +22,8 @@ from torch.func import grad, jvp, vjp, vmap
 from unlearning.model.curvature import ACTIVATION_LIMIT, chunk_for, clipped_map, hessian_products
 from unlearning.model.linear_head import Head, head_of
 from unlearning.model.problem import Problem
-from unlearning.model.training import Batch, Trajectory, batch_of, replay, step_gradient
-from unlearning.types import Examples
+from unlearning.model.training import Batch, batch_of, replay, step_gradient
+from unlearning.types import Examples, Trajectory
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,19 @@ from unlearning.methods.recollection.direct import Course, Form, direct_sum, for
 from unlearning.model.linear_head import head_of
 from unlearning.model.problem import Problem
 from unlearning.model.room import require_room
-from unlearning.model.training import silent
-from unlearning.types import Examples, ForgetSet, Forgotten, Json, Learned, OutOfTolerance, Progress, Refused, State
+from unlearning.types import (
+    Examples,
+    ForgetSet,
+    Forgotten,
+    Json,
+    Learned,
+    OutOfTolerance,
+    Progress,
+    Refused,
+    State,
+    VectorsMissing,
+    silent,
+)
 
 CONFIDENCE = 0.99
 """that every receipt of a generation holds, over S"""
@@ -127,9 +138,8 @@ class Sketch:
         receipt, size = self._receipt(probed)
         if not receipt <= self.tolerance * size:
             raise OutOfTolerance("The sketch does not follow this request closely enough.", "Take the fallback.")
-        left = {holder: state.vectors[holder] for holder in state.vectors if holder not in forget.holders}
         facts = {**state.facts, "released": released, "forgotten": gone}
-        fresh = State(state.weights + correction.to(state.weights), {**state.tensors, "probed": probed}, facts, left)
+        fresh = State(state.weights + correction.to(state.weights), {**state.tensors, "probed": probed}, facts)
         return Forgotten(fresh, {"recollection_norm": float(correction.norm()), "receipt": receipt})
 
     def _mixtures(self, problem: Problem, holders: int) -> Tensor:
@@ -173,10 +183,9 @@ class Sketch:
             raise Refused("The sketch needs the forgotten samples, and no others.", "Hand over exactly these.")
         basis = state.tensors["basis"].to(problem.device)
         names = sorted(forget.holders)
-        vectors = dict(state.vectors.items())  # a few numbers each
-        missing = [name for name in names if name not in vectors]
-        if missing:
-            raise Refused(f"{len(missing)} of {len(names)} holders have no recollection.", "Retrain: they are gone.")
+        vectors = dict(forget.vectors.read(names))  # a few numbers each
+        if len(vectors) < len(names):
+            raise VectorsMissing(len(names) - len(vectors), len(names))
         width = len(basis) + self.probes
         total = torch.stack([vectors[name][:width].double() for name in names]).sum(dim=0)
         kept = _kept_of(vectors, examples, names, width)

@@ -26,8 +26,8 @@ from unlearning.model.curvature import (
 )
 from unlearning.model.linear_head import head_of
 from unlearning.model.problem import Problem
-from unlearning.model.training import Batch, Trajectory, replay, retrace, silent, step_gradient
-from unlearning.types import Examples, Json, Learned, Progress, Refused, State
+from unlearning.model.training import Batch, replay, retrace, step_gradient
+from unlearning.types import Examples, Json, Learned, Progress, Refused, State, Trajectory, silent
 
 CURVATURES = {"hessian": hessian_products, "gauss-newton": gauss_newton_products}
 OWN_CURVATURES = {"hessian": own_hessian_products, "gauss-newton": own_gauss_newton_products}
