@@ -50,7 +50,7 @@ from workers.storage.release_journal import SET_ASIDE, Entry, revived
 from workers.storage.storage import Storage
 from workers.update.publish import erase, mark_forgotten
 from workers.update.select import held_by, target_of
-from workers.update.task_results import end_open_tasks, note_exhaustion
+from workers.update.task_results import end_open_tasks, note_exhaustion, queue_tasks
 
 BEYOND_ANY_CLAIM = 1 << 20
 """added to every lease's token: a worker from before the restore never passes the fence"""
@@ -284,22 +284,19 @@ def _restart(session: Session) -> None:
 
 
 def _queue_again(session: Session, report: Report) -> None:
-    """A task for every suppression entry that names somebody who is still in a served generation."""
+    """Queue a task for every suppression entry that names somebody who is still in a served generation."""
     at = ledger.recorded_at(session)
     for model in session.scalars(select(Model).where(Model.status.in_(("live", "exhausted")))).all():
         named = suppressions.positions(session, model.tenant_id, model.name, model.generation_id or 0)
         tasks = {task.request_id: task for task in session.scalars(select(Task).where(Task.model_id == model.id))}
-        for request_id in sorted(named):
-            task = tasks.get(request_id)
-            if task is not None and task.status != "completed":
-                continue
-            if task is None:
-                task = Task(id=new_id(), tenant_id=model.tenant_id, request_id=request_id, model_id=model.id)
-                session.add(task)
-            task.status, task.reason, task.not_before, task.created_at = "queued", None, at, at
-            task.completed_at = None
-            report.forgotten_again.append(request_id)
+        again = [tasks[each] for each in named if each in tasks and tasks[each].status == "completed"]
+        for task in again:
+            task.status, task.reason, task.completed_at = "queued", None, None
+            task.not_before = task.created_at = at
+        missing = named.keys() - tasks.keys()
+        queue_tasks(session, model, missing)
         settle(session, named)
+        report.forgotten_again += sorted({*missing, *(task.request_id for task in again)})
         note_exhaustion(session, model)
         model.due_at = at
 

@@ -141,7 +141,7 @@ def _deletions(session: Session, model: Model, owner: str, at: int, lease_second
     if not choice.take or model.current_id is None:
         give_back(model)
         return None
-    _mark_running(session, choice, lease)
+    tasks = _mark_running(session, choice, lease)
     record(
         session,
         model.tenant_id,
@@ -149,23 +149,13 @@ def _deletions(session: Session, model: Model, owner: str, at: int, lease_second
         model_id=model.id,
         generation=generation.id,
         token=lease.token,
-        requests=sorted(task.request_id for task in choice.take),
+        requests=sorted(task.request_id for task in tasks),
     )
-    tasks = _claimed(session, choice.take)
     return Deletions(**_job(model, generation, lease), current_id=model.current_id, tasks=tasks)
 
 
-def _claimed(session: Session, taken: Sequence[Waiting]) -> tuple[Claimed, ...]:
-    traced = select(DeletionRequest.id, DeletionRequest.traceparent).where(
-        DeletionRequest.traceparent.is_not(None),
-        DeletionRequest.id.in_([task.request_id for task in taken]),
-    )
-    traces: dict[str, str | None] = {row.id: row.traceparent for row in session.execute(traced)}
-    return tuple(Claimed(task.id, task.request_id, traces.get(task.request_id)) for task in taken)
-
-
 def _waiting(session: Session, model: Model, at: int) -> list[Waiting]:
-    """Queued tasks whose time has come, and running ones: their worker is lost, for the lease has run out."""
+    """Return queued tasks whose time has come, and running ones: the lease has run out, so their worker is lost."""
     rows = session.execute(
         select(Task.id, Task.request_id, Task.attempts, func.coalesce(Task.lease_token, 0))
         .where(Task.model_id == model.id, Task.status.in_(("queued", "running")), Task.not_before <= at)
@@ -180,35 +170,26 @@ def _must_wait(session: Session, model: Model, generation: Generation, count: in
     if model.due_at is not None and model.due_at > at:
         return True
     policy = Policy.from_json(model.policy)
-    queue = _queue(session, model, policy, count)
-    action = next_action(policy, budget_of(generation), queue, _clock(generation, at))
+    due_at = released_at = None
+    if policy.cadence_seconds:
+        due_at = session.scalar(
+            select(func.min(DeletionRequest.due_at))
+            .join(Task, Task.request_id == DeletionRequest.id)
+            .where(Task.model_id == model.id, Task.status.in_(("queued", "running")))
+            .where(func.coalesce(Task.reason, "") != Reason.AWAITING_CONSUMERS)
+        )
+        released_at = session.scalar(select(Version.published_at).where(Version.id == model.current_id))
+    retraining = model.status == "exhausted" and candidate_of(session, model.id) is not None
+    queue = Queue(waiting=count, due_at=due_at, released_at=released_at, retraining=retraining)
+    clock = Clock(at, int((measured_seconds(generation) or 0.0) * SECOND))
+    action = next_action(policy, budget_of(generation), queue, clock)
     if isinstance(action, Wait):
         model.due_at = action.until
     return isinstance(action, Wait | Nothing | Retrain)
 
 
-def _queue(session: Session, model: Model, policy: Policy, count: int) -> Queue:
-    """What the planner is told; moments are read only where a cadence needs them."""
-    retraining = model.status == "exhausted" and candidate_of(session, model.id) is not None
-    if not policy.cadence_seconds:
-        return Queue(waiting=count, retraining=retraining)
-    due_at = session.scalar(
-        select(func.min(DeletionRequest.due_at))
-        .join(Task, Task.request_id == DeletionRequest.id)
-        .where(Task.model_id == model.id, Task.status.in_(("queued", "running")))
-        .where(func.coalesce(Task.reason, "") != Reason.AWAITING_CONSUMERS)
-    )
-    released_at = session.scalar(select(Version.published_at).where(Version.id == model.current_id))
-    return Queue(waiting=count, due_at=due_at, released_at=released_at, retraining=retraining)
-
-
-def _clock(generation: Generation, at: int) -> Clock:
-    """Now, and how long a retrain takes by the generation's own training."""
-    return Clock(at, int((measured_seconds(generation) or 0.0) * SECOND))
-
-
 def _hold_lost(session: Session, model: Model, generation: Generation, lost: Iterable[Waiting]) -> None:
-    """Hold, visibly, what failed alone too often; its clock runs on."""
+    """Block the tasks that failed alone too often; their deadlines stay as they are."""
     requests = []
     for task in lost:
         row = session.get_one(Task, task.id)
@@ -227,10 +208,16 @@ def _hold_lost(session: Session, model: Model, generation: Generation, lost: Ite
     settle(session, requests)
 
 
-def _mark_running(session: Session, choice: Choice, lease: Lease) -> None:
+def _mark_running(session: Session, choice: Choice, lease: Lease) -> tuple[Claimed, ...]:
     alike: dict[int, list[str]] = {}
     for task in choice.take:
         alike.setdefault(choice.attempts(task), []).append(task.id)
     for attempts, ids in alike.items():
         change_tasks(session, ids, status="running", attempts=attempts, lease_token=lease.token)
-    settle(session, [task.request_id for task in choice.take])
+    requests = [task.request_id for task in choice.take]
+    settle(session, requests)
+    traced = select(DeletionRequest.id, DeletionRequest.traceparent).where(
+        DeletionRequest.traceparent.is_not(None), DeletionRequest.id.in_(requests)
+    )
+    traces: dict[str, str | None] = {row.id: row.traceparent for row in session.execute(traced)}
+    return tuple(Claimed(task.id, task.request_id, traces.get(task.request_id)) for task in choice.take)
