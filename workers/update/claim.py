@@ -30,7 +30,7 @@ HALVE_AFTER = 2
 HOLD_AFTER = 3
 SERVED = ("live", "exhausted")
 LARGEST_BATCH = 10_000
-"""tasks that one update takes; their vectors are never held together"""
+"""tasks that one update takes at most; their vectors are never in memory together"""
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,10 @@ def choose(waiting: Sequence[Waiting], limit: int) -> Choice:
 def claim(
     database: Database, model_id: str, owner: str, lease_seconds: float, tenants: Collection[str] | None = None
 ) -> Work | None:
-    """Take a lease and its work: preparation, the waiting deletions, or the building of a candidate generation.
+    """Claim a model's work under a lease: its preparation, its waiting deletions, or its candidate generation.
 
-    ``tenants``: whom this worker serves; None: everyone.
-
-    None: nothing waits, it is not time yet, other workers are at it, the model is of a tenant that this worker does not
-    serve, or a restored backup waits for the operator.
+    Returns None where nothing waits or may start yet, other workers have the lease, this worker does not serve the
+    model's tenant, or a restored backup waits for the operator. ``tenants``: those that this worker serves; None: all.
     """
     with database.write() as session:
         at = now(session)
@@ -166,7 +164,7 @@ def _waiting(session: Session, model: Model, at: int) -> list[Waiting]:
 
 
 def _must_wait(session: Session, model: Model, generation: Generation, count: int, at: int) -> bool:
-    """Whether the cadence, a pause after a failed attempt, or a retrain keeps the next update back."""
+    """Return whether the cadence, a pause after a failed attempt, or a retrain delays the next update."""
     if model.due_at is not None and model.due_at > at:
         return True
     policy = Policy.from_json(model.policy)

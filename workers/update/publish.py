@@ -47,7 +47,7 @@ class Replan(RuntimeError):
 
 @dataclass(frozen=True)
 class Draft:
-    """A version that is ready to be published: its files are durable, its claim is made."""
+    """A version that is ready to be published. Its files are durable and its claim is made."""
 
     version_id: str
     checkpoint: Stored
@@ -57,7 +57,7 @@ class Draft:
     accuracy: float
     budget_cost: int
     target: Target
-    """what the method forgot, in the draft's own generation"""
+    """what the method forgot, in the draft's generation"""
     size: Size
     """how many leave the served model with this version"""
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -133,7 +133,7 @@ def note_commit(database: Database, job: Deletions, draft: Draft, seconds: float
 
 
 def still_there(named: Mapping[str, frozenset[int]], missing: frozenset[int]) -> str:
-    """Say why a version must not be published: which requests name samples that it still holds."""
+    """Return why a version must not be published: which requests name samples that it still holds."""
     counts = {request: len(positions & missing) for request, positions in sorted(named.items())}
     shown = [f"request {request} names {count} samples" for request, count in counts.items() if count]
     return f"not published: {', '.join(shown[:5])}{', ...' if len(shown) > 5 else ''} that this version still holds"
@@ -161,7 +161,7 @@ def require_no_hold(session: Session, job: Job, target: Target) -> None:
 
 
 def make_version(session: Session, job: Job, draft: Draft, parent: Version | None, gone: Sequence[str]) -> None:
-    """Charge, insert, retire the parent, mark what is forgotten, drop and change vectors, write the audit entry.
+    """Insert the version: charge it, retire its parent, mark what it forgets, drop and change vectors, write the entry.
 
     ``gone``: the keyed digests of the samples that leave the served model with this version.
     """

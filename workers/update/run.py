@@ -61,7 +61,7 @@ RETRAIN_HELPS = frozenset(
 
 @dataclass(frozen=True)
 class Errand:
-    """One claim in hand, and what it is done with."""
+    """One claim, and what a worker needs to carry it out."""
 
     process: Process
     benches: Benches
@@ -280,7 +280,7 @@ def _samples(errand: Errand, current: Current, planned: Plan, bench: Bench) -> t
 
 
 def _too_bad(job: Deletions, current: Current, certified: Certified) -> bool:
-    """Whether the published weights' holdout accuracy fell by more than the policy allows."""
+    """Return whether the holdout accuracy of the published weights fell by more than the policy allows."""
     tolerance, before = job.policy.utility_tolerance, current.version.holdout_accuracy
     return tolerance is not None and before is not None and before - certified.accuracy > tolerance
 

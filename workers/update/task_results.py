@@ -259,7 +259,7 @@ def queue_tasks(session: Session, model: Model, request_ids: Collection[str]) ->
 
 
 def note_exhaustion(session: Session, model: Model) -> None:
-    """Record once that the next update does not fit the budget, and plan the retrain that renews it.
+    """Write one audit entry when the next update no longer fits the budget, and plan the retrain that renews it.
 
     There is one plan and one entry for each model, however many requests wait.
     """
