@@ -26,7 +26,7 @@ from workers.training.parallel import Units
 
 @dataclass(frozen=True)
 class Found:
-    """What all orders showed of the method, and of doing nothing in its place."""
+    """The calibration of the method, and of doing nothing in its place."""
 
     method: Calibrated
     nothing: Calibrated
@@ -40,7 +40,7 @@ class Orders(Units):
 
     @property
     def design(self) -> Design:
-        """The calibration's design, as registration fixed it."""
+        """Return the calibration's design, as registration fixed it."""
         design: Design = guarantee_from_json(self._manifest())["design"]
         return design
 
@@ -96,7 +96,7 @@ class Orders(Units):
 
 
 def found_of(design: Design, orders: Mapping[int, Along]) -> Found:
-    """Both calibrations, by the same rule. Raises Refused where the method gives no bound."""
+    """Return both calibrations, by the same rule. Raises Refused where the method gives no bound."""
     return Found(
         calibrate(design, {number: along.errors for number, along in orders.items()}),
         calibrate(design, {number: along.untouched for number, along in orders.items()}),
@@ -104,8 +104,11 @@ def found_of(design: Design, orders: Mapping[int, Along]) -> Found:
 
 
 def require_useful_cap(found: Found, cap: float) -> None:
-    """Raises Refused where the cap is below the method's bound at the largest size, or not below that of doing nothing:
-    such a claim would also cover weights that forgot nobody. It tells powers of ten alone."""
+    """Require that the cap lies between the method's bound at the largest size and the bound of doing nothing.
+
+    A cap above the latter would also cover weights that forgot nobody. The hint names powers of ten only, because the
+    bounds are measured on people. Raises Refused.
+    """
     people = found.method.design.sizes[-1]
     bound, nothing = found.method.bound(people), found.nothing.bound(people)
     enough = 10.0 ** math.ceil(math.log10(bound)) if bound > 0 else 0.0

@@ -1,8 +1,8 @@
 """Parts of a preparation that any worker may compute: numbered units, each with one owner, whose results are merged.
 
 Every unit starts from the same sealed state. It lies in the private store until version 1 is published, and a note in
-the generation's manifest names it, so that a preparation whose worker was lost repeats neither its training nor a
-unit that is done. A notification only says that there is work; the table says what it is.
+the generation's manifest names it. A preparation whose worker was lost repeats neither its training nor a unit that is
+done. A notification only says that there is work; the table says what it is.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Units(ABC):
 
     @property
     def pieces(self) -> Pieces:
-        """The rows of the units."""
+        """Return the rows of the units."""
         return Pieces(self.process, self.RECORD, self.generation_id)
 
     @abstractmethod
@@ -212,12 +212,12 @@ class VectorUnits(Units):
 
     @property
     def learned(self) -> Learned:
-        """The training that the units follow."""
+        """Return the training that the units follow."""
         return Learned(self.state.weights, Trajectory.from_tensors(self.state.tensors))
 
     @property
     def method(self) -> Divisible:
-        """The method, which divides on this training."""
+        """Return the method, which divides on this training."""
         found = divisible(self.bench, self.learned)
         if found is None:
             raise ValueError("the method's preparation cannot be shared out")

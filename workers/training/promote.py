@@ -214,9 +214,9 @@ def _leaving(
 
 
 def _tasks(session: Session, job: Preparation, named: Mapping[str, frozenset[int]]) -> list[tuple[str, str, str]]:
-    """(id, request, status) of the model's open tasks, and of all that the candidate's samples are named by.
+    """Return (id, request, status) of the model's open tasks and of the tasks that name samples of the candidate.
 
-    What only waits for consumers is carried out: it counts as completed.
+    A task that only waits for consumers is carried out, and counts as completed.
     """
     status = case((Task.reason == Reason.AWAITING_CONSUMERS, "completed"), else_=Task.status).label("status")
     columns = select(Task.id, Task.request_id, status).where(Task.model_id == job.model_id)

@@ -79,8 +79,8 @@ class Ready:
 def prepare(process: Process, job: Preparation, watch: Stopwatch) -> None:
     """Build a generation and publish its first version; or refuse it with a reason, and leave nothing half done.
 
-    It starts from nothing, unless an earlier attempt was computing work units, or calibrating: that goes on where it
-    was. What the recipe's code raises is refused at once, because every attempt would raise it. Raises Stale.
+    It starts from nothing, unless an earlier attempt was computing work units, or calibrating: then it continues
+    there. What the recipe's code raises is refused at once, because every attempt would raise it. Raises Stale.
     """
     try:
         while not _built(process, job, watch):
@@ -142,7 +142,7 @@ def _made_ready(process: Process, job: Preparation, watch: Stopwatch) -> Ready:
 
 
 def _switched(database: Database, job: Preparation, why: Ineffective) -> Preparation:
-    """The generation's method is the policy's fallback from now on, for a worker that takes it up too."""
+    """Make the policy's fallback the generation's method, also for a worker that continues the preparation."""
     fallback = job.policy.fallback
     if fallback is None:  # _prepared has refused already
         raise why
@@ -157,7 +157,7 @@ def _switched(database: Database, job: Preparation, why: Ineffective) -> Prepara
 
 
 def generation_of(session: Session, job: Preparation) -> Generation:
-    """The generation that is being built."""
+    """Return the generation that is being built."""
     return session.get_one(Generation, job.generation_id)
 
 
@@ -167,7 +167,7 @@ def make_ready(process: Process, job: Preparation, watch: Stopwatch) -> Ready:
 
 
 def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -> Ready:
-    """The method's state and its sealed rows, and the generation's terms. Raises Refused and its like."""
+    """Compute the method's state, seal its rows and fix the generation's terms. Raises Refused and the like."""
     started, bench = time.monotonic(), begun.bench
     with watch.phase("method"):
         made = _prepared(process, job, begun, shown(process.storage.database, job, "method", 0.5, 0.95))
@@ -226,8 +226,10 @@ def _calibrate(process: Process, job: Preparation) -> None:
 
 
 def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progress) -> State:
-    """The method's state, its rows written. Where the method does not help on this model, and no fallback does, the
-    refusal names those that do."""
+    """Return the method's state; its rows are written.
+
+    Raises Ineffective where the fallback is to try, and Refused otherwise: the refusal names methods that do help.
+    """
     bench = begun.bench
     try:
         if begun.units is not None:
@@ -269,7 +271,7 @@ def bring_into_service(process: Process, job: Preparation, ready: Ready, watch: 
 
 
 def _accuracy_fell(job: Preparation, draft: Draft, leaving: Departure) -> bool:
-    """Whether a retrain loses more accuracy than the policy allows."""
+    """Return whether a retrain loses more accuracy than the policy allows."""
     before = None if leaving.replaced is None else leaving.replaced.holdout_accuracy
     tolerance = job.policy.utility_tolerance
     return tolerance is not None and before is not None and before - draft.accuracy > tolerance

@@ -149,7 +149,7 @@ def cold(recipe: Recipe, problem: Problem, examples: Examples, progress: Progres
 def _units(
     process: Process, job: Preparation, bench: Bench, examples: Examples, learned: Learned, *, note: Mapping[str, Any]
 ) -> VectorUnits | None:
-    """Lay work units out where the method's preparation divides and there are people enough."""
+    """Add work units where the method's preparation divides and there are enough people."""
     count = wanted(process, examples)
     if count < 2 or divisible(bench, learned) is None:
         return None
@@ -160,7 +160,7 @@ def _units(
 
 
 def require_vectors_fit(process: Process, bench: Bench, examples: Examples) -> None:
-    """Raises Refused where the holders' vectors, or a sketch's steps, would take more room than there is for them."""
+    """Require room for the holders' vectors, or for a sketch's steps. Raises Refused."""
     method = bench.method
     method.require_size(bench.problem, len(examples))
     if not isinstance(method, Divisible):
@@ -176,7 +176,7 @@ def require_vectors_fit(process: Process, bench: Bench, examples: Examples) -> N
 
 
 def _smaller(bench: Bench, examples: Examples) -> str:
-    """Say what works in place of exact vectors: a sketch only where it can be had."""
+    """Return what to use in place of exact vectors: a sketch only where it fits."""
     if bench.problem.training.converge is not None:
         return "Use newton or retrain."
     try:
