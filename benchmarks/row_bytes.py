@@ -80,9 +80,9 @@ def fill(connection: Connection, table: Table) -> None:
 
 
 def value(column: Column[Any], index: int) -> object:
-    """Something of the column's type and length; the rows are those of one generation and one pepper."""
-    if column.name in ("generation_id", "pepper_id"):
-        return 1 if column.name == "generation_id" else "0" * 16
+    """Something of the column's type and length; the rows are those of one generation."""
+    if column.name == "generation_id":
+        return 1
     kind = column.type.python_type
     if kind is bytes:
         return secrets.token_bytes(BLOBS[column.name])

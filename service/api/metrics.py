@@ -13,7 +13,6 @@ from sqlalchemy import ColumnElement, Select, case, func, select
 from sqlalchemy.orm import Session
 
 from service.infra.db import Database, now
-from service.infra.durations import BUCKETS
 from service.infra.tables import (
     AuditEntry,
     BudgetEntry,
@@ -28,7 +27,7 @@ from service.infra.tables import (
     WorkUnit,
 )
 from service.infra.tenants import DEFAULT_TENANT
-from service.infra.time import ALIVE_SECONDS, SECOND
+from service.infra.time import ALIVE_SECONDS, BUCKETS, SECOND
 from service.models.consumers import standing
 from service.requests.states import UNVERIFIED
 from unlearning.accounting.budget import epsilon_of

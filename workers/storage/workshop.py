@@ -9,6 +9,7 @@ from pathlib import Path
 
 from celery import Celery
 
+from service.access.api_keys import check_pepper
 from service.infra.db import Database
 from service.infra.files import Store
 from service.infra.pseudonyms import Pepper
@@ -65,15 +66,17 @@ class Workshop:
 
 
 def open_workshop(settings: Settings) -> Workshop:
-    """Raises SettingsError where a secret is missing."""
+    """Open it. Raises SettingsError where a secret is missing or the pepper is another installation's."""
+    database, pepper = Database(settings.database_url), Pepper.load(settings.pepper_file)
+    check_pepper(database, pepper)
     return Workshop(
         owner=f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}",
-        database=Database(settings.database_url),
+        database=database,
         store=Store(settings.store),
         private=Store(settings.private_store),
         keys=KeyStore.of(settings),
         sealer=Sealer(read_secret("EXPUNGE_SEALING_KEY_FILE", settings.sealing_key_file)),
-        pepper=Pepper.configured(settings),
+        pepper=pepper,
         notifier=queue.publisher(settings.broker_url),
         recipes=settings.recipes,
         tenants=settings.served_tenants,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.infra.files import Damaged
-from service.infra.pseudonyms import PepperMissing
 from service.infra.tables import Generation
 from unlearning.accounting.policy import Policy
 from unlearning.types import Examples, State
@@ -47,7 +46,7 @@ def resume(workshop: Workshop, generation: Generation, recipe: str, note: Mappin
     try:
         made = state.load(workshop, note["state"], bench.problem.device)
         examples = _examples(workshop, generation, bench, recipe, policy)
-    except (Damaged, Unsealable, Malformed, manifest.Changed, PepperMissing) as error:
+    except (Damaged, Unsealable, Malformed, manifest.Changed) as error:
         raise Unprepared(type(error).__name__) from None
     return Resumed(bench, examples, made)
 
@@ -68,6 +67,5 @@ def _examples(workshop: Workshop, generation: Generation, bench: Bench, recipe: 
     samples = recipes.load(workshop.recipes_of(generation.tenant_id), recipe).recipe.samples
     with workshop.database.read() as session:
         places = manifest.places(session, generation.id)
-    pepper = workshop.pepper.named((generation.manifest or {})["pepper_id"])
-    entries = manifest.entries(pepper, generation.tenant_id, samples, policy.granularity)
+    entries = manifest.entries(workshop.pepper, generation.tenant_id, samples, policy.granularity)
     return manifest.found_again(samples, entries, places, frozenset(), bench.problem.device)

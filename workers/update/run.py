@@ -15,7 +15,7 @@ from torch import Tensor
 from service.audit import log as ledger
 from service.infra.fault_injection import crash_point
 from service.infra.files import Damaged
-from service.infra.pseudonyms import PepperMissing, new_id
+from service.infra.pseudonyms import new_id
 from service.infra.tables import Forgotten as ForgottenPosition
 from service.infra.tables import Generation, Membership, Version
 from service.models.retrain_plan import budget_of
@@ -61,7 +61,6 @@ class Head:
     state: str
     accuracy: float | None
     recipe_digest: str
-    pepper_id: str
     libraries: Mapping[str, str]
     parts: Sequence[Mapping[str, Any]]
     """what the model brought along at registration"""
@@ -258,7 +257,6 @@ def _head(session: Session, job: Deletions) -> Head:
         state=version.state,
         accuracy=version.holdout_accuracy,
         recipe_digest=frozen["recipe_digest"],
-        pepper_id=frozen["pepper_id"],
         libraries=frozen["libraries"],
         parts=frozen["parts"],
         vectors=int(frozen["vectors"]),
@@ -344,11 +342,7 @@ def _samples(
         samples = recipes.load(workshop.recipes_of(job.tenant_id), job.recipe).recipe.samples
     except Refused as error:
         raise Blocked("recipe_refused", what=error.what) from None
-    try:
-        pepper = workshop.pepper.named(head.pepper_id)
-    except PepperMissing as error:
-        raise Blocked("pepper_missing", what=str(error)) from None
-    now = manifest.entries(pepper, job.tenant_id, samples, job.policy.granularity)
+    now = manifest.entries(workshop.pepper, job.tenant_id, samples, job.policy.granularity)
     going = frozenset(target.positions)
     device = bench.problem.device
     everyone = frozenset(place.position for place in places)

@@ -93,7 +93,6 @@ class Membership(Record):
     content_digest: Mapped[str] = mapped_column(Digest)
     holder: Mapped[str] = mapped_column(Digest)
     """whose vector the sample is part of; equals subject_digest unless the sample names several subjects"""
-    pepper_id: Mapped[str] = mapped_column(String(16))
 
 
 class HoldoutPerson(Record):
