@@ -33,7 +33,6 @@ from service.api.routes import (
 from service.infra.db import Busy, Database
 from service.infra.logging import configure
 from service.infra.pseudonyms import Pepper
-from service.infra.queue.notify import publisher
 from service.infra.settings import API_SECRETS, Settings, ensure_secrets, session_key
 from service.infra.trace import Traced
 
@@ -51,7 +50,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         database=database,
         pepper=pepper,
         session_key=session_key(settings),
-        notifier=publisher(settings.broker_url),
         limiter=Limiter(settings.rate_per_second, settings.rate_burst),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Request, Security
@@ -30,22 +31,27 @@ _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="expunge"'}
 
 @dataclass(frozen=True)
 class Service:
-    """One API process. ``notifier`` rings the workers; where it fails, the scheduler's sweep finds the work."""
+    """What the routes of one API process work with."""
 
     settings: Settings
     database: Database
     pepper: Pepper
     session_key: bytes = field(repr=False)
-    notifier: Celery
     limiter: Limiter
     wrong_keys: Limiter = field(default_factory=wrong_keys)
     """by client address"""
 
+    @cached_property
+    def notifier(self) -> Celery:
+        from service.infra.queue.notify import publisher  # noqa: PLC0415 (celery is slow to load; only writes notify)
+
+        return publisher(self.settings.broker_url)
+
     def notify_one(self, model_ids: Collection[str]) -> None:
-        """Ring the workers for these models; never raises."""
+        """Notify the workers of these models; never raises. The scheduler's sweep finds what is lost here."""
         if not model_ids:
             return
-        from service.infra.queue.notify import ring  # noqa: PLC0415 (celery is slow to load, and only writes ring)
+        from service.infra.queue.notify import ring  # noqa: PLC0415
 
         ring(self.database, self.notifier, model_ids)
 

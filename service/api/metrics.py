@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, Select, case, func, select
 from sqlalchemy.orm import Session
 
 from service.infra.db import Database, now
+from service.infra.queue.messages import FAILED_NOTIFICATIONS
 from service.infra.tables import (
     AuditEntry,
     BudgetEntry,
@@ -56,6 +57,7 @@ def render(database: Database) -> bytes:
         metrics = [metric for part in parts for metric in part(session)]
     registry = CollectorRegistry()
     registry.register(_Scrape(metrics))
+    registry.register(FAILED_NOTIFICATIONS)
     return generate_latest(REGISTRY) + generate_latest(registry)
 
 

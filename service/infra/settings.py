@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.infra.files import Files
 from service.infra.tenants import listed
+
+BROKERS = ("filesystem", "redis", "rediss")
 
 
 class SettingsError(ValueError):
@@ -88,6 +91,13 @@ class Settings(BaseSettings):
     @classmethod
     def _names_tenants(cls, value: str) -> str:
         listed(value)
+        return value
+
+    @field_validator("broker_url")
+    @classmethod
+    def _supports_broker(cls, value: str) -> str:
+        if urlsplit(value).scheme not in BROKERS:
+            raise SettingsError("EXPUNGE_BROKER_URL: use filesystem:///folder, redis://host or rediss://host.")
         return value
 
     @model_validator(mode="after")
