@@ -17,6 +17,7 @@ from fastapi.testclient import TestClient
 from service.access.api_keys import Scope, create_key
 from service.api.app import create_app
 from service.infra.queue import notify as queue
+from service.infra.queue.messages import QUEUE
 from service.infra.tables import Model
 from tests.faults.invariants import Broken, broken, left_behind, unfinished, unreadable
 from tests.faults.worlds import (
@@ -86,7 +87,7 @@ class Place:
 
     def let_go(self) -> None:
         """Close every connection: none survives a fork."""
-        self.world.workshop.close()
+        self.world.storage.close()
         self.scheduler.database.close()
         self.scheduler.keys.close()
         self.service.database.close()
@@ -105,7 +106,7 @@ class Place:
     def worker_dies(self, point: str, model_id: str) -> None:
         """Ring; a worker takes the message from the real broker, and dies."""
         self.world.change(Model, model_id, notified_at=0)  # an earlier death may have taken the message with it
-        queue.ring(self.world.database, self.world.workshop.notifier, [model_id])
+        queue.ring(self.world.database, self.world.process.notifier, [model_id])
         self.die(point, lambda: serve_one(self.world, model_id))
 
     def recover(self, model_id: str) -> None:
@@ -121,9 +122,9 @@ class Place:
 
     def wrong(self) -> list[Broken]:
         """What does not hold now that everything had its time."""
-        shop = self.world.workshop
-        found = broken(shop.database) + unfinished(shop.database)
-        return found + unreadable(shop.database, shop.store, shop.private) + left_behind(shop.database, shop.keys)
+        storage, database = self.world.storage, self.world.database
+        found = broken(database) + unfinished(database) + left_behind(database, storage.keys)
+        return found + unreadable(database, storage.store, storage.private)
 
     def close(self) -> None:
         self.let_go()
@@ -141,7 +142,7 @@ def open_place(stack: Stack, home: Path) -> Place:
 
 def api_key(place: Place) -> str:
     with place.world.database.write() as session:
-        key = create_key(session, place.world.workshop.pepper, label="drill", scopes=list(Scope))
+        key = create_key(session, place.world.storage.pepper, label="drill", scopes=list(Scope))
     return key.secret
 
 
@@ -156,7 +157,7 @@ def serve_one(world: World, model_id: str) -> None:
         worker.work(body[0][0])
         message.ack()
 
-    queues = [app.amqp.queues[queue.QUEUE]]
+    queues = [app.amqp.queues[QUEUE]]
     with (
         app.connection_for_read() as connection,
         connection.Consumer(queues, callbacks=[on_message], accept=["json"], prefetch_count=1),

@@ -10,7 +10,7 @@ from service.cli import checks as doctor
 from service.infra.settings import SettingsError, adopt_secret
 from tests.workers.worlds import TENANT, World
 from workers.scheduler.run import open_scheduler
-from workers.storage.workshop import open_workshop
+from workers.storage.storage import Storage
 
 
 def pepper_findings(world: World) -> list[doctor.Finding]:
@@ -18,7 +18,7 @@ def pepper_findings(world: World) -> list[doctor.Finding]:
 
 
 def make_key(world: World) -> None:
-    pepper = open_workshop(world.settings).pepper
+    pepper = Storage.of(world.settings).pepper
     with world.database.write() as session:
         create_key(session, pepper, label="test", scopes=["audit:read"], tenant_id=TENANT)
 
@@ -26,10 +26,10 @@ def make_key(world: World) -> None:
 def test_the_first_api_key_fixes_the_pepper_and_no_process_starts_under_another(world: World) -> None:
     make_key(world)
     kept = world.settings.pepper_file.read_text()
-    first = world.workshop.pepper.id
+    first = world.storage.pepper.id
     assert pepper_findings(world) == []
     adopt_secret(world.settings.pepper_file)
-    for start in (create_app, open_workshop, open_scheduler):
+    for start in (create_app, Storage.of, open_scheduler):
         with pytest.raises(SettingsError, match=f"EXPUNGE_PEPPER_FILE: .* pepper {first}"):
             start(world.settings)
     found = pepper_findings(world)
@@ -44,7 +44,7 @@ def test_the_first_api_key_fixes_the_pepper_and_no_process_starts_under_another(
 def test_no_key_is_made_under_another_pepper(world: World) -> None:
     """A process that started without its database, or before the first key, is stopped here."""
     adopt_secret(world.settings.pepper_file)
-    other = open_workshop(world.settings).pepper
+    other = Storage.of(world.settings).pepper
     make_key(world)
     with pytest.raises(SettingsError, match=other.id), world.database.write() as session:
-        create_key(session, world.workshop.pepper, label="test", scopes=["audit:read"], tenant_id=TENANT)
+        create_key(session, world.storage.pepper, label="test", scopes=["audit:read"], tenant_id=TENANT)
