@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from service.audit.log import record
 from service.infra.db import Database, now
 from service.infra.tables import DeletionRequest, Generation, Model, Task, Version
+from service.infra.time import SECOND
 from service.models.restore_guard import unconfirmed
 from service.models.retrain_plan import budget_of, candidate_of, measured_seconds
 from service.requests.states import AWAITING_CONSUMERS, NOT_FOR_A_UPDATE
@@ -17,7 +18,7 @@ from service.requests.status import change_tasks, settle
 from unlearning.accounting.policy import Clock, Nothing, Policy, Queue, Retrain, Wait, next_action
 from workers.runtime.collector import collector_at_rest
 from workers.runtime.jobs import Claimed, Deletions, Preparation, Work
-from workers.runtime.lease import SECOND, Lease, give_back, lock, take
+from workers.runtime.lease import Lease, give_back, lock, take
 from workers.update.batches import HOLD_AFTER, Choice, Waiting, choose
 from workers.update.blocked import NUMBERS
 from workers.update.retrain_plan import claim_retrain
