@@ -29,7 +29,7 @@ BACKOFF_SECONDS = (15, 300, 1800, *(hours * HOUR_SECONDS for hours in (2, 5, 10,
 MAX_ATTEMPTS = len(BACKOFF_SECONDS) + 1
 
 
-class Outcome(StrEnum):
+class DeliveryOutcome(StrEnum):
     """What became of an attempt at a delivery."""
 
     DELIVERED = "delivered"

@@ -323,9 +323,9 @@ def windows_of(service: Service) -> Windows:
     return Windows(said.cancel_window_seconds, said.large_request_samples, said.large_request_seconds)
 
 
-def _answer(accepted: Accepted) -> idempotency.Stored:
+def _answer(accepted: Accepted) -> idempotency.StoredAnswer:
     headers = {"Location": f"{_PATH}/{accepted.request.id}", "Retry-After": str(_POLL_SECONDS)}
-    return idempotency.Stored(202, headers, accepted_view(accepted).model_dump(mode="json"))
+    return idempotency.StoredAnswer(202, headers, accepted_view(accepted).model_dump(mode="json"))
 
 
 def accepted_view(accepted: Accepted) -> TakenView:
