@@ -320,6 +320,7 @@ def kinds(service: Service) -> list[str]:
         return list(session.scalars(select(AuditEntry.kind)))
 
 
+@pytest.mark.both_engines
 def test_a_certificate_waits_for_the_keys_and_for_the_log(client: TestClient, service: Service) -> None:
     model = live_model(service)
     made = client.post(PATH, json={"subject_id": "ada"}, headers={"Idempotency-Key": "k"}).json()
@@ -356,6 +357,7 @@ def test_a_certificate_whose_pepper_is_lost_keeps_no_other_waiting(client: TestC
     assert [client.get(f"{PATH}/{each}/certificate").status_code for each in ids] == [409, 200]
 
 
+@pytest.mark.both_engines
 def test_a_certificate_among_many_costs_a_few_statements(client: TestClient, service: Service) -> None:
     live_model(service)
     for number in range(30):

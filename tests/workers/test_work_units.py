@@ -23,6 +23,8 @@ from workers.storage import private_state as state
 from workers.training import parallel as work_units
 from workers.training import run as prepare
 
+pytestmark = pytest.mark.both_engines
+
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 """what does not depend on the database"""
 
