@@ -34,6 +34,8 @@ from workers.scheduler.ssrf_guard import Outbound
 from workers.scheduler.webhook_sender import WebhookSender
 from workers.update.run import update
 
+pytestmark = pytest.mark.both_engines
+
 __all__ = ["receiver", "snapshot"]
 PATH = "/v1/deletion-requests"
 
