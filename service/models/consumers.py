@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session, aliased
 from service.audit.log import record, recorded_at
 from service.infra.db import now
 from service.infra.tables import Consumer, Model, Task, Version
-from service.requests.states import AWAITING_CONSUMERS
+from service.infra.time import SECOND
+from service.requests.reasons import Reason
 from service.requests.status import settle
 
 SILENT_SECONDS = 300
@@ -28,7 +29,7 @@ def report(session: Session, model: Model, name: str, version: Version) -> Consu
 
 def standing(session: Session, model: Model, version: Version) -> list[dict[str, Any]]:
     """How each consumer of the model stands to ``version``: current, behind, or unknown after five silent minutes."""
-    since = now(session) - SILENT_SECONDS * 1_000_000
+    since = now(session) - SILENT_SECONDS * SECOND
     rows = (
         select(Consumer, Version.number)
         .join(Version, Version.id == Consumer.version_id)
@@ -64,7 +65,7 @@ def moved_on(session: Session) -> list[str]:
     query = (
         select(Task.id)
         .join(wanted, wanted.id == Task.version_id)
-        .where(Task.status == "running", Task.reason == AWAITING_CONSUMERS, ~lagging.exists())
+        .where(Task.status == "running", Task.reason == Reason.AWAITING_CONSUMERS, ~lagging.exists())
     )
     return list(session.scalars(query))
 
@@ -75,7 +76,7 @@ def complete(session: Session) -> list[str]:
     tasks = [session.get_one(Task, task_id) for task_id in moved_on(session)]
     for task in tasks:
         task.status, task.completed_at = "completed", at
-        task.reason = None if task.samples else "already_forgotten"
+        task.reason = None if task.samples else Reason.ALREADY_FORGOTTEN
     return settle(session, [task.request_id for task in tasks])
 
 

@@ -21,7 +21,7 @@ from service.infra import fault_injection as crash
 from service.infra.memory import Clock, MemoryBell, MemoryDatabase, MemoryStore, image_of
 from service.infra.pseudonyms import subject_digest
 from service.infra.queue import notify as queue
-from service.infra.settings import Settings
+from service.infra.settings import Settings, session_key
 from service.infra.tables import Forgotten, Hold, Membership, Model, WebhookEndpoint
 from service.models.register import NameTaken
 from service.models.restore_guard import confirm
@@ -30,7 +30,7 @@ from service.requests.webhooks import add_endpoint
 from tests.faults.judge import exported
 from tests.faults.worlds import World, open_world, settings_of, sqlite_databases
 from tests.workers.worlds import TENANT
-from workers.runtime.jobs import Preparation, Retraining, Work
+from workers.runtime.jobs import Preparation, Work
 from workers.runtime.model import Benches
 from workers.runtime.stopwatch import Stopwatch
 from workers.scheduler.replay import Report
@@ -38,9 +38,8 @@ from workers.scheduler.restore import restore
 from workers.scheduler.run import Scheduler, extend_log, open_scheduler
 from workers.storage.key_files import ERASED, SHARE_BYTES, KeyFileMissing, KeyFiles
 from workers.storage.key_store import KeyRecord, KeyStore
-from workers.training.retrain import retrain
 from workers.training.run import prepare
-from workers.update.run import Errand, release
+from workers.update.run import Errand, update
 
 LEASE_SECONDS = 30.0
 MODELS: dict[str, dict[str, Any]] = {
@@ -188,12 +187,10 @@ class Town:
     def carry_out(self, job: Work) -> None:
         """What the worker does that holds this claim, late or not. Raises Stale, Died."""
         watch = Stopwatch(self.world.pulse())
-        if isinstance(job, Retraining):
-            retrain(self.world.process, job, watch)
-        elif isinstance(job, Preparation):
+        if isinstance(job, Preparation):
             prepare(self.world.process, job, watch)
         else:
-            release(Errand(self.world.process, self.benches, job, watch))
+            update(Errand(self.world.process, self.benches, job, watch))
 
     def photograph(self) -> Photograph:
         """As everything is now."""
@@ -250,7 +247,7 @@ class Town:
         """As everything is now; a key opens when it authenticates."""
         with self.database.read() as session:
             pepper = self.world.storage.pepper
-            kept = select(Hold.id).where(Hold.lifted_at.is_(None), Hold.twin_of.is_(None))
+            kept = select(Hold.id).where(Hold.lifted_at.is_(None))
             live = select(WebhookEndpoint.id).where(WebhookEndpoint.disabled_at.is_(None))
             return Standing(
                 holds=frozenset(session.scalars(kept)),
@@ -287,7 +284,7 @@ def _doors(world: World) -> Doors:
     with world.database.write() as session:
         pepper = world.storage.pepper
         keys = tuple(create_key(session, pepper, label="drill", scopes=[Scope.AUDIT_READ]) for _ in range(3))
-        endpoint, _ = add_endpoint(session, pepper, TENANT, "https://example.com/drill", [])
+        endpoint, _ = add_endpoint(session, session_key(world.settings), TENANT, "https://example.com/drill", [])
         return Doors(keys, endpoint.id)
 
 

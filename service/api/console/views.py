@@ -24,13 +24,13 @@ from service.infra.tables import (
     Task,
     Version,
 )
+from service.infra.time import DAY_SECONDS, HOUR_SECONDS, SECOND
 from service.models.consumers import standing
-from service.requests.intake import LARGE
+from service.requests.reasons import Reason
 from unlearning.accounting.budget import epsilon_of, updates_left
 
-SECOND = 1_000_000
 _OPEN = ("queued", "running", "blocked")
-_SOON_SECONDS = 7 * 86_400
+_SOON_SECONDS = 7 * DAY_SECONDS
 _LOW = 0.8
 ROWS = 50
 _RECENT = 10
@@ -207,7 +207,7 @@ def timeline(session: Session, request: DeletionRequest) -> list[Happening]:
 def window_ends(session: Session, request: DeletionRequest) -> int | None:
     """Until when the request can be cancelled in its window; None: no longer (``service.requests.cancel`` decides)."""
     tasks = session.execute(select(Task.status, Task.not_before).where(Task.request_id == request.id)).all()
-    waiting = ("queued", "blocked") if request.reason == LARGE else ("queued",)
+    waiting = ("queued", "blocked") if request.reason == Reason.LARGE else ("queued",)
     if not tasks or any(status not in waiting for status, _ in tasks):
         return None
     ends = min(not_before for _, not_before in tasks)
@@ -264,7 +264,7 @@ def accuracy_plot(newest_first: Iterable[Version]) -> tuple[plots.Plot, float, f
 def processes(session: Session, lease_seconds: float) -> list[dict[str, Any]]:
     """Workers and schedulers heard of in the last hour, the living first."""
     at = now(session)
-    rows = select(Heartbeat).where(Heartbeat.beat_at > at - 3600 * SECOND).order_by(Heartbeat.beat_at.desc())
+    rows = select(Heartbeat).where(Heartbeat.beat_at > at - HOUR_SECONDS * SECOND).order_by(Heartbeat.beat_at.desc())
     return [
         {
             "row": row,
