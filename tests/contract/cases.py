@@ -133,6 +133,14 @@ CASES: dict[str, tuple[Case, ...]] = {
         ),
         Case("retrain", "converged", lambda: softmax(converge=1e-10), near=1e-6),
     ),
+    "late": (
+        Case("late", "network", network, near=None),
+        Case("late", "three-phases", network, {"core": (0.5, 0.8), "passes": (0.6, 0.2, 0.2)}, near=None),
+    ),
+    "shards": (
+        Case("shards", "network", network, {"shards": 3, "slices": 2}, near=None),
+        Case("shards", "quadratic", quadratic, {"shards": 2, "slices": 1}, near=None),
+    ),
     "recollection": (
         Case("recollection", "quadratic", quadratic, near=0.4, reference="fixed-denominator"),
         Case("recollection", "network", network, near=0.6, reference="fixed-denominator"),

@@ -34,7 +34,7 @@ class Scene:
         recipe = case.recipe()
         self.case = case
         self.method: Method = case.build()
-        self.problem = Problem(recipe, dtype=dtype)
+        self.problem = Problem(self.method.recipe(recipe), dtype=dtype)
         self.examples: Examples = recipe.samples.examples()
         self.learned: Learned = train(self.problem, self.examples)
         self.state: State = self.method.prepare(self.problem, self.examples, self.learned)
@@ -153,10 +153,10 @@ def test_prepare_and_forget_change_none_of_their_arguments_and_no_global_random_
 
 @ALL
 def test_progress_rises_to_one(case: Case) -> None:
-    recipe = case.recipe()
-    problem, examples = Problem(recipe), recipe.samples.examples()
+    recipe, method = case.recipe(), case.build()
+    problem, examples = Problem(method.recipe(recipe)), recipe.samples.examples()
     shares: list[float] = []
-    case.build().prepare(problem, examples, train(problem, examples), shares.append)
+    method.prepare(problem, examples, train(problem, examples), shares.append)
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
     assert shares[0] >= 0.0

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import torch
 
-from unlearning.model.fit import Phase, checkpoints_of, fit, with_checkpoints
+from unlearning.model.fit import PHASES, REUSED, Phase, checkpoints_of, fit, with_checkpoints
 from unlearning.model.method import Method
 from unlearning.model.own_training import Fitted, seed_of
 from unlearning.model.problem import Problem
@@ -54,6 +54,8 @@ class Late(Method):
     name: ClassVar[str] = "late"
     exact: ClassVar[bool] = True
     trains: ClassVar[bool] = True
+    assumptions: ClassVar[tuple[str, ...]] = REUSED
+    checked: ClassVar[tuple[str, ...]] = PHASES
     secret_state: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[frozenset[Need]] = frozenset({Need.RETAINED})
     core: tuple[float, ...] = (0.5,)

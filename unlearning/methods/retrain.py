@@ -26,6 +26,9 @@ class Retrain(Method):
 
     name: ClassVar[str] = "retrain"
     exact: ClassVar[bool] = True
+    checked: ClassVar[tuple[str, ...]] = (
+        "The training started from what model() gives, and was handed the samples of those who remain and no others.",
+    )
     secret_state: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[frozenset[Need]] = frozenset({Need.RETAINED})
     reference: str = "renormalised"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from unlearning.model.ensemble import EnsembleOf
-from unlearning.model.fit import Phase, checkpoints_of, fit, with_checkpoints
+from unlearning.model.fit import PHASES, REUSED, Phase, checkpoints_of, fit, with_checkpoints
 from unlearning.model.method import Method
 from unlearning.model.own_training import Fitted, seed_of
 from unlearning.model.problem import Problem
@@ -39,6 +39,11 @@ class Shards(Method):
     name: ClassVar[str] = "shards"
     exact: ClassVar[bool] = True
     trains: ClassVar[bool] = True
+    assumptions: ClassVar[tuple[str, ...]] = (
+        *REUSED,
+        "Whoever compares two versions sees which shard changed; the changed shard names a set of people.",
+    )
+    checked: ClassVar[tuple[str, ...]] = PHASES
     secret_state: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[frozenset[Need]] = frozenset({Need.RETAINED})
     shards: int = 5

@@ -208,9 +208,9 @@ def _drawn(problem: Problem, generator: torch.Generator) -> Tensor:
     return torch.randn(problem.dimension, generator=generator, dtype=problem.dtype).to(problem.device)
 
 
-def _trained(problem: Problem, module: nn.Module) -> list[nn.Parameter]:
-    """The module's own trained parameters, in the order of w."""
-    named = dict(module.named_parameters())
+def _trained(problem: Problem, module: nn.Module) -> list[Tensor]:
+    """Return the module's own parameters and buffers that w holds, in its order."""
+    named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return [named[slot.name] for slot in problem.layout]
 
 

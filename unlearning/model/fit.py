@@ -19,6 +19,19 @@ from unlearning.model.problem import Problem
 from unlearning.model.training import advance, drawn, rate_of
 from unlearning.types import Examples, Json, Progress, RecipeError, Refused, State, silent
 
+REUSED = (
+    "The version is as if trained with these settings and the same reused secret numbers, without the deleted people. "
+    "If requests were chosen after looking at earlier versions, they and the reused numbers may carry traces of those "
+    "people; a cold retraining with fresh numbers reuses nothing. No claim is made against whoever kept an earlier "
+    "version.",
+)
+"""what an exact claim says where checkpoints are used again"""
+PHASES = (
+    "Each phase of the training was handed the samples of those who remain and no others. A checkpoint was used again "
+    "only where nobody of its phases was deleted; the first phase started from what model() gives.",
+)
+"""what the service makes sure of in that case"""
+
 
 @dataclass(frozen=True)
 class Phase:

@@ -70,13 +70,16 @@ class Method(ABC):
 
     ``prepare`` is called once in the life of a training and ``forget`` once per update. Both are pure: no I/O, no
     clock, no global random state. ``exact``: an update equals a cold retraining. ``trains``: ``prepare`` trains
-    the model itself, and ``learned`` is the model's start. ``secret_state`` lists, for certificates,
+    the model itself, and ``learned`` is the model's start. ``assumptions`` and
+    ``checked`` are a certificate's sentences where the method is exact. ``secret_state`` lists, for certificates,
     what the method keeps that still depends on deleted people.
     """
 
     name: ClassVar[str]
     exact: ClassVar[bool] = False
     trains: ClassVar[bool] = False
+    assumptions: ClassVar[tuple[str, ...]] = ()
+    checked: ClassVar[tuple[str, ...]] = ()
     secret_state: ClassVar[tuple[str, ...]] = ("The method's own state depends on the deleted people.",)
 
     def recipe(self, recipe: Recipe) -> Recipe:

@@ -72,8 +72,22 @@ def require_closed_form(method: Method, problem: Problem, examples: Examples) ->
 
 
 def require_needs(policy: Policy, method: Method, recipe: Recipe) -> None:
-    """Refuse, before any work, what a model that was trained elsewhere does not allow: a retraining, a trajectory."""
-    if recipe.weights is not None and (method.exact or policy.fallback is not None):
+    """Refuse, before any work, a method that cannot follow the recipe's training.
+
+    Weights from elsewhere allow no retraining, unless the recipe says how they are trained (``train``); and a training
+    of the recipe's own is followed by the methods that repeat it, and by no other.
+    """
+    if recipe.train is not None and not method.exact:
+        raise Refused(
+            f"The recipe trains the model itself (train), and {policy.method} only follows the built-in training.",
+            "Choose late, shards or retrain, which repeat your own training.",
+        )
+    if recipe.weights is not None and method.trains:
+        raise Refused(
+            f"The recipe gives weights, and {policy.method} trains the model itself, in its own order.",
+            "Leave weights out, or choose retrain.",
+        )
+    if recipe.weights is not None and recipe.train is None and (method.exact or policy.fallback is not None):
         raise Refused(
             "The model was trained elsewhere, so it cannot be trained anew here: another training would replace it.",
             "Choose newton or safe, without the fallback retrain; or leave out weights and let the recipe train.",

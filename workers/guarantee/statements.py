@@ -22,7 +22,6 @@ LISTED = (
     "listed under parts by name, size and digest, and was compared with that list before this version was made. "
     "model() was run without gradients when the model was registered: it trains nothing by itself."
 )
-COLD = "The training started from what model() gives, and was handed the samples of those who remain and no others."
 NOISE = "The noise is drawn from the operating system's entropy, fresh at every update, and not kept."
 ESTIMATES = (
     "The listed constants hold wherever the training, the retraining and the releases pass. Those that were measured "
@@ -37,8 +36,10 @@ NOISELESS = (
 CALIBRATION = "The distances of the calibration were measured with everyone, the deleted people included."
 
 
-def assumptions(guarantee: Guarantee, bound: Bound | None, design: Design | None) -> tuple[str, ...]:
-    """List what the claim assumes; from the guarantee, the bound and the calibration's design alone."""
+def assumptions(guarantee: Guarantee, method: Method, bound: Bound | None, design: Design | None) -> tuple[str, ...]:
+    """List what the claim assumes; from the guarantee, the method, the bound and the calibration's design alone."""
+    if guarantee is Guarantee.EXACT:
+        return method.assumptions
     if design is not None:
         return (*Calibrated(design, math.nan).assumptions(), NOISE)
     if bound is None:
@@ -46,10 +47,10 @@ def assumptions(guarantee: Guarantee, bound: Bound | None, design: Design | None
     return (*bound.assumptions, *(ESTIMATES if guarantee is Guarantee.ESTIMATED else ()), NOISE)
 
 
-def checked(guarantee: Guarantee, bound: Bound | None) -> tuple[str, ...]:
-    """List what the service has verified of this claim; from the guarantee and the bound alone."""
+def checked(guarantee: Guarantee, method: Method, bound: Bound | None) -> tuple[str, ...]:
+    """List what the service has verified of this claim; from the guarantee, the method and the bound alone."""
     if guarantee is Guarantee.EXACT:
-        return (COLD, LISTED)
+        return (*method.checked, LISTED)
     if guarantee is Guarantee.PROVED and bound is not None:
         return (*bound.checked, LISTED)
     return ()

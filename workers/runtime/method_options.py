@@ -38,7 +38,9 @@ def method_named(name: str, options: Mapping[str, Any], required: Mapping[str, A
 
 
 def _fitting(method: str, name: str, value: object, wanted: Any) -> object:
-    """The value, a whole number as float where a number is wanted. ``True`` is not a number."""
+    """Return the value, a whole number as float where a number is wanted. ``True`` is not a number."""
+    if wanted == tuple[float, ...] and isinstance(value, list):
+        return tuple(cast(float, _fitting(method, name, each, float)) for each in value)
     allowed = get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
     if type(value) in allowed:
         return value

@@ -63,7 +63,8 @@ def build(settings: Settings, tenant_id: str, recipe: str, policy: Policy) -> Be
     """Run the recipe and set up its problem and method. Raises Refused with a plain reason."""
     loaded = recipes.load(recipes_of(settings.recipes, tenant_id), recipe)
     try:
-        problem = Problem(loaded.recipe, device_of(settings.device))
+        method = method_of(policy)
+        problem = Problem(method.recipe(loaded.recipe), device_of(settings.device))
         brought = parts_of(loaded.recipe)
     except RecipeError as error:
         raise Refused(error.what, error.hint) from None
@@ -72,7 +73,7 @@ def build(settings: Settings, tenant_id: str, recipe: str, policy: Policy) -> Be
         if refused is None:
             raise
         raise refused from None
-    return Bench(loaded.recipe, problem, method_of(policy), loaded.digest, brought)
+    return Bench(loaded.recipe, problem, method, loaded.digest, brought)
 
 
 def device_of(name: str) -> torch.device:

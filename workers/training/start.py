@@ -119,10 +119,17 @@ def shown(database: Database, job: Preparation, phase: str, start: float, stop: 
 
 
 def _learned(storage: Storage, job: Preparation, bench: Bench, examples: Examples) -> Learned:
-    """Train or import; a retrain always trains. Raises Refused."""
+    """Train or import; a retrain always trains. A method that trains by itself gets the start. Raises Refused."""
     progress = shown(storage.database, job, "train", 0.05, 0.5)
-    if not job.retrains:
-        return learn(bench.recipe, bench.problem, examples, progress)
+    if job.retrains:
+        _require_same_recipe(storage, job, bench)
+    if bench.method.trains:
+        return Learned(bench.problem.initial())
+    return (cold if job.retrains else learn)(bench.recipe, bench.problem, examples, progress)
+
+
+def _require_same_recipe(storage: Storage, job: Preparation, bench: Bench) -> None:
+    """Raise Refused where the recipe's file is not the one that the served generation was trained with."""
     with storage.database.read() as session:
         served = session.get_one(Generation, session.get_one(Model, job.model_id).generation_id)
     if (served.manifest or {}).get("recipe_digest") != bench.digest:
@@ -130,15 +137,14 @@ def _learned(storage: Storage, job: Preparation, bench: Bench, examples: Example
             "The recipe's file is not the one that the model was registered with.",
             "Restore it, or register the new one under another name.",
         )
-    return cold(bench.recipe, bench.problem, examples, progress)
 
 
 def cold(recipe: Recipe, problem: Problem, examples: Examples, progress: Progress) -> Learned:
     """Train from the data-independent initialisation: only that earns a fresh budget.
 
-    Raises Refused for a model that was trained elsewhere: its weights came from everyone.
+    Raises Refused for a model that was trained elsewhere, where the recipe does not say how (``train``).
     """
-    if recipe.weights is not None:
+    if recipe.weights is not None and recipe.train is None:
         raise Refused(
             "The model was trained elsewhere, so it cannot be retrained here.",
             "Train it again without the people who asked, and register the new weights.",
