@@ -24,9 +24,6 @@ from workers.runtime.process import Process
 
 FEATURES, CLASSES = 1_120_000, 10
 CHECKPOINT = 4 * FEATURES * CLASSES
-MOST = 4.0
-
-
 UPDATES = {"": ("p1",), ", two people": ("p2", "p3")}
 
 
@@ -35,9 +32,9 @@ def rows() -> Iterator[dict[str, Any]]:
         yield {
             "name": f"update of a 45 MB model{label}: greatest resident memory / checkpoint",
             "value": taken / CHECKPOINT,
-            "target": f"< {MOST:g}",
+            "target": "reported",
             "unit": "ratio",
-            "met": taken < MOST * CHECKPOINT,
+            "met": None,
             "sides": {"bytes": taken, "checkpoint_bytes": CHECKPOINT},
         }
 

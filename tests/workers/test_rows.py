@@ -12,13 +12,12 @@ import pytest
 import torch
 from sqlalchemy import event
 
+from service.infra.files import Damaged
 from service.infra.tables import Recollection
 from tests.workers.test_calibrate import release_connections
 from tests.workers.worlds import World, open_world
 from unlearning.methods.recollection import sum_of
 from workers.storage import private_state as state
-from workers.storage.encryption import Unsealable
-from workers.storage.pieced import PIECE
 
 CPU = torch.device("cpu")
 MEBIBYTE = 2**20
@@ -38,31 +37,21 @@ def test_the_rows_of_an_update_are_one_query_and_add_up(world: World) -> None:
     assert torch.equal(kept[chosen[3]], holders[chosen[3]])
 
 
-def test_large_vectors_are_read_in_pieces_and_are_the_same(world: World) -> None:
+def test_large_vectors_add_up_and_a_changed_or_missing_one_is_refused(world: World) -> None:
     generation_id = world.generation(world.live("convex")).id
     numbers = 300_000
     holders = written(world, generation_id, rows=2, numbers=numbers)
     names = tuple(sorted(holders))
-    kept = state.Kept(world.storage.database, world.storage.keys, generation_id, names, numbers, CPU)
-    pieces = list(kept.pieces())
-    assert all(part.numel() * part.element_size() <= PIECE for _, _, part in pieces)
-    for name in names:
-        mine = [(start, part) for holder, start, part in pieces if holder == name]
-        assert len(mine) > 1
-        assert all(torch.equal(part, holders[name][start : start + len(part)]) for start, part in mine)
-        assert sum(len(part) for _, part in mine) == numbers
+    database, keys = world.storage.database, world.storage.keys
+    kept = state.Kept(database, keys, generation_id, names, numbers, CPU)
     total = sum_of(kept, frozenset(names), torch.zeros(numbers)).whole()
     assert torch.equal(total, holders[names[0]].double() + holders[names[1]])
     with pytest.raises(state.Missing):
-        list(
-            state.Kept(
-                world.storage.database, world.storage.keys, generation_id, (*names, "nobody"), numbers, CPU
-            ).pieces()
-        )
+        dict(state.Kept(database, keys, generation_id, (*names, "nobody"), numbers, CPU).items())
     with world.database.write() as session:
         row = session.get_one(Recollection, (generation_id, names[1]))
         row.sealed = row.sealed[:-20] + bytes([row.sealed[-20] ^ 1]) + row.sealed[-19:]
-    with pytest.raises(Unsealable):
+    with pytest.raises(Damaged):
         sum_of(kept, frozenset(names), torch.zeros(numbers))
 
 

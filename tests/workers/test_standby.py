@@ -17,6 +17,7 @@ from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
 from workers.storage import checkpoint_format as codec
 from workers.storage import private_state as state
+from workers.storage.private_state import STATE
 
 SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 """what does not differ between the databases"""
@@ -31,7 +32,7 @@ STANDING: dict[str, tuple[str, dict[str, Any]]] = {
 
 def evidence(world: World, version: Version) -> dict[str, Any]:
     """What was sealed with the version's state."""
-    _, metadata = codec.decode(world.storage.sealer.unseal(world.storage.private.read(version.state)))
+    _, metadata = codec.decode(world.storage.sealer.open(STATE, world.storage.private.read(version.state)))
     found: dict[str, Any] = json.loads(metadata["evidence"])
     return found
 
@@ -91,7 +92,6 @@ def test_a_proved_generation_stays_proved_through_its_fallback_and_charges_the_s
                 generation_id=row.generation_id,
                 holder=row.holder,
                 key_id=row.key_id,
-                nonce=row.nonce,
                 sealed=row.sealed,
             )
             for row in kept

@@ -19,15 +19,14 @@ from service.infra.files import Store, Stored
 from service.infra.tables import Recollection
 from unlearning.types import Json, State
 from workers.storage import checkpoint_format as codec
-from workers.storage.encryption import SealedRow, Sealer, open_row, open_row_in_pieces, seal_row
+from workers.storage.encryption import Sealer
 from workers.storage.key_store import BATCH, KeyStore, batches
-from workers.storage.pieced import sealed_pieces
 
 ROWS_BYTES = 32 * 2**20
 """of vectors that are held at once, while they are sealed or summed"""
-LARGE_BYTES = 2**20
-"""a vector of more is opened in pieces, where a pass over pieces will do"""
 NUMBER_BYTES = 8
+STATE = "state"
+"""the place for which state files are sealed"""
 Row: TypeAlias = dict[str, object]
 
 
@@ -44,7 +43,7 @@ class Kept(Mapping[str, Tensor]):
     """The vectors of ``holders`` (sorted), which stay in the database: each pass is one query, a few rows at a time.
 
     ``numbers`` is the most that a vector has. A pass over ``items()`` goes in order of holder; at its end it raises
-    Missing where not everyone has a vector, and on its way Unsealable for a row that was changed or moved.
+    Missing where not everyone has a vector, and on its way Damaged for a row that was changed or moved.
     """
 
     database: Database
@@ -74,28 +73,6 @@ class Kept(Mapping[str, Tensor]):
     def items(self) -> ItemsView[str, Tensor]:
         return _Pass(self)
 
-    def pieces(self) -> Iterator[tuple[str, int, Tensor]]:
-        """One pass in which no large vector is ever whole: holder, where the piece begins, its numbers.
-
-        Nothing of it may be used before it has ended: then alone are the rows known to be unchanged. Raises as a pass.
-        """
-        if self.numbers * NUMBER_BYTES <= LARGE_BYTES:
-            yield from ((holder, 0, vector) for holder, vector in self.stream())
-            return
-        count = 0
-        with self.database.read() as session:
-            for row in _outlines_of(session, self.generation_id, self.holders):
-                key = self.key_store.fetch([row.key_id]).get(row.key_id)
-                if key is None:
-                    continue
-                count += 1
-                sealed = sealed_pieces(session, self.generation_id, row.holder, row.size)
-                place = _place(self.generation_id, row.holder)
-                opened = open_row_in_pieces(key, place, row.nonce, row.size, sealed)
-                for start, part in codec.unpack_in_pieces(opened):
-                    yield row.holder, start, part.to(self.device)
-        self._require(count)
-
     def stream(self) -> Iterator[tuple[str, Tensor]]:
         """One pass."""
         count = 0
@@ -104,9 +81,6 @@ class Kept(Mapping[str, Tensor]):
             for pair in _opened(rows, self.key_store, self.generation_id, self.device):
                 count += 1
                 yield pair
-        self._require(count)
-
-    def _require(self, count: int) -> None:
         if count < len(self.holders):
             raise Missing(len(self.holders) - count)
 
@@ -120,13 +94,12 @@ class _Pass(ItemsView[str, Tensor]):
 
 def keep(private: Store, sealer: Sealer, state: State, evidence: Mapping[str, Json]) -> Stored:
     """Write w~, the method's tensors and facts, and the evidence, sealed and durable."""
-    return private.put(sealer.seal(codec.encode_state(state, evidence)))
+    return private.put([sealer.seal(STATE, codec.encode_state(state, evidence))])
 
 
 def load(private: Store, sealer: Sealer, digest: str, device: torch.device) -> State:
-    """The state of that digest, on the device. Raises Damaged, Unsealable or Malformed: there is no other copy."""
-    with private.open(digest) as file:
-        state = codec.decode_state(sealer.unseal_file(file))
+    """The state of that digest, on the device. Raises Damaged or Malformed: there is no other copy."""
+    state = codec.decode_state(sealer.open(STATE, private.read(digest)))
     tensors = {name: tensor.to(device) for name, tensor in state.tensors.items()}
     return State(state.weights.to(device), tensors, state.facts)
 
@@ -177,17 +150,9 @@ def rewrite_vectors(session: Session, rows: Sequence[Row]) -> None:
     """Put the rows of ``reseal_vectors`` in the place of those that their holders have."""
     table = cast(Table, Recollection.__table__)
     place = (table.c.generation_id == bindparam("generation"), table.c.holder == bindparam("whose"))
-    change = update(table).where(*place).values(nonce=bindparam("fresh_nonce"), sealed=bindparam("fresh_sealed"))
+    change = update(table).where(*place).values(sealed=bindparam("fresh"))
     for batch in batches(rows, BATCH):
-        named = [
-            {
-                "generation": row["generation_id"],
-                "whose": row["holder"],
-                "fresh_nonce": row["nonce"],
-                "fresh_sealed": row["sealed"],
-            }
-            for row in batch
-        ]
+        named = [{"generation": row["generation_id"], "whose": row["holder"], "fresh": row["sealed"]} for row in batch]
         session.execute(change, named)
 
 
@@ -201,7 +166,7 @@ def read_vectors(
 ) -> dict[str, Tensor]:
     """The vectors of these holders, and of nobody else. Holders without a row or a key are absent.
 
-    Raises Unsealable for a row that was changed or moved.
+    Raises Damaged for a row that was changed or moved.
     """
     rows = _rows_of(session, generation_id, sorted(holders), BATCH)
     return dict(_opened(rows, keys, generation_id, device))
@@ -222,14 +187,8 @@ def drop_vectors(session: Session, generation_id: int, holders: Iterable[str]) -
 
 
 def _row(generation_id: int, holder: str, key_id: str, key: bytes, vector: Tensor) -> Row:
-    row = seal_row(key, _place(generation_id, holder), codec.pack(vector))
-    return {
-        "generation_id": generation_id,
-        "holder": holder,
-        "key_id": key_id,
-        "nonce": row.nonce,
-        "sealed": row.sealed,
-    }
+    sealed = Sealer(key).seal(_place(generation_id, holder), codec.pack(vector))
+    return {"generation_id": generation_id, "holder": holder, "key_id": key_id, "sealed": sealed}
 
 
 def _place(generation_id: int, holder: str) -> str:
@@ -238,7 +197,7 @@ def _place(generation_id: int, holder: str) -> str:
 
 def _rows_of(session: Session, generation_id: int, holders: Sequence[str], at_once: int) -> Iterator[Sequence[Any]]:
     """The sealed rows of these holders in order of holder, ``at_once`` of them at a time, from one query."""
-    columns = (Recollection.holder, Recollection.key_id, Recollection.nonce, Recollection.sealed)
+    columns = (Recollection.holder, Recollection.key_id, Recollection.sealed)
     query = (
         select(*columns)
         .where(Recollection.generation_id == generation_id, _among(session, holders))
@@ -246,14 +205,6 @@ def _rows_of(session: Session, generation_id: int, holders: Sequence[str], at_on
         .execution_options(yield_per=at_once)
     )
     return session.execute(query).partitions()
-
-
-def _outlines_of(session: Session, generation_id: int, holders: Sequence[str]) -> Sequence[Any]:
-    """What the rows of these holders are, in order of holder: their bytes are not read."""
-    columns = (Recollection.holder, Recollection.key_id, Recollection.nonce)
-    query = select(*columns, func.length(Recollection.sealed).label("size"))
-    mine = query.where(Recollection.generation_id == generation_id, _among(session, holders))
-    return session.execute(mine.order_by(Recollection.holder)).all()
 
 
 def _among(session: Session, holders: Sequence[str]) -> ColumnElement[bool]:
@@ -270,9 +221,9 @@ def _opened(
     """The vectors of sealed rows; those whose key is gone are left out."""
     for rows in parts:
         found = keys.fetch(row.key_id for row in rows)
-        for holder, key_id, nonce, sealed in rows:
+        for holder, key_id, sealed in rows:
             if key_id in found:
-                data = open_row(found[key_id], _place(generation_id, holder), SealedRow(nonce, sealed))
+                data = Sealer(found[key_id]).open(_place(generation_id, holder), sealed)
                 yield holder, codec.unpack(data).to(device)
 
 

@@ -87,8 +87,7 @@ class Journal:
         part = path.with_suffix(".part")
         self._files.unlink(part)
         with self._files.create(part) as file:
-            for chunk in self._sealer.seal([text]):
-                self._files.write(file, chunk)
+            self._files.write(file, self._sealer.seal(_place(path), text))
             self._files.sync(file)
         self._files.rename(part, path)
         self._files.sync_folder(self.root)
@@ -105,10 +104,10 @@ class Journal:
         self._files.rename(path, path.with_suffix(SET_ASIDE))
 
     def entries(self, *kinds: str) -> Iterator[Entry]:
-        """Every draft and release, or those of other ``kinds`` of files, in no order. Raises Unsealable."""
+        """Every draft and release, or those of other ``kinds`` of files, in no order. Raises Damaged."""
         for path in sorted(self.root.iterdir()) if self.root.is_dir() else ():
             if path.suffix in (kinds or (DRAFT, UPDATE)):
-                record = json.loads(self._sealer.unseal(path.read_bytes()))
+                record = json.loads(self._sealer.open(_place(path), path.read_bytes()))
                 lists = {name: tuple(record[name]) for name in ("positions", "requests")}
                 yield Entry(path=path, **(record | lists))
 
@@ -116,6 +115,11 @@ class Journal:
         if not self.root.is_dir():
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._files.sync_folder(self.root.parent)
+
+
+def _place(path: Path) -> str:
+    """Return what an entry is sealed for: it opens under no other version's name."""
+    return f"updates/{path.stem}"
 
 
 def confirm_committed(session: Session, updates: Path, versions: Iterable[str] | None = None) -> int:

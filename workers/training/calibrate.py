@@ -19,6 +19,7 @@ from sqlalchemy import select
 
 from service.infra.db import now
 from service.infra.fault_injection import crash_point
+from service.infra.files import Damaged
 from service.infra.queue import notify as queue
 from service.infra.tables import CalibrationOrder, Generation, Model
 from unlearning.bounds.calibration import Along, Calibrated, Design, calibrate, errors_along
@@ -31,7 +32,6 @@ from workers.runtime.model import Bench
 from workers.runtime.process import Process
 from workers.runtime.work_units import BUILT, POLL_SECONDS, Pieces
 from workers.storage import private_state as state
-from workers.storage.encryption import Unsealable
 from workers.storage.storage import Storage
 from workers.training import resume as resumed
 from workers.training.resume import Unprepared
@@ -201,8 +201,8 @@ def _measure(process: Process, course: Course, number: int) -> None:
         raise
     found = {"errors": along.errors, "untouched": along.untouched}
     told = {name: [repr(error) for error in errors] for name, errors in found.items()}
-    note = json.dumps({"order": _place(course, number), **told})
-    _store(process, course, number, b"".join(process.storage.sealer.seal([note.encode()])))
+    note = json.dumps({"prepared": course.prepared, **told}).encode()
+    _store(process, course, number, process.storage.sealer.seal(place_of(course.generation_id, number), note))
     crash_point("calibration-after-order")
 
 
@@ -224,9 +224,9 @@ def _orders(storage: Storage, course: Course) -> dict[int, Along]:
         rows = session.scalars(query).all()
     found = {}
     for row in rows:
-        note = json.loads(storage.sealer.unseal(row.errors or b""))
-        if note["order"] != _place(course, row.number):
-            raise Unsealable(f"the errors of order {row.number} belong elsewhere")
+        note = json.loads(storage.sealer.open(place_of(course.generation_id, row.number), row.errors or b""))
+        if note["prepared"] != course.prepared:
+            raise Damaged(f"the errors of order {row.number} were measured on another state")
         errors, untouched = (tuple(float(error) for error in note[name]) for name in ("errors", "untouched"))
         found[row.number] = Along(errors, untouched)
     return found
@@ -240,5 +240,6 @@ def _work(course: Course) -> Problem:
     return problem.cast(course.state.weights.dtype)
 
 
-def _place(course: Course, number: int) -> str:
-    return f"{course.generation_id}/{number}/{course.prepared}"
+def place_of(generation_id: int, number: int) -> str:
+    """Return the place for which the errors of an order are sealed."""
+    return f"calibration/{generation_id}/{number}"

@@ -19,7 +19,6 @@ from workers.runtime.work_units import BUILT
 from workers.storage import manifest
 from workers.storage import private_state as state
 from workers.storage.checkpoint_format import Malformed
-from workers.storage.encryption import Unsealable
 from workers.storage.storage import Storage
 
 
@@ -49,7 +48,7 @@ def resume(process: Process, generation: Generation, recipe: str, note: Mapping[
     try:
         made = state.load(process.storage.private, process.storage.sealer, note["state"], bench.problem.device)
         examples = _examples(process, generation, bench, recipe, policy)
-    except (Damaged, Unsealable, Malformed, manifest.Changed, PepperMissing) as error:
+    except (Damaged, Malformed, manifest.Changed, PepperMissing) as error:
         raise Unprepared(type(error).__name__) from None
     return Resumed(bench, examples, made)
 

@@ -15,7 +15,6 @@ from service.models.retrain_plan import budget_of, candidate_of, measured_second
 from service.requests.states import AWAITING_CONSUMERS, NOT_FOR_A_UPDATE
 from service.requests.status import change_tasks, settle
 from unlearning.accounting.policy import Clock, Nothing, Policy, Queue, Retrain, Wait, next_action
-from workers.runtime.collector import collector_at_rest
 from workers.runtime.jobs import Claimed, Deletions, Preparation, Work
 from workers.runtime.lease import SECOND, Lease, give_back, lock, take
 from workers.update.batches import HOLD_AFTER, Choice, Waiting, choose
@@ -27,7 +26,6 @@ LARGEST_BATCH = 10_000
 """tasks that one update takes; their vectors are never held together"""
 
 
-@collector_at_rest()
 def claim(
     database: Database, model_id: str, owner: str, lease_seconds: float, tenants: Collection[str] | None = None
 ) -> Work | None:

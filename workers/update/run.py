@@ -30,7 +30,6 @@ from workers.guarantee.certify import CapNotReached, Certified, Oversize, Size, 
 from workers.guarantee.dry_run import guarantee_from_json
 from workers.guarantee.needs import generator, needs_forgotten, needs_retained
 from workers.runtime import recipes
-from workers.runtime.collector import collector_at_rest
 from workers.runtime.db_retry import patiently
 from workers.runtime.jobs import Claimed, Deletions
 from workers.runtime.model import Bench, Benches
@@ -40,7 +39,6 @@ from workers.storage import manifest
 from workers.storage import private_state as state
 from workers.storage.checkpoint_format import Malformed
 from workers.storage.crypto_erase import destroy_keys, drop_superseded_state
-from workers.storage.encryption import Unsealable
 from workers.storage.operator_notes import seal_note
 from workers.storage.storage import Storage
 from workers.update.blocked import NUMBERS, RETRAIN_HELPS, STANDBY_HELPS, Blocked
@@ -203,7 +201,6 @@ def _draft(errand: Errand, planned: Plan, certified: Certified) -> Draft:
     )
 
 
-@collector_at_rest()
 def _publish(errand: Errand, head: Head, planned: Plan, draft: Draft) -> None:
     storage = errand.process.storage
     outcomes = _without_weights(errand, planned)
@@ -315,7 +312,7 @@ def _secret(storage: Storage, head: Head, device: torch.device) -> State:
     """
     try:
         return state.load(storage.private, storage.sealer, head.state, device)
-    except (Damaged, Unsealable) as error:
+    except Damaged as error:
         raise Blocked("state_damaged", what=type(error).__name__) from None
     except Malformed:
         raise Blocked("state_format_unknown") from None

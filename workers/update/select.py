@@ -14,7 +14,6 @@ from service.infra.tables import Forgotten, Generation, Hold, Membership, Suppre
 from service.requests import suppression as suppressions
 from service.requests.intake import IN_HOLDOUT
 from unlearning.accounting.policy import Granularity
-from workers.runtime.collector import collector_at_rest
 from workers.runtime.jobs import Claimed, Deletions, Job, Preparation, Retraining
 from workers.storage.key_store import BATCH, batches
 
@@ -38,7 +37,6 @@ class Plan:
     target: Target
 
 
-@collector_at_rest()
 def plan(session: Session, job: Deletions, atomic: bool) -> Plan:
     """Read what the tasks name. ``atomic``: a holder has one vector, and goes whole or not at all."""
     found = suppressions.positions(

@@ -23,5 +23,5 @@ def write_files(
     with ThreadPoolExecutor(1) as beside:
         evidence = certified.evidence | dict(more or {})
         kept = beside.submit(state.keep, storage.private, storage.sealer, certified.state, evidence)
-        checkpoint = storage.store.put(codec.encode(certified.tensors, {"format": "pt"}))
+        checkpoint = storage.store.put([codec.encode(certified.tensors, {"format": "pt"})])
         return checkpoint, kept.result()
