@@ -17,6 +17,7 @@ import torch
 from sqlalchemy import func, select
 
 from benchmarks import release
+from benchmarks.release import TENANT
 from service.infra.settings import Settings
 from service.infra.tables import Model, Version
 from unlearning.accounting.policy import Policy
@@ -67,7 +68,7 @@ def forget(folder: Path, model_id: str, going: Sequence[str]) -> int:
     with process.storage.database.read() as session:
         policy = Policy.from_json(session.get_one(Model, model_id).policy)
     before = newest(process)
-    worker._benches.of(1, "recipe", policy)  # the model itself is there between updates
+    worker._benches.of(1, TENANT, "recipe", policy)  # the model itself is there between updates
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     held = memory("VmRSS")
     worker.work(model_id)
