@@ -139,7 +139,12 @@ def test_a_retrain_brings_nobody_back_and_finds_everybody_whom_a_hold_keeps(worl
 def test_whoever_is_forgotten_while_a_candidate_under_the_new_pepper_is_trained_and_held_since_does_not_come_back(
     world: World,
 ) -> None:
-    model_id = world.live("convex", "newton", fallback="retrain", **{**CALIBRATED, "sizes": [1]})
+    model_id = world.live(
+        "convex",
+        "newton",
+        fallback="retrain",
+        **{**CALIBRATED, "calibration": {**CALIBRATED["calibration"], "sizes": [1]}},
+    )
     world.live(name="other")  # where the hold finds something to keep
     together = world.delete("p5", models=("m",)), world.delete("p6", models=("m",))
     world.work(model_id)

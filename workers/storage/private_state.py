@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias, cast
@@ -30,66 +30,25 @@ STATE = "state"
 Row: TypeAlias = dict[str, object]
 
 
-class Missing(RuntimeError):
-    """Holders without a row, or whose key is gone."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(f"{count} vectors are missing")
-        self.count = count
-
-
 @dataclass(frozen=True)
-class Kept(Mapping[str, Tensor]):
-    """The vectors of ``holders`` (sorted), which stay in the database: each pass is one query, a few rows at a time.
+class Kept:
+    """The vectors of a generation, which stay in the database: each reading is one query, a few rows at a time.
 
-    ``numbers`` is the most that a vector has. A pass over ``items()`` goes in order of holder; at its end it raises
-    Missing where not everyone has a vector, and on its way Damaged for a row that was changed or moved.
+    ``numbers`` is the most that a vector has.
     """
 
     database: Database
     key_store: KeyStore
     generation_id: int
-    holders: tuple[str, ...]
     numbers: int
     device: torch.device
 
-    def __len__(self) -> int:
-        return len(self.holders)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.holders)
-
-    def __contains__(self, holder: object) -> bool:
-        return holder in self.holders
-
-    def __getitem__(self, holder: str) -> Tensor:
-        if holder not in self:
-            raise KeyError(holder)
-        [(_, vector)] = Kept(
-            self.database, self.key_store, self.generation_id, (holder,), self.numbers, self.device
-        ).items()
-        return vector
-
-    def items(self) -> ItemsView[str, Tensor]:
-        return _Pass(self)
-
-    def stream(self) -> Iterator[tuple[str, Tensor]]:
-        """One pass."""
-        count = 0
+    def read(self, people: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+        """Yield each of ``people`` who has a vector, in sorted order. Raises Damaged for a row that was changed."""
         with self.database.read() as session:
-            rows = _rows_of(session, self.generation_id, self.holders, _rows_at_once(self.numbers * NUMBER_BYTES))
-            for pair in _opened(rows, self.key_store, self.generation_id, self.device):
-                count += 1
-                yield pair
-        if count < len(self.holders):
-            raise Missing(len(self.holders) - count)
-
-
-class _Pass(ItemsView[str, Tensor]):
-    _mapping: Kept
-
-    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        return self._mapping.stream()
+            at_once = _rows_at_once(self.numbers * NUMBER_BYTES)
+            rows = _rows_of(session, self.generation_id, sorted(people), at_once)
+            yield from _opened(rows, self.key_store, self.generation_id, self.device)
 
 
 def keep(private: Store, sealer: Sealer, state: State, evidence: Mapping[str, Json]) -> Stored:
@@ -154,11 +113,6 @@ def rewrite_vectors(session: Session, rows: Sequence[Row]) -> None:
     for batch in batches(rows, BATCH):
         named = [{"generation": row["generation_id"], "whose": row["holder"], "fresh": row["sealed"]} for row in batch]
         session.execute(change, named)
-
-
-def holders_of(session: Session, generation_id: int) -> list[str]:
-    """Everyone who has a vector in the generation."""
-    return list(session.scalars(select(Recollection.holder).where(Recollection.generation_id == generation_id)))
 
 
 def read_vectors(

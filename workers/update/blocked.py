@@ -1,4 +1,4 @@
-"""Why an update cannot be made, and which of the reasons a retrain or the fallback mends."""
+"""Why an update cannot be made, and which of the reasons a retrain mends."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ RETRAIN_HELPS = frozenset(
     }
 )
 """what a cold retrain mends; changed samples or a changed recipe it does not"""
-STANDBY_HELPS = RETRAIN_HELPS - {"beyond_calibration", "state_damaged", "state_format_unknown"}
-"""what a fallback mends that goes on from the current version's state"""
 
 
 class Blocked(RuntimeError):

@@ -14,7 +14,7 @@ from service.models.restore_guard import unconfirmed
 from service.models.retrain_plan import budget_of, candidate_of, measured_seconds
 from service.requests.states import AWAITING_CONSUMERS, NOT_FOR_A_UPDATE
 from service.requests.status import change_tasks, settle
-from unlearning.accounting.policy import Clock, Nothing, Policy, Queue, Retrain, Wait, next_action
+from unlearning.accounting.policy import Clock, Policy, Queue, next_action
 from workers.runtime.jobs import Claimed, Deletions, Preparation, Work
 from workers.runtime.lease import SECOND, Lease, give_back, lock, take
 from workers.update.batches import HOLD_AFTER, Choice, Waiting, choose
@@ -155,9 +155,9 @@ def _must_wait(session: Session, model: Model, generation: Generation, count: in
     policy = Policy.from_json(model.policy)
     queue = _queue(session, model, policy, count)
     action = next_action(policy, budget_of(generation), queue, _clock(generation, at))
-    if isinstance(action, Wait):
+    if action.kind == "wait":
         model.due_at = action.until
-    return isinstance(action, Wait | Nothing | Retrain)
+    return action.kind in ("wait", "nothing", "retrain")
 
 
 def _queue(session: Session, model: Model, policy: Policy, count: int) -> Queue:
