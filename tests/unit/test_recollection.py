@@ -286,7 +286,7 @@ def test_a_converged_form_without_strong_convexity_is_refused() -> None:
 def test_forgetting_someone_twice_is_refused() -> None:
     problem, examples, _, state = prepared(network())
     first = release(problem, state, examples, "p1")
-    with pytest.raises(Refused, match="1 of 1 holders have no recollection"):
+    with pytest.raises(Refused, match="1 of 1 people have no vector"):
         release(problem, first, examples, "p1")
 
 
