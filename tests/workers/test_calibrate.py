@@ -18,8 +18,8 @@ from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.bounds.calibration import Calibrated, Design, calibrate, errors_along
 from unlearning.types import Refused
 from workers.scheduler.run import open_scheduler, sweep_files
-from workers.training import calibrate as measuring
-from workers.training.calibrate import Found, assist, require_useful_cap
+from workers.training.calibrate import Found, Orders, place_of, require_useful_cap
+from workers.training.parallel import assist
 
 ASKED: dict[str, Any] = {
     "guarantee": "calibrated",
@@ -183,8 +183,9 @@ def test_an_order_measured_by_another_process_equals_the_pure_function(world: Wo
     model_id = world.register("convex", "newton", **ASKED)
     release_connections(world)
     die_at(world, "calibration-after-order", lambda other: other.work(model_id))
-    assist(world.process, model_id)
-    course = measuring.course_of(world.process, world.generation(model_id), "convex")
+    assist(world.process, model_id, [Orders])
+    course = Orders.opened(world.process, world.generation(model_id), "convex")
+    assert course is not None
     rows = {row.number: row for row in world.rows_of(CalibrationOrder) if row.measured_at}
     assert set(rows) == {0, 1}
     for number, row in rows.items():
@@ -194,9 +195,9 @@ def test_an_order_measured_by_another_process_equals_the_pure_function(world: Wo
             course.bench.problem, course.bench.method, course.state, course.examples, order, sizes=(1, 2)
         ).errors
         assert [float(error) for error in note["errors"]] == list(again)
-        assert note["prepared"] == course.prepared
+        assert note["prepared"] == course.digest
         with pytest.raises(Damaged):
-            world.storage.sealer.open(measuring.place_of(course.generation_id, number + 1), row.errors or b"")
+            world.storage.sealer.open(place_of(course.generation_id, number + 1), row.errors or b"")
 
 
 def test_who_asks_while_it_is_calibrated_is_forgotten_before_version_1(world: World) -> None:
@@ -261,7 +262,7 @@ def test_nothing_measured_is_published(world: World) -> None:
 
 def sealed_errors(world: World, row: CalibrationOrder) -> bytes:
     """The errors of an order, opened."""
-    return world.storage.sealer.open(measuring.place_of(row.generation_id, row.number), row.errors or b"")
+    return world.storage.sealer.open(place_of(row.generation_id, row.number), row.errors or b"")
 
 
 def release_connections(world: World) -> None:
