@@ -20,6 +20,8 @@ from unlearning.methods.recollection import sum_of
 from unlearning.types import VectorsMissing
 from workers.storage import private_state as state
 
+pytestmark = pytest.mark.both_engines
+
 CPU = torch.device("cpu")
 MEBIBYTE = 2**20
 
