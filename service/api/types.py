@@ -78,6 +78,7 @@ WHOLE = BeforeValidator(_whole)
 ModelName = Annotated[str, StringConstraints(pattern=MODEL_NAME)]
 RecipeName = Annotated[str, StringConstraints(pattern=RECIPE_NAME, max_length=255)]
 PersonalId = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+FreeText = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\x00-\x08\x0b-\x1f]+$")]
 RequestId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 When = Annotated[
     AwareDatetime,

@@ -37,8 +37,13 @@ class CommandError(Exception):
 
 def show_error(error: CommandError) -> None:
     errors.print(f"error: {error.what}", style="bold red", markup=False, soft_wrap=True)
-    if error.hint:
-        errors.print(f" hint: {error.hint}", style="yellow", markup=False, soft_wrap=True)
+    show_hint(error.hint)
+
+
+def show_hint(hint: str) -> None:
+    """Print what to do, on standard error; nothing where there is nothing to do."""
+    if hint:
+        errors.print(f" hint: {hint}", style="yellow", markup=False, soft_wrap=True)
 
 
 def show_json(value: Any) -> None:

@@ -174,22 +174,38 @@ def test_the_overview_shows_what_is_late_held_and_spent(login: Login, held: str,
     assert "85.7 % spent" in page and "gauge low" in page
     assert "version 2" in page and "1 on an old version" in page
     assert re.search(r"in (27|28|29|30) d", page)
-    assert "the worker was lost while at it" in page
+    assert "The worker crashed three times on this request." in page
 
 
 def test_a_held_request_is_driven_on_by_who_may(login: Login, held: str, service: Service) -> None:
     client = login("deletions:read")
     page = client.get(f"/console/requests/{held}").text
-    assert "Drive on" not in page
+    assert "/retry" not in page
     sent = {"token": token_in(page)}
     assert client.post(f"/console/requests/{held}/retry", data=sent).status_code == 403
     assert client.post(f"/console/requests/{held}/cancel", data=sent).status_code == 403
     client = login("deletions:read", "models:admin")
     page = client.get(f"/console/requests/{held}").text
+    assert f'action="/console/requests/{held}/retry"' in page and "<button>Retry</button>" in page
     assert client.post(f"/console/requests/{held}/retry", data={"token": "0" * 64}).status_code == 403
     after = client.post(f"/console/requests/{held}/retry", data={"token": token_in(page)})
     assert after.status_code == 200 and "badge queued" in after.text
     assert client.post(f"/console/requests/{held}/retry", data={"token": token_in(page)}).status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("reason", "button"), [(Reason.LEGAL_HOLD, None), (Reason.BUDGET_EXHAUSTED, None), (Reason.LARGE, "Approve")]
+)
+def test_a_retry_is_offered_where_it_can_help_alone(
+    login: Login, held: str, service: Service, reason: Reason, button: str | None
+) -> None:
+    with service.database.write() as session:
+        session.execute(update(Task).values(reason=reason))
+        session.execute(update(DeletionRequest).values(reason=reason))
+    page = html.unescape(login().get(f"/console/requests/{held}").text)
+    assert reason.sentence in page and reason.remedy is not None and reason.remedy.action in page
+    assert ("/retry" in page) == (button is not None)
+    assert button is None or f"<button>{button}</button>" in page
 
 
 def test_a_request_is_cancelled_inside_its_window_by_who_may(login: Login, held: str, service: Service) -> None:

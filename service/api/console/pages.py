@@ -21,8 +21,10 @@ from service.api.console.render import HEADERS, LoginNeeded, PageRoute, login_pa
 from service.api.console.watch import AuditWatch
 from service.api.dependencies import Running, Service, known, require_writable, session_of
 from service.api.problems import Problem, not_found
+from service.api.request_views import Justification, ModelPart
+from service.api.request_views import views as request_views
 from service.api.routes import deletion_requests, models
-from service.api.routes.verification import Rejection, refused
+from service.api.routes.verification import refused
 from service.api.types import ModelName, RequestId
 from service.audit.key_rotation import verifiers
 from service.audit.signed_note import Signer
@@ -33,6 +35,7 @@ from service.models.consumers import standing
 from service.requests import identity_check as verification
 from service.requests.cancel import TooLate, cancel
 from service.requests.legal_holds import retry
+from service.requests.reasons import reason_of
 from service.requests.states import Status, awaits_decision
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -134,7 +137,7 @@ def show(request_id: RequestId, request: Request, visit: Visitor) -> Response:
     visit.need(Scope.DELETIONS_READ)
     with visit.service.database.read() as session:
         row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
-        view = deletion_requests.views(session, [row])[0]
+        view = request_views(session, [row])[0]
         issued = views.has_certificate(session, row)
         expected = view.status == Status.COMPLETED and any(part.version for part in view.models)
         unverified = awaits_decision(view.status, view.reason)
@@ -145,7 +148,7 @@ def show(request_id: RequestId, request: Request, visit: Visitor) -> Response:
             "awaited": expected and not issued,
             "cancellable": views.window_ends(session, row) if visit.may(Scope.DELETIONS_WRITE) else None,
             "decidable": unverified and visit.may(Scope.DELETIONS_WRITE),
-            "releasable": view.status == Status.BLOCKED and not unverified and visit.may(Scope.MODELS_ADMIN),
+            "retriable": visit.may(Scope.MODELS_ADMIN) and any(map(_retry_may_help, view.models)),
             "busy": view.status in (Status.QUEUED, Status.RUNNING) or (expected and not issued),
         }
     return _renewed(request, visit, page("request.html", **facts))
@@ -187,7 +190,7 @@ def cancel_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Res
 
 
 @router.post("/console/requests/{request_id}/retry")
-def release_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Response:
+def retry_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Response:
     _check_form(visit, fields, Scope.MODELS_ADMIN)
     with visit.service.database.write() as session:
         row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
@@ -299,9 +302,15 @@ def _check_token(visit: Visit, fields: dict[str, str]) -> None:
         raise Problem(403, "form_refused", "This form is from an older session. Go back, reload the page, try again.")
 
 
+def _retry_may_help(part: ModelPart) -> bool:
+    """Whether to offer a retry. The reason of a newer worker is unknown here: it may help there."""
+    reason = reason_of(part.reason or "")
+    return part.status == Status.BLOCKED and (reason is None or reason.retry_helps)
+
+
 def _rejection(fields: dict[str, str]) -> str:
     try:
-        return Rejection(reason=fields.get("reason", "").strip()).reason
+        return Justification(reason=fields.get("reason", "").strip()).reason
     except ValidationError:
         detail = "Say why, in 1 to 1,000 characters without control characters. Nothing was changed."
         raise Problem(422, "reason_refused", detail) from None

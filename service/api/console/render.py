@@ -48,8 +48,6 @@ def _templates() -> Environment:
         "machine_time": words.machine_time,
         "number": words.number,
         "happening": words.happening,
-        "reason": words.reason,
-        "sentence": words.sentence,
     }
     return environment
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from service.access.api_keys import Caller
 from service.api.console import plots
-from service.api.routes.deletion_requests import DeletionRequestView, views
+from service.api.request_views import DeletionRequestView, views
 from service.infra.db import now
 from service.infra.tables import (
     AuditEntry,

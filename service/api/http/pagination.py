@@ -21,6 +21,12 @@ MomentCursor = Annotated[
 ]
 
 
+class Listed(BaseModel, Generic[Item]):
+    """A list that is short enough to come whole."""
+
+    data: list[Item]
+
+
 class Page(BaseModel, Generic[Item]):
     data: list[Item] = Field(max_length=LONGEST_PAGE)
     next_cursor: str | None

@@ -13,12 +13,10 @@ from sqlalchemy.orm import Session
 from service.access.api_keys import Caller, Scope, searched
 from service.api.dependencies import Running, Service, holding, problems
 from service.api.problems import Problem
-from service.api.receipts import ReceiptView
+from service.api.request_views import AcceptedView, ReceiptView, accepted_view
 from service.api.routes.deletion_requests import (
-    AcceptedView,
     DeletionOrder,
     KeyHeader,
-    accepted_view,
     check_length,
     key_use,
     opened,
@@ -42,7 +40,7 @@ class Batch(BaseModel):
     requests: list[DeletionOrder] = Field(min_length=1, max_length=1000)
 
 
-class Outcome(BaseModel):
+class BatchItem(BaseModel):
     """What became of one item: 202 and the request, or the problem that kept it out."""
 
     index: int
@@ -52,7 +50,7 @@ class Outcome(BaseModel):
 
 
 class BatchView(BaseModel):
-    outcomes: list[Outcome]
+    outcomes: list[BatchItem]
 
 
 class CostView(BaseModel):
@@ -125,8 +123,7 @@ def _outcome(
         accepted = take_in(session, service, caller, order)
     except Problem as problem:
         return {"status": problem.status, "request": None, "problem": problem.body()}, ()
-    view = accepted_view(accepted).model_dump(mode="json")
-    return {"status": 202, "request": view, "problem": None}, accepted.to_notify
+    return {"status": 202, "request": accepted_view(accepted), "problem": None}, accepted.to_notify
 
 
 def _opened(session: Session, service: Service, caller: Caller, outcomes: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from sqlalchemy import select
 
 from service.access.api_keys import Caller, Scope
 from service.api.dependencies import Running, holding, problems
+from service.api.http.pagination import Listed
 from service.api.problems import Problem, not_found
 from service.api.routes.models import find as find_model
 from service.api.types import LARGEST_NUMBER, WHOLE, ModelName
@@ -35,10 +36,6 @@ class ConsumerView(BaseModel):
     name: str
     version: int
     status: str = Field(description="current, behind, or unknown after five minutes without a report")
-
-
-class ConsumersView(BaseModel):
-    data: list[ConsumerView]
 
 
 @router.put(
@@ -74,10 +71,10 @@ def remove(name: ModelName, consumer_id: ModelName, service: Running, caller: Ad
         leave(session, model, row)
 
 
-@router.get(_PATH, response_model=ConsumersView, responses=problems(404), summary="Who serves which version")
-def index(name: ModelName, service: Running, caller: Reader) -> ConsumersView:
+@router.get(_PATH, response_model=Listed[ConsumerView], responses=problems(404), summary="Who serves which version")
+def index(name: ModelName, service: Running, caller: Reader) -> Listed[ConsumerView]:
     with service.database.read() as session:
         model = find_model(session, caller.tenant_id, name)
         head = session.get(Version, model.current_id) if model.current_id else None
         found = standing(session, model, head) if head else []
-    return ConsumersView(data=[ConsumerView(**each) for each in found])
+    return Listed(data=[ConsumerView(**each) for each in found])

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from service.access.api_keys import Caller, Scope, create_key, list_keys, revoke_key, rotate_key, successor_ends
 from service.api.dependencies import Running, holding, problems, reading
 from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
+from service.api.http.pagination import Listed
 from service.api.openapi import answer
 from service.api.problems import Problem, not_found
 from service.api.types import Moment, RequestId, When
@@ -42,24 +43,17 @@ class KeyView(BaseModel):
     created_at: Moment
     expires_at: Moment | None
     revoked_at: Moment | None
-
-
-class NewKeyView(KeyView):
-    key: str = Field(description="the key itself; shown once and kept nowhere")
-
-
-class KeysView(BaseModel):
-    data: list[KeyView]
+    key: str | None = Field(default=None, description="the key itself, shown once when it is made")
 
 
 @router.post(
     _PATH,
     status_code=201,
-    response_model=NewKeyView,
+    response_model=KeyView,
     responses=problems() | answer(201, "Location", "Cache-Control"),
     summary="Make a key",
 )
-def create(body: KeyOrder, service: Running, caller: Admin, response: Response) -> NewKeyView:
+def create(body: KeyOrder, service: Running, caller: Admin, response: Response) -> KeyView:
     if not caller.scopes.issuperset(body.scopes):
         raise Problem(403, "scope_exceeded", "A key can only grant scopes that it holds itself.")
     ends = None if body.expires_at is None else moment(body.expires_at)
@@ -71,16 +65,16 @@ def create(body: KeyOrder, service: Running, caller: Admin, response: Response) 
         made = create_key(
             session, service.pepper, label=body.label, scopes=body.scopes, tenant_id=caller.tenant_id, expires_at=ends
         )
-        view = NewKeyView(**dict(_view(session.get_one(ApiKey, made.id))), key=made.secret)
+        view = _view(session.get_one(ApiKey, made.id)).model_copy(update={"key": made.secret})
     response.headers["Location"] = f"{_PATH}/{view.id}"
     response.headers["Cache-Control"] = "no-store"
     return view
 
 
-@router.get(_PATH, response_model=KeysView, responses=problems(), summary="List keys, revoked ones included")
-def index(service: Running, caller: Admin) -> KeysView:
+@router.get(_PATH, response_model=Listed[KeyView], responses=problems(), summary="List keys, revoked ones included")
+def index(service: Running, caller: Admin) -> Listed[KeyView]:
     with service.database.read() as session:
-        return KeysView(data=[_view(key) for key in list_keys(session, caller.tenant_id)])
+        return Listed(data=[_view(key) for key in list_keys(session, caller.tenant_id)])
 
 
 @router.get(_PATH + "/{key_id}", response_model=KeyView, responses=reading(404), summary="Show a key")
@@ -108,7 +102,7 @@ def revoke(key_id: RequestId, service: Running, caller: Admin, response: Respons
 @router.post(
     _PATH + "/{key_id}/rotate",
     status_code=201,
-    response_model=NewKeyView,
+    response_model=KeyView,
     responses=problems(404, 409, 412) | answer(201, "Location", "Cache-Control"),
     summary="Make a key's successor; the old one ends after an overlap",
 )
@@ -120,7 +114,7 @@ def rotate(
     response: Response,
     overlap_seconds: Annotated[int, Query(ge=0, le=31_536_000)] = 86_400,
     if_match: IfMatch = None,
-) -> NewKeyView:
+) -> KeyView:
     with service.database.write() as session:
         key = _find(session, caller.tenant_id, key_id, lock=True)
         require(_view(key), if_match)
@@ -130,7 +124,7 @@ def rotate(
         made = rotate_key(session, service.pepper, key.id, overlap_seconds * SECOND, caller.tenant_id)
         if made is None:
             raise Problem(409, "key_ended", "The key is revoked or expired; make a new one instead.")
-        view = NewKeyView(**dict(_view(session.get_one(ApiKey, made.id))), key=made.secret)
+        view = _view(session.get_one(ApiKey, made.id)).model_copy(update={"key": made.secret})
     response.headers["Location"] = f"{_PATH}/{view.id}"
     response.headers["Cache-Control"] = "no-store"
     return view

@@ -6,27 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict
 
 from service.api.dependencies import Running, problems
 from service.api.http.etag import IfMatch, changed, require
 from service.api.openapi import answer
 from service.api.problems import Problem
-from service.api.routes.deletion_requests import ITEM, Decider, DeletionRequestView, find, views, windows_of
-from service.api.routes.holds import Reason
+from service.api.request_views import DeletionRequestView, Justification, views
+from service.api.routes.deletion_requests import ITEM, Decider, find, windows_of
 from service.api.types import RequestId
 from service.requests import identity_check as verification
 from service.requests.states import Decided
 
 router = APIRouter(tags=["deletion requests"])
-
-
-class Rejection(BaseModel):
-    """Why the request is turned down, as the person was told. It is kept; it must not name anybody."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    reason: Reason
 
 
 @router.post(
@@ -57,7 +48,7 @@ def verify(
 def reject(
     *,
     request_id: RequestId,
-    body: Rejection,
+    body: Justification,
     service: Running,
     caller: Decider,
     response: Response,
