@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from fastapi import FastAPI
 
 from service.api import health, problems
-from service.api.console import pages as console
+from service.api.console import pages, reference
 from service.api.dependencies import Service
 from service.api.http.bodies import Bodies
 from service.api.http.limits import Limiter, Quotas
@@ -84,7 +84,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         health,
     ):
         app.include_router(room.router)
-    console.install(app, service)
+    app.include_router(pages.router)
+    app.include_router(reference.router)
     app.add_middleware(Bodies, max_bytes=settings.max_body_bytes)
     app.add_middleware(Quotas)
     app.add_middleware(problems.Unexpected)

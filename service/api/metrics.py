@@ -21,6 +21,7 @@ from service.infra.tables import (
     DeletionRequest,
     Generation,
     Heartbeat,
+    LogCheck,
     Model,
     PhaseSeconds,
     Task,
@@ -293,6 +294,20 @@ def _processes(session: Session) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "expunge_audit_log_size", "Entries in the signed log", value=(-1 if newest is None else newest) + 1
     )
+    yield from _log_check(session)
+
+
+def _log_check(session: Session) -> Iterator[Metric]:
+    """What the scheduler's last check of the audit log found; without a value before the first."""
+    text = "When the scheduler last checked the whole audit log"
+    checked_at = GaugeMetricFamily("expunge_audit_log_checked_timestamp_seconds", text)
+    text = "1: the last check of the audit log found no fault; 0: the log was tampered with"
+    verified = GaugeMetricFamily("expunge_audit_log_verified", text)
+    check = session.get(LogCheck, 1)
+    if check is not None:
+        checked_at.add_metric([], check.checked_at / SECOND)
+        verified.add_metric([], int(check.fault is None))
+    yield from (checked_at, verified)
 
 
 def _per_model(name: str, text: str) -> GaugeMetricFamily:

@@ -1,8 +1,10 @@
-"""The scheduler's own check of the whole audit log. The status page and a metric read its result."""
+"""The scheduler's own check of the whole audit log, every hour. The status page and two metrics read its result."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable
+from threading import Event
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -10,55 +12,81 @@ from sqlalchemy.orm import Session
 from service.audit import merkle as tree
 from service.audit.key_rotation import verifiers
 from service.audit.log import newest_head
-from service.audit.signed_note import Checkpoint, NoteError, Verifier
+from service.audit.signed_note import Checkpoint, NoteError, Signer, Verifier
 from service.audit.verify import Tampered
 from service.infra.db import Database, now
+from service.infra.logging import describe
 from service.infra.tables import AuditEntry, LogCheck
 
-STEP = 20_000
-"""entries that are read at once, so that the scheduler's other duties wait for less than a second"""
+EVERY_SECONDS = 3600
+_LOOK_SECONDS = 10.0
+_STEP = 20_000
+"""entries that are held in memory at once"""
+log = logging.getLogger(__name__)
 
 
-def check_log(database: Database, verifier: Verifier) -> Iterator[None]:
-    """Compare every entry with the newest signed head, then store what was found; yields after each step.
+def keep_checking(database: Database, signer: Callable[[], Signer], stop: Event) -> None:
+    """Check the log every hour, and soon after its first entry, until ``stop`` is set."""
+    while not stop.is_set():
+        try:
+            if _is_due(database):
+                check_log(database, signer().verifier)
+        except Exception as error:  # the next look tries again
+            log.error("check of the audit log failed: %s", describe(error))
+        stop.wait(_LOOK_SECONDS)
 
-    The log must also continue the head that the check before this one found sound.
+
+def check_log(database: Database, verifier: Verifier) -> None:
+    """Compare every entry with the newest signed head, and store what was found.
+
+    The log must also continue the head that the last successful check found.
     """
+    size, note, fault = 0, None, None
     try:
-        size, note = yield from _sound_head(database, verifier)
-        fault = None
+        size, note = _verified(database, verifier)
     except Tampered as error:
         fault = str(error)
+        log.error("the audit log does not verify: %s", fault)
     with database.write() as session:
-        row = session.get(LogCheck, 1) or LogCheck(id=1, size=0, note=None)
+        row = session.get(LogCheck, 1) or LogCheck(id=1, size=0)
         row.checked_at, row.fault = now(session), fault
         if fault is None:
             row.size, row.note = size, note
         session.add(row)
 
 
-def _sound_head(database: Database, verifier: Verifier) -> Iterator[None]:
-    """Return size and note of the newest head; None for the note of an empty log. Raises Tampered."""
+def _is_due(database: Database) -> bool:
     with database.read() as session:
-        head, last = newest_head(session), session.get(LogCheck, 1)
-        earlier = _earlier(session, verifier, last)
+        last = session.get(LogCheck, 1)
+        if last is None or (last.note is None and last.fault is None):
+            return newest_head(session) is not None
+        return now(session) - last.checked_at >= EVERY_SECONDS * 1_000_000
+
+
+def _verified(database: Database, verifier: Verifier) -> tuple[int, str | None]:
+    """Return the size and the note of the newest head; of an empty log 0 and None. Raises Tampered."""
+    with database.read() as session:
+        head, earlier = newest_head(session), _earlier(session, verifier)
     if head is None:
         if earlier is None:
             return 0, None
-        raise Tampered("The log is gone: it has no signed head.")
+        raise Tampered("The log is gone: it has no signed head any more.")
     try:
         newest = verifier.checkpoint(head.note)
     except NoteError as error:
         raise Tampered(f"The newest head does not verify. {error}") from None
-    wanted = {newest.size: newest.root} | ({earlier.size: earlier.root} if earlier else {})
-    if earlier and earlier.size > newest.size:
-        raise Tampered("The log is shorter than at the last check.")
-    yield from _compare(database, newest.size, wanted)
+    roots = {newest.size: newest.root}
+    if earlier is not None:
+        if earlier.size > newest.size:
+            raise Tampered(f"The log has {newest.size} entries; at the last check it had {earlier.size}.")
+        roots[earlier.size] = earlier.root
+    _compare(database, newest.size, roots)
     return newest.size, head.note
 
 
-def _earlier(session: Session, verifier: Verifier, last: LogCheck | None) -> Checkpoint | None:
-    """Return the head of the last check that found the log sound. Raises Tampered where no key of the log signed it."""
+def _earlier(session: Session, verifier: Verifier) -> Checkpoint | None:
+    """Return the head of the last successful check. Raises Tampered where no key of the log signed it."""
+    last = session.get(LogCheck, 1)
     if last is None or last.note is None:
         return None
     for each in verifiers(session, verifier):
@@ -66,26 +94,27 @@ def _earlier(session: Session, verifier: Verifier, last: LogCheck | None) -> Che
             return each.checkpoint(last.note)
         except NoteError:
             continue
-    raise Tampered("The head of the last check was edited.")
+    raise Tampered("The stored result of the last check was edited.")
 
 
-def _compare(database: Database, size: int, wanted: dict[int, bytes]) -> Iterator[None]:
-    """Build the tree over the first ``size`` entries; at each wanted size it must have this root. Raises Tampered."""
+def _compare(database: Database, size: int, roots: dict[int, bytes]) -> None:
+    """Build the tree over the first ``size`` entries; at these sizes it must have these roots. Raises Tampered."""
     frontier: list[bytes] = []
     place = 0
     while place < size:
         rows = (
             select(AuditEntry.log_index, AuditEntry.body)
-            .where(AuditEntry.log_index >= place, AuditEntry.log_index < min(size, place + STEP))
+            .where(AuditEntry.log_index >= place, AuditEntry.log_index < min(size, place + _STEP))
             .order_by(AuditEntry.log_index)
         )
         with database.read() as session:
             found = session.execute(rows).all()
-        for index, body in found or [(None, "")]:
+        if not found:
+            raise Tampered(f"Entry {place} is missing.")
+        for index, body in found:
             if index != place:
                 raise Tampered(f"Entry {place} is missing.")
             tree.append(frontier, place, tree.leaf_hash(body.encode()))
             place += 1
-            if place in wanted and tree.root(frontier) != wanted[place]:
+            if place in roots and tree.root(frontier) != roots[place]:
                 raise Tampered(f"One of the first {place} entries was edited, removed or moved.")
-        yield

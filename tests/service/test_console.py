@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -14,13 +15,24 @@ from sqlalchemy import delete, func, select, update
 from service.access.api_keys import revoke_key
 from service.access.session_cookie import COOKIE, SESSION_SECONDS
 from service.api.console import pages, plots, words
-from service.api.console.watch import AuditWatch
 from service.api.dependencies import Service
 from service.audit.log import integrate, record
+from service.audit.self_check import check_log
 from service.audit.signed_note import Signer
 from service.infra.db import now
-from service.infra.tables import ApiKey, AuditEntry, Generation, Model, Task, TreeHead, Version
+from service.infra.tables import (
+    ApiKey,
+    AuditEntry,
+    DeletionRequest,
+    Generation,
+    LogCheck,
+    Model,
+    Task,
+    TreeHead,
+    Version,
+)
 from service.models.consumers import report
+from service.requests.reasons import Reason
 from service.requests.status import settle
 from tests.service.conftest import Login
 from tests.service.worlds import live_model, publish
@@ -296,15 +308,6 @@ def grow(service: Service, count: int) -> None:
         integrate(session, Signer.of(service.settings))
 
 
-def test_the_audit_log_is_verified_as_it_grows(service: Service) -> None:
-    watch = AuditWatch(service.settings)
-    assert watch.check(service.database).status == "empty"
-    for size in (3, 7):
-        grow(service, size - watch.check(service.database).size)
-        state = watch.check(service.database)
-        assert (state.status, state.checked, state.size) == ("verified", size, size)
-
-
 def edit(session: Any) -> None:
     session.execute(update(AuditEntry).where(AuditEntry.log_index == 1).values(body="{}"))
 
@@ -327,25 +330,30 @@ def resign(session: Any) -> None:
 
 
 @pytest.mark.parametrize("harm", [edit, remove, truncate, erase, resign])
-def test_a_log_that_was_tampered_with_is_told(
-    service: Service, harm: Callable[[Any], None], login: Login, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_was_tampered_with_is_shown(service: Service, harm: Callable[[Any], None], login: Login) -> None:
     client = login()
+    verifier = Signer.of(service.settings).verifier
+    assert '<span class="value word">empty</span>' in client.get("/").text
     grow(service, 3)
+    assert '<span class="value word">not checked yet</span>' in client.get("/").text
+    check_log(service.database, verifier)
     grow(service, 2)
-    assert "verified" in client.get("/").text
+    check_log(service.database, verifier)
+    assert '<span class="value word">verified</span>' in client.get("/").text
+    assert "expunge_audit_log_verified 1.0" in client.get("/metrics").text
     with service.database.write() as session:
         harm(session)
-    monkeypatch.setattr("service.api.console.watch._AGAIN_SECONDS", 0.0)  # the ten minutes are over
+    check_log(service.database, verifier)
     assert '<span class="value word">tampered</span>' in client.get("/").text
+    assert "expunge_audit_log_verified 0.0" in client.get("/metrics").text
 
 
-def test_a_log_is_verified_in_parts(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.api.console.watch._STEP", 2)
-    grow(service, 5)
-    watch = AuditWatch(service.settings)
-    states = [watch.check(service.database) for _ in range(3)]
-    assert [(state.status, state.checked) for state in states] == [("checking", 2), ("checking", 4), ("verified", 5)]
+def test_a_check_that_is_hours_old_is_not_shown_as_verified(service: Service, login: Login) -> None:
+    grow(service, 2)
+    check_log(service.database, Signer.of(service.settings).verifier)
+    with service.database.write() as session:
+        session.execute(update(LogCheck).values(checked_at=LogCheck.checked_at - 2 * 3_600_000_000 - 1))
+    assert '<span class="value word">not checked lately</span>' in login().get("/").text
 
 
 def test_spans_say_two_units_at_most() -> None:

@@ -11,11 +11,9 @@ from sqlalchemy import select, update
 from service.api.dependencies import Service
 from service.infra.db import now
 from service.infra.tables import DeletionRequest, Model, Task
-from service.requests.reasons import Reason
 from service.requests.status import settle
 from tests.service.conftest import Login
 from tests.service.worlds import live_model
-
 
 
 def test_free_text_is_shown_as_it_was_written(login: Login, client: TestClient, service: Service) -> None:

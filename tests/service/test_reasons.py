@@ -40,9 +40,19 @@ def written_out(tree: ast.AST) -> Iterator[str]:
             case _:
                 continue
         for value in values:
-            for part in ast.walk(value):
-                if isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value.isidentifier():
-                    yield part.value
+            yield from words(value)
+
+
+def words(value: ast.expr) -> Iterator[str]:
+    """Yield the literal words that an expression may give."""
+    match value:
+        case ast.Constant(value=str(word)) if word.isidentifier():
+            yield word
+        case ast.IfExp(body=one, orelse=other):
+            yield from [*words(one), *words(other)]
+        case ast.BoolOp(values=choices):
+            for each in choices:
+                yield from words(each)
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,8 @@ from sqlalchemy.orm import Session
 
 from service.access.api_keys import Caller, Scope
 from service.access.session_cookie import COOKIE, begin, end, form_token, renew, set_cookie
-from service.api.console import reference, views
+from service.api.console import views
 from service.api.console.render import HEADERS, LoginNeeded, PageRoute, login_page, page
-from service.api.console.watch import AuditWatch
 from service.api.dependencies import Running, Service, known, require_writable, session_of
 from service.api.problems import Problem, not_found
 from service.api.request_views import Justification, ModelPart
@@ -78,16 +77,9 @@ Visitor = Annotated[Visit, Depends(visiting)]
 Fields = Annotated[dict[str, str], Depends(sent)]
 
 
-def install(app: Any, service: Service) -> None:
-    app.state.audit_watch = AuditWatch(service.settings)
-    app.include_router(router)
-    app.include_router(reference.router)
-
-
 @router.get("/")
 def overview(request: Request, visit: Visitor, after: Annotated[str, Query(max_length=63)] = "") -> Response:
     service, tenant = visit.service, visit.caller.tenant_id
-    audit = _audit(request, visit)
     with service.database.read() as session:
         rows = views.model_rows(session, tenant, after) if visit.may(Scope.MODELS_READ) else []
         reads = visit.may(Scope.DELETIONS_READ)
@@ -99,9 +91,10 @@ def overview(request: Request, visit: Visitor, after: Annotated[str, Query(max_l
             "queue": views.queue(session, tenant) if reads else [],
             "recent": views.recent(session, tenant) if reads else [],
             "processes": views.processes(session, service.settings.lease_seconds),
+            "audit": views.log_state(session) if visit.may(Scope.AUDIT_READ) else None,
             "busy": views.is_busy(visit.caller, figures, rows),
         }
-    return _renewed(request, visit, page("overview.html", audit=audit, **facts))
+    return _renewed(request, visit, page("overview.html", **facts))
 
 
 @router.get("/console/models/{name}")
@@ -273,11 +266,6 @@ def _common(session: Session, visit: Visit) -> dict[str, Any]:
     """What every page needs. ``at`` is the database's clock, by which all spans are told."""
     follows = visit.may(Scope.DELETIONS_READ) or visit.may(Scope.MODELS_READ)
     return {"at": now(session), "may": visit.may, "token": visit.token, "follows": follows}
-
-
-def _audit(request: Request, visit: Visit) -> Any:
-    watch: AuditWatch = request.app.state.audit_watch
-    return watch.check(visit.service.database) if visit.may(Scope.AUDIT_READ) else None
 
 
 def _envelope(visit: Visit, request_id: str) -> str:

@@ -12,6 +12,8 @@ from sqlalchemy.orm import Session
 from service.access.api_keys import Caller
 from service.api.console import plots
 from service.api.request_views import DeletionRequestView, views
+from service.audit.log import newest_head
+from service.audit.self_check import EVERY_SECONDS
 from service.infra.db import now
 from service.infra.tables import (
     AuditEntry,
@@ -20,6 +22,7 @@ from service.infra.tables import (
     DeletionRequest,
     Generation,
     Heartbeat,
+    LogCheck,
     Model,
     Task,
     Version,
@@ -273,6 +276,19 @@ def processes(session: Session, lease_seconds: float) -> list[dict[str, Any]]:
         }
         for row in session.scalars(rows.limit(ROWS))
     ]
+
+
+def log_state(session: Session) -> dict[str, Any]:
+    """Return what the scheduler's last check of the audit log found."""
+    last = session.get(LogCheck, 1)
+    if last is None or (last.note is None and last.fault is None):
+        empty = newest_head(session) is None
+        return {"status": "empty" if empty else "not checked yet", "size": 0, "checked_at": None, "fault": None}
+    status = "verified" if last.fault is None else "tampered"
+    late = now(session) - last.checked_at > 2 * EVERY_SECONDS * SECOND
+    if late and last.fault is None:
+        status = "not checked lately"
+    return {"status": status, "size": last.size, "checked_at": last.checked_at, "fault": last.fault}
 
 
 def is_busy(caller: Caller, figures: Figures | None, rows: list[ModelRow]) -> bool:
