@@ -17,7 +17,7 @@ from service.api.dependencies import Running, holding, problems, reading
 from service.api.http.etag import IfNoneMatch, shown
 from service.api.http.pagination import Limit, NumberCursor, Page, link
 from service.api.http.ranges import Part, choose
-from service.api.openapi import LARGEST, answer, problem
+from service.api.openapi import answer, problem
 from service.api.problems import Problem, not_found
 from service.api.routes.models import find as find_model
 from service.api.types import ModelName, Moment
@@ -33,7 +33,7 @@ _PATH = "/v1/models/{name}/versions"
 _BLOCK = 1 << 18
 _NAMED = 5
 """requests that a refusal names"""
-_FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "binary", "maxLength": LARGEST}}}
+_FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 _ABOUT = ("ETag", "Accept-Ranges", "Cache-Control", "Repr-Digest")
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {"description": "The safetensors file", "content": _FILE} | answer(200, *_ABOUT)[200],
