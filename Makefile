@@ -30,6 +30,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.docs.plain_english
 	$(BIN)/bandit -q -c pyproject.toml -r unlearning service workers migrations
 
 bench: $(VENV)/.dev

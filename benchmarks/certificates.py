@@ -37,7 +37,7 @@ def rows() -> Iterator[dict[str, Any]]:
         migrate(world.database)
         storm(world)
         sides = issue(world)
-        world.workshop.close()
+        world.storage.close()
     each = 1000 * sides["seconds"] / sides["certificates"]
     name = f"certificates after {REQUESTS:,} requests, PostgreSQL"
     yield {"name": name, "value": each, "target": None, "unit": "ms", "met": None, "sides": sides}
@@ -63,7 +63,7 @@ def issue(world: World) -> dict[str, float]:
         pass
     event.listen(world.database.engine, "before_cursor_execute", lambda *_: statements.append(0))
     calls, issued, start = 0, 0, time.perf_counter()
-    while made := issue_due(world.database, signer, world.workshop.pepper):
+    while made := issue_due(world.database, signer, world.storage.pepper):
         calls, issued = calls + 1, issued + made
     seconds = time.perf_counter() - start
     if issued != world.count(Certificate):

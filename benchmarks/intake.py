@@ -76,10 +76,10 @@ def database(kind: str, folder: Path) -> Iterator[str]:
 
 
 def both(folder: Path, url: str) -> dict[str, Any]:
-    workshop, _ = live(folder, database_url=url, people=PEOPLE, features=4, classes=2)
-    with workshop.database.write() as session:
-        key = create_key(session, workshop.pepper, label="bench", scopes=[Scope.DELETIONS_WRITE]).secret
-    workshop.close()
+    process, _ = live(folder, database_url=url, people=PEOPLE, features=4, classes=2)
+    with process.storage.database.write() as session:
+        key = create_key(session, process.storage.pepper, label="bench", scopes=[Scope.DELETIONS_WRITE]).secret
+    process.storage.close()
     ours = {"EXPUNGE_HOME": str(folder / "home"), "EXPUNGE_DATABASE_URL": url, **UNLIMITED}
     return {
         "intake": serving(

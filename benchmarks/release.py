@@ -31,9 +31,9 @@ from workers.app import Worker
 from workers.runtime.heartbeat import Pulse
 from workers.runtime.jobs import Deletions
 from workers.runtime.model import Benches
+from workers.runtime.process import Process
 from workers.runtime.stopwatch import Stopwatch
 from workers.storage import checkpoint_format as codec
-from workers.storage.workshop import Workshop, open_workshop
 from workers.update import run as unlearn
 from workers.update.claim import claim
 
@@ -67,14 +67,14 @@ def rows() -> Iterator[dict[str, Any]]:
 def floor(label: str, people: int, features: int, updates: int, target: float) -> dict[str, Any]:
     """Median update over median floor, in wall-clock seconds: the wait for the disk is the point."""
     with tempfile.TemporaryDirectory() as folder:
-        workshop, model_id = live(Path(folder), people=people, features=features, classes=10)
-        benches = Benches(workshop)
+        process, model_id = live(Path(folder), people=people, features=features, classes=10)
+        benches = Benches(process.settings)
         fast, slow = [], []
         for index in range(updates):
-            delete(workshop, f"p{index}")
-            slow.append(timed(lambda: least_bytes(Path(folder) / "floor", workshop.database, 10 * features)))
-            fast.append(timed_update(workshop, benches, model_id))
-        workshop.close()
+            delete(process, f"p{index}")
+            slow.append(timed(lambda: least_bytes(Path(folder) / "floor", process.storage.database, 10 * features)))
+            fast.append(timed_update(process, benches, model_id))
+        process.storage.close()
     ratio = statistics.median(fast) / statistics.median(slow)
     return {
         "name": f"update / floor, {label}",
@@ -121,16 +121,16 @@ def median_of(runs: list[dict[str, float]]) -> dict[str, float]:
 
 def drained(count: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder, servers.postgres(fsync="on") as server, server.database() as url:
-        workshop, model_id = live(Path(folder), url, people=count + 100, features=4, classes=2)
-        with workshop.database.write() as session:
+        process, model_id = live(Path(folder), url, people=count + 100, features=4, classes=2)
+        with process.storage.database.write() as session:
             for index in range(count):
-                intake.accept(session, workshop.pepper, TENANT, intake.Order(subject_id=f"p{index}"))
+                intake.accept(session, process.storage.pepper, TENANT, intake.Order(subject_id=f"p{index}"))
         start, began = time.process_time(), time.perf_counter()
-        worker(workshop).work(model_id)
+        worker(process).work(model_id)
         cpu, wall = time.process_time() - start, time.perf_counter() - began
-        with workshop.database.read() as session:
+        with process.storage.database.read() as session:
             left = session.scalar(select(func.count()).where(Task.status != "completed"))
-        workshop.close()
+        process.storage.close()
     if left:
         raise RuntimeError(f"{left} of {count} tasks were not completed")
     return {
@@ -148,34 +148,34 @@ def live(
     recipe: str = RECIPE,
     policy: Mapping[str, Any] = RECOLLECTION,
     **sizes: int,
-) -> tuple[Workshop, str]:
+) -> tuple[Process, str]:
     (home / "recipe.py").write_text(recipe.format(**sizes))
     chosen = {} if database_url is None else {"database_url": database_url}
     settings = Settings(home=home / "home", recipes=home, device="cpu", **chosen)
     ensure_secrets(settings)
     migrate(Database(settings.database_url))
-    workshop = open_workshop(settings)
-    with workshop.database.write() as session:
+    process = Process.of(settings)
+    with process.storage.database.write() as session:
         model_id = registration.register(session, TENANT, "m", "recipe", Policy.from_json(policy)).id
-    worker(workshop).work(model_id)
-    with workshop.database.read() as session:
+    worker(process).work(model_id)
+    with process.storage.database.read() as session:
         model = session.get_one(Model, model_id)
         if model.status != "live":
             raise RuntimeError(f"the benchmark's model is {model.status}: {model.reason}")
-    return workshop, model_id
+    return process, model_id
 
 
-def worker(workshop: Workshop) -> Worker:
-    return Worker(workshop, pulse(workshop))
+def worker(process: Process) -> Worker:
+    return Worker(process, pulse(process))
 
 
-def pulse(workshop: Workshop) -> Pulse:
-    return Pulse(workshop.database, workshop.owner, "worker", workshop.lease_seconds, "cpu")
+def pulse(process: Process) -> Pulse:
+    return Pulse(process.storage.database, process.owner, "worker", process.settings.lease_seconds, "cpu")
 
 
-def delete(workshop: Workshop, subject: str) -> None:
-    with workshop.database.write() as session:
-        intake.accept(session, workshop.pepper, TENANT, intake.Order(subject_id=subject))
+def delete(process: Process, subject: str) -> None:
+    with process.storage.database.write() as session:
+        intake.accept(session, process.storage.pepper, TENANT, intake.Order(subject_id=subject))
 
 
 def least_bytes(folder: Path, database: Database, numbers: int) -> None:
@@ -186,11 +186,11 @@ def least_bytes(folder: Path, database: Database, numbers: int) -> None:
         session.add(row)
 
 
-def timed_update(workshop: Workshop, benches: Benches, model_id: str) -> float:
+def timed_update(process: Process, benches: Benches, model_id: str) -> float:
     """Seconds of the update's phases: claim to commit. What follows the commit is not part of it."""
-    watch = Stopwatch(pulse(workshop))
+    watch = Stopwatch(pulse(process))
     start = time.perf_counter()
-    job = claim(workshop.database, model_id, workshop.owner, workshop.lease_seconds)
+    job = claim(process.storage.database, model_id, process.owner, process.settings.lease_seconds)
     if not isinstance(job, Deletions):
         raise RuntimeError("there was nothing to update")
     committed: list[float] = []
@@ -202,7 +202,7 @@ def timed_update(workshop: Workshop, benches: Benches, model_id: str) -> float:
 
     unlearn.note_commit = noted  # type: ignore[assignment]
     try:
-        unlearn.release(unlearn.Errand(workshop, benches, job, watch))
+        unlearn.release(unlearn.Errand(process, benches, job, watch))
     finally:
         unlearn.note_commit = original
     return committed[0] - start

@@ -20,7 +20,7 @@ from benchmarks import release
 from service.infra.settings import Settings
 from service.infra.tables import Model, Version
 from unlearning.accounting.policy import Policy
-from workers.storage.workshop import Workshop, open_workshop
+from workers.runtime.process import Process
 
 FEATURES, CLASSES = 1_120_000, 10
 CHECKPOINT = 4 * FEATURES * CLASSES
@@ -56,32 +56,32 @@ def step(*arguments: str) -> str:
 
 
 def prepare(folder: Path) -> str:
-    workshop, model_id = release.live(folder, people=4, features=FEATURES, classes=CLASSES)
-    workshop.close()
+    process, model_id = release.live(folder, people=4, features=FEATURES, classes=CLASSES)
+    process.storage.close()
     return model_id
 
 
 def forget(folder: Path, model_id: str, going: Sequence[str]) -> int:
     torch.set_num_threads(1)
-    workshop = open_workshop(Settings(home=folder / "home", recipes=folder, device="cpu"))
+    process = Process.of(Settings(home=folder / "home", recipes=folder, device="cpu"))
     for subject in going:
-        release.delete(workshop, subject)
-    worker = release.worker(workshop)
-    with workshop.database.read() as session:
+        release.delete(process, subject)
+    worker = release.worker(process)
+    with process.storage.database.read() as session:
         policy = Policy.from_json(session.get_one(Model, model_id).policy)
-    before = newest(workshop)
+    before = newest(process)
     worker._benches.of(1, "recipe", policy)  # the model itself is there between updates
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     held = memory("VmRSS")
     worker.work(model_id)
-    if newest(workshop) != before + 1:
+    if newest(process) != before + 1:
         raise RuntimeError("there was no update, or more than one")
-    workshop.close()
+    process.storage.close()
     return memory("VmHWM") - held
 
 
-def newest(workshop: Workshop) -> int:
-    with workshop.database.read() as session:
+def newest(process: Process) -> int:
+    with process.storage.database.read() as session:
         return session.scalar(select(func.max(Version.number))) or 0
 
 

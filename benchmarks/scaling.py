@@ -89,9 +89,9 @@ def _prepared(people: int) -> float:
     epochs = STEPS * BATCH // people
     with tempfile.TemporaryDirectory() as folder:
         start = time.process_time()
-        workshop, _ = live(Path(folder), None, BATCHED, people=people, features=64, classes=10, epochs=epochs)
+        process, _ = live(Path(folder), None, BATCHED, people=people, features=64, classes=10, epochs=epochs)
         spent = time.process_time() - start
-        workshop.close()
+        process.storage.close()
     return spent
 
 
@@ -106,15 +106,15 @@ def against_people() -> Points:
 def _released(recipe: str = RECIPE, policy: Mapping[str, Any] = RECOLLECTION, **sizes: int) -> float:
     """The median over a few updates of one person each."""
     with tempfile.TemporaryDirectory() as folder:
-        workshop, model_id = live(Path(folder), None, recipe, policy, **sizes)
-        busy = worker(workshop)
+        process, model_id = live(Path(folder), None, recipe, policy, **sizes)
+        busy = worker(process)
         spent = []
         for index in range(UPDATES):
-            delete(workshop, f"p{index}")
+            delete(process, f"p{index}")
             start = time.process_time()
             busy.work(model_id)
             spent.append(time.process_time() - start)
-        workshop.close()
+        process.storage.close()
     return statistics.median(spent)
 
 
@@ -124,14 +124,14 @@ def against_backlog() -> Points:
 
 def _drained(count: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
-        workshop, model_id = live(Path(folder), people=count + 100, features=4, classes=2)
-        with workshop.database.write() as session:
+        process, model_id = live(Path(folder), people=count + 100, features=4, classes=2)
+        with process.storage.database.write() as session:
             for index in range(count):
-                intake.accept(session, workshop.pepper, TENANT, intake.Order(subject_id=f"p{index}"))
+                intake.accept(session, process.storage.pepper, TENANT, intake.Order(subject_id=f"p{index}"))
         start = time.process_time()
-        worker(workshop).work(model_id)
+        worker(process).work(model_id)
         spent = time.process_time() - start
-        workshop.close()
+        process.storage.close()
     return spent / count
 
 

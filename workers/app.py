@@ -21,8 +21,8 @@ from workers.runtime.heartbeat import Pulse
 from workers.runtime.jobs import Deletions, Preparation, Retraining, Work
 from workers.runtime.lease import Stale
 from workers.runtime.model import Benches
+from workers.runtime.process import Process
 from workers.runtime.stopwatch import Stopwatch
-from workers.storage.workshop import Workshop
 from workers.training import calibrate
 from workers.training import parallel as work_units
 from workers.training.retrain import retrain
@@ -43,10 +43,11 @@ log = logging.getLogger(__name__)
 class Worker:
     """One worker process: at most one claim at a time, models and problems kept between claims."""
 
-    def __init__(self, workshop: Workshop, pulse: Pulse) -> None:
-        self._workshop = workshop
+    def __init__(self, process: Process, pulse: Pulse) -> None:
+        self._process = process
+        self._database = process.storage.database
         self._pulse = pulse
-        self._benches = Benches(workshop)
+        self._benches = Benches(process.settings)
 
     def work(self, model_id: str) -> None:
         """Claim and do what waits for this model. Never raises: the row is the queue, and the sweep repairs."""
@@ -68,22 +69,22 @@ class Worker:
 
         After a piece the message goes to the end of the line, and is looked at again.
         """
-        deletions, pieces = before(self._workshop.database, model_id, self._workshop.tenants)
+        deletions, pieces = before(self._database, model_id, self._process.settings.served_tenants)
         for other in deletions:
             self._claim_and_do(other)
         if pieces is None or not self._help(pieces):
             return False
-        queue.notify_one(self._workshop.notifier, model_id)
+        queue.notify_one(self._process.notifier, model_id)
         return True
 
     def _claim_and_do(self, model_id: str) -> None:
         start = time.perf_counter()
         job = claim(
-            self._workshop.database,
+            self._database,
             model_id,
-            self._workshop.owner,
-            self._workshop.lease_seconds,
-            self._workshop.tenants,
+            self._process.owner,
+            self._process.settings.lease_seconds,
+            self._process.settings.served_tenants,
         )
         if job is None:
             self._help(model_id)
@@ -102,7 +103,7 @@ class Worker:
             log.error("attempt on model %s failed: %s", model_id, _where(error))
             why = f"{Reason.FAILED}:{type(error).__name__}"[:64]
             pause, most = (MACHINE_PAUSE_SECONDS, HALVE_AFTER) if of_the_machine(error) else (PAUSE_SECONDS, HOLD_AFTER)
-            patiently(lambda: give_up(self._workshop.database, job, why, pause, most))
+            patiently(lambda: give_up(self._database, job, why, pause, most))
         finally:
             self._pulse.release()
         self._ring_again(model_id)
@@ -110,8 +111,8 @@ class Worker:
     def _put_off(self, job: Work) -> None:
         """Deletions wait: they are done first, and the preparation is taken up again at the end of the line."""
         if isinstance(job, Preparation):
-            put_off(self._workshop.database, job)
-        queue.ring(self._workshop.database, self._workshop.notifier, [job.lease.model_id])
+            put_off(self._database, job)
+        queue.ring(self._database, self._process.notifier, [job.lease.model_id])
 
     def _help(self, model_id: str) -> bool:
         """Nothing to claim: another worker may be preparing or calibrating the model, which are shared out.
@@ -119,27 +120,27 @@ class Worker:
         False: there was no free piece.
         """
         try:
-            return work_units.assist(self._workshop, model_id) or calibrate.assist(self._workshop, model_id)
+            return work_units.assist(self._process, model_id) or calibrate.assist(self._process, model_id)
         except Exception as error:  # the piece is free again; who builds the generation will meet the same, and say so
             log.error("helping to prepare model %s failed: %s", model_id, _where(error))
             return False
 
     def _do(self, job: Work, watch: Stopwatch) -> None:
         if isinstance(job, Retraining):
-            retrain(self._workshop, job, watch)
+            retrain(self._process, job, watch)
         elif isinstance(job, Preparation):
-            prepare(self._workshop, job, watch)
+            prepare(self._process, job, watch)
         else:
             _tell(job, "claimed")
-            release(Errand(self._workshop, self._benches, job, watch))
+            release(Errand(self._process, self._benches, job, watch))
             _tell(job, "attempted")
 
     def _ring_again(self, model_id: str) -> None:
         """Requests that came meanwhile: go to the end of the line, so that other models get their turn."""
-        with self._workshop.database.read() as session:
+        with self._database.read() as session:
             waits = session.scalar(select(Model.id).where(Model.id == model_id, Model.due_at <= now(session)))
         if waits is not None:
-            queue.ring(self._workshop.database, self._workshop.notifier, [model_id])
+            queue.ring(self._database, self._process.notifier, [model_id])
 
 
 def register(app: Celery, worker: Worker) -> None:

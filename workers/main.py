@@ -52,12 +52,12 @@ def _worker(settings: Settings) -> int:
     from workers.app import Worker, register  # noqa: PLC0415
     from workers.runtime.db_retry import once_there  # noqa: PLC0415
     from workers.runtime.heartbeat import Pulse  # noqa: PLC0415
-    from workers.storage.workshop import open_workshop  # noqa: PLC0415
+    from workers.runtime.process import Process  # noqa: PLC0415
 
-    workshop = once_there(lambda: open_workshop(settings))
-    pulse = Pulse(workshop.database, workshop.owner, "worker", settings.lease_seconds, settings.device)
+    process = once_there(lambda: Process.of(settings))
+    pulse = Pulse(process.storage.database, process.owner, "worker", settings.lease_seconds, settings.device)
     app = queue.consumer(settings.broker_url)
-    register(app, Worker(workshop, pulse))
+    register(app, Worker(process, pulse))
     pulse.start()
     try:
         app.Worker(
@@ -72,7 +72,7 @@ def _worker(settings: Settings) -> int:
         ).start()
     finally:
         pulse.stop()
-        workshop.close()
+        process.storage.close()
     return 0
 
 
@@ -88,16 +88,16 @@ def _restore(settings: Settings, exports: list[Path]) -> int:
     from service.audit.import_export import CannotContinue  # noqa: PLC0415
     from workers.scheduler.restore import StillRunning, restore  # noqa: PLC0415
     from workers.storage.encryption import Unsealable  # noqa: PLC0415
-    from workers.storage.workshop import open_workshop  # noqa: PLC0415
+    from workers.storage.storage import Storage  # noqa: PLC0415
 
-    workshop = open_workshop(settings)
+    storage = Storage.of(settings)
     try:
-        report = restore(workshop, Signer.of(settings), [read_export(path) for path in exports])
+        report = restore(storage, settings.lease_seconds, Signer.of(settings), [read_export(path) for path in exports])
     except (CannotContinue, StillRunning, Unsealable) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     finally:
-        workshop.close()
+        storage.close()
     sys.stdout.write(json.dumps(vars(report)) + "\n")
     return 0
 

@@ -88,6 +88,10 @@ class Settings(BaseSettings):
         """The tenants that ``tenants`` lists, separated by commas; None: every one."""
         return listed(self.tenants)
 
+    def serves(self, tenant_id: str) -> bool:
+        """Whether this process works for the tenant: no work of another's is done, and no key of theirs destroyed."""
+        return self.served_tenants is None or tenant_id in self.served_tenants
+
     @field_validator("tenants")
     @classmethod
     def _names_tenants(cls, value: str) -> str:

@@ -53,11 +53,11 @@ class Scene:
 
     @property
     def checkpoint(self) -> Path:
-        return self.world.workshop.store.path(self.world.head(self.model_id).checkpoint)
+        return self.world.storage.store.path(self.world.head(self.model_id).checkpoint)
 
     @property
     def state(self) -> Path:
-        return self.world.workshop.private.path(self.world.head(self.model_id).state)
+        return self.world.storage.private.path(self.world.head(self.model_id).state)
 
 
 def run(seed: int, scale: float) -> Result:
@@ -98,11 +98,11 @@ def _scene(folder: Path, chance: random.Random) -> Iterator[Scene]:
         notes.append(_newest_note(world))
         end_schedulers_lease(world)
     with world.database.write() as session:
-        key = create_key(session, world.workshop.pepper, label="drill", scopes=list(Scope))
+        key = create_key(session, world.storage.pepper, label="drill", scopes=list(Scope))
     with TestClient(create_app(settings), raise_server_exceptions=False) as api:
         api.headers["Authorization"] = f"Bearer {key.secret}"
         yield Scene(world, api, model_id, notes, chance)
-    world.workshop.close()
+    world.storage.close()
 
 
 def checkpoints(scene: Scene) -> Seen:
@@ -114,10 +114,13 @@ def checkpoints(scene: Scene) -> Seen:
 
 
 def states(scene: Scene) -> Seen:
-    workshop = scene.world.workshop
+    storage, cpu = scene.world.storage, torch.device("cpu")
     with _spoiled_file(scene.state, scene.chance):
         return _raises(
-            lambda: state.load(workshop, scene.state.name, torch.device("cpu")), Damaged, Unsealable, Malformed
+            lambda: state.load(storage.private, storage.sealer, scene.state.name, cpu),
+            Damaged,
+            Unsealable,
+            Malformed,
         )
 
 
@@ -129,7 +132,7 @@ def vectors(scene: Scene) -> Seen:
 def keys(scene: Scene) -> Seen:
     """A key that is damaged in either of its shares opens nothing."""
     row = scene.chance.choice(scene.world.rows_of(Recollection))
-    database = scene.world.workshop.keys._database
+    database = scene.world.storage.keys._database
     with database.read() as session:
         kept = session.get_one(HolderKey, row.key_id)
     if scene.chance.random() < 0.5:
@@ -211,7 +214,8 @@ def _vectors_refused(scene: Scene) -> Seen:
     with world.database.read() as session:
         holders = list(session.scalars(select(Recollection.holder)))
         return _raises(
-            lambda: state.read_vectors(session, world.workshop, generation, holders, torch.device("cpu")), Unsealable
+            lambda: state.read_vectors(session, world.storage.keys, generation, holders, torch.device("cpu")),
+            Unsealable,
         )
 
 

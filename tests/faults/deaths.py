@@ -134,7 +134,7 @@ def of_the_webhook_sender(place: Place, point: str, _: Random) -> list[Broken]:
     """The webhook sender dies around sending; the news arrives at least once, under one id."""
     with receiver() as (url, seen):
         with place.world.database.write() as session:
-            endpoint, _secret = add_endpoint(session, place.world.workshop.pepper, "default", url, list(News))
+            endpoint, _secret = add_endpoint(session, place.world.storage.pepper, "default", url, list(News))
             announce(session, "default", News.VERSION_PUBLISHED, {"model": "drill", "version": 1})
             endpoint_id = endpoint.id
         url_of_database = place.world.settings.database_url
@@ -153,7 +153,7 @@ def of_the_webhook_sender(place: Place, point: str, _: Random) -> list[Broken]:
 
 
 def webhook_sender(place: Place, database: Database) -> WebhookSender:
-    return WebhookSender(database, place.world.workshop.pepper, Outbound(loopback=True), 0.05)
+    return WebhookSender(database, place.world.storage.pepper, Outbound(loopback=True), 0.05)
 
 
 def leaving(place: Place, dice: Random, count: int) -> list[str]:

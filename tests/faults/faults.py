@@ -179,9 +179,9 @@ def _look(scene: Scene) -> list[Broken]:
     ]
     if len(rows) > len(scene.asked):
         found.append(Broken("doubled", f"{len(rows)} requests of {len(scene.asked)} calls"))
-    workshop = scene.world.workshop
-    found += broken(scene.straight) + left_behind(scene.straight, workshop.keys)
-    return found + unreadable(scene.straight, workshop.store, workshop.private)
+    storage = scene.world.storage
+    found += broken(scene.straight) + left_behind(scene.straight, storage.keys)
+    return found + unreadable(scene.straight, storage.store, storage.private)
 
 
 @contextmanager
@@ -296,9 +296,9 @@ def _scene(settings: Settings, chance: random.Random, url: str, between: Proxy |
     world, straight = open_world(settings, **stores), Database(url)
     model_id = world.live("crowd", min_guarantee="proved")
     with straight.write() as session:
-        key = create_key(session, world.workshop.pepper, label="drill", scopes=list(Scope))
+        key = create_key(session, world.storage.pepper, label="drill", scopes=list(Scope))
     with TestClient(create_app(settings), raise_server_exceptions=False) as api:
         api.headers["Authorization"] = f"Bearer {key.secret}"
         yield Scene(world, api, model_id, chance, straight, between, disk)
-    world.workshop.close()
+    world.storage.close()
     straight.close()

@@ -86,7 +86,7 @@ class Place:
 
     def let_go(self) -> None:
         """Close every connection: none survives a fork."""
-        self.world.workshop.close()
+        self.world.storage.close()
         self.scheduler.database.close()
         self.scheduler.keys.close()
         self.service.database.close()
@@ -105,7 +105,7 @@ class Place:
     def worker_dies(self, point: str, model_id: str) -> None:
         """Ring; a worker takes the message from the real broker, and dies."""
         self.world.change(Model, model_id, notified_at=0)  # an earlier death may have taken the message with it
-        queue.ring(self.world.database, self.world.workshop.notifier, [model_id])
+        queue.ring(self.world.database, self.world.process.notifier, [model_id])
         self.die(point, lambda: serve_one(self.world, model_id))
 
     def recover(self, model_id: str) -> None:
@@ -121,9 +121,9 @@ class Place:
 
     def wrong(self) -> list[Broken]:
         """What does not hold now that everything had its time."""
-        shop = self.world.workshop
-        found = broken(shop.database) + unfinished(shop.database)
-        return found + unreadable(shop.database, shop.store, shop.private) + left_behind(shop.database, shop.keys)
+        storage, database = self.world.storage, self.world.database
+        found = broken(database) + unfinished(database) + left_behind(database, storage.keys)
+        return found + unreadable(database, storage.store, storage.private)
 
     def close(self) -> None:
         self.let_go()
@@ -141,7 +141,7 @@ def open_place(stack: Stack, home: Path) -> Place:
 
 def api_key(place: Place) -> str:
     with place.world.database.write() as session:
-        key = create_key(session, place.world.workshop.pepper, label="drill", scopes=list(Scope))
+        key = create_key(session, place.world.storage.pepper, label="drill", scopes=list(Scope))
     return key.secret
 
 

@@ -89,8 +89,8 @@ def rehearse(home: Path, url: str) -> Rehearsal:
         private=RecordedStore(home / "private", rehearsal.files),
         keys=KeyStore(f"sqlite:///{home / 'keys.db'}", RecordedKeyFiles(home / "keys", rehearsal)),
     )
-    scheduler = replace(open_scheduler(world.settings), database=world.database, keys=world.workshop.keys)
-    scheduler = replace(scheduler, store=world.workshop.store, private=world.workshop.private)
+    scheduler = replace(open_scheduler(world.settings), database=world.database, keys=world.storage.keys)
+    scheduler = replace(scheduler, store=world.storage.store, private=world.storage.private)
     rehearsal.model_id = world.register(min_guarantee="proved")
     rehearsal.mark()
     event.listen(world.database.engine, "commit", rehearsal.mark)
@@ -100,7 +100,7 @@ def rehearse(home: Path, url: str) -> Rehearsal:
         world.work(rehearsal.model_id)
     scheduler.tick()
     rehearsal.mark()
-    world.workshop.close()
+    world.storage.close()
     return rehearsal
 
 
@@ -148,10 +148,10 @@ def recovered(rehearsal: Rehearsal, home: Path, cut: Cut, state: State) -> list[
     for path, data in state.items():
         (home / Path(path).relative_to(rehearsal.home)).write_bytes(data)
     world = open_world(settings_of(home, f"sqlite:///{home / 'expunge.db'}", grace_seconds=0.0))
-    found = unreadable(world.database, world.workshop.store, world.workshop.private) + other_bytes(home)
+    found = unreadable(world.database, world.storage.store, world.storage.private) + other_bytes(home)
     found += unjournalled(world)
     found += finish(world, rehearsal.model_id)
-    world.workshop.close()
+    world.storage.close()
     return found
 
 
@@ -164,17 +164,17 @@ def finish(world: World, model_id: str) -> list[Broken]:
     scheduler.tick()
     scheduler.database.close()
     scheduler.keys.close()
-    shop = world.workshop
-    found = broken(shop.database) + unfinished(shop.database) + unreadable(shop.database, shop.store, shop.private)
+    storage, database = world.storage, world.database
+    found = broken(database) + unfinished(database) + unreadable(database, storage.store, storage.private)
     if world.model(model_id).status not in ("live", "exhausted"):
         found.append(Broken("lost", "the model is not served"))
-    return found + left_behind(shop.database, shop.keys)
+    return found + left_behind(database, storage.keys)
 
 
 def unjournalled(world: World) -> list[Broken]:
     """Versions that were committed, and that the journal does not know: a restored backup would lose them."""
     try:
-        told = {entry.version["id"] for entry in world.workshop.journal.entries() if entry.version is not None}
+        told = {entry.version["id"] for entry in world.storage.journal.entries() if entry.version is not None}
     except Unsealable:
         return [Broken("undetected_corruptions", "the journal holds a damaged entry")]
     with world.database.read() as session:

@@ -72,7 +72,7 @@ class Restores(RuleBasedStateMachine):
 
     @rule(what=st.sampled_from(["rotated", "rotated with overlap", "revoked", "webhook"]))
     def a_door_is_closed(self, what: str) -> None:
-        pepper, doors = self.town.world.workshop.pepper, self.town.doors
+        pepper, doors = self.town.world.storage.pepper, self.town.doors
         with self.town.database.write() as session:
             if what == "rotated":
                 rotate_key(session, pepper, doors.keys[0].id, 0)

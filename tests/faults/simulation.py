@@ -195,7 +195,7 @@ class Simulation(Restores):
 
     @rule(person=st.sampled_from(PEOPLE))
     def a_hold_is_placed(self, person: str) -> None:
-        pepper = self.town.world.workshop.pepper
+        pepper = self.town.world.storage.pepper
         present = {(name, person) for name in MODELS} - self.town.absent(PEOPLE)
         with suppress(holds.AlreadyForgotten), self.town.database.write() as session:
             holds.place(session, pepper, TENANT, subject_id=person, sample_id=None, reason="drill")
@@ -250,9 +250,11 @@ class Simulation(Restores):
             self.town.clock.advance(61.0)
             self.town.scheduler.tick()
         self.nothing_is_broken()
-        shop, database = self.town.world.workshop, self.town.database
-        self.require(unfinished(database) + uncertified(database) + unreadable(database, shop.store, shop.private))
-        self.require(left_behind(database, shop.keys) + self.returned() + self.carried_out_though_cancelled())
+        storage, database = self.town.world.storage, self.town.database
+        self.require(
+            unfinished(database) + uncertified(database) + unreadable(database, storage.store, storage.private)
+        )
+        self.require(left_behind(database, storage.keys) + self.returned() + self.carried_out_though_cancelled())
 
     def overtake(self, model_id: str) -> None:
         """The lease runs out, and another worker does all that waits."""

@@ -143,7 +143,7 @@ class Town:
 
     @property
     def key_files(self) -> MemoryKeyFiles:
-        return cast(MemoryKeyFiles, self.world.workshop.keys._files)
+        return cast(MemoryKeyFiles, self.world.storage.keys._files)
 
     @property
     def models(self) -> dict[str, str]:
@@ -155,13 +155,13 @@ class Town:
         order = intake.Order(subject_id=person, models=models)
         with self.database.write() as session:
             accepted = intake.accept(
-                session, self.world.workshop.pepper, TENANT, order, intake.Windows(cancel_seconds=window)
+                session, self.world.storage.pepper, TENANT, order, intake.Windows(cancel_seconds=window)
             )
         queue.ring(self.database, cast(Celery, self.notifier), accepted.to_notify)
         return accepted.request.id
 
     def digest_of(self, person: str) -> str:
-        return subject_digest(self.world.workshop.pepper, TENANT, person)
+        return subject_digest(self.world.storage.pepper, TENANT, person)
 
     def absent(self, people: list[str]) -> set[tuple[str, str]]:
         """(model, person) of those people who are not in the served version."""
@@ -189,18 +189,18 @@ class Town:
         """What the worker does that holds this claim, late or not. Raises Stale, Died."""
         watch = Stopwatch(self.world.pulse())
         if isinstance(job, Retraining):
-            retrain(self.world.workshop, job, watch)
+            retrain(self.world.process, job, watch)
         elif isinstance(job, Preparation):
-            prepare(self.world.workshop, job, watch)
+            prepare(self.world.process, job, watch)
         else:
-            release(Errand(self.world.workshop, self.benches, job, watch))
+            release(Errand(self.world.process, self.benches, job, watch))
 
     def photograph(self) -> Photograph:
         """As everything is now."""
-        shop = self.world.workshop
-        store, private = (cast(MemoryStore, each).files for each in (shop.store, shop.private))
-        journal = shop.store.root.with_name("photograph")
-        shutil.copytree(shop.store.root, journal)
+        storage = self.world.storage
+        store, private = (cast(MemoryStore, each).files for each in (storage.store, storage.private))
+        journal = storage.store.root.with_name("photograph")
+        shutil.copytree(storage.store.root, journal)
         return Photograph(
             self.database.image(),
             self.keys.image(),
@@ -213,17 +213,17 @@ class Town:
 
     def go_back(self, photo: Photograph) -> None:
         """Everything becomes as it was photographed."""
-        shop = self.world.workshop
+        storage = self.world.storage
         self.clock.at = photo.at
         self.database.restore(photo.database)
         self.keys.restore(photo.keys)
         self.key_files.held = dict(photo.key_files)
-        for store, files in ((shop.store, photo.store), (shop.private, photo.private)):
+        for store, files in ((storage.store, photo.store), (storage.private, photo.private)):
             cast(MemoryStore, store).hold(files)
-        shutil.rmtree(shop.store.root)
-        shutil.copytree(photo.journal, shop.store.root)
+        shutil.rmtree(storage.store.root)
+        shutil.copytree(photo.journal, storage.store.root)
         self.notifier.messages.clear()
-        self.benches = Benches(shop)
+        self.benches = Benches(self.world.settings)
 
     def play_back(self, image: bytes, with_log: bool) -> Report:
         """Every process stops; the database becomes the backup's; the operator restores and confirms.
@@ -233,7 +233,7 @@ class Town:
         log = [self.export()] if with_log else []
         self.database.restore(image)
         self.notifier.messages.clear()
-        report = restore(self.world.workshop, self.signer, log)
+        report = restore(self.world.storage, self.world.settings.lease_seconds, self.signer, log)
         with self.database.write() as session:
             confirm(session, TENANT)
         return report
@@ -249,7 +249,7 @@ class Town:
     def standing(self) -> Standing:
         """As everything is now; a key opens when it authenticates."""
         with self.database.read() as session:
-            pepper = self.world.workshop.pepper
+            pepper = self.world.storage.pepper
             kept = select(Hold.id).where(Hold.lifted_at.is_(None), Hold.twin_of.is_(None))
             live = select(WebhookEndpoint.id).where(WebhookEndpoint.disabled_at.is_(None))
             return Standing(
@@ -276,16 +276,16 @@ def found(folder: Path) -> Town:
     world = _world(settings, database, keys, folder / "store")
     for name, policy in MODELS.items():
         world.live(name=name, **policy)
-    shop = world.workshop
-    scheduler = replace(_scheduler(settings), database=database, keys=shop.keys, store=shop.store)
-    scheduler = replace(scheduler, private=shop.private, notifier=shop.notifier)
-    notifier, signer = cast(MemoryBell, shop.notifier), scheduler.signer()
-    return Town(clock, database, keys, notifier, world, scheduler, Benches(shop), signer, _doors(world))
+    storage = world.storage
+    scheduler = replace(_scheduler(settings), database=database, keys=storage.keys, store=storage.store)
+    scheduler = replace(scheduler, private=storage.private, notifier=world.process.notifier)
+    notifier, signer = cast(MemoryBell, world.process.notifier), scheduler.signer()
+    return Town(clock, database, keys, notifier, world, scheduler, Benches(settings), signer, _doors(world))
 
 
 def _doors(world: World) -> Doors:
     with world.database.write() as session:
-        pepper = world.workshop.pepper
+        pepper = world.storage.pepper
         keys = tuple(create_key(session, pepper, label="drill", scopes=[Scope.AUDIT_READ]) for _ in range(3))
         endpoint, _ = add_endpoint(session, pepper, TENANT, "https://example.com/drill", [])
         return Doors(keys, endpoint.id)
@@ -293,16 +293,15 @@ def _doors(world: World) -> Doors:
 
 def _world(settings: Settings, database: MemoryDatabase, keys: MemoryDatabase, folder: Path) -> World:
     world = open_world(settings)
-    world.workshop.close()
-    shop = replace(
-        world.workshop,
+    world.storage.close()
+    storage = replace(
+        world.storage,
         database=database,
         keys=MemoryKeys(keys, MemoryKeyFiles(settings.key_folder)),
         store=MemoryStore(folder, database.clock),
         private=MemoryStore(folder, database.clock),
-        notifier=cast(Celery, MemoryBell()),
     )
-    return World(settings, shop)
+    return World(replace(world.process, storage=storage, notifier=cast(Celery, MemoryBell())))
 
 
 def _scheduler(settings: Settings) -> Scheduler:

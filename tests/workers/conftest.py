@@ -33,5 +33,5 @@ def world(settings: Settings) -> Iterator[World]:
     meanwhile.reset()
     world = open_world(settings)
     yield world
-    world.workshop.close()
+    world.storage.close()
     meanwhile.reset()

@@ -38,11 +38,9 @@ class Sick(Files):
 def test_nobody_is_held_because_the_machine_failed_often(world: World, error: Exception) -> None:
     model_id = world.live()
     request = world.delete("p3")
-    shop = world.workshop
-    sick = replace(
-        shop, store=Store(shop.store.root, Sick(error, 10)), private=Store(shop.private.root, Sick(error, 0))
-    )
-    worker = Worker(sick, world.pulse())
+    store, private = world.storage.store.root, world.storage.private.root
+    sick = replace(world.storage, store=Store(store, Sick(error, 10)), private=Store(private, Sick(error, 0)))
+    worker = Worker(replace(world.process, storage=sick), world.pulse())
     for _ in range(10):
         world.change(Model, model_id, due_at=None)
         worker.work(model_id)

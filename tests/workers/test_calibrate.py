@@ -146,7 +146,7 @@ def test_a_cap_below_the_measured_bound_is_refused_and_tells_only_a_power_of_ten
     hint = float(reason.split("max_distance to ")[1].split(" and")[0])
     assert hint in {10.0**power for power in range(-6, 2)}
     assert world.count(CalibrationOrder) == 0
-    assert list(world.workshop.private.root.iterdir()) == []
+    assert list(world.storage.private.root.iterdir()) == []
 
 
 def test_orders_are_shared_out_and_a_killed_worker_loses_at_most_its_own(world: World) -> None:
@@ -163,9 +163,9 @@ def test_orders_are_shared_out_and_a_killed_worker_loses_at_most_its_own(world: 
     helper = open_world(world.settings)
     helper.work(model_id)  # the lease is still the dead worker's: it can only help
     rows = {row.number: row for row in world.rows_of(CalibrationOrder)}
-    assert rows[1].owner == helper.workshop.owner and rows[1].measured_at is not None
+    assert rows[1].owner == helper.process.owner and rows[1].measured_at is not None
     assert rows[2].measured_at is None and world.model(model_id).status == "preparing"
-    helper.workshop.close()
+    helper.storage.close()
 
     world.expire_lease(model_id)
     world.work(model_id)
@@ -173,8 +173,8 @@ def test_orders_are_shared_out_and_a_killed_worker_loses_at_most_its_own(world: 
     done = {row.number: row for row in world.rows_of(CalibrationOrder)}
     assert len(done) == 4 and all(row.measured_at is not None for row in done.values())
     assert done[0].measured_at == first[0] and done[1].measured_at == rows[1].measured_at
-    assert {done[2].owner, done[3].owner} == {world.workshop.owner}
-    names = {path.name for path in world.workshop.private.root.iterdir()}
+    assert {done[2].owner, done[3].owner} == {world.process.owner}
+    names = {path.name for path in world.storage.private.root.iterdir()}
     assert prepared not in names and names == {world.head(model_id).state}
 
 
@@ -182,12 +182,12 @@ def test_an_order_measured_by_another_process_equals_the_pure_function(world: Wo
     model_id = world.register("convex", "newton", **ASKED)
     release_connections(world)
     die_at(world, "calibration-after-order", lambda other: other.work(model_id))
-    assist(world.workshop, model_id)
-    course = measuring.course_of(world.workshop, world.generation(model_id), "convex")
+    assist(world.process, model_id)
+    course = measuring.course_of(world.process, world.generation(model_id), "convex")
     rows = {row.number: row for row in world.rows_of(CalibrationOrder) if row.measured_at}
     assert set(rows) == {0, 1}
     for number, row in rows.items():
-        note = json.loads(world.workshop.sealer.unseal(row.errors or b""))
+        note = json.loads(world.storage.sealer.unseal(row.errors or b""))
         order = course.design.order(course.examples.holders, number)
         again = errors_along(
             course.bench.problem, course.bench.method, course.state, course.examples, order, sizes=(1, 2)
@@ -218,21 +218,21 @@ def test_a_changed_recipe_starts_the_preparation_anew(world: World) -> None:
     world.work(model_id)
     assert world.model(model_id).status == "live", world.model(model_id).reason
     assert (world.generation(model_id).manifest or {})["samples"] == 35
-    assert not world.workshop.private.path(before).exists()
+    assert not world.storage.private.path(before).exists()
 
 
 def test_the_scheduler_leaves_the_prepared_state_of_a_calibration_alone(world: World) -> None:
     model_id = world.register("convex", "newton", **ASKED)
     release_connections(world)
     die_at(world, "calibration-after-order", lambda other: other.work(model_id))
-    for path in world.workshop.private.root.iterdir():
+    for path in world.storage.private.root.iterdir():
         os.utime(path, (0, 0))
-    sweep_files(world.database, world.workshop.store, world.workshop.private)
+    sweep_files(world.database, world.storage.store, world.storage.private)
     prepared = (world.generation(model_id).manifest or {})["prepared"]["state"]
-    assert world.workshop.private.path(prepared).exists()
+    assert world.storage.private.path(prepared).exists()
     world.change(Generation, world.model(model_id).generation_id, status="refused")
-    sweep_files(world.database, world.workshop.store, world.workshop.private)
-    assert not world.workshop.private.path(prepared).exists()
+    sweep_files(world.database, world.storage.store, world.storage.private)
+    assert not world.storage.private.path(prepared).exists()
 
 
 def test_nothing_measured_is_published(world: World) -> None:
@@ -242,7 +242,7 @@ def test_nothing_measured_is_published(world: World) -> None:
     world.work(model_id)
     errors = {}
     for row in world.rows_of(CalibrationOrder):
-        note = json.loads(world.workshop.sealer.unseal(row.errors or b""))
+        note = json.loads(world.storage.sealer.unseal(row.errors or b""))
         errors[row.number] = tuple(float(error) for error in note["errors"])
     quantile = calibrate(Design((1, 2), 0.2, 4), errors).quantile
     generation = world.generation(model_id)
@@ -258,5 +258,5 @@ def test_nothing_measured_is_published(world: World) -> None:
 
 def release_connections(world: World) -> None:
     """Before a fork."""
-    world.workshop.database.close()
-    world.workshop.keys.close()
+    world.storage.database.close()
+    world.storage.keys.close()

@@ -37,7 +37,7 @@ def test_two_workers_and_a_stream_of_requests_forget_everyone_once(world: World)
         other = open_world(world.settings)
         while not done.is_set():
             other.work(model_id)
-        other.workshop.close()
+        other.storage.close()
 
     workers = [threading.Thread(target=worker) for _ in range(2)]
     for thread in workers:

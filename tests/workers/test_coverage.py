@@ -46,10 +46,10 @@ def calibrated(home: Path, template: Path, **asked: Any) -> Calibrated:
     policy = {"guarantee": "calibrated", "sizes": list(SIZES), "max_distance": CAP, "noise_std": 10.0, **asked}
     world.live("convex", "newton", **policy)
     notes = {
-        row.number: json.loads(world.workshop.sealer.unseal(row.errors or b""))
+        row.number: json.loads(world.storage.sealer.unseal(row.errors or b""))
         for row in world.rows_of(CalibrationOrder)
     }
-    world.workshop.close()
+    world.storage.close()
     errors = {number: tuple(float(each) for each in note["errors"]) for number, note in notes.items()}
     return calibrate(Design(SIZES, alpha=asked["alpha"], orders=asked["orders"]), errors)
 
@@ -66,10 +66,12 @@ def stream(home: Path, people: list[str]) -> Iterator[tuple[Claim, float]]:
         assert world.request(request).status == "completed"
         kept = left_by(examples, forget_set(examples, people[:count]))
         retrained = train(problem, kept, planned=examples.positions).weights
-        released = state.load(world.workshop, world.head(model_id).state, torch.device("cpu")).weights
+        released = state.load(
+            world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
+        ).weights
         claim = Claim.from_json(world.head(model_id).claim)
         yield claim, float((released.double() - retrained).norm())
-    world.workshop.close()
+    world.storage.close()
 
 
 def streams(tmp_path: Path, template: Path, seed: int, count: int, **asked: Any) -> Iterator[bool]:

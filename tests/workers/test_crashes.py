@@ -72,8 +72,8 @@ def die_at(world: World, point: str, act: Callable[[World], object]) -> None:
 def test_a_deletion_survives_the_death_of_its_worker_and_happens_once(world: World, point: str) -> None:
     model_id = world.live(min_guarantee="proved")
     request = world.delete("p3")
-    world.workshop.database.close()
-    world.workshop.keys.close()
+    world.storage.database.close()
+    world.storage.keys.close()
     die_at(world, point, lambda other: other.work(model_id))
     assert world.request(request).status in ("queued", "running", "completed")
     world.expire_lease(model_id)
@@ -85,8 +85,8 @@ def test_a_deletion_survives_the_death_of_its_worker_and_happens_once(world: Wor
     generation = world.generation(model_id)
     assert generation.spent == generation.budget_cost == sum(entry.budget_cost for entry in world.rows_of(BudgetEntry))
     assert all(erasure.destroyed_at is not None for erasure in world.rows_of(Erasure))
-    assert world.workshop.store.read(world.head(model_id).checkpoint)
-    assert world.workshop.private.read(world.head(model_id).state)
+    assert world.storage.store.read(world.head(model_id).checkpoint)
+    assert world.storage.private.read(world.head(model_id).state)
     assert broken(world.database) == []
 
 
@@ -94,8 +94,8 @@ def test_a_deletion_survives_the_death_of_its_worker_and_happens_once(world: Wor
 def test_a_preparation_survives_the_death_of_its_worker(world: World, point: str) -> None:
     model_id = world.register(min_guarantee="proved")
     request = world.delete("p3")
-    world.workshop.database.close()
-    world.workshop.keys.close()
+    world.storage.database.close()
+    world.storage.keys.close()
     die_at(world, point, lambda other: other.work(model_id))
     world.expire_lease(model_id)
     world.work(model_id)
@@ -126,8 +126,8 @@ def test_a_retrain_survives_the_death_of_its_worker(world: World, point: str) ->
     assert world.model(model_id).status == "exhausted"
     old = world.generation(model_id).id
     request = world.delete("p3")
-    world.workshop.database.close()
-    world.workshop.keys.close()
+    world.storage.database.close()
+    world.storage.keys.close()
     die_at(world, point, lambda other: other.work(model_id))
     world.change(Lease, retrain_lease(model_id), expires_at=min(1, named_lease(world, model_id).expires_at))
     world.work(model_id)
@@ -137,7 +137,7 @@ def test_a_retrain_survives_the_death_of_its_worker(world: World, point: str) ->
     assert world.generation(model_id).id != old
     assert (world.count(Recollection), world.count(Membership)) == (9, 27)
     assert all(erasure.destroyed_at is not None for erasure in world.rows_of(Erasure))
-    assert world.workshop.private.read(world.head(model_id).state)
+    assert world.storage.private.read(world.head(model_id).state)
     assert broken(world.database) == []
 
 
@@ -150,8 +150,8 @@ def test_a_scheduler_that_dies_while_purging_purges_once_more(world: World) -> N
     model_id = world.live()
     world.delete("p3")
     world.work(model_id)
-    world.workshop.database.close()
-    world.workshop.keys.close()
+    world.storage.database.close()
+    world.storage.keys.close()
     hasty = world.settings.model_copy(update={"grace_seconds": 0.0})
     die_at(world, "scheduler-during-purge", lambda _: open_scheduler(hasty).tick())
     assert [version.status for version in world.versions(model_id)] == ["retired", "current"]
@@ -160,24 +160,24 @@ def test_a_scheduler_that_dies_while_purging_purges_once_more(world: World) -> N
     open_scheduler(hasty).tick()
     assert [version.status for version in world.versions(model_id)] == ["purged", "current"]
     assert world.kinds().count("version.purged") == 1
-    assert world.workshop.store.read(world.head(model_id).checkpoint)
+    assert world.storage.store.read(world.head(model_id).checkpoint)
 
 
 def test_files_of_a_worker_that_died_are_swept_and_the_heads_are_not(world: World) -> None:
     model_id = world.live()
     world.delete("p3")
-    world.workshop.database.close()
-    world.workshop.keys.close()
+    world.storage.database.close()
+    world.storage.keys.close()
     for point in ("store-half-file", "worker-before-publish"):
         die_at(world, point, lambda other: other.work(model_id))
         world.expire_lease(model_id)
-    for store in (world.workshop.store, world.workshop.private):
+    for store in (world.storage.store, world.storage.private):
         for path in filter(Path.is_file, store.root.iterdir()):
             os.utime(path, (0, 0))
-    assert sweep_files(world.database, world.workshop.store, world.workshop.private) >= 2
-    names = {path.name for path in world.workshop.store.root.iterdir() if path.is_file()}
+    assert sweep_files(world.database, world.storage.store, world.storage.private) >= 2
+    names = {path.name for path in world.storage.store.root.iterdir() if path.is_file()}
     assert names == {world.head(model_id).checkpoint}
-    assert {path.name for path in world.workshop.private.root.iterdir()} == {world.head(model_id).state}
+    assert {path.name for path in world.storage.private.root.iterdir()} == {world.head(model_id).state}
 
 
 def take_over(world: World) -> None:

@@ -29,7 +29,7 @@ def test_five_thousand_requests_at_an_exhausted_budget_are_one_plan_one_alert_an
     before = world.head(model_id)
     with world.database.write() as session:
         for index in range(first, first + WAITING):
-            intake.accept(session, world.workshop.pepper, TENANT, intake.Order(subject_id=f"p{index}"))
+            intake.accept(session, world.storage.pepper, TENANT, intake.Order(subject_id=f"p{index}"))
     with world.database.read() as session:
         plan = plan_of(session, session.get_one(Model, model_id))
     assert plan is not None and (plan.reason, plan.waiting) == ("budget_exhausted", WAITING)

@@ -90,7 +90,7 @@ def write(folder: Path, name: str = "r", **parts: str) -> None:
 def folder(world: World, tmp_path: Path) -> Path:
     place = tmp_path / "own"
     place.mkdir()
-    object.__setattr__(world.workshop, "recipes", place)
+    world.process = world.configured(recipes=place).process
     return place
 
 
@@ -174,11 +174,13 @@ def test_a_part_that_changes_after_registration_holds_the_update(world: World, f
 
 
 def published(world: World, model_id: str) -> dict[str, torch.Tensor]:
-    return codec.decode(world.workshop.store.read(world.head(model_id).checkpoint))[0]
+    return codec.decode(world.storage.store.read(world.head(model_id).checkpoint))[0]
 
 
 def secret(world: World, model_id: str) -> torch.Tensor:
-    return state.load(world.workshop, world.head(model_id).state, torch.device("cpu")).weights
+    return state.load(
+        world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
+    ).weights
 
 
 def test_exact_is_published_without_noise(world: World, folder: Path) -> None:

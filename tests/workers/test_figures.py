@@ -51,7 +51,7 @@ def test_whoever_is_forgotten_in_version_1_takes_the_figures_along(world: World)
     model_id = world.register()
     job = world.claim(model_id)
     assert isinstance(job, Preparation)
-    prepare(world.workshop, job, before("unlearn", world, lambda: world.delete("p3")))
+    prepare(world.process, job, before("unlearn", world, lambda: world.delete("p3")))
     assert world.head(model_id).number == 1 and world.report(model_id)[FOLDER] == DELETED
     assert files(world) == []
 
@@ -63,5 +63,5 @@ def test_the_scheduler_deletes_the_figures_that_a_dead_worker_left(world: World)
         generation = session.get_one(Generation, world.generation(model_id).id)
         generation.report = (generation.report or {}) | {FOLDER: DELETED}
     assert len(files(world)) == 1 and "distance_left" not in world.report(model_id)
-    assert world.workshop.figures.sweep(world.database) == 1
+    assert world.storage.figures.sweep(world.database) == 1
     assert files(world) == []

@@ -189,7 +189,7 @@ def test_the_constants_of_an_estimated_rewind_are_listed_with_their_origin(world
     assert constants["L"].origin.startswith("closed form of a linear head at the longest features of a sample")
     assert "longest data gradient of a sample" in constants["G"].origin
     assert "a lower bound of the truth" in constants["G"].origin
-    longest = load(world.workshop.recipes, "descent").recipe.samples.tensors()[0].double().square().sum(dim=1).max()
+    longest = load(world.settings.recipes, "descent").recipe.samples.tensors()[0].double().square().sum(dim=1).max()
     assert constants["L"].value >= 0.5 * float(longest), "the theorem asks for every sample's"
     for name in ("L", "G"):
         assert float(f"{constants[name].value:.0e}") == constants[name].value > 0
@@ -202,8 +202,10 @@ def test_labels_that_do_not_sum_to_one_are_served_at_the_minimiser_of_their_own_
     world.delete("p3")
     world.work(model_id)
     assert Claim.from_json(world.head(model_id).claim).guarantee is Guarantee.PROVED
-    secret = state.load(world.workshop, world.head(model_id).state, torch.device("cpu")).weights
-    recipe = load(world.workshop.recipes, "multi_hot").recipe
+    secret = state.load(
+        world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
+    ).weights
+    recipe = load(world.settings.recipes, "multi_hot").recipe
     kept = torch.tensor([people != ("p3",) for people in recipe.samples.people])
     inputs, labels = (part[kept].double() for part in recipe.samples.tensors())
 
@@ -236,7 +238,7 @@ def test_an_update_that_takes_no_step_has_the_whole_gradient_as_its_residual() -
 
 
 def test_registration_refuses_where_rounding_takes_more_than_a_third_of_the_cap(world: World) -> None:
-    recipe = load(world.workshop.recipes, "convex").recipe
+    recipe = load(world.settings.recipes, "convex").recipe
     problem, examples = Problem(recipe).double(), recipe.samples.examples()
     floor = rounding_floor(problem, train(problem, examples).weights, examples)
     refused = world.register("convex", "newton", name="tight", max_distance=2.5 * floor, noise_std=1e3 * floor)
@@ -252,11 +254,13 @@ def test_a_proved_rewind_lies_within_what_was_charged(world: World) -> None:
     assert report["bound_of_one_sample"] <= LOOSE["max_distance"] and report["samples_within_cap"] >= 3
     world.delete("p3")
     world.work(model_id)
-    secret = state.load(world.workshop, world.head(model_id).state, torch.device("cpu")).weights
+    secret = state.load(
+        world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
+    ).weights
     assert secret.dtype == torch.float64
     meanwhile.DROPPED.update({"s9", "s10", "s11"})
     _, _, inputs, targets = meanwhile.people()
-    w = Problem(load(world.workshop.recipes, "descent").recipe).initial().double().reshape(2, 4)
+    w = Problem(load(world.settings.recipes, "descent").recipe).initial().double().reshape(2, 4)
     for _ in range(60):
         chances = torch.softmax(inputs.double() @ w.T, dim=1) - torch.nn.functional.one_hot(targets, 2)
         w = w - 0.1 * (chances.T @ inputs.double() / len(inputs) + 0.2 * w)

@@ -58,7 +58,7 @@ def test_a_hold_on_them_protects_nothing_and_says_so(world: World, api: TestClie
     found = {}
     for name in ("aside", "p1", "nobody"):
         with world.database.write() as session:
-            hold = holds.place(session, world.workshop.pepper, TENANT, subject_id=name, sample_id=None, reason="court")
+            hold = holds.place(session, world.storage.pepper, TENANT, subject_id=name, sample_id=None, reason="court")
             session.flush()
             found[name] = holds.protects_nothing(session, hold)
     assert found == {"aside": True, "p1": False, "nobody": False}

@@ -10,7 +10,7 @@ from workers.runtime.recipe_messages import ADVICE, drop_messages
 
 
 def test_a_message_goes_with_the_next_deletion_request(world: World, tmp_path: Path) -> None:
-    object.__setattr__(world.workshop, "recipes", tmp_path)
+    world.process = world.configured(recipes=tmp_path).process
     (tmp_path / "r.py").write_text("def recipe():\n    raise ValueError('row of \"person-7\" is bad')\n")
     model_id = world.register("r", "retrain")
     world.work(model_id)

@@ -30,7 +30,7 @@ from workers.update.select import Plan, Target
 @pytest.fixture
 def api(world: World) -> Iterator[TestClient]:
     with world.database.write() as session:
-        key = create_key(session, world.workshop.pepper, label="test", scopes=list(Scope), tenant_id=TENANT)
+        key = create_key(session, world.storage.pepper, label="test", scopes=list(Scope), tenant_id=TENANT)
     with TestClient(create_app(world.settings), headers={"Authorization": f"Bearer {key.secret}"}) as client:
         yield client
 
@@ -43,7 +43,7 @@ def forget(world: World, model_id: str, person: str) -> str:
 
 def place(world: World, subject: str | None = None, sample: str | None = None) -> None:
     with world.database.write() as session:
-        pepper = world.workshop.pepper
+        pepper = world.storage.pepper
         hold = holds.place(session, pepper, TENANT, subject_id=subject, sample_id=sample, reason="court")
         holds.require_something_left(session, hold)
 
@@ -97,7 +97,7 @@ def test_a_suppression_that_appears_while_version_one_is_drafted_is_named(
     model_id = world.register(recipe="convex", min_guarantee="proved")
     job = world.claim(model_id)
     with caplog.at_level(logging.WARNING):
-        prepare(world.workshop, job, before("store", world, lambda: asked.append(world.delete("p3"))))  # type: ignore[arg-type]
+        prepare(world.process, job, before("store", world, lambda: asked.append(world.delete("p3"))))  # type: ignore[arg-type]
     assert f"request {asked[0]} names 3 samples" in caplog.text and "p3" not in caplog.text
     assert world.request(asked[0]).status == "completed" and world.model(model_id).status == "live"
 
@@ -116,7 +116,7 @@ def test_registering_a_recipe_that_still_names_them_is_refused_with_their_reques
     one = forget(world, first, "p1")
     with world.database.write() as session:
         order = intake.Order(sample_ids=("s6", "s7", "nobody's"))
-        other = intake.accept(session, world.workshop.pepper, TENANT, order).request.id
+        other = intake.accept(session, world.storage.pepper, TENANT, order).request.id
     elsewhere = world.delete("p3", models=("m",))
     told = refusal(world, "again")
     assert "still names 5 samples" in told and f"requests: 2; {', '.join(sorted((one, other)))})" in told

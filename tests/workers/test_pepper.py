@@ -35,7 +35,7 @@ READS = {"method": "newton", "min_guarantee": "proved"}
 def changed(world: World, *, keep: bool = True) -> World:
     """The same installation with a new pepper; the old one is retired, or (``keep`` false) lost."""
     current = world.settings.pepper_file
-    old = current.with_name(f"pepper.{world.workshop.pepper.id}")
+    old = current.with_name(f"pepper.{world.storage.pepper.id}")
     old.write_text(current.read_text())
     old.chmod(0o600)
     adopt_secret(current)
@@ -52,7 +52,7 @@ def found_again(world: World) -> World:
 
 def place(world: World, subject: str | None = None, sample: str | None = None) -> str:
     with world.database.write() as session:
-        pepper = world.workshop.pepper
+        pepper = world.storage.pepper
         return holds.place(session, pepper, TENANT, subject_id=subject, sample_id=sample, reason="court").id
 
 
@@ -76,8 +76,8 @@ def test_a_model_prepared_under_the_old_pepper_goes_on_forgetting(world: World) 
     one, two = after.delete("p2"), after.delete(samples=["s9", "s10", "s11"])
     after.work(model_id)
     assert [done(after, each) for each in (before, one, two)] == [("completed", 3, None)] * 3
-    assert after.head(model_id).number == 3 and len(after.workshop.pepper.every) == 2
-    assert after.request(one).pepper_id == after.workshop.pepper.id != after.request(before).pepper_id
+    assert after.head(model_id).number == 3 and len(after.storage.pepper.every) == 2
+    assert after.request(one).pepper_id == after.storage.pepper.id != after.request(before).pepper_id
     again = after.delete("p1")
     assert (after.request(again).status, after.request(again).reason) == ("queued", None)
     after.work(model_id)
@@ -126,7 +126,7 @@ def test_a_retrain_brings_nobody_back_and_finds_everybody_whom_a_hold_keeps(worl
     after.work(model_id)
     after.work(model_id)
     generation, head = after.generation(model_id), after.head(model_id)
-    assert (generation.manifest or {})["pepper_id"] == after.workshop.pepper.id
+    assert (generation.manifest or {})["pepper_id"] == after.storage.pepper.id
     assert kept_subjects(after, model_id) == 12 - 1 and done(after, asked)[:2] == ("completed", 1)
     assert done(after, held) == ("blocked", None, "legal_hold") and head.method == "retrain"
     with after.database.write() as session:
@@ -153,10 +153,10 @@ def test_whoever_is_forgotten_while_a_candidate_under_the_new_pepper_is_trained_
         assert after.request(gone).status == "completed"
         place(after, "p2")
 
-    retrain(after.workshop, job, before("unlearn", after, forget_and_hold))
+    retrain(after.process, job, before("unlearn", after, forget_and_hold))
     assert {after.request(each).status for each in together} == {"completed"}
     generation = after.generation(model_id)
-    assert (generation.id, (generation.manifest or {})["pepper_id"]) == (job.generation_id, after.workshop.pepper.id)
+    assert (generation.id, (generation.manifest or {})["pepper_id"]) == (job.generation_id, after.storage.pepper.id)
     assert not in_generation(after, generation.id, "s6")
     assert in_generation(after, generation.id, "s9")
 
@@ -167,7 +167,7 @@ def test_holds_are_placed_and_checked_under_both(world: World) -> None:
     world.work(model_id)
     after = changed(world)
     with pytest.raises(AlreadyForgotten), after.database.write() as session:
-        pepper = after.workshop.pepper
+        pepper = after.storage.pepper
         useless = holds.place(session, pepper, TENANT, subject_id="p1", sample_id=None, reason="court")
         holds.require_something_left(session, useless)
     hold = place(after, sample="s6")
@@ -183,9 +183,9 @@ def test_a_pepper_that_is_not_configured_holds_what_it_would_match_and_the_docto
     world.delete("p1")
     world.work(model_id)
     lost = changed(world, keep=False)
-    old = world.workshop.pepper.id
-    assert aware(world.database, world.workshop.pepper).alone
-    assert not aware(lost.database, lost.workshop.pepper).alone, "the fast way asks no generation for its pepper"
+    old = world.storage.pepper.id
+    assert aware(world.database, world.storage.pepper).alone
+    assert not aware(lost.database, lost.storage.pepper).alone, "the fast way asks no generation for its pepper"
     request = lost.delete("p2")
     assert lost.request(request).status == "queued", "nobody can tell that the model does not hold them"
     lost.work(model_id)
@@ -232,7 +232,7 @@ def test_the_doctor_says_when_a_retired_pepper_can_be_dropped(world: World) -> N
     def told() -> list[str]:
         return [each.what for each in doctor.examine(after.settings) if each.name == "pepper"]
 
-    old = world.workshop.pepper.id
+    old = world.storage.pepper.id
     assert told() == [
         f"Retired pepper {old} is still needed by 1 rows of deletion_requests, 36 rows of memberships, "
         "1 rows of suppressions."
@@ -240,20 +240,20 @@ def test_the_doctor_says_when_a_retired_pepper_can_be_dropped(world: World) -> N
     assert asked
     after.live(name="new", on_suppressed="leave_out")
     with after.database.read() as session:
-        left = needed(session, after.workshop.pepper)[old]
+        left = needed(session, after.storage.pepper)[old]
     assert left == {"deletion_requests": 1, "memberships": 36}, "the suppression entry has its sibling"
     with after.database.write() as session:
         session.get_one(Model, model_id).status = "retired"
         session.execute(Membership.__table__.delete().where(Membership.pepper_id == old))
         for row in session.scalars(select(intake.DeletionRequest)):
-            row.pepper_id = after.workshop.pepper.id
+            row.pepper_id = after.storage.pepper.id
     assert told() == [f"Retired pepper {old} is needed by no row: drop it, and restart every process."]
 
 
 @pytest.fixture
 def client(world: World) -> Iterator[TestClient]:
     with world.database.write() as session:
-        key = create_key(session, world.workshop.pepper, label="test", scopes=list(Scope), tenant_id=TENANT).secret
+        key = create_key(session, world.storage.pepper, label="test", scopes=list(Scope), tenant_id=TENANT).secret
     with TestClient(create_app(world.settings), headers={"Authorization": f"Bearer {key}"}) as client:
         yield client
 
@@ -274,9 +274,9 @@ def test_keys_webhooks_openings_and_idempotency_keys_of_before_go_on_and_session
     after = changed(world)
     with after.database.read() as session:
         key_id = session.scalars(select(ApiKey.id)).one()
-        cookie = sessions.begin(session, world.workshop.pepper, key_id)
-        assert sessions.open_session(session, world.workshop.pepper, cookie) is not None
-        assert sessions.open_session(session, after.workshop.pepper, cookie) is None, "whoever stole it could forge one"
+        cookie = sessions.begin(session, world.storage.pepper, key_id)
+        assert sessions.open_session(session, world.storage.pepper, cookie) is not None
+        assert sessions.open_session(session, after.storage.pepper, cookie) is None, "whoever stole it could forge one"
     with TestClient(create_app(after.settings), headers=dict(api.headers)) as then:
         replayed = then.post("/v1/deletion-requests", **order)
         assert (replayed.status_code, replayed.json()) == (202, first.json())
@@ -289,9 +289,9 @@ def test_keys_webhooks_openings_and_idempotency_keys_of_before_go_on_and_session
         other = then.post("/v1/deletion-requests", json={"subject_id": "p1"}, headers={"Idempotency-Key": "two"}).json()
         assert then.get(f"/v1/deletion-requests/{other['id']}/related").json()["data"] == [first.json()["id"]]
         assert used == [True, False, False, False], "several peppers: the plain way"
-    [letter, *_] = letters(after.database, after.workshop.pepper)
+    [letter, *_] = letters(after.database, after.storage.pepper)
     assert letter.headers["webhook-signature"].startswith("v1,")
     with after.database.read() as session:
         endpoint = session.scalars(select(WebhookEndpoint)).one()
-    assert pepper_of(after.workshop.pepper, endpoint).id == world.workshop.pepper.id
-    assert public_key(after.workshop.pepper, endpoint) == hook["public_key"]
+    assert pepper_of(after.storage.pepper, endpoint).id == world.storage.pepper.id
+    assert public_key(after.storage.pepper, endpoint) == hook["public_key"]

@@ -19,7 +19,7 @@ from workers.training import run as prepare
 
 
 def keys_in(world: World) -> int:
-    with world.workshop.keys._database.read() as session:
+    with world.storage.keys._database.read() as session:
         return len(session.scalars(select(HolderKey.id)).all())
 
 
@@ -73,10 +73,10 @@ def test_people_who_ask_during_training_are_forgotten_before_version_1(world: Wo
     job = world.claim(model_id)
     assert isinstance(job, Preparation)
     watch = Stopwatch(world.pulse())
-    ready = prepare.make_ready(world.workshop, job, watch)
+    ready = prepare.make_ready(world.process, job, watch)
     ending = prepare.ending_of(job)
     request = world.delete("p3")
-    prepare.bring_into_service(world.workshop, job, ready, watch, ending)
+    prepare.bring_into_service(world.storage, job, ready, watch, ending)
     head, generation = world.head(model_id), world.generation(model_id)
     assert (head.number, head.samples, head.people) == (1, 3, 1)
     assert (world.task(request).status, world.task(request).samples) == ("completed", 3)
@@ -90,7 +90,7 @@ def test_people_who_ask_at_the_last_moment_are_forgotten_before_version_1(world:
     job = world.claim(model_id)
     assert isinstance(job, Preparation)
     watch = Stopwatch(world.pulse())
-    ready = prepare.make_ready(world.workshop, job, watch)
+    ready = prepare.make_ready(world.process, job, watch)
     ending = prepare.ending_of(job)
     first = world.delete("p3")
     late: list[str] = []
@@ -102,11 +102,11 @@ def test_people_who_ask_at_the_last_moment_are_forgotten_before_version_1(world:
         return original(*values)  # type: ignore[arg-type]
 
     ready.bench.problem.accuracy = accuracy_and_a_request  # type: ignore[method-assign]
-    prepare.bring_into_service(world.workshop, job, ready, watch, ending)
+    prepare.bring_into_service(world.storage, job, ready, watch, ending)
     assert {world.request(request).status for request in (first, late[0])} == {"completed"}
     assert (world.head(model_id).samples, world.head(model_id).people) == (6, 2)
     assert world.generation(model_id).spent == world.generation(model_id).budget_cost
-    files = [path for path in world.workshop.store.root.iterdir() if path.is_file()]
+    files = [path for path in world.storage.store.root.iterdir() if path.is_file()]
     assert len(files) == 1, "the draft that was never published is gone"
 
 
@@ -124,11 +124,11 @@ def test_a_legal_hold_during_training_keeps_its_person_and_holds_the_request(wor
     job = world.claim(model_id)
     assert isinstance(job, Preparation)
     watch = Stopwatch(world.pulse())
-    ready = prepare.make_ready(world.workshop, job, watch)
+    ready = prepare.make_ready(world.process, job, watch)
     ending = prepare.ending_of(job)
     world.hold("p3")
     request = world.delete("p3")
-    prepare.bring_into_service(world.workshop, job, ready, watch, ending)
+    prepare.bring_into_service(world.storage, job, ready, watch, ending)
     assert (world.request(request).reason, world.head(model_id).samples) == ("legal_hold", 0)
 
 
@@ -145,7 +145,7 @@ def test_a_recipe_that_fails_is_refused_and_nothing_is_half_done(
     world: World, tmp_path: Path, recipe: str, source: str, reason: str
 ) -> None:
     (tmp_path / f"{recipe}.py").write_text(source)
-    other = World(world.settings, world.workshop.__class__(**(vars(world.workshop) | {"recipes": tmp_path})))
+    other = world.configured(recipes=tmp_path)
     model_id = other.register(recipe)
     request = other.delete("p3")
     other.work(model_id)
@@ -190,7 +190,7 @@ def test_an_attempt_that_died_is_started_clean(world: World) -> None:
     model_id = world.register()
     job = world.claim(model_id)
     assert isinstance(job, Preparation)
-    prepare.make_ready(world.workshop, job, Stopwatch(world.pulse()))
+    prepare.make_ready(world.process, job, Stopwatch(world.pulse()))
     assert (world.count(Membership), keys_in(world)) == (36, 12)
     world.expire_lease(model_id)
     world.work(model_id)
@@ -207,7 +207,7 @@ def test_a_late_preparation_writes_nothing_over_its_successor(world: World) -> N
     world.work(model_id)
     before = (world.footprint(), world.count(Membership), keys_in(world))
     with pytest.raises(Stale):
-        prepare.prepare(world.workshop, late, Stopwatch(world.pulse()))
+        prepare.prepare(world.process, late, Stopwatch(world.pulse()))
     assert (world.footprint(), world.count(Membership), keys_in(world)) == before
 
 

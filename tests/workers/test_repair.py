@@ -37,17 +37,19 @@ def everyones(world: World, model_id: str) -> dict[str, Tensor]:
     generation = world.generation(model_id).id
     with world.database.read() as session:
         holders = state.holders_of(session, generation)
-        return state.read_vectors(session, world.workshop, generation, holders, torch.device("cpu"))
+        return state.read_vectors(session, world.storage.keys, generation, holders, torch.device("cpu"))
 
 
 def weights_of(world: World, model_id: str) -> Tensor:
     """w~ of the current version."""
-    return state.load(world.workshop, world.head(model_id).state, torch.device("cpu")).weights
+    return state.load(
+        world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
+    ).weights
 
 
 def in_memory(world: World, *people: str) -> list[State]:
     """The states after one update each, without the service."""
-    recipe = recipes.load(world.workshop.recipes, "steps").recipe
+    recipe = recipes.load(world.settings.recipes, "steps").recipe
     problem, examples = Problem(recipe), recipe.samples.examples()
     method = Method(repair_epochs=2, threshold=10.0)
     states = [method.prepare(problem, examples, train(problem, examples))]
@@ -75,7 +77,7 @@ def test_a_second_deletion_uses_the_vector_that_the_first_release_carried(world:
     assert world.request(request).status == "completed"
     assert torch.allclose(weights_of(world, model_id), second.weights, atol=1e-6)
     stale = Method(repair_epochs=2, threshold=10.0)
-    recipe = recipes.load(world.workshop.recipes, "steps").recipe
+    recipe = recipes.load(world.settings.recipes, "steps").recipe
     problem, examples = Problem(recipe), recipe.samples.examples()
     retain = left_by(examples, forget_set(examples, ["p3", "p5"]))
     kept = State(first.weights, {}, first.facts, {"p5": start.vectors["p5"]})
@@ -93,8 +95,8 @@ def test_a_second_deletion_uses_the_vector_that_the_first_release_carried(world:
 def test_a_worker_that_dies_in_a_repaired_release_carries_the_vectors_once(world: World, point: str) -> None:
     model_id = world.live("steps", **REPAIR)
     request = world.delete("p3")
-    world.workshop.database.close()
-    world.workshop.keys.close()
+    world.storage.database.close()
+    world.storage.keys.close()
     die_at(world, point, lambda other: other.work(model_id))
     world.expire_lease(model_id)
     world.work(model_id)
@@ -133,7 +135,7 @@ def test_carried_rows_keep_their_key_and_leave_nothing_readable(world: World, tm
     again = {row.holder: row for row in world.rows_of(Recollection)}
     assert all(rows[name].key_id == row.key_id and rows[name].nonce != row.nonce for name, row in again.items())
     (gone,) = set(first) - set(carried)
-    keys = world.workshop.keys.fetch([row.key_id for row in rows.values()])
+    keys = world.storage.keys.fetch([row.key_id for row in rows.values()])
     assert rows[gone].key_id not in keys and len(keys) == 11
     in_clear = [vector.numpy().tobytes() for vector in (*first.values(), *carried.values())]
     assert found(world, tmp_path, in_clear) == []
@@ -146,9 +148,9 @@ def test_whoever_asked_during_training_is_repaired_away_with_version_1(world: Wo
     job = world.claim(model_id)
     assert isinstance(job, Preparation)
     watch = Stopwatch(world.pulse())
-    ready = prepare.make_ready(world.workshop, job, watch)
+    ready = prepare.make_ready(world.process, job, watch)
     request = world.delete("p3")
-    prepare.bring_into_service(world.workshop, job, ready, watch, prepare.ending_of(job))
+    prepare.bring_into_service(world.storage, job, ready, watch, prepare.ending_of(job))
     assert (world.request(request).status, world.head(model_id).number) == ("completed", 1)
     world.expire_lease(model_id)
     world.delete("p5")

@@ -33,17 +33,17 @@ def test_neither_id_nor_vector_nor_key_of_a_forgotten_person_is_left(world: Worl
     with world.database.read() as session:
         rows = list(session.scalars(select(Recollection)))
         vectors = state.read_vectors(
-            session, world.workshop, rows[0].generation_id, [row.holder for row in rows], torch.device("cpu")
+            session, world.storage.keys, rows[0].generation_id, [row.holder for row in rows], torch.device("cpu")
         )
-    keys = world.workshop.keys.fetch(row.key_id for row in rows)
-    shares = {key_id: share_in_file(world.workshop.keys, key_id) for key_id in keys}
+    keys = world.storage.keys.fetch(row.key_id for row in rows)
+    shares = {key_id: share_in_file(world.storage.keys, key_id) for key_id in keys}
     assert len(vectors) == 12
     assert found(world, tmp_path, list(shares.values())), "the search finds what is there"
     people = [f"p{index}" for index in range(12)]
     before = {row.key_id: keys[row.key_id] for row in rows}
     world.delete("p3")
     world.work(model_id)
-    left = world.workshop.keys.fetch(before)
+    left = world.storage.keys.fetch(before)
     destroyed = [key_id for key_id in before if key_id not in left]
     assert len(destroyed) == 1
     in_clear = [vector.numpy().tobytes() for vector in vectors.values()]

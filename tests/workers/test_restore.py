@@ -74,7 +74,7 @@ def snapshot(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Snapsho
 
     yield take
     for world in opened:
-        world.workshop.close()
+        world.storage.close()
 
 
 def signer(world: World) -> Signer:
@@ -142,7 +142,7 @@ def test_what_was_released_since_the_backup_is_taken_up(world: World, snapshot: 
     assert backups.updates_missing(old.database, old.settings.store) == 2
     assert state(old, model_id) != state(world, model_id)
 
-    report = restore(old.workshop, signer(old), [log] if with_log else [])
+    report = restore(old.storage, old.settings.lease_seconds, signer(old), [log] if with_log else [])
 
     assert state(old, model_id) == state(world, model_id)
     assert requests(old) == known
@@ -161,7 +161,7 @@ def test_the_log_goes_on_where_it_was_and_contradicts_no_signed_head(world: Worl
     old = snapshot(world)
     released(world, model_id, "p1")
     log = export(world)
-    restore(old.workshop, signer(old), [log])
+    restore(old.storage, old.settings.lease_seconds, signer(old), [log])
     confirmed(old)
     released(old, model_id, "p2")
     head, lines = export(old)
@@ -173,11 +173,11 @@ def test_nothing_is_claimed_and_nothing_kept_until_the_operator_confirms(world: 
     model_id = world.live(min_guarantee="proved")
     waiting = world.delete("p1")
     old = snapshot(world)
-    restore(old.workshop, signer(old), [])
+    restore(old.storage, old.settings.lease_seconds, signer(old), [])
     for _ in range(2):
         old.work(model_id)
         assert old.task(waiting).status == "queued" and len(old.versions(model_id)) == 1
-    report = restore(old.workshop, signer(old), [])
+    report = restore(old.storage, old.settings.lease_seconds, signer(old), [])
     assert report.versions == [] and old.count(Restoration) == 1, "repeated, it is one restoration"
     confirmed(old)
     old.work(model_id)
@@ -189,19 +189,19 @@ def test_what_the_log_tells_is_done_again(world: World, snapshot: Snapshot) -> N
     (gone,) = released(world, model_id, "p1")
     keep, stolen = ("audit:read", "models:read")
     with world.database.write() as session:
-        keys = {name: create_key(session, world.workshop.pepper, label=name, scopes=[name]) for name in (keep, stolen)}
+        keys = {name: create_key(session, world.storage.pepper, label=name, scopes=[name]) for name in (keep, stolen)}
     old = snapshot(world)
     with world.database.write() as session:
         readmission.lift(session, session.get_one(DeletionRequest, gone), "deleted by mistake")
         revoke_key(session, keys[stolen].id)
     with world.database.write() as session:
-        hold = holds.place(session, world.workshop.pepper, TENANT, subject_id="p7", sample_id=None, reason="court").id
-    report = restore(old.workshop, signer(old), [export(world)])
+        hold = holds.place(session, world.storage.pepper, TENANT, subject_id="p7", sample_id=None, reason="court").id
+    report = restore(old.storage, old.settings.lease_seconds, signer(old), [export(world)])
     assert report.holds_lost == [] and [row.id for row in old.rows_of(Hold)] == [hold]
     assert sorted(each.split()[0] for each in report.reapplied) == ["hold.placed", "key.revoked", "suppression.lifted"]
     with old.database.read() as session:
-        assert authenticate(session, old.workshop.pepper, keys[stolen].secret) is None
-        assert authenticate(session, old.workshop.pepper, keys[keep].secret) is not None
+        assert authenticate(session, old.storage.pepper, keys[stolen].secret) is None
+        assert authenticate(session, old.storage.pepper, keys[keep].secret) is not None
     confirmed(old)
 
 
@@ -219,7 +219,7 @@ def test_what_was_decided_since_the_backup_on_unverified_requests_stays_decided(
         verification.reject(session, session.get_one(DeletionRequest, refused), "told by phone")
         cancel(session, session.get_one(DeletionRequest, gone))
     log = export(world)
-    restore(old.workshop, signer(old), [log] if with_log else [])
+    restore(old.storage, old.settings.lease_seconds, signer(old), [log] if with_log else [])
     confirmed(old)
     stands = {name: old.request(each).status for name, each in (("done", done), ("asked", asked))}
     stands |= {"refused": old.request(refused).status, "gone": old.request(gone).status}
@@ -239,7 +239,7 @@ def test_a_generation_that_the_backup_does_not_hold_is_not_served_and_says_so(wo
     world.delete("p1")
     retrained(world, model_id)
     assert [version.generation_id for version in world.versions(model_id)][-1] != old.generation(model_id).id
-    report = restore(old.workshop, signer(old), [])
+    report = restore(old.storage, old.settings.lease_seconds, signer(old), [])
     model = old.model(model_id)
     assert (model.status, [v.status for v in old.versions(model_id)]) == ("retired", ["retired"])
     assert "another name" in (model.reason or "") and sorted(report.retired) == ["later", "m"]
@@ -256,13 +256,13 @@ def test_what_a_lost_version_carried_out_is_completed_and_certified_of_the_other
     old = snapshot(world)
     retrained(world, lost)
     assert world.request(request).status == "completed"
-    restore(old.workshop, signer(old), [])
+    restore(old.storage, old.settings.lease_seconds, signer(old), [])
     confirmed(old)
     tasks = {task.model_id: task for task in old.rows_of(Task)}
     assert (tasks[lost].status, tasks[lost].reason, tasks[lost].version_id) == ("completed", "model_retired", None)
     assert old.request(request).status == "completed"
     scheduler.extend_log(old.database, signer(old))
-    assert issue_due(old.database, signer(old), old.workshop.pepper) == 1
+    assert issue_due(old.database, signer(old), old.storage.pepper) == 1
     with old.database.read() as session:
         envelope = session.scalar(select(Certificate.envelope).where(Certificate.request_id == request))
     statement = verified(json.loads(envelope or ""), signer(old).verifier)
@@ -277,27 +277,27 @@ def test_a_draw_that_was_withheld_and_a_release_that_never_committed_count_as_sp
     old = snapshot(world)
     world.delete("p1")
     job = world.claim(model_id)
-    withhold(world.workshop, job, budget_cost, {}, "utility_gate")  # type: ignore[arg-type]
-    world.workshop.database.close()
-    world.workshop.keys.close()
+    withhold(world.storage, job, budget_cost, {}, "utility_gate")  # type: ignore[arg-type]
+    world.storage.database.close()
+    world.storage.keys.close()
     world.expire_lease(model_id)
     die_at(world, "publish-inside-commit", lambda other: other.work(model_id))
     committed = len(world.versions(model_id)) == 2
-    report = restore(old.workshop, signer(old), [])
+    report = restore(old.storage, old.settings.lease_seconds, signer(old), [])
     assert old.generation(model_id).spent == 2 * budget_cost == sum(row.budget_cost for row in old.rows_of(BudgetEntry))
     assert report.spent == {str(old.generation(model_id).id): 2 * budget_cost}
     assert len(old.versions(model_id)) == 1 or committed
     if not committed:
-        assert not list(old.workshop.journal.root.glob("*.draft")), "set aside"
+        assert not list(old.storage.journal.root.glob("*.draft")), "set aside"
 
 
 def test_a_restore_waits_until_workers_and_scheduler_are_stopped(world: World) -> None:
     world.pulse().beat()
     with pytest.raises(StillRunning, match="stop workers"):
-        restore(world.workshop, signer(world), [])
+        restore(world.storage, world.settings.lease_seconds, signer(world), [])
     with world.database.write() as session:
-        session.get_one(Heartbeat, world.workshop.owner).beat_at = 1
-    restore(world.workshop, signer(world), [])
+        session.get_one(Heartbeat, world.process.owner).beat_at = 1
+    restore(world.storage, world.settings.lease_seconds, signer(world), [])
 
 
 def test_a_worker_does_not_start_on_a_database_older_than_its_store(
@@ -324,10 +324,10 @@ def test_the_journal_names_nobody_and_is_sealed(world: World) -> None:
     model_id = world.live(min_guarantee="proved")
     (request,) = released(world, model_id, "p1")
     digest = world.request(request).subject_digest or ""
-    files = list(world.workshop.journal.root.iterdir())
+    files = list(world.storage.journal.root.iterdir())
     assert len(files) == 2 and {path.suffix for path in files} == {".release"}
     assert not any(digest.encode() in path.read_bytes() or request.encode() in path.read_bytes() for path in files)
-    assert {entry.version["id"] for entry in world.workshop.journal.entries() if entry.version} == {
+    assert {entry.version["id"] for entry in world.storage.journal.entries() if entry.version} == {
         row.id for row in world.rows_of(Version)
     }
 
@@ -336,7 +336,7 @@ def test_vectors_of_weights_that_a_repair_has_left_behind_are_never_used(world: 
     model_id = world.live("steps", options={"repair_epochs": 1}, threshold=10.0)
     old = snapshot(world)
     released(world, model_id, "p1")
-    restore(old.workshop, signer(old), [])
+    restore(old.storage, old.settings.lease_seconds, signer(old), [])
     confirmed(old)
     assert old.count(Recollection) == 0
     (later,) = released(old, model_id, "p2")
@@ -355,7 +355,7 @@ def test_a_release_whose_worker_died_at_its_commit_is_known_before_anything_of_i
     dying(world, "worker-after-commit", model_id)
     assert scheduler.open_scheduler(world.settings).tick()
 
-    restore(old.workshop, signer(old))
+    restore(old.storage, old.settings.lease_seconds, signer(old))
 
     assert state(old, model_id) == state(world, model_id)
     confirmed(old)
@@ -370,13 +370,13 @@ def test_a_draw_that_was_never_committed_counts_in_every_restore(world: World, s
     dying(world, "publish-inside-commit", model_id)
 
     for old in backups_of_then:
-        restore(old.workshop, signer(old))
+        restore(old.storage, old.settings.lease_seconds, signer(old))
 
         assert old.generation(model_id).spent == world.generation(model_id).budget_cost
 
 
 def dying(world: World, point: str, model_id: str) -> None:
     """A worker takes up what waits, and dies at the point."""
-    world.workshop.database.close()
-    world.workshop.keys.close()
+    world.storage.database.close()
+    world.storage.keys.close()
     die_at(world, point, lambda other: other.work(model_id))

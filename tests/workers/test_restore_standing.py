@@ -24,7 +24,7 @@ HOUR = 3_600_000_000
 
 def place(world: World, subject: str) -> str:
     with world.database.write() as session:
-        pepper = world.workshop.pepper
+        pepper = world.storage.pepper
         return holds.place(session, pepper, TENANT, subject_id=subject, sample_id=None, reason="court").id
 
 
@@ -40,7 +40,7 @@ def in_force(world: World) -> set[str]:
 def members(world: World, model_id: str, subject: str) -> set[int]:
     """The positions of the person in the model's generation that are not forgotten."""
     generation = world.generation(model_id).id
-    digest = subject_digest(world.workshop.pepper, TENANT, subject)
+    digest = subject_digest(world.storage.pepper, TENANT, subject)
     with world.database.read() as session:
         theirs = select(Membership.position).where(
             Membership.generation_id == generation, Membership.subject_digest == digest
@@ -62,7 +62,7 @@ def test_nobody_comes_back_whose_hold_was_lifted_after_the_backup(
     world.work(model_id)
     assert world.request(request).status == "completed"
 
-    report = restore(old.workshop, signer(old), [export(world)] if with_log else [])
+    report = restore(old.storage, old.settings.lease_seconds, signer(old), [export(world)] if with_log else [])
     confirmed(old)
 
     assert old.request(request).status == "completed" and in_force(old) == set()
@@ -100,13 +100,13 @@ def test_holds_that_were_placed_after_the_backup_stand_again(world: World, snaps
     kept, lifted = place(world, "p1"), place(world, "p2")
     lift(world, lifted)
     with world.database.write() as session:
-        pepper = world.workshop.pepper
+        pepper = world.storage.pepper
         by_sample = holds.place(session, pepper, TENANT, subject_id=None, sample_id="s3", reason="court").id
-    report = restore(old.workshop, signer(old), [export(world)])
+    report = restore(old.storage, old.settings.lease_seconds, signer(old), [export(world)])
     confirmed(old)
     assert in_force(old) == {kept, by_sample} and report.holds_lost == report.holds_to_check == []
     rows = {row.id: (row.subject_digest, row.sample_digest) for row in old.rows_of(Hold)}
-    pepper = old.workshop.pepper
+    pepper = old.storage.pepper
     assert rows[kept] == (subject_digest(pepper, TENANT, "p1"), None)
     assert rows[by_sample] == (None, sample_digest(pepper, TENANT, "s3"))
     (request,) = released(old, model_id, "p1")
@@ -118,7 +118,7 @@ def test_the_log_names_nobody_who_is_held(world: World) -> None:
     world.live(min_guarantee="proved")
     place(world, "p1")
     place(world, "p1")
-    digest = subject_digest(world.workshop.pepper, TENANT, "p1")
+    digest = subject_digest(world.storage.pepper, TENANT, "p1")
     with world.database.read() as session:
         bodies = session.scalars(select(AuditEntry.body).where(AuditEntry.kind == "hold.placed")).all()
     assert len({json.loads(body)["sealed"] for body in bodies}) == 2
@@ -133,7 +133,7 @@ def test_a_hold_whose_pepper_is_gone_or_whose_text_was_moved_is_named(world: Wor
         entry = session.scalars(select(AuditEntry).where(AuditEntry.kind == "hold.placed")).one()
         other = json.loads(entry.body) | {"hold": "0" * 32}
         entry.body = json.dumps(other, sort_keys=True, separators=(",", ":"))
-    report = restore(old.workshop, signer(old), [export(world)])
+    report = restore(old.storage, old.settings.lease_seconds, signer(old), [export(world)])
     assert report.holds_lost == ["0" * 32] and in_force(old) == set() and hold not in in_force(old)
     assert any("Place" in each for each in report.to_do)
 
@@ -147,13 +147,13 @@ class Doors:
 
     def open(self, world: World) -> set[str]:
         with world.database.read() as session:
-            pepper = world.workshop.pepper
+            pepper = world.storage.pepper
             return {name for name, key in self.keys.items() if authenticate(session, pepper, key.secret)}
 
 
 def doors(world: World) -> Doors:
     with world.database.write() as session:
-        pepper = world.workshop.pepper
+        pepper = world.storage.pepper
         keys = {
             name: create_key(session, pepper, label=name, scopes=["audit:read"])
             for name in ("kept", "rotated", "overlapping", "revoked")
@@ -165,7 +165,7 @@ def doors(world: World) -> Doors:
 def change(world: World, made: Doors) -> NewKey:
     """Everything that closes a door; returns the successor of the key that was rotated."""
     with world.database.write() as session:
-        pepper = world.workshop.pepper
+        pepper = world.storage.pepper
         successor = rotate_key(session, pepper, made.keys["rotated"].id, 0)
         rotate_key(session, pepper, made.keys["overlapping"].id, HOUR)
         revoke_key(session, made.keys["revoked"].id)
@@ -180,7 +180,7 @@ def test_no_door_that_was_closed_after_the_backup_is_open_after_the_restore(worl
     old = snapshot(world)
     successor = change(world, made)
     closes_at = world.rows_of(ApiKey)
-    report = restore(old.workshop, signer(old), [export(world)])
+    report = restore(old.storage, old.settings.lease_seconds, signer(old), [export(world)])
     confirmed(old)
     assert made.open(old) == made.open(world) == {"kept", "overlapping"}
     ends = {row.id: row.expires_at for row in closes_at}
@@ -201,7 +201,7 @@ def test_without_a_log_everything_that_may_have_changed_is_named(world: World, s
     old = snapshot(world)
     change(world, made)
     lift(world, hold)
-    report = restore(old.workshop, signer(old))
+    report = restore(old.storage, old.settings.lease_seconds, signer(old))
     assert (report.holds_to_check, report.webhooks_to_check) == ([hold], [made.hook])
     assert sorted(report.keys_to_check) == sorted(key.id for key in made.keys.values())
     told = " ".join(report.to_do)
@@ -216,7 +216,7 @@ def test_what_a_repeated_restore_knows_already_is_told_once(world: World, snapsh
     change(world, made)
     place(world, "p1")
     log = export(world)
-    first, second = (restore(old.workshop, signer(old), [log]) for _ in range(2))
+    first, second = (restore(old.storage, old.settings.lease_seconds, signer(old), [log]) for _ in range(2))
     assert len(first.reapplied) == 5 and second.reapplied == [] and len(in_force(old)) == 1
 
 
@@ -230,7 +230,7 @@ def test_a_hold_that_a_later_release_shows_to_be_lifted_is_lifted_and_no_other(
     asked = world.delete("p1")
     world.work(model_id)
     newer = place(world, "p1")
-    report = restore(old.workshop, signer(old), [export(world)])
+    report = restore(old.storage, old.settings.lease_seconds, signer(old), [export(world)])
     confirmed(old)
     assert in_force(old) == {hold, newer} and not [each for each in report.reapplied if "released" in each]
     old.work(other)

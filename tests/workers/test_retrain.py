@@ -105,7 +105,7 @@ def test_a_cold_retrain_is_exact_and_leaves_the_fresh_budget_whole(world: World)
 def test_a_retrain_reads_nothing_of_the_old_generations_secret_state(world: World) -> None:
     """Version 1 of a generation is free only when it is cold: it is built with the old weights destroyed."""
     model_id = exhausted(world)
-    world.workshop.private.delete(world.head(model_id).state)
+    world.storage.private.delete(world.head(model_id).state)
     world.delete("p5")
     world.work(model_id)
     claim = Claim.from_json(world.head(model_id).claim)
@@ -131,7 +131,7 @@ def test_what_the_old_generation_knew_about_people_is_gone_and_its_keys_are_dest
     assert scheduler.open_scheduler(world.settings).tick()
     assert all(each.envelope for each in world.rows_of(Certificate))
     assert rows_in(world, Membership, old) == 0
-    assert keys and world.workshop.keys.fetch(keys) == {}
+    assert keys and world.storage.keys.fetch(keys) == {}
     assert all(erasure.destroyed_at is not None for erasure in world.rows_of(Erasure))
     fresh = world.generation(model_id).id
     assert rows_in(world, Recollection, fresh) == rows_in(world, Membership, fresh) / 3 > 0
@@ -149,12 +149,12 @@ def start_retrain(world: World, model_id: str) -> tuple[Retraining, prepare.Read
     job = world.claim(model_id)
     assert isinstance(job, Retraining)
     watch = Stopwatch(world.pulse())
-    ending = ending_of(world.workshop, job)
-    return job, prepare.make_ready(world.workshop, job, watch, ending.learn), watch
+    ending = ending_of(world.storage, job)
+    return job, prepare.make_ready(world.process, job, watch, ending.learn), watch
 
 
 def finish_retrain(world: World, job: Retraining, ready: prepare.Ready, watch: Stopwatch) -> None:
-    prepare.bring_into_service(world.workshop, job, ready, watch, ending_of(world.workshop, job))
+    prepare.bring_into_service(world.storage, job, ready, watch, ending_of(world.storage, job))
 
 
 def test_people_who_ask_during_the_retrain_are_forgotten_in_it_before_the_switch(world: World) -> None:
@@ -229,11 +229,11 @@ def test_only_one_worker_builds_the_candidate_and_a_dead_one_is_replaced(world: 
     assert isinstance(second, Retraining)
     assert (second.generation_id, second.attempt) == (first.generation_id, 2)
     with pytest.raises(Stale):
-        retrain(world.workshop, first, Stopwatch(world.pulse()))
-    retrain(world.workshop, second, Stopwatch(world.pulse()))
+        retrain(world.process, first, Stopwatch(world.pulse()))
+    retrain(world.process, second, Stopwatch(world.pulse()))
     assert world.model(model_id).status == "live"
     with pytest.raises(Stale):
-        retrain(world.workshop, second, Stopwatch(world.pulse()))
+        retrain(world.process, second, Stopwatch(world.pulse()))
 
 
 def test_a_retrain_that_is_refused_holds_who_waits_and_keeps_the_old_head(world: World) -> None:
@@ -297,14 +297,14 @@ def test_a_legal_hold_brings_nobody_back_whom_the_model_has_forgotten(world: Wor
 def knows(world: World, model_id: str, person: str) -> bool:
     """Whether the model's generation was trained on the person."""
     with world.database.read() as session:
-        digest = subject_digest(world.workshop.pepper, TENANT, person)
+        digest = subject_digest(world.storage.pepper, TENANT, person)
         there = select(Membership.position).where(Membership.generation_id == world.generation(model_id).id)
         return session.scalar(there.where(Membership.subject_digest == digest).limit(1)) is not None
 
 
 def test_the_scheduler_rings_for_a_retrain_and_not_while_it_runs(world: World) -> None:
     model_id = exhausted(world)
-    notifier = world.workshop.notifier
+    notifier = world.process.notifier
     world.change(Model, model_id, notified_at=1)
     assert scheduler.sweep(world.database, notifier) == 1
     assert isinstance(world.claim(model_id), Retraining)

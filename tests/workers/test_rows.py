@@ -28,7 +28,7 @@ def test_the_rows_of_an_update_are_one_query_and_add_up(world: World) -> None:
     generation_id = world.generation(world.live("convex")).id
     holders = written(world, generation_id, rows=600, numbers=40)
     chosen = tuple(sorted(holders)[::2])
-    kept = state.Kept(world.workshop, generation_id, chosen, 40, CPU)
+    kept = state.Kept(world.storage.database, world.storage.keys, generation_id, chosen, 40, CPU)
     with selects(world, "recollections") as seen:
         total = sum_of(kept, frozenset(chosen), torch.zeros(40)).whole()
     assert len(seen) == 1, seen
@@ -43,7 +43,7 @@ def test_large_vectors_are_read_in_pieces_and_are_the_same(world: World) -> None
     numbers = 300_000
     holders = written(world, generation_id, rows=2, numbers=numbers)
     names = tuple(sorted(holders))
-    kept = state.Kept(world.workshop, generation_id, names, numbers, CPU)
+    kept = state.Kept(world.storage.database, world.storage.keys, generation_id, names, numbers, CPU)
     pieces = list(kept.pieces())
     assert all(part.numel() * part.element_size() <= PIECE for _, _, part in pieces)
     for name in names:
@@ -54,7 +54,11 @@ def test_large_vectors_are_read_in_pieces_and_are_the_same(world: World) -> None
     total = sum_of(kept, frozenset(names), torch.zeros(numbers)).whole()
     assert torch.equal(total, holders[names[0]].double() + holders[names[1]])
     with pytest.raises(state.Missing):
-        list(state.Kept(world.workshop, generation_id, (*names, "nobody"), numbers, CPU).pieces())
+        list(
+            state.Kept(
+                world.storage.database, world.storage.keys, generation_id, (*names, "nobody"), numbers, CPU
+            ).pieces()
+        )
     with world.database.write() as session:
         row = session.get_one(Recollection, (generation_id, names[1]))
         row.sealed = row.sealed[:-20] + bytes([row.sealed[-20] ^ 1]) + row.sealed[-19:]
@@ -65,11 +69,18 @@ def test_large_vectors_are_read_in_pieces_and_are_the_same(world: World) -> None
 def test_a_pass_says_how_many_vectors_are_missing(world: World) -> None:
     generation_id = world.generation(world.live("convex")).id
     holders = written(world, generation_id, rows=5, numbers=4)
-    kept = state.Kept(world.workshop, generation_id, tuple(sorted([*holders, "nobody", "nowhere"])), 4, CPU)
+    kept = state.Kept(
+        world.storage.database,
+        world.storage.keys,
+        generation_id,
+        tuple(sorted([*holders, "nobody", "nowhere"])),
+        4,
+        CPU,
+    )
     with pytest.raises(state.Missing) as missing:
         dict(kept.items())
     assert missing.value.count == 2
-    world.workshop.keys.destroy_generation(generation_id)
+    world.storage.keys.destroy_generation(generation_id)
     with pytest.raises(state.Missing) as missing:
         dict(kept.items())
     assert missing.value.count == 7, "a row whose key is gone is no vector"
@@ -85,8 +96,8 @@ def test_summing_ten_thousand_rows_never_holds_them_together(world: World) -> No
     child = os.fork()
     if child == 0:
         before = resident()
-        again = open_world(world.settings).workshop
-        kept = state.Kept(again, generation_id, names, 2_000, CPU)
+        again = open_world(world.settings).storage
+        kept = state.Kept(again.database, again.keys, generation_id, names, 2_000, CPU)
         total = sum_of(kept, frozenset(names), torch.zeros(2_000))
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
         os.write(writer, f"{grown} {total.norm()}".encode())
@@ -103,7 +114,7 @@ def written(world: World, generation_id: int, rows: int, numbers: int, seed: int
     random = torch.Generator().manual_seed(seed)
     drawn = torch.randn(rows, numbers, generator=random)
     vectors = {f"{seed:032x}{index:032x}": vector.clone() for index, vector in enumerate(drawn)}
-    for batch in state.seal_vectors(world.workshop, generation_id, vectors):
+    for batch in state.seal_vectors(world.storage.keys, generation_id, vectors):
         with world.database.write() as session:
             state.write_vectors(session, batch)
     return vectors

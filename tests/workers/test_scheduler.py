@@ -38,27 +38,27 @@ def test_only_one_is_active_until_its_lease_runs_out(world: World) -> None:
 def test_a_lost_notification_is_repaired_once_its_time_is_over(world: World) -> None:
     model_id = world.live()
     world.delete("p3")
-    assert scheduler.sweep(world.database, world.workshop.notifier) == 1
-    assert scheduler.sweep(world.database, world.workshop.notifier) == 0, "the notification is outstanding"
+    assert scheduler.sweep(world.database, world.process.notifier) == 1
+    assert scheduler.sweep(world.database, world.process.notifier) == 0, "the notification is outstanding"
     assert messages(world) == 1
     world.change(Model, model_id, notified_at=world.model(model_id).notified_at - seconds(4))
-    assert scheduler.sweep(world.database, world.workshop.notifier) == 1
+    assert scheduler.sweep(world.database, world.process.notifier) == 1
     world.work(model_id)
-    assert scheduler.sweep(world.database, world.workshop.notifier) == 0, "nothing waits"
+    assert scheduler.sweep(world.database, world.process.notifier) == 0, "nothing waits"
 
 
 def test_a_model_under_a_live_lease_is_left_alone_and_a_dead_workers_is_rung(world: World) -> None:
     model_id = world.live()
     world.delete("p3")
     assert isinstance(world.claim(model_id), Deletions)
-    assert scheduler.sweep(world.database, world.workshop.notifier) == 0
+    assert scheduler.sweep(world.database, world.process.notifier) == 0
     world.expire_lease(model_id)
-    assert scheduler.sweep(world.database, world.workshop.notifier) == 1
+    assert scheduler.sweep(world.database, world.process.notifier) == 1
 
 
 def test_a_model_to_prepare_is_rung(world: World) -> None:
     world.register()
-    assert scheduler.sweep(world.database, world.workshop.notifier) == 1
+    assert scheduler.sweep(world.database, world.process.notifier) == 1
 
 
 def test_a_paused_model_is_rung_when_its_pause_is_over(world: World) -> None:
@@ -67,16 +67,16 @@ def test_a_paused_model_is_rung_when_its_pause_is_over(world: World) -> None:
     with world.database.read() as session:
         later = now(session) + seconds(60)
     world.change(Model, model_id, due_at=later)
-    assert scheduler.sweep(world.database, world.workshop.notifier) == 0
+    assert scheduler.sweep(world.database, world.process.notifier) == 0
     world.change(Model, model_id, due_at=1)
-    assert scheduler.sweep(world.database, world.workshop.notifier) == 1
+    assert scheduler.sweep(world.database, world.process.notifier) == 1
 
 
 def test_ten_requests_ring_once(world: World) -> None:
     model_id = world.live()
     for index in range(10):
         world.delete(f"p{index}")
-        queue.ring(world.database, world.workshop.notifier, [model_id])
+        queue.ring(world.database, world.process.notifier, [model_id])
     assert messages(world) == 1
 
 
@@ -86,7 +86,7 @@ def test_an_unreachable_broker_loses_no_request(world: World) -> None:
     dead = queue.publisher("redis://127.0.0.1:1/0")
     queue.ring(world.database, dead, [model_id])
     world.change(Model, model_id, notified_at=1)
-    assert scheduler.sweep(world.database, world.workshop.notifier) == 1
+    assert scheduler.sweep(world.database, world.process.notifier) == 1
     world.work(model_id)
     assert world.request(request).status == "completed"
 
@@ -95,7 +95,7 @@ def test_retired_versions_are_purged_after_their_grace_and_never_the_head(world:
     model_id = world.live()
     world.delete("p3")
     world.work(model_id)
-    store = world.workshop.store
+    store = world.storage.store
     assert scheduler.purge(world.database, store, grace_seconds=3600) == 0
     assert scheduler.purge(world.database, store, grace_seconds=0) == 1
     assert scheduler.purge(world.database, store, grace_seconds=0) == 0
@@ -112,15 +112,15 @@ def test_a_file_that_a_living_version_shares_is_not_purged(world: World) -> None
     world.work(model_id)
     first, head = world.versions(model_id)
     world.change(Version, first.id, checkpoint=head.checkpoint)
-    scheduler.purge(world.database, world.workshop.store, grace_seconds=0)
-    assert world.workshop.store.read(head.checkpoint)
+    scheduler.purge(world.database, world.storage.store, grace_seconds=0)
+    assert world.storage.store.read(head.checkpoint)
 
 
 def test_a_heads_secret_state_is_never_dropped(world: World) -> None:
     model_id = world.live()
     head = world.head(model_id)
-    drop_superseded_state(world.database, world.workshop.private, head.id)
-    assert world.workshop.private.read(head.state)
+    drop_superseded_state(world.database, world.storage.private, head.id)
+    assert world.storage.private.read(head.state)
 
 
 def test_an_erasure_that_a_dead_worker_left_is_carried_out_once(world: World) -> None:
@@ -129,9 +129,9 @@ def test_an_erasure_that_a_dead_worker_left_is_carried_out_once(world: World) ->
     world.work(model_id)
     erasure = world.rows_of(Erasure)[0]
     world.change(Erasure, erasure.id, destroyed_at=None)
-    assert destroy_keys(world.database, world.workshop.keys, world.workshop.journal.root) == 1
-    assert destroy_keys(world.database, world.workshop.keys, world.workshop.journal.root) == 0
-    assert world.workshop.keys.fetch([erasure.key_id]) == {}
+    assert destroy_keys(world.database, world.storage.keys, world.storage.journal.root) == 1
+    assert destroy_keys(world.database, world.storage.keys, world.storage.journal.root) == 0
+    assert world.storage.keys.fetch([erasure.key_id]) == {}
 
 
 def test_a_tick_gives_every_audit_entry_its_place(world: World) -> None:

@@ -99,7 +99,7 @@ def test_a_large_request_is_not_carried_out_by_a_retrain_before_it_is_approved(w
     model_id = world.live(min_guarantee="proved", **ONE_UPDATE)
     with world.database.write() as session:
         order = intake.Order(subject_id="p9")
-        held = intake.accept(session, world.workshop.pepper, TENANT, order, intake.Windows(0, 2, 3600)).request.id
+        held = intake.accept(session, world.storage.pepper, TENANT, order, intake.Windows(0, 2, 3600)).request.id
     index = 0
     while world.model(model_id).status == "live":
         world.delete(f"p{index}")

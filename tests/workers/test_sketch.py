@@ -27,7 +27,7 @@ def database_text(world: World) -> str:
 
 def test_a_sketched_model_is_prepared_once_and_forgets_from_the_persons_own_samples(world: World) -> None:
     model_id = world.live("steps", options=SKETCH)
-    bench = build(world.workshop, TENANT, "steps", Policy.from_json({"method": "recollection", "options": SKETCH}))
+    bench = build(world.settings, TENANT, "steps", Policy.from_json({"method": "recollection", "options": SKETCH}))
     assert bench.method.needs == {Need.FORGOTTEN}
     assert world.count(Recollection) == 12
     request = world.delete("p3")
@@ -43,7 +43,7 @@ def test_its_rows_are_a_few_numbers_each(world: World) -> None:
     with world.database.read() as session:
         rows = list(session.scalars(select(Recollection)))
         vectors = state.read_vectors(
-            session, world.workshop, rows[0].generation_id, [row.holder for row in rows], torch.device("cpu")
+            session, world.storage.keys, rows[0].generation_id, [row.holder for row in rows], torch.device("cpu")
         )
     samples_each = 3
     assert {vector.numel() for vector in vectors.values()} == {10 + 8 + 2 * samples_each}
@@ -55,7 +55,7 @@ def test_neither_receipt_nor_seed_reaches_the_database_or_the_log(
     model_id = world.live("steps", options=SKETCH)
     world.delete("p3")
     world.work(model_id)
-    kept = state.load(world.workshop, world.head(model_id).state, torch.device("cpu"))
+    kept = state.load(world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu"))
     assert int(kept.facts["seed"]) > 2**32, "the sealed state holds it"
     written = database_text(world) + "".join(capfd.readouterr())
     assert "steps" in written
@@ -112,5 +112,7 @@ def test_a_seed_in_the_policy_is_refused_because_policies_are_not_secret(world: 
 
 def test_two_preparations_draw_their_probes_anew(world: World) -> None:
     heads = [world.head(world.live("steps", name=name, options=SKETCH)) for name in ("one", "two")]
-    states = [state.load(world.workshop, head.state, torch.device("cpu")) for head in heads]
+    states = [
+        state.load(world.storage.private, world.storage.sealer, head.state, torch.device("cpu")) for head in heads
+    ]
     assert states[0].facts["seed"] != states[1].facts["seed"]

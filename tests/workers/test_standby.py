@@ -31,7 +31,7 @@ STANDING: dict[str, tuple[str, dict[str, Any]]] = {
 
 def evidence(world: World, version: Version) -> dict[str, Any]:
     """What was sealed with the version's state."""
-    _, metadata = codec.decode(world.workshop.sealer.unseal(world.workshop.private.read(version.state)))
+    _, metadata = codec.decode(world.storage.sealer.unseal(world.storage.private.read(version.state)))
     found: dict[str, Any] = json.loads(metadata["evidence"])
     return found
 
@@ -156,8 +156,8 @@ def test_a_method_that_does_not_help_is_replaced_by_its_fallback_at_registration
 @SQLITE
 def test_a_worker_that_dies_after_the_switch_prepares_the_fallback(world: World) -> None:
     model_id = world.register("unstable", fallback="retrain")
-    world.workshop.database.close()
-    world.workshop.keys.close()
+    world.storage.database.close()
+    world.storage.keys.close()
     die_at(world, "publish-inside-commit", lambda other: other.work(model_id))
     world.expire_lease(model_id)
     world.work(model_id)
@@ -216,6 +216,6 @@ def test_a_fallback_that_cannot_stand_by_is_refused_in_words(world: World, name:
 @SQLITE
 def test_no_weights_of_anybody_are_left_in_clear(world: World, tmp_path: Path) -> None:
     model_id = world.live("steps", fallback="rewind", options=SPENT)
-    kept = state.load(world.workshop, world.head(model_id).state, torch.device("cpu"))
+    kept = state.load(world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu"))
     checkpoint = kept.tensors["standby.checkpoint"].numpy().tobytes()
     assert not any(checkpoint in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())

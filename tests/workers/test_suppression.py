@@ -24,7 +24,7 @@ def samples(world: World, model_id: str) -> int:
 def accept(world: World, subject: str, *models: str) -> intake.Accepted:
     with world.database.write() as session:
         order = intake.Order(subject_id=subject, models=models or None)
-        return intake.accept(session, world.workshop.pepper, TENANT, order)
+        return intake.accept(session, world.storage.pepper, TENANT, order)
 
 
 @pytest.mark.parametrize("models", [("m",), None], ids=["named", "every model"])
@@ -76,7 +76,7 @@ def test_a_model_that_was_registered_before_the_request_was_verified_forgets_too
     world.live(min_guarantee="proved")
     with world.database.write() as session:
         order = intake.Order(subject_id="p1", models=("m",), verified=False)
-        taken = verification.take_in(session, world.workshop.pepper, TENANT, order)
+        taken = verification.take_in(session, world.storage.pepper, TENANT, order)
     assert taken.remains_in is None
     later = world.live(name="later", min_guarantee="proved")
     world.verify(taken.request.id)

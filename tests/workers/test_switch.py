@@ -80,7 +80,7 @@ def in_generation(world: World, generation_id: int, sample: str) -> bool:
     with world.database.read() as session:
         found = select(Membership.position).where(
             Membership.generation_id == generation_id,
-            Membership.sample_digest == sample_digest(world.workshop.pepper, TENANT, sample),
+            Membership.sample_digest == sample_digest(world.storage.pepper, TENANT, sample),
         )
         return session.scalar(found) is not None
 
@@ -130,7 +130,7 @@ def test_a_hold_that_comes_between_training_and_switch_keeps_its_person(world: W
     held = world.delete("p5")
     job = world.claim(model_id)
     assert isinstance(job, Retraining)
-    retrain(world.workshop, job, before("unlearn", world, lambda: world.hold("p5")))
+    retrain(world.process, job, before("unlearn", world, lambda: world.hold("p5")))
     assert (world.request(held).status, world.request(held).reason) == ("blocked", "legal_hold")
     assert in_generation(world, world.generation(model_id).id, "s15")
     assert world.head(model_id).samples == 0
@@ -146,7 +146,7 @@ def test_a_request_inside_its_cancel_window_is_not_forgotten_by_the_switch(world
     job, ready, watch = start_retrain(world, model_id)
     with world.database.write() as session:
         order = intake.Order(subject_id="p9")
-        request = intake.accept(session, world.workshop.pepper, TENANT, order, intake.Windows(3600)).request.id
+        request = intake.accept(session, world.storage.pepper, TENANT, order, intake.Windows(3600)).request.id
     finish_retrain(world, job, ready, watch)
     assert world.request(request).status == "queued"
     with world.database.write() as session:
@@ -175,9 +175,9 @@ def test_part_of_a_person_asked_during_the_first_preparation_is_held(world: Worl
     model_id = world.register()
     job, watch = world.claim(model_id), Stopwatch(world.pulse())
     assert isinstance(job, Preparation)
-    ready = prepare.make_ready(world.workshop, job, watch)
+    ready = prepare.make_ready(world.process, job, watch)
     part = world.delete(samples=["s15"])
-    prepare.bring_into_service(world.workshop, job, ready, watch, prepare.ending_of(job))
+    prepare.bring_into_service(world.storage, job, ready, watch, prepare.ending_of(job))
     assert (world.request(part).status, world.request(part).reason) == ("blocked", "partial_subject")
     assert (world.model(model_id).status, world.head(model_id).samples) == ("live", 0)
 
@@ -217,7 +217,7 @@ def test_why_the_fallback_was_taken_is_sealed_and_nowhere_else(world: World) -> 
         log = "\n".join(session.scalars(select(AuditEntry.body)))
     assert "cap_not_reached" not in log
     assert "cap_not_reached" not in json.dumps(head.claim)
-    _, metadata = codec.decode(world.workshop.sealer.unseal(world.workshop.private.read(head.state)))
+    _, metadata = codec.decode(world.storage.sealer.unseal(world.storage.private.read(head.state)))
     assert json.loads(metadata["evidence"])["fallback"] == {"method": "retrain", "why": "cap_not_reached"}
     assert entries(world, "retrain.planned")[0]["reason"] == "fallback"
 
@@ -234,7 +234,7 @@ def test_a_retrained_model_below_the_utility_gate_is_held_and_not_drawn_again(wo
     candidates = generations(world, model_id)[1:]
     assert [each.status for each in candidates] == ["refused"]
     assert rows_in(world, Membership, candidates[0].id) == 0
-    assert {path.name for path in world.workshop.private.root.iterdir()} == {world.head(model_id).state}
+    assert {path.name for path in world.storage.private.root.iterdir()} == {world.head(model_id).state}
 
 
 def test_a_draw_below_the_gate_in_which_somebody_was_forgotten_is_charged(world: World) -> None:
@@ -243,7 +243,7 @@ def test_a_draw_below_the_gate_in_which_somebody_was_forgotten_is_charged(world:
     job = world.claim(model_id)
     assert isinstance(job, Retraining)
 
-    retrain(world.workshop, job, before("method", world, lambda: world.delete("p5")))
+    retrain(world.process, job, before("method", world, lambda: world.delete("p5")))
     with world.database.read() as session:
         candidate = session.get_one(Generation, job.generation_id)
         paid = [
@@ -274,7 +274,7 @@ def test_after_three_dead_workers_whoever_waits_is_held_and_can_be_driven_on(wor
 def test_a_failed_attempt_is_counted_and_made_again_after_a_pause(world: World) -> None:
     model_id = exhausted(world)
     request = world.delete("p5")
-    store = world.workshop.store.root
+    store = world.storage.store.root
     hidden = store.rename(store.with_name("away"))
     store.write_text("not a folder")
     world.work(model_id)
@@ -290,9 +290,9 @@ def test_a_failed_attempt_is_counted_and_made_again_after_a_pause(world: World) 
 
 def test_another_recipe_is_never_switched_to(world: World, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("recipes")
-    source = (world.workshop.recipes / "convex.py").read_text()
+    source = (world.settings.recipes / "convex.py").read_text()
     (folder / "convex.py").write_text(source)
-    moved = World(world.settings, world.workshop.__class__(**(vars(world.workshop) | {"recipes": folder})))
+    moved = world.configured(recipes=folder)
     model_id = exhausted(moved)
     request = moved.delete("p5")
     (folder / "convex.py").write_text(source + "\n# edited\n")
@@ -315,10 +315,10 @@ def test_a_candidate_is_rung_for_whatever_the_models_own_lease_and_cadence_say(w
     with world.database.read() as session:
         later = now(session) + seconds(3600)
     world.change(Model, model_id, due_at=later, lease_expires_at=later, notified_at=1)
-    assert scheduler.sweep(world.database, world.workshop.notifier) == 1
+    assert scheduler.sweep(world.database, world.process.notifier) == 1
     assert isinstance(world.claim(model_id), Retraining)
     world.change(Model, model_id, notified_at=1)
-    assert scheduler.sweep(world.database, world.workshop.notifier) == 0
+    assert scheduler.sweep(world.database, world.process.notifier) == 0
 
 
 def test_a_deadline_opens_the_cadence_two_measured_retrains_ahead(world: World) -> None:
@@ -373,7 +373,7 @@ def test_a_calibrated_candidate_that_lacks_a_held_person_is_trained_again_and_no
             with super().phase(name):
                 yield
 
-    retrain(world.workshop, job, Watch(world.pulse()))
+    retrain(world.process, job, Watch(world.pulse()))
     assert (world.request(held).status, world.request(held).reason) == ("blocked", "legal_hold")
     assert in_generation(world, world.generation(model_id).id, "s15")
 
@@ -391,7 +391,7 @@ def test_whoever_is_forgotten_while_the_candidate_is_trained_and_held_since_does
         assert world.request(gone).status == "completed"
         world.hold("p2")
 
-    retrain(world.workshop, job, before("unlearn", world, forget_and_hold))
+    retrain(world.process, job, before("unlearn", world, forget_and_hold))
     assert {world.request(each).status for each in together} == {"completed"}
     assert world.generation(model_id).id == job.generation_id
     assert not in_generation(world, job.generation_id, "s6")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ def shared(settings: Settings, tmp_path: Path) -> Iterator[World]:
         shutil.copy(RECIPES / "convex.py", folder / f"{name}.py")
     world = open_world(settings.model_copy(update={"recipes": root}))
     yield world
-    world.workshop.close()
+    world.storage.close()
 
 
 @pytest.fixture
@@ -47,7 +46,7 @@ def ask(shared: World) -> Iterator[Ask]:
     keys = {}
     for tenant in (ONE, TWO, "default"):
         with shared.database.write() as session:
-            pepper = shared.workshop.pepper
+            pepper = shared.storage.pepper
             keys[tenant] = create_key(session, pepper, label="t", scopes=list(Scope), tenant_id=tenant).secret
     with TestClient(create_app(shared.settings)) as client:
 
@@ -106,17 +105,17 @@ def test_the_same_person_has_another_digest_in_every_tenant(shared: World, ask: 
 
 
 def test_a_worker_does_no_work_of_a_tenant_that_its_settings_do_not_name(shared: World, ask: Ask) -> None:
-    mine = World(shared.settings, replace(shared.workshop, tenants=frozenset({TWO})))
-    theirs = World(shared.settings, replace(shared.workshop, tenants=frozenset({ONE})))
+    mine = shared.configured(tenants=TWO)
+    theirs = shared.configured(tenants=ONE)
     body = {"name": "m", "recipe": "people", "method": "recollection", "utility_tolerance": None}
     assert ask(ONE, "POST", "/v1/models", **body).status_code == 202
     model_id = shared.model_named("m")
     mine.work(model_id)
     for help_out in (assist, assist_calibration):
-        help_out(mine.workshop, model_id)
+        help_out(mine.process, model_id)
     model = mine.model(model_id)
     assert (model.status, model.lease_token, model.notified_at) == ("preparing", 0, 0)
-    assert sweep(shared.database, shared.workshop.notifier) == 1, "the bell rings again for a worker that serves them"
+    assert sweep(shared.database, shared.process.notifier) == 1, "the bell rings again for a worker that serves them"
     theirs.work(model_id)
     assert theirs.model(model_id).status == "live"
     request = ask(ONE, "POST", "/v1/deletion-requests", subject_id="p1").json()["id"]
@@ -133,7 +132,7 @@ def test_a_process_destroys_no_key_of_a_tenant_that_it_does_not_serve(shared: Wo
     shared.work(shared.model_named("m"))
     (erasure,) = shared.rows_of(Erasure)
     shared.change(Erasure, erasure.id, destroyed_at=None)
-    place = (shared.database, shared.workshop.keys, shared.workshop.journal.root)
+    place = (shared.database, shared.storage.keys, shared.storage.journal.root)
     assert destroy_keys(*place, frozenset({TWO})) == 0
     assert shared.rows_of(Erasure)[0].destroyed_at is None
     assert destroy_keys(*place, frozenset({ONE, TWO})) == 1

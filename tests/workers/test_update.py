@@ -58,11 +58,11 @@ def test_the_published_file_holds_finite_weights_of_the_models_shape_and_the_dig
     world.delete("p3")
     world.work(model_id)
     head = world.head(model_id)
-    path = world.workshop.store.path(head.checkpoint)
+    path = world.storage.store.path(head.checkpoint)
     tensors = load_file(path)
     assert {name: (tuple(t.shape), t.dtype) for name, t in tensors.items()} == {"weight": ((2, 4), torch.float32)}
     assert bool(torch.isfinite(tensors["weight"]).all())
-    assert (path.stat().st_size, len(world.workshop.store.read(head.checkpoint))) == (head.size, head.size)
+    assert (path.stat().st_size, len(world.storage.store.read(head.checkpoint))) == (head.size, head.size)
 
 
 def test_a_proved_release_charges_its_cap_and_claims_no_more(world: World) -> None:
@@ -85,7 +85,9 @@ def test_a_proved_release_lies_within_its_cap_of_the_retained_minimiser(world: W
     model_id = world.live(min_guarantee="proved", max_distance=1e-6)
     world.delete("p3")
     world.work(model_id)
-    secret = state.load(world.workshop, world.head(model_id).state, torch.device("cpu")).weights
+    secret = state.load(
+        world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
+    ).weights
     meanwhile.DROPPED.update({"s9", "s10", "s11"})
     _, _, inputs, targets = meanwhile.people()
     w = torch.zeros(2, 4, dtype=torch.float64, requires_grad=True)
@@ -253,9 +255,9 @@ def test_missing_or_changed_retained_samples_hold_the_release_with_counts(world:
 def test_a_changed_recipe_holds_the_release(world: World, tmp_path: Path) -> None:
     folder = tmp_path / "recipes"
     folder.mkdir()
-    source = (world.workshop.recipes / "convex.py").read_text()
+    source = (world.settings.recipes / "convex.py").read_text()
     (folder / "convex.py").write_text(source)
-    moved = World(world.settings, world.workshop.__class__(**(vars(world.workshop) | {"recipes": folder})))
+    moved = world.configured(recipes=folder)
     model_id = moved.live()
     request = moved.delete("p3")
     (folder / "convex.py").write_text(source + "\n# edited\n")
@@ -267,19 +269,19 @@ def test_a_changed_recipe_holds_the_release(world: World, tmp_path: Path) -> Non
 def test_a_damaged_state_fails_closed(world: World, damage: str) -> None:
     model_id = world.live()
     request = world.delete("p3")
-    path = world.workshop.private.path(world.head(model_id).state)
+    path = world.storage.private.path(world.head(model_id).state)
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1])) if damage == "changed" else path.unlink()
     with pytest.raises(Damaged):
-        state.load(world.workshop, world.head(model_id).state, torch.device("cpu"))
+        state.load(world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu"))
     world.work(model_id)
     assert (world.request(request).reason, world.head(model_id).number) == ("state_damaged", 1)
 
 
 def test_a_state_of_a_format_that_this_worker_does_not_know_fails_closed(world: World) -> None:
     model_id = world.live()
-    workshop = world.workshop
-    foreign = workshop.private.put(workshop.sealer.seal(codec.encode({"weights": torch.zeros(8)}, {"format": "next"})))
+    storage = world.storage
+    foreign = storage.private.put(storage.sealer.seal(codec.encode({"weights": torch.zeros(8)}, {"format": "next"})))
     world.change(Version, world.head(model_id).id, state=foreign.digest)
     request = world.delete("p3")
     world.work(model_id)
@@ -446,7 +448,7 @@ def test_keys_are_destroyed_after_the_commit_and_only_theirs(world: World) -> No
     world.work(model_id)
     erasures = world.rows_of(Erasure)
     assert len(erasures) == 1 and all(erasure.destroyed_at is not None for erasure in erasures)
-    left = world.workshop.keys.fetch(before.values())
+    left = world.storage.keys.fetch(before.values())
     assert set(before.values()) - set(left) == {erasures[0].key_id}
     assert world.count(Recollection) == 11
 
@@ -455,7 +457,7 @@ def test_the_secret_state_of_a_superseded_version_is_gone(world: World) -> None:
     model_id = world.live()
     world.delete("p3")
     world.work(model_id)
-    names = {path.name for path in world.workshop.private.root.iterdir()}
+    names = {path.name for path in world.storage.private.root.iterdir()}
     assert names == {world.head(model_id).state}
 
 
@@ -468,14 +470,18 @@ def test_a_worker_that_kept_the_state_updates_the_same_as_one_that_reads_it(worl
             world.delete(person, models=(name,))
             worker.work(model_id)
         assert world.head(model_id).number == 4
-        weights.append(state.load(world.workshop, world.head(model_id).state, torch.device("cpu")).weights)
+        weights.append(
+            state.load(
+                world.storage.private, world.storage.sealer, world.head(model_id).state, torch.device("cpu")
+            ).weights
+        )
     assert torch.equal(*weights)
 
 
 def test_a_failing_disk_discards_nothing(world: World, tmp_path: Path) -> None:
     model_id = world.live()
     request = world.delete("p3")
-    store = world.workshop.store.root
+    store = world.storage.store.root
     hidden = store.rename(tmp_path / "hidden")
     store.write_text("not a folder")
     world.work(model_id)
@@ -493,8 +499,8 @@ def test_a_failing_disk_discards_nothing(world: World, tmp_path: Path) -> None:
 def test_an_attempt_that_fails_three_times_is_held_with_its_reason(world: World) -> None:
     model_id = world.live()
     request = world.delete("p3")
-    world.workshop.store.root.rename(world.workshop.store.root.with_name("away"))
-    world.workshop.store.root.write_text("not a folder")
+    world.storage.store.root.rename(world.storage.store.root.with_name("away"))
+    world.storage.store.root.write_text("not a folder")
     for _ in range(4):
         world.change(Model, model_id, due_at=None)
         world.work(model_id)

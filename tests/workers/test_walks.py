@@ -40,7 +40,7 @@ PATH = "/v1/deletion-requests"
 @contextmanager
 def http(world: World) -> Iterator[TestClient]:
     with world.database.write() as session:
-        key = create_key(session, world.workshop.pepper, label="test", scopes=list(Scope), tenant_id=TENANT)
+        key = create_key(session, world.storage.pepper, label="test", scopes=list(Scope), tenant_id=TENANT)
     with TestClient(create_app(world.settings), headers={"Authorization": f"Bearer {key.secret}"}) as client:
         yield client
 
@@ -82,7 +82,7 @@ def test_one_request_through_every_state_and_each_step_is_on_record(world: World
         return found
 
     with world.database.write() as session:
-        _, secret = add_endpoint(session, world.workshop.pepper, TENANT, receiver.url, list(News))
+        _, secret = add_endpoint(session, world.storage.pepper, TENANT, receiver.url, list(News))
     with http(world) as api:
         request = ask(api, "p1", verified=False)
         assert stood(request) == ("blocked", "unverified") and world.claim(model_id) is None
@@ -104,7 +104,7 @@ def test_one_request_through_every_state_and_each_step_is_on_record(world: World
         assert stood(request) == ("completed", None)
         with world.database.write() as session:
             order = intake.Order(subject_id="p2")
-            other = intake.accept(session, world.workshop.pepper, TENANT, order, intake.Windows(3600)).request.id
+            other = intake.accept(session, world.storage.pepper, TENANT, order, intake.Windows(3600)).request.id
         assert api.delete(f"{PATH}/{other}").status_code == 200 and stood(other)[0] == "cancelled"
         stranger = ask(api, "p3", verified=False)
         assert api.post(f"{PATH}/{stranger}/reject", json={"reason": "did not show who they are"}).status_code == 200
@@ -130,7 +130,7 @@ def test_one_request_through_every_state_and_each_step_is_on_record(world: World
         for kind in ("version.published", "request.cancelled", "request.rejected"):
             assert f"event: {kind}" in events
 
-        webhook_sender = WebhookSender(world.database, world.workshop.pepper, Outbound(loopback=True), 0.05)
+        webhook_sender = WebhookSender(world.database, world.storage.pepper, Outbound(loopback=True), 0.05)
         while webhook_sender.round():
             pass
         news = [Webhook(secret).verify(body.decode(), headers) for _, headers, body in receiver.seen]
@@ -181,7 +181,7 @@ def test_the_worst_day(world: World, snapshot: Snapshot) -> None:
         head, lines = export(world)
         spent, forgotten = world.generation(model_id).spent, positions(world)
 
-    report = restore(old.workshop, signer(old), [(head, lines)])
+    report = restore(old.storage, old.settings.lease_seconds, signer(old), [(head, lines)])
     assert (report.versions, report.requests) == (["m/3"], [gone])
     assert (sorted(report.requests_lost), report.holds_lost) == (sorted([held, *queue]), [])
     assert (old.generation(model_id).spent, positions(old)) == (spent, forgotten)
@@ -239,5 +239,5 @@ def members(world: World, generation_id: int) -> set[str]:
     """Whose samples a generation was trained on."""
     with world.database.read() as session:
         here = set(session.scalars(select(Membership.sample_digest).where(Membership.generation_id == generation_id)))
-    pepper = world.workshop.pepper
+    pepper = world.storage.pepper
     return {f"p{index}" for index in range(12) if sample_digest(pepper, TENANT, f"s{3 * index}") in here}

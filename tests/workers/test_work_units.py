@@ -31,7 +31,7 @@ def test_work_units_give_the_vectors_that_one_piece_gives(world: World) -> None:
     model_id = world.register("shared_out")
     release_connections(world)
     die_at(world, "prepare-after-work-units", lambda other: other.work(model_id))
-    course = work_units.course_of(world.workshop, world.generation(model_id), "shared_out")
+    course = work_units.course_of(world.process, world.generation(model_id), "shared_out")
     whole = Method().prepare(course.bench.problem, course.examples, train(course.bench.problem, course.examples))
     world.expire_lease(model_id)
     world.work(model_id)
@@ -68,7 +68,7 @@ def test_a_killed_worker_loses_at_most_its_own_work_unit(
     world.work(model_id)
     assert world.model(model_id).status == "live", world.model(model_id).reason
     assert len(world.rows_of(Recollection)) == 264 and world.rows_of(WorkUnit) == []
-    assert {path.name for path in world.workshop.private.root.iterdir()} == {world.head(model_id).state}
+    assert {path.name for path in world.storage.private.root.iterdir()} == {world.head(model_id).state}
     assert len(vectors_of(world, model_id)) == 264, "every row opens under its key"
 
 
@@ -82,8 +82,8 @@ def test_a_helper_computes_work_units_while_the_first_worker_is_at_it(world: Wor
     for _ in range(6):
         helper.work(model_id)
     owners = [row.owner for row in world.rows_of(WorkUnit) if row.done_at]
-    assert owners == [helper.workshop.owner] * 4 and world.model(model_id).status == "preparing"
-    helper.workshop.close()
+    assert owners == [helper.process.owner] * 4 and world.model(model_id).status == "preparing"
+    helper.storage.close()
     world.expire_lease(model_id)
     world.work(model_id)
     assert world.model(model_id).status == "live"
@@ -94,14 +94,14 @@ def test_a_worker_that_was_given_up_writes_nothing_into_its_work_unit(world: Wor
     model_id = world.register("shared_out")
     release_connections(world)
     die_at(world, "work-unit-inside", lambda other: other.work(model_id))
-    course = work_units.course_of(world.workshop, world.generation(model_id), "shared_out")
+    course = work_units.course_of(world.process, world.generation(model_id), "shared_out")
     late = open_world(world.settings)
     with late.database.write() as session:
-        pieces = work_units.Pieces(late.workshop, WorkUnit, course.generation_id)
+        pieces = work_units.Pieces(late.process, WorkUnit, course.generation_id)
         number = pieces.take(session)
     world.change(WorkUnit, (course.generation_id, number), owner="somebody else")
-    work_units._compute(late.workshop, course, int(number or 0), lambda _: None)
-    late.workshop.close()
+    work_units._compute(late.process, course, int(number or 0), lambda _: None)
+    late.storage.close()
     assert world.rows_of(Recollection) == []
 
 
@@ -139,17 +139,17 @@ def test_a_scheduler_leaves_the_trajectory_of_open_work_units_alone(world: World
     die_at(world, "work-unit-after", lambda other: other.work(model_id))
     kept = (world.generation(model_id).manifest or {})["trained"]["state"]
     open_scheduler(world.settings).tick()
-    assert world.workshop.private.path(kept).exists()
+    assert world.storage.private.path(kept).exists()
 
 
 @ON_SQLITE
 def test_vectors_that_take_too_much_room_are_refused_with_advice(world: World) -> None:
-    small = open_world(world.settings, vector_bytes=4 * 10 * 263)
+    small = open_world(world.settings.model_copy(update={"vector_bytes": 4 * 10 * 263}))
     model_id = small.register("shared_out")
     small.work(model_id)
     reason = small.model(model_id).reason or ""
     assert small.model(model_id).status == "refused" and "10,560 bytes" in reason and "--rank 64" in reason
-    small.workshop.close()
+    small.storage.close()
 
 
 @ON_SQLITE
@@ -159,13 +159,13 @@ def test_a_sketch_that_does_not_fit_is_refused_before_the_training_and_never_adv
 ) -> None:
     monkeypatch.setattr(room, "available_bytes", lambda _device: 500)
     monkeypatch.setattr(prepare, "learn", never)
-    small = open_world(world.settings, **{"vector_bytes": policy.pop("vector_bytes", 2**30)})
+    small = open_world(world.settings.model_copy(update={"vector_bytes": policy.pop("vector_bytes", 2**30)}))
     model_id = small.register("network", **policy)
     small.work(model_id)
     model = small.model(model_id)
     assert model.status == "refused" and "500 are free on cpu" in (model.reason or ""), model.reason
     assert "rewind or retrain" in (model.reason or "") and "--rank 64" not in (model.reason or "")
-    small.workshop.close()
+    small.storage.close()
 
 
 def keep_lease(world: World, model_id: str) -> None:
@@ -176,7 +176,9 @@ def keep_lease(world: World, model_id: str) -> None:
 def vectors_of(world: World, model_id: str) -> dict[str, Any]:
     names = tuple(sorted(row.holder for row in world.rows_of(Recollection)))
     generation = world.generation(model_id)
-    return dict(state.Kept(world.workshop, generation.id, names, 10, torch.device("cpu")).items())
+    return dict(
+        state.Kept(world.storage.database, world.storage.keys, generation.id, names, 10, torch.device("cpu")).items()
+    )
 
 
 def never(*_: object) -> Never:

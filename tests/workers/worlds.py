@@ -35,8 +35,9 @@ from workers.runtime.heartbeat import Pulse
 from workers.runtime.jobs import Deletions, Preparation
 from workers.runtime.lease import SECOND
 from workers.runtime.model import Benches
+from workers.runtime.process import Process
 from workers.runtime.stopwatch import Stopwatch
-from workers.storage.workshop import Workshop, open_workshop
+from workers.storage.storage import Storage
 from workers.update.claim import claim
 from workers.update.run import Errand
 
@@ -46,12 +47,23 @@ RECIPES = Path(__file__).parent / "recipes"
 
 @dataclass
 class World:
-    settings: Settings
-    workshop: Workshop
+    process: Process
+
+    @property
+    def settings(self) -> Settings:
+        return self.process.settings
+
+    @property
+    def storage(self) -> Storage:
+        return self.process.storage
 
     @property
     def database(self) -> Database:
-        return self.workshop.database
+        return self.storage.database
+
+    def configured(self, **changes: Any) -> World:
+        """The same world for a process that is configured otherwise."""
+        return World(replace(self.process, settings=self.settings.model_copy(update=changes)))
 
     def register(self, recipe: str = "convex", method: str = "recollection", name: str = "m", **policy: Any) -> str:
         chosen = Policy.from_json({"method": method, "utility_tolerance": None, **policy})
@@ -77,23 +89,23 @@ class World:
         named = None if samples is None else tuple(samples)
         order = intake.Order(subject_id=subject, sample_ids=named, models=models, suppress=suppress)
         with self.database.write() as session:
-            return intake.accept(session, self.workshop.pepper, TENANT, order).request.id
+            return intake.accept(session, self.storage.pepper, TENANT, order).request.id
 
     def stranger(self, subject: str) -> str:
         """A request that nobody has verified."""
         order = intake.Order(subject_id=subject, verified=False)
         with self.database.write() as session:
-            return verification.take_in(session, self.workshop.pepper, TENANT, order).request.id
+            return verification.take_in(session, self.storage.pepper, TENANT, order).request.id
 
     def verify(self, request_id: str) -> None:
         with self.database.write() as session:
             verification.verify(session, session.get_one(DeletionRequest, request_id), intake.AT_ONCE)
 
     def worker(self) -> Worker:
-        return Worker(self.workshop, self.pulse())
+        return Worker(self.process, self.pulse())
 
     def pulse(self) -> Pulse:
-        return Pulse(self.database, self.workshop.owner, "worker", self.workshop.lease_seconds, "cpu")
+        return Pulse(self.database, self.process.owner, "worker", self.settings.lease_seconds, "cpu")
 
     def work(self, model_id: str) -> None:
         """What one notification does."""
@@ -103,7 +115,7 @@ class World:
         return claim(self.database, model_id, owner, seconds)
 
     def errand(self, job: Deletions) -> Errand:
-        return Errand(self.workshop, Benches(self.workshop), job, Stopwatch(self.pulse()))
+        return Errand(self.process, Benches(self.settings), job, Stopwatch(self.pulse()))
 
     def expire_lease(self, model_id: str) -> None:
         """As if the worker had died and its lease had run out."""
@@ -118,8 +130,8 @@ class World:
                 Hold(
                     id=new_id(),
                     tenant_id=TENANT,
-                    subject_digest=subject_digest(self.workshop.pepper, TENANT, subject),
-                    pepper_id=self.workshop.pepper.id,
+                    subject_digest=subject_digest(self.storage.pepper, TENANT, subject),
+                    pepper_id=self.storage.pepper.id,
                     reason="litigation",
                     created_at=now(session),
                 )
@@ -146,7 +158,7 @@ class World:
 
     def report(self, model_id: str) -> dict[str, Any]:
         """The preparation report that the API shows."""
-        return self.workshop.figures.shown(self.generation(model_id)) or {}
+        return self.storage.figures.shown(self.generation(model_id)) or {}
 
     def head(self, model_id: str) -> Version:
         with self.database.read() as session:
@@ -195,8 +207,9 @@ class World:
             return list(session.scalars(select(record)))
 
 
-def open_world(settings: Settings, **changes: Any) -> World:
-    return World(settings, replace(open_workshop(settings), **changes))
+def open_world(settings: Settings, **stores: Any) -> World:
+    process = Process.of(settings)
+    return World(replace(process, storage=replace(process.storage, **stores)))
 
 
 def seconds(count: float) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from service.infra.db import Database
 from service.infra.tables import Generation
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Policy
@@ -16,14 +17,13 @@ from workers.runtime.jobs import Preparation
 from workers.runtime.lease import fence
 from workers.runtime.model import Bench
 from workers.storage.private_state import Kept
-from workers.storage.workshop import Workshop
 
 
-def register(workshop: Workshop, job: Preparation, guarantee: Guarantee, made: State, count: int) -> Terms:
+def register(database: Database, job: Preparation, guarantee: Guarantee, made: State, count: int) -> Terms:
     """Fix the generation's terms: guarantee, noise, cap, charge and limit. They never change again."""
     policy = job.policy
     budget = policy.budget(guarantee)
-    with workshop.database.write() as session:
+    with database.write() as session:
         fence(session, job.lease)
         generation = session.get_one(Generation, job.generation_id)
         generation.method, generation.guarantee = policy.method, guarantee.value
@@ -47,9 +47,9 @@ def _longest(made: State) -> int:
     return max((vector.numel() for vector in made.vectors.values()), default=0)
 
 
-def freeze_guarantee(workshop: Workshop, job: Preparation, terms: Terms) -> None:
+def freeze_guarantee(database: Database, job: Preparation, terms: Terms) -> None:
     """What every claim of the generation rests on stands in its manifest: constants, and the calibration's design."""
-    with workshop.database.write() as session:
+    with database.write() as session:
         fence(session, job.lease)
         generation = session.get_one(Generation, job.generation_id)
         generation.manifest = (generation.manifest or {}) | guarantee_to_json(terms)
@@ -94,8 +94,8 @@ def report_of(made: State, bench: Bench, job: Preparation) -> dict[str, Any]:
     return report | {"dimension": bench.problem.dimension, "attempts": job.attempt}
 
 
-def how_chosen(workshop: Workshop, job: Preparation) -> dict[str, Any]:
+def how_chosen(database: Database, job: Preparation) -> dict[str, Any]:
     """Where the fallback took the method's place: which, and why."""
-    with workshop.database.read() as session:
+    with database.read() as session:
         switched = (session.get_one(Generation, job.generation_id).manifest or {}).get("switched")
     return {} if switched is None else {"switched": switched}

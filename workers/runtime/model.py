@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from service.infra.settings import Settings
+from service.infra.tenants import recipes_of
 from unlearning.accounting.certificate import Part
 from unlearning.accounting.policy import Policy
 from unlearning.model.parts import parts_of
@@ -15,7 +17,6 @@ from unlearning.types import Method, Refused, State
 from workers.runtime import recipes
 from workers.runtime.failures import refusal_of
 from workers.runtime.method_options import method_of
-from workers.storage.workshop import Workshop
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class Benches:
     version's state.
     """
 
-    def __init__(self, workshop: Workshop) -> None:
-        self._workshop = workshop
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._kept: dict[int, Bench] = {}
         self._state: tuple[str, State] | None = None
 
@@ -50,23 +51,23 @@ class Benches:
     def of(self, generation_id: int, tenant_id: str, recipe: str, policy: Policy) -> Bench:
         """The generation's bench. Raises Refused as ``build`` does."""
         kept = self._kept.get(generation_id)
-        folder = self._workshop.recipes_of(tenant_id)
+        folder = recipes_of(self._settings.recipes, tenant_id)
         if kept is None or recipes.digest_of(recipes.find(folder, recipe)) != kept.digest:
-            kept = build(self._workshop, tenant_id, recipe, policy)
+            kept = build(self._settings, tenant_id, recipe, policy)
             self._kept = {generation_id: kept}
         return kept
 
 
-def build(workshop: Workshop, tenant_id: str, recipe: str, policy: Policy) -> Bench:
+def build(settings: Settings, tenant_id: str, recipe: str, policy: Policy) -> Bench:
     """Run the recipe and set up its problem and method. Raises Refused with a plain reason."""
-    loaded = recipes.load(workshop.recipes_of(tenant_id), recipe)
+    loaded = recipes.load(recipes_of(settings.recipes, tenant_id), recipe)
     try:
-        problem = Problem(loaded.recipe, device_of(workshop.device))
+        problem = Problem(loaded.recipe, device_of(settings.device))
         brought = parts_of(loaded.recipe)
     except RecipeError as error:
         raise Refused(error.what, error.hint) from None
     except Exception as error:  # the model's constructor is the user's code
-        refused = refusal_of(error, workshop.recipes)
+        refused = refusal_of(error, settings.recipes)
         if refused is None:
             raise
         raise refused from None

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from service.infra.db import now
 from service.infra.tables import CalibrationOrder, Generation, Heartbeat, Model, WorkUnit
 from workers.runtime.lease import SECOND
-from workers.storage.workshop import Workshop
+from workers.runtime.process import Process
 
 Piece: TypeAlias = CalibrationOrder | WorkUnit
 BUILT = ("preparing", "candidate")
@@ -31,7 +31,7 @@ class Taken(RuntimeError):
 class Pieces:
     """All pieces of one kind of one generation, numbered from 0."""
 
-    workshop: Workshop
+    process: Process
     record: type[Piece]
     generation_id: int
 
@@ -41,7 +41,7 @@ class Pieces:
         )
 
     def clear(self) -> None:
-        with self.workshop.database.write() as session:
+        with self.process.storage.database.write() as session:
             session.execute(delete(self.record).where(self.record.generation_id == self.generation_id))
 
     def count(self) -> int:
@@ -56,44 +56,44 @@ class Pieces:
         row: Any = session.scalars(found.with_for_update(skip_locked=True)).one_or_none()
         if row is None:
             return None
-        row.owner = self.workshop.owner
+        row.owner = self.process.owner
         return int(row.number)
 
     def any_free(self) -> bool:
-        with self.workshop.database.read() as session:
+        with self.process.storage.database.read() as session:
             return session.scalars(self._free(now(session)).limit(1)).first() is not None
 
     def ours(self, session: Session, number: int) -> Any:
         """The piece, locked, while it is ours and not done. Raises Taken."""
         query = select(self.record).where(self.record.generation_id == self.generation_id, self.record.number == number)
         row: Any = session.scalars(query.with_for_update()).one_or_none()
-        if row is None or row.owner != self.workshop.owner or row.done_at is not None:
+        if row is None or row.owner != self.process.owner or row.done_at is not None:
             raise Taken(f"piece {number} of generation {self.generation_id} is not ours any more")
         return row
 
     def let_go(self, number: int) -> None:
         """Give a piece back that was not done."""
-        with self.workshop.database.write() as session:
+        with self.process.storage.database.write() as session:
             row: Any = session.get(self.record, (self.generation_id, number))
-            if row is not None and row.owner == self.workshop.owner and row.done_at is None:
+            if row is not None and row.owner == self.process.owner and row.done_at is None:
                 row.owner = None
 
     def _count(self, *which: Any) -> int:
         query = (
             select(func.count()).select_from(self.record).where(self.record.generation_id == self.generation_id, *which)
         )
-        with self.workshop.database.read() as session:
+        with self.process.storage.database.read() as session:
             return session.scalar(query) or 0
 
     def _free(self, at: int) -> Any:
         """Pieces in nobody's hands: no owner, this process, or one that has stopped beating."""
-        alive = at - int(self.workshop.lease_seconds * SECOND)
+        alive = at - int(self.process.settings.lease_seconds * SECOND)
         beating = select(Heartbeat.process).where(Heartbeat.beat_at > alive)
         owner = self.record.owner
         return select(self.record).where(
             self.record.generation_id == self.generation_id,
             self.record.done_at.is_(None),
-            or_(owner.is_(None), owner == self.workshop.owner, owner.not_in(beating)),
+            or_(owner.is_(None), owner == self.process.owner, owner.not_in(beating)),
         )
 
 

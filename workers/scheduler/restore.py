@@ -50,7 +50,7 @@ from workers.scheduler.replay import Report, follow, to_do
 from workers.storage.key_store import BATCH, batches
 from workers.storage.private_state import drop_vectors
 from workers.storage.release_journal import SET_ASIDE, Entry, revived
-from workers.storage.workshop import Workshop
+from workers.storage.storage import Storage
 from workers.update.select import held_by, target_of
 from workers.update.task_results import note_exhaustion
 
@@ -69,14 +69,14 @@ class StillRunning(RuntimeError):
 Export = tuple[str, list[dict[str, Any]]]
 
 
-def restore(workshop: Workshop, signer: Signer, exports: Sequence[Export] = ()) -> Report:
+def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Sequence[Export] = ()) -> Report:
     """Reconcile the database with the journal and the exports; from then on it is read-only until confirmed.
 
     Repeatable. Raises StillRunning, CannotContinue, Unsealable; then nothing was changed.
     """
-    entries = sorted(workshop.journal.entries(), key=lambda each: (each.model_id, each.at, each.spent))
-    with workshop.database.write() as session:
-        _require_quiet(session, workshop.lease_seconds)
+    entries = sorted(storage.journal.entries(), key=lambda each: (each.model_id, each.at, each.spent))
+    with storage.database.write() as session:
+        _require_quiet(session, lease_seconds)
         report = Report(
             unknown_from=session.scalar(select(func.max(AuditEntry.created_at))), unknown_until=now(session)
         )
@@ -86,15 +86,15 @@ def restore(workshop: Workshop, signer: Signer, exports: Sequence[Export] = ()) 
         published = {body["version"] for body in said if body["kind"] == PUBLISHED}
         new = [entry for entry in entries if not _known(session, entry)]
         settled = {entry.path: _take_up(session, report, entry, new, published) for entry in new}
-        _spend_greatest(session, report, [*entries, *workshop.journal.entries(SET_ASIDE)])
-        follow(session, report, said, workshop.pepper)
+        _spend_greatest(session, report, [*entries, *storage.journal.entries(SET_ASIDE)])
+        follow(session, report, said, storage.pepper)
         _restart(session)
         _queue_again(session, report)
         report.to_do = to_do(report)
         _file(session, report)
     for path, adopted in settled.items():
         if path.exists():
-            workshop.journal.confirm(path) if adopted else workshop.journal.set_aside(path)
+            storage.journal.confirm(path) if adopted else storage.journal.set_aside(path)
     return report
 
 

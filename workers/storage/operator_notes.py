@@ -7,15 +7,15 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 
 from unlearning.types import Json
-from workers.storage.workshop import Workshop
+from workers.storage.encryption import Sealer
 
 
-def seal_note(workshop: Workshop, facts: Mapping[str, Json]) -> str:
+def seal_note(sealer: Sealer, facts: Mapping[str, Json]) -> str:
     """The facts as sealed text."""
-    return b64encode(b"".join(workshop.sealer.seal([json.dumps(dict(facts)).encode()]))).decode()
+    return b64encode(b"".join(sealer.seal([json.dumps(dict(facts)).encode()]))).decode()
 
 
-def open_note(workshop: Workshop, note: str) -> dict[str, Json]:
+def open_note(sealer: Sealer, note: str) -> dict[str, Json]:
     """The inverse of ``seal_note``. Raises Unsealable."""
-    facts: dict[str, Json] = json.loads(workshop.sealer.unseal(b64decode(note)))
+    facts: dict[str, Json] = json.loads(sealer.unseal(b64decode(note)))
     return facts

@@ -14,14 +14,14 @@ from sqlalchemy import cast as cast_to
 from sqlalchemy.orm import Session
 from torch import Tensor
 
-from service.infra.files import Stored
+from service.infra.db import Database
+from service.infra.files import Store, Stored
 from service.infra.tables import Recollection
 from unlearning.types import Json, State
 from workers.storage import checkpoint_format as codec
-from workers.storage.encryption import SealedRow, open_row, open_row_in_pieces, seal_row
-from workers.storage.key_store import BATCH, batches
+from workers.storage.encryption import SealedRow, Sealer, open_row, open_row_in_pieces, seal_row
+from workers.storage.key_store import BATCH, KeyStore, batches
 from workers.storage.pieced import sealed_pieces
-from workers.storage.workshop import Workshop
 
 ROWS_BYTES = 32 * 2**20
 """of vectors that are held at once, while they are sealed or summed"""
@@ -47,7 +47,8 @@ class Kept(Mapping[str, Tensor]):
     Missing where not everyone has a vector, and on its way Unsealable for a row that was changed or moved.
     """
 
-    workshop: Workshop
+    database: Database
+    key_store: KeyStore
     generation_id: int
     holders: tuple[str, ...]
     numbers: int
@@ -65,7 +66,9 @@ class Kept(Mapping[str, Tensor]):
     def __getitem__(self, holder: str) -> Tensor:
         if holder not in self:
             raise KeyError(holder)
-        [(_, vector)] = Kept(self.workshop, self.generation_id, (holder,), self.numbers, self.device).items()
+        [(_, vector)] = Kept(
+            self.database, self.key_store, self.generation_id, (holder,), self.numbers, self.device
+        ).items()
         return vector
 
     def items(self) -> ItemsView[str, Tensor]:
@@ -80,9 +83,9 @@ class Kept(Mapping[str, Tensor]):
             yield from ((holder, 0, vector) for holder, vector in self.stream())
             return
         count = 0
-        with self.workshop.database.read() as session:
+        with self.database.read() as session:
             for row in _outlines_of(session, self.generation_id, self.holders):
-                key = self.workshop.keys.fetch([row.key_id]).get(row.key_id)
+                key = self.key_store.fetch([row.key_id]).get(row.key_id)
                 if key is None:
                     continue
                 count += 1
@@ -96,9 +99,9 @@ class Kept(Mapping[str, Tensor]):
     def stream(self) -> Iterator[tuple[str, Tensor]]:
         """One pass."""
         count = 0
-        with self.workshop.database.read() as session:
+        with self.database.read() as session:
             rows = _rows_of(session, self.generation_id, self.holders, _rows_at_once(self.numbers * NUMBER_BYTES))
-            for pair in _opened(rows, self.workshop, self.generation_id, self.device):
+            for pair in _opened(rows, self.key_store, self.generation_id, self.device):
                 count += 1
                 yield pair
         self._require(count)
@@ -115,28 +118,28 @@ class _Pass(ItemsView[str, Tensor]):
         return self._mapping.stream()
 
 
-def keep(workshop: Workshop, state: State, evidence: Mapping[str, Json]) -> Stored:
+def keep(private: Store, sealer: Sealer, state: State, evidence: Mapping[str, Json]) -> Stored:
     """Write w~, the method's tensors and facts, and the evidence, sealed and durable."""
-    return workshop.private.put(workshop.sealer.seal(codec.encode_state(state, evidence)))
+    return private.put(sealer.seal(codec.encode_state(state, evidence)))
 
 
-def load(workshop: Workshop, digest: str, device: torch.device) -> State:
+def load(private: Store, sealer: Sealer, digest: str, device: torch.device) -> State:
     """The state of that digest, on the device. Raises Damaged, Unsealable or Malformed: there is no other copy."""
-    with workshop.private.open(digest) as file:
-        state = codec.decode_state(workshop.sealer.unseal_file(file))
+    with private.open(digest) as file:
+        state = codec.decode_state(sealer.unseal_file(file))
     tensors = {name: tensor.to(device) for name, tensor in state.tensors.items()}
     return State(state.weights.to(device), tensors, state.facts)
 
 
-def seal_vectors(workshop: Workshop, generation_id: int, vectors: Mapping[str, Tensor]) -> Iterable[list[Row]]:
+def seal_vectors(keys: KeyStore, generation_id: int, vectors: Mapping[str, Tensor]) -> Iterable[list[Row]]:
     """Batches of recollection rows; every holder gets a fresh key, durable in the key store before its row is made."""
     holders = iter(sorted(vectors))
     largest = max((vector.numel() * vector.element_size() for vector in vectors.values()), default=1)
     while batch := list(islice(holders, _rows_at_once(largest))):
-        keys = workshop.keys.create(generation_id, len(batch))
+        fresh = keys.create(generation_id, len(batch))
         yield [
             _row(generation_id, holder, key_id, key, vectors[holder])
-            for holder, (key_id, key) in zip(batch, keys, strict=True)
+            for holder, (key_id, key) in zip(batch, fresh, strict=True)
         ]
 
 
@@ -145,14 +148,14 @@ def write_vectors(session: Session, rows: list[Row]) -> None:
     session.execute(insert(Recollection), rows)
 
 
-def reseal_vectors(workshop: Workshop, generation_id: int, vectors: Mapping[str, Tensor]) -> list[Row]:
+def reseal_vectors(database: Database, keys: KeyStore, generation_id: int, vectors: Mapping[str, Tensor]) -> list[Row]:
     """Rows for vectors that a release changed, each sealed anew under the key that its holder has already.
 
     A holder without a row or a key is left out: such a vector is lost, and can never be used.
     """
     if not vectors:
         return []
-    with workshop.database.read() as session:
+    with database.read() as session:
         key_ids = {
             holder: key_id
             for batch in batches(sorted(vectors), BATCH)
@@ -162,11 +165,11 @@ def reseal_vectors(workshop: Workshop, generation_id: int, vectors: Mapping[str,
                 )
             )
         }
-    keys = workshop.keys.fetch(key_ids.values())
+    found = keys.fetch(key_ids.values())
     return [
-        _row(generation_id, holder, key_id, keys[key_id], vectors[holder])
+        _row(generation_id, holder, key_id, found[key_id], vectors[holder])
         for holder, key_id in key_ids.items()
-        if key_id in keys
+        if key_id in found
     ]
 
 
@@ -194,14 +197,14 @@ def holders_of(session: Session, generation_id: int) -> list[str]:
 
 
 def read_vectors(
-    session: Session, workshop: Workshop, generation_id: int, holders: Iterable[str], device: torch.device
+    session: Session, keys: KeyStore, generation_id: int, holders: Iterable[str], device: torch.device
 ) -> dict[str, Tensor]:
     """The vectors of these holders, and of nobody else. Holders without a row or a key are absent.
 
     Raises Unsealable for a row that was changed or moved.
     """
     rows = _rows_of(session, generation_id, sorted(holders), BATCH)
-    return dict(_opened(rows, workshop, generation_id, device))
+    return dict(_opened(rows, keys, generation_id, device))
 
 
 def drop_vectors(session: Session, generation_id: int, holders: Iterable[str]) -> list[str]:
@@ -262,14 +265,14 @@ def _among(session: Session, holders: Sequence[str]) -> ColumnElement[bool]:
 
 
 def _opened(
-    parts: Iterable[Sequence[Any]], workshop: Workshop, generation_id: int, device: torch.device
+    parts: Iterable[Sequence[Any]], keys: KeyStore, generation_id: int, device: torch.device
 ) -> Iterator[tuple[str, Tensor]]:
     """The vectors of sealed rows; those whose key is gone are left out."""
     for rows in parts:
-        keys = workshop.keys.fetch(row.key_id for row in rows)
+        found = keys.fetch(row.key_id for row in rows)
         for holder, key_id, nonce, sealed in rows:
-            if key_id in keys:
-                data = open_row(keys[key_id], _place(generation_id, holder), SealedRow(nonce, sealed))
+            if key_id in found:
+                data = open_row(found[key_id], _place(generation_id, holder), SealedRow(nonce, sealed))
                 yield holder, codec.unpack(data).to(device)
 
 

@@ -28,10 +28,11 @@ from workers.guarantee.dry_run import guarantee_from_json
 from workers.runtime.jobs import Preparation
 from workers.runtime.lease import fence
 from workers.runtime.model import Bench
+from workers.runtime.process import Process
 from workers.runtime.work_units import BUILT, POLL_SECONDS, Pieces
 from workers.storage import private_state as state
 from workers.storage.encryption import Unsealable
-from workers.storage.workshop import Workshop
+from workers.storage.storage import Storage
 from workers.training import resume as resumed
 from workers.training.resume import Unprepared
 from workers.update.precedence import give_way
@@ -53,17 +54,15 @@ class Course:
     reference: str
 
 
-def open_orders(
-    workshop: Workshop, job: Preparation, made: State, design: Design, registered: Mapping[str, Any]
-) -> None:
+def open_orders(process: Process, job: Preparation, made: State, design: Design, registered: Mapping[str, Any]) -> None:
     """Keep the trained state, sealed, and what else was ``registered``; lay the orders out. Raises Stale."""
-    kept = state.keep(workshop, made, {})
+    kept = state.keep(process.storage.private, process.storage.sealer, made, {})
     prepared = {**registered, "state": kept.digest, "policy": job.policy.to_json()}
-    with workshop.database.write() as session:
+    with process.storage.database.write() as session:
         fence(session, job.lease)
         generation = session.get_one(Generation, job.generation_id)
         generation.manifest = (generation.manifest or {}) | {NOTE: prepared}
-        Pieces(workshop, CalibrationOrder, job.generation_id).lay_out(session, design.orders)
+        Pieces(process, CalibrationOrder, job.generation_id).lay_out(session, design.orders)
 
 
 def prepared_of(generation: Generation) -> dict[str, Any] | None:
@@ -71,12 +70,12 @@ def prepared_of(generation: Generation) -> dict[str, Any] | None:
     return resumed.note_of(generation, NOTE)
 
 
-def course_of(workshop: Workshop, generation: Generation, recipe: str) -> Course:
+def course_of(process: Process, generation: Generation, recipe: str) -> Course:
     """Load what the orders start from. Raises Unprepared, Refused."""
     frozen, kept = generation.manifest or {}, prepared_of(generation)
     if kept is None:
         raise Unprepared("nothing is prepared")
-    found = resumed.resume(workshop, generation, recipe, kept)
+    found = resumed.resume(process, generation, recipe, kept)
     design, reference = guarantee_from_json(frozen)["design"], frozen["reference"]
     where = (generation.id, generation.model_id, kept["state"])
     return Course(*where, found.bench, found.examples, found.state, design, reference)
@@ -90,23 +89,23 @@ class Found:
     nothing: Calibrated
 
 
-def measure_all(workshop: Workshop, job: Preparation, course: Course, progress: Progress) -> Found:
+def measure_all(process: Process, job: Preparation, course: Course, progress: Progress) -> Found:
     """Every order, together with whoever helps. Raises Stale, Interrupted between two orders, and Refused where they
     give no bound."""
-    orders, pieces = course.design.orders, Pieces(workshop, CalibrationOrder, course.generation_id)
+    orders, pieces = course.design.orders, Pieces(process, CalibrationOrder, course.generation_id)
     while (done := pieces.done()) < orders:
         progress(done / orders)
-        with workshop.database.write() as session:
+        with process.storage.database.write() as session:
             fence(session, job.lease)
             number = pieces.take(session)
         if number is None:
             time.sleep(POLL_SECONDS)
         else:
-            queue.ring(workshop.database, workshop.notifier, [course.model_id])
-            _measure(workshop, course, number)
+            queue.ring(process.storage.database, process.notifier, [course.model_id])
+            _measure(process, course, number)
         if pieces.done() < orders:
-            give_way(workshop.database, workshop.tenants)
-    return found_of(course.design, _orders(workshop, course))
+            give_way(process.storage.database, process.settings.served_tenants)
+    return found_of(course.design, _orders(process.storage, course))
 
 
 def found_of(design: Design, orders: Mapping[int, Along]) -> Found:
@@ -139,54 +138,55 @@ def require_useful_cap(found: Found, cap: float) -> None:
         )
 
 
-def assist(workshop: Workshop, model_id: str) -> bool:
+def assist(process: Process, model_id: str) -> bool:
     """Measure one free order of a generation that another worker is building, and pass the bell on.
 
     False: there was none.
     """
-    with workshop.database.read() as session:
+    with process.storage.database.read() as session:
         model = session.get(Model, model_id)
         generations = session.scalars(
             select(Generation).where(Generation.model_id == model_id, Generation.status.in_(BUILT))
         ).all()
-    if model is None or not workshop.serves(model.tenant_id):
+    if model is None or not process.settings.serves(model.tenant_id):
         return False
     for generation in generations:
-        pieces = Pieces(workshop, CalibrationOrder, generation.id)
+        pieces = Pieces(process, CalibrationOrder, generation.id)
         if prepared_of(generation) is None or not pieces.any_free():
             continue
         try:
-            course = course_of(workshop, generation, model.recipe)
+            course = course_of(process, generation, model.recipe)
         except (Unprepared, Refused):
             return False
-        with workshop.database.write() as session:
+        with process.storage.database.write() as session:
             number = pieces.take(session)
-        queue.ring(workshop.database, workshop.notifier, [model_id])
+        queue.ring(process.storage.database, process.notifier, [model_id])
         if number is not None:
-            _measure(workshop, course, number)
-            queue.ring(workshop.database, workshop.notifier, [model_id])
+            _measure(process, course, number)
+            queue.ring(process.storage.database, process.notifier, [model_id])
         return number is not None
     return False
 
 
-def forget_orders(workshop: Workshop, generation_id: int) -> None:
+def forget_orders(process: Process, generation_id: int) -> None:
     """A preparation starts anew: its orders and its state are of no use."""
-    Pieces(workshop, CalibrationOrder, generation_id).clear()
-    drop_prepared(workshop, generation_id)
+    Pieces(process, CalibrationOrder, generation_id).clear()
+    drop_prepared(process.storage, generation_id)
 
 
-def drop_prepared(workshop: Workshop, generation_id: int) -> None:
+def drop_prepared(storage: Storage, generation_id: int) -> None:
     """The sealed state of preparation goes once version 1 has its own. The scheduler repairs what is left."""
-    resumed.drop(workshop, generation_id, NOTE)
+    resumed.drop(storage, generation_id, NOTE)
 
 
-def _measure(workshop: Workshop, course: Course, number: int) -> None:
+def _measure(process: Process, course: Course, number: int) -> None:
     """One order; its errors are sealed together with the order that they belong to."""
     crash_point("calibration-inside-order")
     order = course.design.order(course.examples.holders, number)
     try:
-        with workshop.database.read() as session:
-            vectors = state.read_vectors(session, workshop, course.generation_id, order, course.bench.problem.device)
+        storage, device = process.storage, course.bench.problem.device
+        with storage.database.read() as session:
+            vectors = state.read_vectors(session, storage.keys, course.generation_id, order, device)
         along = errors_along(
             _work(course),
             course.bench.method,
@@ -197,34 +197,34 @@ def _measure(workshop: Workshop, course: Course, number: int) -> None:
             reference=course.reference,
         )
     except BaseException:
-        Pieces(workshop, CalibrationOrder, course.generation_id).let_go(number)
+        Pieces(process, CalibrationOrder, course.generation_id).let_go(number)
         raise
     found = {"errors": along.errors, "untouched": along.untouched}
     told = {name: [repr(error) for error in errors] for name, errors in found.items()}
     note = json.dumps({"order": _place(course, number), **told})
-    _store(workshop, course, number, b"".join(workshop.sealer.seal([note.encode()])))
+    _store(process, course, number, b"".join(process.storage.sealer.seal([note.encode()])))
     crash_point("calibration-after-order")
 
 
-def _store(workshop: Workshop, course: Course, number: int, sealed: bytes) -> None:
+def _store(process: Process, course: Course, number: int, sealed: bytes) -> None:
     """An order that was measured twice, or for a preparation that is over, is dropped. Progress resets the attempts."""
-    with workshop.database.write() as session:
+    with process.storage.database.write() as session:
         generation = session.get_one(Generation, course.generation_id)
         kept = prepared_of(generation)
         row = session.get(CalibrationOrder, (course.generation_id, number))
         if kept is None or kept["state"] != course.prepared or row is None or row.measured_at is not None:
             return
-        row.owner, row.errors, row.measured_at = workshop.owner, sealed, now(session)
+        row.owner, row.errors, row.measured_at = process.owner, sealed, now(session)
         generation.attempts = min(generation.attempts, 1)
 
 
-def _orders(workshop: Workshop, course: Course) -> dict[int, Along]:
+def _orders(storage: Storage, course: Course) -> dict[int, Along]:
     query = select(CalibrationOrder).where(CalibrationOrder.generation_id == course.generation_id)
-    with workshop.database.read() as session:
+    with storage.database.read() as session:
         rows = session.scalars(query).all()
     found = {}
     for row in rows:
-        note = json.loads(workshop.sealer.unseal(row.errors or b""))
+        note = json.loads(storage.sealer.unseal(row.errors or b""))
         if note["order"] != _place(course, row.number):
             raise Unsealable(f"the errors of order {row.number} belong elsewhere")
         errors, untouched = (tuple(float(error) for error in note[name]) for name in ("errors", "untouched"))

@@ -9,8 +9,10 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service.infra.db import Database
 from service.infra.pseudonyms import PepperMissing, sample_digest
 from service.infra.tables import DeletionRequest, Forgotten, Generation, Hold, Membership, Model, SuppressionEntry, Task
+from service.infra.tenants import recipes_of
 from service.requests import suppression as suppressions
 from service.requests.concerns import concerns, registration_of
 from service.requests.reasons import Reason
@@ -22,8 +24,9 @@ from workers.guarantee.needs import needs_forgotten, needs_retained
 from workers.runtime import recipes
 from workers.runtime.jobs import Preparation, Retraining
 from workers.runtime.model import Bench
+from workers.runtime.process import Process
 from workers.storage import manifest
-from workers.storage.workshop import Workshop
+from workers.storage.storage import Storage
 from workers.update.select import begins_model
 
 SQLITE_PEOPLE = 100_000
@@ -31,10 +34,10 @@ SHOWN = 3
 """requests that a refusal names; of the others it tells the count"""
 
 
-def require_room(workshop: Workshop, everyone: Sequence[manifest.Entry]) -> None:
+def require_room(database: Database, everyone: Sequence[manifest.Entry]) -> None:
     """Raises Refused where the database is too small for so many people."""
     people = len({subject for entry in everyone for subject in entry.subjects})
-    if workshop.database.dialect == "sqlite" and people > SQLITE_PEOPLE:
+    if database.dialect == "sqlite" and people > SQLITE_PEOPLE:
         raise Refused(
             f"The recipe names {people} people; on SQLite at most {SQLITE_PEOPLE} are served.",
             "Set EXPUNGE_DATABASE_URL to a PostgreSQL database.",
@@ -42,16 +45,16 @@ def require_room(workshop: Workshop, everyone: Sequence[manifest.Entry]) -> None
 
 
 def admit(
-    workshop: Workshop, job: Preparation, bench: Bench, everyone: Sequence[manifest.Entry]
+    storage: Storage, job: Preparation, bench: Bench, everyone: Sequence[manifest.Entry]
 ) -> tuple[list[manifest.Entry], dict[str, int]]:
     """Who is trained on, and how many samples each request keeps out.
 
     Imported weights were trained on everyone: there nobody can be left out, and the method forgets them instead.
     Raises Refused where nobody is left, and where the policy refuses a registration that brings people back.
     """
-    with workshop.database.read() as session:
+    with storage.database.read() as session:
         stones = _suppressions(session, job)
-        held = _kept_by_hold(session, workshop, job, bench, everyone)
+        held = _kept_by_hold(session, storage, job, bench, everyone)
         if held and begins_model(job):
             done = suppressions.effective(session, job.tenant_id)
             overruled = _leaving(everyone, [stone for stone in stones if stone.request_id in done], frozenset())
@@ -162,7 +165,7 @@ def _held(session: Session, job: Preparation) -> frozenset[str]:
 
 
 def _kept_by_hold(
-    session: Session, workshop: Workshop, job: Preparation, bench: Bench, everyone: Sequence[manifest.Entry]
+    session: Session, storage: Storage, job: Preparation, bench: Bench, everyone: Sequence[manifest.Entry]
 ) -> frozenset[int]:
     """The indexes of the samples that a legal hold keeps in.
 
@@ -175,7 +178,7 @@ def _kept_by_hold(
         return frozenset(kept)
     present = session.get_one(Generation, session.get_one(Model, job.lease.model_id).generation_id)
     try:
-        pepper = workshop.pepper.named((present.manifest or {})["pepper_id"])
+        pepper = storage.pepper.named((present.manifest or {})["pepper_id"])
     except PepperMissing as error:
         raise Refused("Whom a legal hold keeps in the model cannot be told.", str(error)) from None
     gone = select(Forgotten.position).where(Forgotten.generation_id == present.id)
@@ -188,15 +191,15 @@ def _kept_by_hold(
 
 
 def require_readable(
-    workshop: Workshop, job: Preparation, bench: Bench, guarantee: Guarantee, everyone: Sequence[manifest.Entry]
+    process: Process, job: Preparation, bench: Bench, guarantee: Guarantee, everyone: Sequence[manifest.Entry]
 ) -> None:
     """Where updates read samples, see now that a second run of the recipe gives the same ones."""
     methods = (bench.method, bench.method.stand_in) if isinstance(bench.method, Accompanied) else (bench.method,)
     reads = any(needs_retained(method, guarantee) or needs_forgotten(method) for method in methods)
     if not reads:
         return
-    samples = recipes.load(workshop.recipes_of(job.tenant_id), job.recipe).recipe.samples
-    again = manifest.entries(workshop.pepper, job.tenant_id, samples, job.policy.granularity)
+    samples = recipes.load(recipes_of(process.settings.recipes, job.tenant_id), job.recipe).recipe.samples
+    again = manifest.entries(process.storage.pepper, job.tenant_id, samples, job.policy.granularity)
     now = {entry.sample: entry.content for entry in again}
     missing = sum(1 for entry in everyone if entry.sample not in now)
     changed = sum(1 for entry in everyone if now.get(entry.sample, entry.content) != entry.content)

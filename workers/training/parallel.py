@@ -24,9 +24,10 @@ from unlearning.types import Divisible, Examples, Learned, Method, Progress, Ref
 from workers.runtime.jobs import Preparation
 from workers.runtime.lease import fence
 from workers.runtime.model import Bench
+from workers.runtime.process import Process
 from workers.runtime.work_units import BUILT, POLL_SECONDS, Pieces, Taken
 from workers.storage import private_state as state
-from workers.storage.workshop import Workshop
+from workers.storage.storage import Storage
 from workers.training import resume as resumed
 from workers.training.resume import Unprepared
 from workers.update.precedence import give_way
@@ -62,30 +63,30 @@ def divisible(method: Method, bench: Bench, learned: Learned) -> Divisible | Non
     return method if isinstance(method, Divisible) and method.divides(bench.problem, learned) else None
 
 
-def wanted(workshop: Workshop, examples: Examples) -> int:
+def wanted(process: Process, examples: Examples) -> int:
     """How many work units the setting and the number of holders make; below two it is not worth while."""
-    return min(workshop.work_units, len(set(examples.holders)) // LEAST_HOLDERS)
+    return min(process.settings.work_units, len(set(examples.holders)) // LEAST_HOLDERS)
 
 
-def lay_out(workshop: Workshop, job: Preparation, course: Course, count: int, more: Mapping[str, Any]) -> None:
+def lay_out(process: Process, job: Preparation, course: Course, count: int, more: Mapping[str, Any]) -> None:
     """Keep the trajectory, sealed, and what else a preparation that is taken up needs; lay the work units out."""
     trajectory = course.learned.trajectory
     tensors = trajectory.tensors() if trajectory is not None else {}
-    kept = state.keep(workshop, State(course.learned.weights, tensors), {})
+    kept = state.keep(process.storage.private, process.storage.sealer, State(course.learned.weights, tensors), {})
     note = {**more, "state": kept.digest, "policy": job.policy.to_json()}
-    with workshop.database.write() as session:
+    with process.storage.database.write() as session:
         fence(session, job.lease)
         generation = session.get_one(Generation, job.generation_id)
         generation.manifest = (generation.manifest or {}) | {NOTE: note}
-        Pieces(workshop, WorkUnit, job.generation_id).lay_out(session, count)
+        Pieces(process, WorkUnit, job.generation_id).lay_out(session, count)
 
 
-def course_of(workshop: Workshop, generation: Generation, recipe: str) -> Course:
+def course_of(process: Process, generation: Generation, recipe: str) -> Course:
     """Load what the work units start from. Raises Unprepared, Refused."""
     note = resumed.note_of(generation, NOTE)
     if note is None:
         raise Unprepared("nothing is trained")
-    found = resumed.resume(workshop, generation, recipe, note)
+    found = resumed.resume(process, generation, recipe, note)
     learned = Learned(found.state.weights, Trajectory.from_tensors(found.state.tensors))
     method = divisible(found.bench.method, found.bench, learned)
     if method is None:
@@ -93,80 +94,80 @@ def course_of(workshop: Workshop, generation: Generation, recipe: str) -> Course
     return Course(generation.id, generation.model_id, found.bench, method, found.examples, learned)
 
 
-def compute_all(workshop: Workshop, job: Preparation, course: Course, progress: Progress) -> None:
+def compute_all(process: Process, job: Preparation, course: Course, progress: Progress) -> None:
     """Every work unit, together with whoever helps. Raises Stale, and Interrupted between two work units."""
-    pieces = Pieces(workshop, WorkUnit, course.generation_id)
+    pieces = Pieces(process, WorkUnit, course.generation_id)
     count = pieces.count()
-    queue.gather(workshop.notifier, course.model_id, count - pieces.done() - 1)
+    queue.gather(process.notifier, course.model_id, count - pieces.done() - 1)
     while (done := pieces.done()) < count:
         progress(done / count)
-        with workshop.database.write() as session:
+        with process.storage.database.write() as session:
             fence(session, job.lease)
             number = pieces.take(session)
         if number is None:
             time.sleep(POLL_SECONDS)
         else:
-            queue.ring(workshop.database, workshop.notifier, [course.model_id])
-            _compute(workshop, course, number, lambda share, done=done: progress((done + share) / count))  # type: ignore[misc]
+            queue.ring(process.storage.database, process.notifier, [course.model_id])
+            _compute(process, course, number, lambda share, done=done: progress((done + share) / count))  # type: ignore[misc]
         if pieces.done() < count:
-            give_way(workshop.database, workshop.tenants)
+            give_way(process.storage.database, process.settings.served_tenants)
 
 
-def assist(workshop: Workshop, model_id: str) -> bool:
+def assist(process: Process, model_id: str) -> bool:
     """Compute one free work unit of a generation that another worker is building, and pass the bell on.
 
     False: there was none.
     """
-    with workshop.database.read() as session:
+    with process.storage.database.read() as session:
         model = session.get(Model, model_id)
         generations = session.scalars(
             select(Generation).where(Generation.model_id == model_id, Generation.status.in_(BUILT))
         ).all()
-    if model is None or not workshop.serves(model.tenant_id):
+    if model is None or not process.settings.serves(model.tenant_id):
         return False
     for generation in generations:
-        pieces = Pieces(workshop, WorkUnit, generation.id)
+        pieces = Pieces(process, WorkUnit, generation.id)
         if resumed.note_of(generation, NOTE) is None or not pieces.any_free():
             continue
         try:
-            course = course_of(workshop, generation, model.recipe)
+            course = course_of(process, generation, model.recipe)
         except (Unprepared, Refused):
             return False
-        with workshop.database.write() as session:
+        with process.storage.database.write() as session:
             number = pieces.take(session)
         if number is not None:
-            queue.ring(workshop.database, workshop.notifier, [model_id])
-            _compute(workshop, course, number, silent)
-            queue.ring(workshop.database, workshop.notifier, [model_id])
+            queue.ring(process.storage.database, process.notifier, [model_id])
+            _compute(process, course, number, silent)
+            queue.ring(process.storage.database, process.notifier, [model_id])
         return number is not None
     return False
 
 
-def completed(workshop: Workshop, course: Course, progress: Progress) -> State:
+def completed(storage: Storage, course: Course, progress: Progress) -> State:
     """The method's state once all work units are done; its vectors stay where they are. Raises Refused."""
     problem = course.bench.problem
     numbers = course.method.length(problem)
 
     def read(holders: tuple[str, ...]) -> Mapping[str, Any]:
-        return state.Kept(workshop, course.generation_id, holders, numbers, problem.device)
+        return state.Kept(storage.database, storage.keys, course.generation_id, holders, numbers, problem.device)
 
     made = course.method.complete(problem, course.examples, course.learned, read, progress)
     return replace(made, vectors=read(tuple(course.holders)))
 
 
-def forget(workshop: Workshop, generation_id: int) -> None:
+def forget(process: Process, generation_id: int) -> None:
     """A preparation starts anew, or is over: its work units and its trajectory are of no use."""
-    Pieces(workshop, WorkUnit, generation_id).clear()
-    resumed.drop(workshop, generation_id, NOTE)
+    Pieces(process, WorkUnit, generation_id).clear()
+    resumed.drop(process.storage, generation_id, NOTE)
 
 
-def _compute(workshop: Workshop, course: Course, number: int, progress: Progress) -> None:
-    pieces = Pieces(workshop, WorkUnit, course.generation_id)
+def _compute(process: Process, course: Course, number: int, progress: Progress) -> None:
+    pieces = Pieces(process, WorkUnit, course.generation_id)
     crash_point("work-unit-inside")
     holders = course.work_unit(number, pieces.count())
     try:
         vectors = course.method.part(course.bench.problem, course.examples, course.learned, holders, progress)
-        _store(workshop, course, pieces, number, vectors)
+        _store(process.storage, course, pieces, number, vectors)
     except Taken:
         return
     except BaseException:
@@ -175,21 +176,21 @@ def _compute(workshop: Workshop, course: Course, number: int, progress: Progress
     crash_point("work-unit-after")
 
 
-def _store(workshop: Workshop, course: Course, pieces: Pieces, number: int, vectors: Mapping[str, Any]) -> None:
+def _store(storage: Storage, course: Course, pieces: Pieces, number: int, vectors: Mapping[str, Any]) -> None:
     """Write the work unit's rows in place of what a dead worker wrote of them, then its mark. Progress resets
     attempts.
     """
-    with workshop.database.write() as session:
+    with storage.database.write() as session:
         pieces.ours(session, number)
         left = state.drop_vectors(session, course.generation_id, vectors)
     if left:
-        workshop.keys.destroy(left)
-    for rows in state.seal_vectors(workshop, course.generation_id, vectors):
-        with workshop.database.write() as session:
+        storage.keys.destroy(left)
+    for rows in state.seal_vectors(storage.keys, course.generation_id, vectors):
+        with storage.database.write() as session:
             pieces.ours(session, number)
             state.write_vectors(session, rows)
         crash_point("work-unit-inside-rows")
-    with workshop.database.write() as session:
+    with storage.database.write() as session:
         pieces.ours(session, number).done_at = now(session)
         generation = session.get_one(Generation, course.generation_id)
         generation.attempts = min(generation.attempts, 1)

@@ -22,7 +22,7 @@ from workers.guarantee.certify import Size
 from workers.runtime.jobs import Claimed, Retraining
 from workers.runtime.lease import Stale, fence, give_back, give_back_beside
 from workers.storage.key_store import BATCH, batches
-from workers.storage.workshop import Workshop
+from workers.storage.storage import Storage
 from workers.update.publish import (
     Departure,
     Draft,
@@ -85,7 +85,7 @@ def _shift(session: Session, job: Retraining, model: Model, found: Asked, target
     return Shift(target, Size(len(going), people), present, found, leaving)
 
 
-def switch(workshop: Workshop, job: Retraining, draft: Draft, registered: Registered, drafted: Shift) -> None:
+def switch(storage: Storage, job: Retraining, draft: Draft, registered: Registered, drafted: Shift) -> None:
     """Make the candidate the model's generation.
 
     An update that is being computed on the old generation meanwhile is stale: its tasks end here.
@@ -93,7 +93,7 @@ def switch(workshop: Workshop, job: Retraining, draft: Draft, registered: Regist
     written.
     """
     crash_point("worker-before-publish")
-    with workshop.database.write(crash="publish-inside-commit") as session:
+    with storage.database.write(crash="publish-inside-commit") as session:
         model = fence(session, job.lease)
         require_no_hold(session, job, draft.target)
         found = asked(session, job, _cancellable(session, model.id))
@@ -113,9 +113,9 @@ def switch(workshop: Workshop, job: Retraining, draft: Draft, registered: Regist
         crash_point("switch-after-tasks")
         note_exhaustion(session, model)
         wrap_up(session, model, next_due(session, model))
-        entry = workshop.journal.write(session, job, draft.budget_cost, draft.version_id)
+        entry = storage.journal.write(session, job, draft.budget_cost, draft.version_id)
     crash_point("worker-after-commit")
-    workshop.journal.confirm(entry)
+    storage.journal.confirm(entry)
 
 
 def _exchange(session: Session, model: Model, job: Retraining, registered: Registered) -> None:

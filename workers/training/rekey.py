@@ -21,26 +21,26 @@ from unlearning.types import Refused
 from workers.runtime.jobs import Preparation
 from workers.runtime.lease import fence
 from workers.storage.key_store import BATCH, batches
-from workers.storage.workshop import Workshop
+from workers.storage.storage import Storage
 
 Rekeyed = Mapping[str, str]
 """from the digests under retired peppers to those under the current one"""
 
 
-def rekey(workshop: Workshop, job: Preparation, samples: Samples) -> None:
+def rekey(storage: Storage, job: Preparation, samples: Samples) -> None:
     """Give every suppression entry and hold that names somebody of the recipe its sibling. Twice is once.
 
     Raises Refused where some were made under a pepper that is not configured: nobody can tell whom they name.
     """
-    with workshop.database.read() as session:
-        _require_all_readable(session, workshop.pepper, job.tenant_id)
-    if not workshop.pepper.retired:
+    with storage.database.read() as session:
+        _require_all_readable(session, storage.pepper, job.tenant_id)
+    if not storage.pepper.retired:
         return
-    rekeyed = _rekeyed(workshop.pepper, job.tenant_id, samples)
-    with workshop.database.write() as session:
+    rekeyed = _rekeyed(storage.pepper, job.tenant_id, samples)
+    with storage.database.write() as session:
         fence(session, job.lease)
-        _suppressions(session, workshop.pepper, job.tenant_id, rekeyed)
-        _holds(session, workshop.pepper, job.tenant_id, rekeyed)
+        _suppressions(session, storage.pepper, job.tenant_id, rekeyed)
+        _holds(session, storage.pepper, job.tenant_id, rekeyed)
 
 
 def _require_all_readable(session: Session, pepper: Pepper, tenant_id: str) -> None:

@@ -9,16 +9,18 @@ from typing import Any
 from service.infra.files import Damaged
 from service.infra.pseudonyms import PepperMissing
 from service.infra.tables import Generation
+from service.infra.tenants import recipes_of
 from unlearning.accounting.policy import Policy
 from unlearning.types import Examples, State
 from workers.runtime import recipes
 from workers.runtime.model import Bench, build
+from workers.runtime.process import Process
 from workers.runtime.work_units import BUILT
 from workers.storage import manifest
 from workers.storage import private_state as state
 from workers.storage.checkpoint_format import Malformed
 from workers.storage.encryption import Unsealable
-from workers.storage.workshop import Workshop
+from workers.storage.storage import Storage
 
 
 class Unprepared(RuntimeError):
@@ -38,36 +40,36 @@ def note_of(generation: Generation, name: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and generation.status in BUILT else None
 
 
-def resume(workshop: Workshop, generation: Generation, recipe: str, note: Mapping[str, Any]) -> Resumed:
+def resume(process: Process, generation: Generation, recipe: str, note: Mapping[str, Any]) -> Resumed:
     """Open the state that ``note`` names, with the recipe as it was. Raises Unprepared, Refused."""
     frozen, policy = generation.manifest or {}, Policy.from_json(note["policy"])
-    bench = build(workshop, generation.tenant_id, recipe, policy)
+    bench = build(process.settings, generation.tenant_id, recipe, policy)
     if bench.digest != frozen["recipe_digest"] or not manifest.replayable(frozen["libraries"], bench.problem.device):
         raise Unprepared("the recipe or its surroundings changed")
     try:
-        made = state.load(workshop, note["state"], bench.problem.device)
-        examples = _examples(workshop, generation, bench, recipe, policy)
+        made = state.load(process.storage.private, process.storage.sealer, note["state"], bench.problem.device)
+        examples = _examples(process, generation, bench, recipe, policy)
     except (Damaged, Unsealable, Malformed, manifest.Changed, PepperMissing) as error:
         raise Unprepared(type(error).__name__) from None
     return Resumed(bench, examples, made)
 
 
-def drop(workshop: Workshop, generation_id: int, name: str) -> None:
+def drop(storage: Storage, generation_id: int, name: str) -> None:
     """The note and its sealed state go; the scheduler repairs what is left."""
-    with workshop.database.write() as session:
+    with storage.database.write() as session:
         generation = session.get_one(Generation, generation_id)
         kept = dict(generation.manifest or {})
         note = kept.pop(name, None)
         if note is not None:
             generation.manifest = kept
     if note is not None:
-        workshop.private.delete(note["state"])
+        storage.private.delete(note["state"])
 
 
-def _examples(workshop: Workshop, generation: Generation, bench: Bench, recipe: str, policy: Policy) -> Examples:
-    samples = recipes.load(workshop.recipes_of(generation.tenant_id), recipe).recipe.samples
-    with workshop.database.read() as session:
+def _examples(process: Process, generation: Generation, bench: Bench, recipe: str, policy: Policy) -> Examples:
+    samples = recipes.load(recipes_of(process.settings.recipes, generation.tenant_id), recipe).recipe.samples
+    with process.storage.database.read() as session:
         places = manifest.places(session, generation.id)
-    pepper = workshop.pepper.named((generation.manifest or {})["pepper_id"])
+    pepper = process.storage.pepper.named((generation.manifest or {})["pepper_id"])
     entries = manifest.entries(pepper, generation.tenant_id, samples, policy.granularity)
     return manifest.found_again(samples, entries, places, frozenset(), bench.problem.device)

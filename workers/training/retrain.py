@@ -8,6 +8,7 @@ from typing import cast
 from sqlalchemy.orm import Session
 
 from service.audit import log as ledger
+from service.infra.db import Database
 from service.infra.tables import Generation, Model
 from service.requests.reasons import Reason
 from unlearning.accounting.certificate import Guarantee, Reference
@@ -18,10 +19,11 @@ from unlearning.types import Examples, Learned, Progress, Refused
 from workers.guarantee.certify import Terms
 from workers.runtime.jobs import Retraining
 from workers.runtime.lease import fence
+from workers.runtime.process import Process
 from workers.runtime.stopwatch import Stopwatch
 from workers.storage.crypto_erase import bury, destroy_keys, drop_superseded_state
 from workers.storage.operator_notes import open_note
-from workers.storage.workshop import Workshop
+from workers.storage.storage import Storage
 from workers.training.calibrate import drop_prepared
 from workers.training.promote import ForgottenPersonBack, HeldPersonMissing, Shift, shift, switch
 from workers.training.run import Ending, build_generation, clean, generation_of
@@ -37,44 +39,45 @@ class UtilityFell(Unusable):
         self.budget_cost = budget_cost
 
 
-def retrain(workshop: Workshop, job: Retraining, watch: Stopwatch) -> None:
+def retrain(process: Process, job: Retraining, watch: Stopwatch) -> None:
     """Build the candidate and switch to it, or refuse it and hold who waits. Raises Stale."""
-    with workshop.database.read() as session:
+    storage = process.storage
+    with storage.database.read() as session:
         parent = session.get_one(Model, job.lease.model_id).current_id
     try:
-        _build(workshop, job, watch)
+        _build(process, job, watch)
     except UtilityFell as fell:
-        _withhold(workshop, job, fell)
+        _withhold(process, job, fell)
         return
-    drop_superseded_state(workshop.database, workshop.private, parent)
-    workshop.figures.sweep(workshop.database)
-    bury(workshop.database)
-    destroy_keys(workshop.database, workshop.keys, workshop.journal.root, workshop.tenants)
+    drop_superseded_state(storage.database, storage.private, parent)
+    storage.figures.sweep(storage.database)
+    bury(storage.database)
+    destroy_keys(storage.database, storage.keys, storage.journal.root, process.settings.served_tenants)
 
 
-def _build(workshop: Workshop, job: Retraining, watch: Stopwatch) -> None:
+def _build(process: Process, job: Retraining, watch: Stopwatch) -> None:
     while True:
         try:
-            build_generation(workshop, job, watch, ending_of(workshop, job))
+            build_generation(process, job, watch, ending_of(process.storage, job))
             return
         except (HeldPersonMissing, ForgottenPersonBack):  # nothing of it may be taken up: it would be so again
-            clean(workshop, job)
-            drop_prepared(workshop, job.generation_id)
+            clean(process, job)
+            drop_prepared(process.storage, job.generation_id)
 
 
-def ending_of(workshop: Workshop, job: Retraining) -> Ending:
+def ending_of(storage: Storage, job: Retraining) -> Ending:
     """A candidate ends in the switch, or in a refusal that leaves the old generation as it is."""
-    with workshop.database.read() as session:
+    with storage.database.read() as session:
         note = note_of(generation_of(session, job))
 
     def learn(recipe: Recipe, problem: Problem, examples: Examples, progress: Progress) -> Learned:
-        _require_recipe(workshop, job)
+        _require_recipe(storage.database, job)
         return cold(recipe, problem, examples, progress)
 
-    def publish(workshop: Workshop, draft: Draft, registered: Registered, departure: Departure) -> None:
+    def publish(storage: Storage, draft: Draft, registered: Registered, departure: Departure) -> None:
         drafted = cast(Shift, departure)
         _require_utility(job, draft, drafted)
-        switch(workshop, job, draft, registered, drafted)
+        switch(storage, job, draft, registered, drafted)
 
     def refuse(session: Session, what: str, hint: str) -> None:
         model = session.get_one(Model, job.lease.model_id)
@@ -86,7 +89,7 @@ def ending_of(workshop: Workshop, job: Retraining) -> Ending:
         publish=publish,
         refuse=refuse,
         learn=learn,
-        evidence={"fallback": open_note(workshop, note)} if note else {},
+        evidence={"fallback": open_note(storage.sealer, note)} if note else {},
     )
 
 
@@ -121,9 +124,9 @@ def cold(recipe: Recipe, problem: Problem, examples: Examples, progress: Progres
     return train(problem, examples, progress=progress)
 
 
-def _require_recipe(workshop: Workshop, job: Retraining) -> None:
+def _require_recipe(database: Database, job: Retraining) -> None:
     """A changed recipe is another model: it is registered, not switched to. Raises Refused."""
-    with workshop.database.read() as session:
+    with database.read() as session:
         present = session.get_one(Model, job.lease.model_id).generation_id
         old, new = (session.get_one(Generation, key).manifest or {} for key in (present, job.generation_id))
     if old.get("recipe_digest") != new.get("recipe_digest"):
@@ -139,13 +142,13 @@ def _require_utility(job: Retraining, draft: Draft, drafted: Shift) -> None:
         raise UtilityFell(draft.budget_cost)
 
 
-def _withhold(workshop: Workshop, job: Retraining, fell: UtilityFell) -> None:
+def _withhold(process: Process, job: Retraining, fell: UtilityFell) -> None:
     """The draw was looked at: it is charged, and never redrawn until it passes."""
-    clean(workshop, job)
-    with workshop.database.write() as session:
+    clean(process, job)
+    with process.storage.database.write() as session:
         model = fence(session, job.lease)
         if fell.budget_cost:
             ledger.charge(session, job.generation_id, None, fell.budget_cost)
-            workshop.journal.confirm(workshop.journal.write(session, job, fell.budget_cost, None))
+            process.storage.journal.confirm(process.storage.journal.write(session, job, fell.budget_cost, None))
         why = Refusal(str(fell), "Retry the blocked requests to retrain once more.", Reason.UTILITY_GATE)
         refuse_candidate(session, model, generation_of(session, job), why)

@@ -23,10 +23,11 @@ from workers.guarantee.choose import design_of, guarantee_of, may_claim_without_
 from workers.runtime.jobs import Preparation, Retraining
 from workers.runtime.lease import fence
 from workers.runtime.model import Bench, build
+from workers.runtime.process import Process
 from workers.runtime.stopwatch import Stopwatch
 from workers.storage import manifest
 from workers.storage.key_store import BATCH, batches
-from workers.storage.workshop import Workshop
+from workers.storage.storage import Storage
 from workers.training import parallel as work_units
 from workers.training.cohort import admit, require_readable, require_room
 from workers.training.parallel import Course
@@ -53,48 +54,49 @@ class Begun:
     """that it took so far"""
 
 
-def begin(workshop: Workshop, job: Preparation, watch: Stopwatch, learn: Callable[..., Learned]) -> Begun:
+def begin(process: Process, job: Preparation, watch: Stopwatch, learn: Callable[..., Learned]) -> Begun:
     """Manifest and training. Raises Refused and its like."""
     started = time.monotonic()
     with watch.phase("load"):
-        bench = build(workshop, job.tenant_id, job.recipe, job.policy)
+        bench = build(process.settings, job.tenant_id, job.recipe, job.policy)
         require_needs(job.policy, bench.method, bench.recipe)
         guarantee = guarantee_of(job.policy, bench.problem, bench.method)
         if isinstance(job, Retraining) or may_claim_without_her(job.policy, guarantee, bench.recipe):
             require_declared(bench.recipe, bench.parts)
-        everyone = manifest.entries(workshop.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
-        require_room(workshop, everyone)
-        rekey(workshop, job, bench.recipe.samples)
-        kept, left_out = admit(workshop, job, bench, everyone)
+        everyone = manifest.entries(process.storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
+        require_room(process.storage.database, everyone)
+        rekey(process.storage, job, bench.recipe.samples)
+        kept, left_out = admit(process.storage, job, bench, everyone)
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device)
         require_closed_form(job.policy, bench.problem, examples)
         design = _design(job.policy, guarantee, examples)
-        require_vectors_fit(workshop, bench, examples)
-        require_readable(workshop, job, bench, guarantee, everyone)
-        _freeze(workshop, job, bench, kept, everyone)
+        require_vectors_fit(process, bench, examples)
+        require_readable(process, job, bench, guarantee, everyone)
+        _freeze(process.storage, job, bench, kept, everyone)
     crash_point("prepare-after-manifest")
     with watch.phase("train"):
-        learned = learn(bench.recipe, bench.problem, examples, Shown(workshop, job).part("train", 0.05, 0.5))
+        shown = Shown(process.storage.database, job).part("train", 0.05, 0.5)
+        learned = learn(bench.recipe, bench.problem, examples, shown)
     crash_point("prepare-after-train")
-    course = _course(workshop, job, bench, examples, learned)
+    course = _course(process, job, bench, examples, learned)
     seconds = time.monotonic() - started
     if course is not None:
         more = {"left_out": left_out, "seconds": seconds}
-        work_units.lay_out(workshop, job, course, work_units.wanted(workshop, examples), more)
+        work_units.lay_out(process, job, course, work_units.wanted(process, examples), more)
         crash_point("prepare-after-work-units")
     return Begun(bench, guarantee, examples, learned, course, design, left_out, seconds)
 
 
-def again(workshop: Workshop, job: Preparation, watch: Stopwatch) -> Begun | None:
+def again(process: Process, job: Preparation, watch: Stopwatch) -> Begun | None:
     """A preparation that was computing its work units when its worker was lost. None: begin anew."""
-    with workshop.database.read() as session:
+    with process.storage.database.read() as session:
         generation = session.get_one(Generation, job.generation_id)
     note = note_of(generation, work_units.NOTE)
     if note is None:
         return None
     try:
         with watch.phase("load"):
-            course = work_units.course_of(workshop, generation, job.recipe)
+            course = work_units.course_of(process, generation, job.recipe)
     except Unprepared:
         return None
     guarantee = guarantee_of(job.policy, course.bench.problem, course.bench.method)
@@ -103,7 +105,7 @@ def again(workshop: Workshop, job: Preparation, watch: Stopwatch) -> Begun | Non
     return Begun(course.bench, guarantee, course.examples, course.learned, course, design, left_out, seconds)
 
 
-def require_vectors_fit(workshop: Workshop, bench: Bench, examples: Examples) -> None:
+def require_vectors_fit(process: Process, bench: Bench, examples: Examples) -> None:
     """Raises Refused where the holders' vectors, or a sketch's steps, would take more room than there is for them."""
     method = bench.method.first if isinstance(bench.method, Accompanied) else bench.method
     if isinstance(method, Recollection) and method.rank is not None and bench.recipe.weights is None:
@@ -112,10 +114,10 @@ def require_vectors_fit(workshop: Workshop, bench: Bench, examples: Examples) ->
         return
     holders = len(set(examples.holders))
     size = NUMBER_BYTES * holders * method.length(bench.problem)
-    if size > workshop.vector_bytes:
+    if size > process.settings.vector_bytes:
         raise Refused(
             f"The vectors of {holders} holders of {bench.problem.dimension} weights take {size:,} bytes; at most "
-            f"{workshop.vector_bytes:,} are kept (EXPUNGE_VECTOR_BYTES).",
+            f"{process.settings.vector_bytes:,} are kept (EXPUNGE_VECTOR_BYTES).",
             _smaller(bench, examples),
         )
 
@@ -135,8 +137,8 @@ def _steps(bench: Bench, examples: Examples) -> int:
     return steps_per_epoch(bench.problem, len(examples)) * bench.problem.training.epochs
 
 
-def _course(workshop: Workshop, job: Preparation, bench: Bench, examples: Examples, learned: Learned) -> Course | None:
-    if work_units.wanted(workshop, examples) < 2:
+def _course(process: Process, job: Preparation, bench: Bench, examples: Examples, learned: Learned) -> Course | None:
+    if work_units.wanted(process, examples) < 2:
         return None
     method = work_units.divisible(bench.method, bench, learned)
     if method is None:
@@ -149,7 +151,7 @@ def _design(policy: Policy, guarantee: Guarantee, examples: Examples) -> Design 
 
 
 def _freeze(
-    workshop: Workshop,
+    storage: Storage,
     job: Preparation,
     bench: Bench,
     kept: Sequence[manifest.Entry],
@@ -162,20 +164,20 @@ def _freeze(
         "left_out": len(everyone) - len(kept),
         "people": len({subject for entry in kept for subject in entry.subjects}),
         "dimension": bench.problem.dimension,
-        "pepper_id": workshop.pepper.id,
+        "pepper_id": storage.pepper.id,
         "libraries": manifest.surroundings(bench.problem.device),
         "parts": [asdict(part) for part in bench.parts],
     }
-    with workshop.database.write() as session:
+    with storage.database.write() as session:
         fence(session, job.lease)
         generation = session.get_one(Generation, job.generation_id)
         generation.manifest = (generation.manifest or {}) | summary
-    for batch in batches(manifest.rows(job.generation_id, workshop.pepper.id, kept), BATCH * 4):
-        with workshop.database.write() as session:
+    for batch in batches(manifest.rows(job.generation_id, storage.pepper.id, kept), BATCH * 4):
+        with storage.database.write() as session:
             fence(session, job.lease)
             manifest.write(session, batch)
-    everyone_held_out = manifest.holdout_rows(workshop.pepper, job.tenant_id, job.generation_id, bench.recipe)
+    everyone_held_out = manifest.holdout_rows(storage.pepper, job.tenant_id, job.generation_id, bench.recipe)
     for batch in batches(everyone_held_out, BATCH * 4):
-        with workshop.database.write() as session:
+        with storage.database.write() as session:
             fence(session, job.lease)
             session.execute(insert(HoldoutPerson), batch)

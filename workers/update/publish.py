@@ -30,7 +30,7 @@ from workers.runtime.jobs import Claimed, Deletions, Job, Preparation
 from workers.runtime.lease import SECOND, Stale, fence
 from workers.storage.key_store import BATCH, batches
 from workers.storage.private_state import Row, drop_vectors, rewrite_vectors
-from workers.storage.workshop import Workshop
+from workers.storage.storage import Storage
 from workers.update.select import Asked, Target, asked, protected_positions, why_empty
 from workers.update.task_results import (
     Outcome,
@@ -99,10 +99,10 @@ class Registered:
     """request -> how many samples of the recipe it kept out of the training altogether"""
 
 
-def publish(workshop: Workshop, job: Deletions, draft: Draft, outcomes: Mapping[Claimed, Outcome]) -> None:
+def publish(storage: Storage, job: Deletions, draft: Draft, outcomes: Mapping[Claimed, Outcome]) -> None:
     """Publish a release. Raises Stale, HoldAppeared, Overspent, Lacking; then nothing was written."""
     crash_point("worker-before-publish")
-    with workshop.database.write(crash="publish-inside-commit") as session:
+    with storage.database.write(crash="publish-inside-commit") as session:
         model = fence(session, job.lease)
         _require_head(model, job.current_id)
         require_no_hold(session, job, draft.target)
@@ -114,9 +114,9 @@ def publish(workshop: Workshop, job: Deletions, draft: Draft, outcomes: Mapping[
         note_exhaustion(session, model)
         wrap_up(session, model, next_due(session, model))
         changed = bool(draft.vectors)
-        entry = workshop.journal.write(session, job, draft.budget_cost, draft.version_id, rewritten=changed)
+        entry = storage.journal.write(session, job, draft.budget_cost, draft.version_id, rewritten=changed)
     crash_point("worker-after-commit")
-    workshop.journal.confirm(entry)
+    storage.journal.confirm(entry)
 
 
 def note_commit(database: Database, job: Deletions, draft: Draft, seconds: float) -> None:
@@ -126,13 +126,13 @@ def note_commit(database: Database, job: Deletions, draft: Draft, seconds: float
         _time_phases(session, model, replace(draft, seconds={"commit": seconds}), now(session))
 
 
-def publish_first(workshop: Workshop, job: Preparation, draft: Draft, registered: Registered) -> None:
+def publish_first(storage: Storage, job: Preparation, draft: Draft, registered: Registered) -> None:
     """Publish version 1: the model goes live, without anybody who asked to be forgotten before this moment.
 
     Raises Stale, HoldAppeared, TombstoneAppeared, Overspent; then nothing was written.
     """
     crash_point("worker-before-publish")
-    with workshop.database.write(crash="publish-inside-commit") as session:
+    with storage.database.write(crash="publish-inside-commit") as session:
         model = fence(session, job.lease)
         _require_head(model, None)
         require_no_hold(session, job, draft.target)
@@ -150,9 +150,9 @@ def publish_first(workshop: Workshop, job: Preparation, draft: Draft, registered
         queue_tasks(session, model, _kept_for_now(session, model, found, draft.target))
         note_exhaustion(session, model)
         wrap_up(session, model, next_due(session, model))
-        entry = workshop.journal.write(session, job, draft.budget_cost, draft.version_id)
+        entry = storage.journal.write(session, job, draft.budget_cost, draft.version_id)
     crash_point("worker-after-commit")
-    workshop.journal.confirm(entry)
+    storage.journal.confirm(entry)
 
 
 def _kept_for_now(session: Session, model: Model, found: Asked, target: Target) -> list[str]:

@@ -18,6 +18,7 @@ from service.infra.files import Damaged
 from service.infra.pseudonyms import PepperMissing, new_id
 from service.infra.tables import Forgotten as ForgottenPosition
 from service.infra.tables import Generation, Membership, Version
+from service.infra.tenants import recipes_of
 from service.models.retrain_plan import budget_of
 from service.requests.reasons import Reason
 from unlearning.accounting.budget import Budget
@@ -33,6 +34,7 @@ from workers.runtime.collector import collector_at_rest
 from workers.runtime.db_retry import patiently
 from workers.runtime.jobs import Claimed, Deletions
 from workers.runtime.model import Bench, Benches
+from workers.runtime.process import Process
 from workers.runtime.stopwatch import Stopwatch
 from workers.storage import manifest
 from workers.storage import private_state as state
@@ -40,7 +42,7 @@ from workers.storage.checkpoint_format import Malformed
 from workers.storage.crypto_erase import destroy_keys, drop_superseded_state
 from workers.storage.encryption import Unsealable
 from workers.storage.operator_notes import seal_note
-from workers.storage.workshop import Workshop
+from workers.storage.storage import Storage
 from workers.update.blocked import NUMBERS, RETRAIN_HELPS, STANDBY_HELPS, Blocked
 from workers.update.publish import Draft, HoldAppeared, note_commit, publish
 from workers.update.select import Plan, Target, forgotten, plan
@@ -73,7 +75,7 @@ class Head:
 class Errand:
     """One claim in hand, and what it is done with."""
 
-    workshop: Workshop
+    process: Process
     benches: Benches
     job: Deletions
     watch: Stopwatch
@@ -102,8 +104,8 @@ def release(errand: Errand) -> None:
 
 
 def _update_once(errand: Errand) -> None:
-    workshop, job = errand.workshop, errand.job
-    with errand.watch.phase("load"), workshop.database.read() as session:
+    storage, job = errand.process.storage, errand.job
+    with errand.watch.phase("load"), storage.database.read() as session:
         head = _head(session, job)
         planned = plan(session, job, atomic=bool(head.vectors))
         torn = job.policy.standby is not None and Reason.PARTIAL_SUBJECT in planned.held.values()
@@ -111,7 +113,7 @@ def _update_once(errand: Errand) -> None:
             planned = plan(session, job, atomic=False)
     outcomes = _without_weights(errand, planned)
     if not planned.forget:
-        settle_without_version(workshop.database, job, outcomes)
+        settle_without_version(storage.database, job, outcomes)
         return
     try:
         _require_budget(job, head, len(planned.forget))
@@ -127,7 +129,7 @@ def _update_once(errand: Errand) -> None:
     except Blocked as held:
         outcomes |= dict.fromkeys(planned.forget, _held(errand, held))
         told = {} if _falls_back(job, held.reason) else held.facts
-        settle_without_version(workshop.database, job, outcomes, **told)
+        settle_without_version(storage.database, job, outcomes, **told)
 
 
 def _compute(errand: Errand, head: Head, planned: Plan, torn: bool) -> Certified:
@@ -182,10 +184,10 @@ def _attempt(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Certifi
 
 def _draft(errand: Errand, planned: Plan, certified: Certified) -> Draft:
     """Write the files, durably."""
-    workshop, watch = errand.workshop, errand.watch
+    storage, watch, generation_id = errand.process.storage, errand.watch, errand.job.generation_id
     with watch.phase("store"):
-        checkpoint, kept = write_files(workshop, certified)
-        resealed = state.reseal_vectors(workshop, errand.job.generation_id, certified.state.vectors)
+        checkpoint, kept = write_files(storage, certified)
+        resealed = state.reseal_vectors(storage.database, storage.keys, generation_id, certified.state.vectors)
     return Draft(
         version_id=new_id(),
         checkpoint=checkpoint,
@@ -203,25 +205,25 @@ def _draft(errand: Errand, planned: Plan, certified: Certified) -> Draft:
 
 @collector_at_rest()
 def _publish(errand: Errand, head: Head, planned: Plan, draft: Draft) -> None:
-    workshop = errand.workshop
+    storage = errand.process.storage
     outcomes = _without_weights(errand, planned)
     outcomes |= {task: Outcome("completed", len(positions)) for task, positions in planned.forget.items()}
     start = time.perf_counter()
     try:
-        patiently(lambda: publish(workshop, errand.job, draft, outcomes))
+        patiently(lambda: publish(storage, errand.job, draft, outcomes))
     except ledger.Overspent:
         raise Blocked(Reason.BUDGET_EXHAUSTED) from None
-    note_commit(workshop.database, errand.job, draft, time.perf_counter() - start)
-    drop_superseded_state(workshop.database, workshop.private, head.version_id)
-    workshop.figures.sweep(workshop.database)
-    destroy_keys(workshop.database, workshop.keys, workshop.journal.root, workshop.tenants)
+    note_commit(storage.database, errand.job, draft, time.perf_counter() - start)
+    drop_superseded_state(storage.database, storage.private, head.version_id)
+    storage.figures.sweep(storage.database)
+    destroy_keys(storage.database, storage.keys, storage.journal.root, errand.process.settings.served_tenants)
 
 
 def _withhold(errand: Errand, planned: Plan, certified: Certified) -> None:
     held = Outcome("blocked", None, Reason.UTILITY_GATE)
     outcomes = _without_weights(errand, planned) | dict.fromkeys(planned.forget, held)
     try:
-        withhold(errand.workshop, errand.job, certified.budget_cost, outcomes, Reason.UTILITY_GATE)
+        withhold(errand.process.storage, errand.job, certified.budget_cost, outcomes, Reason.UTILITY_GATE)
     except ledger.Overspent:
         raise Blocked(Reason.BUDGET_EXHAUSTED) from None
 
@@ -280,39 +282,39 @@ def _require_budget(job: Deletions, head: Head, waiting: int) -> None:
 
 
 def _load(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Loaded:
-    workshop, job = errand.workshop, errand.job
+    process, job = errand.process, errand.job
     if Need.TRAJECTORY in bench.method.needs and not manifest.replayable(head.libraries, bench.problem.device):
         raise Blocked(Reason.ENVIRONMENT_CHANGED)
     device = bench.problem.device
-    secret = errand.benches.state_of(head.state) or _secret(workshop, head, device)
+    secret = errand.benches.state_of(head.state) or _secret(process.storage, head, device)
     crash_point("worker-after-digest")
     vectors = {} if isinstance(bench.method, StandIn) else _vectors(errand, head, planned, bench)
-    forget_examples, retain = _samples(workshop, bench, job, head, planned.target)
+    forget_examples, retain = _samples(process, bench, job, head, planned.target)
     forget = ForgetSet(frozenset(planned.target.holders), planned.target.positions, forget_examples)
     return Loaded(bench, replace(secret, vectors=vectors), forget, retain)
 
 
 def _vectors(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Mapping[str, Tensor]:
     """Of those who go, one after another; where the method says so, of everyone. Raises Held where one is missing."""
-    workshop, generation_id, device = errand.workshop, errand.job.generation_id, bench.problem.device
+    storage, generation_id, device = errand.process.storage, errand.job.generation_id, bench.problem.device
     if Need.VECTORS not in bench.method.needs:
         holders = tuple(sorted(planned.target.holders)) if head.vectors else ()
-        return state.Kept(workshop, generation_id, holders, head.vectors, device)
-    with workshop.database.read() as session:
+        return state.Kept(storage.database, storage.keys, generation_id, holders, head.vectors, device)
+    with storage.database.read() as session:
         everyone = state.holders_of(session, generation_id)
-        vectors = state.read_vectors(session, workshop, generation_id, everyone, device)
+        vectors = state.read_vectors(session, storage.keys, generation_id, everyone, device)
     missing = sum(1 for holder in planned.target.holders if holder not in vectors)
     if missing:
         raise Blocked(Reason.VECTORS_MISSING, missing=missing)
     return vectors
 
 
-def _secret(workshop: Workshop, head: Head, device: torch.device) -> State:
+def _secret(storage: Storage, head: Head, device: torch.device) -> State:
     """The current version's state. Fails closed: an update never stands on bytes that are not those of the current
     version.
     """
     try:
-        return state.load(workshop, head.state, device)
+        return state.load(storage.private, storage.sealer, head.state, device)
     except (Damaged, Unsealable) as error:
         raise Blocked(Reason.STATE_DAMAGED, what=type(error).__name__) from None
     except Malformed:
@@ -330,22 +332,22 @@ def _bench(benches: Benches, job: Deletions, head: Head) -> Bench:
 
 
 def _samples(
-    workshop: Workshop, bench: Bench, job: Deletions, head: Head, target: Target
+    process: Process, bench: Bench, job: Deletions, head: Head, target: Target
 ) -> tuple[Examples | None, Examples | None]:
     """The forgotten and the retained samples, each only where it is needed; the recipe is run anew for them."""
     wants_forgotten = needs_forgotten(bench.method)
     wants_retained = needs_retained(bench.method, head.terms.guarantee)
     if not (wants_forgotten or wants_retained):
         return None, None
-    with workshop.database.read() as session:
+    with process.storage.database.read() as session:
         places = manifest.places(session, job.generation_id)
         gone = forgotten(session, job.generation_id)
     try:
-        samples = recipes.load(workshop.recipes_of(job.tenant_id), job.recipe).recipe.samples
+        samples = recipes.load(recipes_of(process.settings.recipes, job.tenant_id), job.recipe).recipe.samples
     except Refused as error:
         raise Blocked(Reason.RECIPE_REFUSED, what=error.what) from None
     try:
-        pepper = workshop.pepper.named(head.pepper_id)
+        pepper = process.storage.pepper.named(head.pepper_id)
     except PepperMissing as error:
         raise Blocked(Reason.PEPPER_MISSING, what=str(error)) from None
     now = manifest.entries(pepper, job.tenant_id, samples, job.policy.granularity)
@@ -389,7 +391,7 @@ def _held(errand: Errand, held: Blocked) -> Outcome:
     """Held; or, where the policy names retraining as its fallback and that helps, waiting for the retrain."""
     if not _falls_back(errand.job, held.reason):
         return Outcome("blocked", None, held.reason)
-    note = seal_note(errand.workshop, {"method": "retrain", "why": held.reason, **held.facts})
+    note = seal_note(errand.process.storage.sealer, {"method": "retrain", "why": held.reason, **held.facts})
     return Outcome("queued", None, Reason.AWAITING_RETRAIN, note)
 
 

@@ -25,7 +25,7 @@ from unlearning.accounting.policy import CompleteWhen
 from workers.runtime.jobs import Claimed, Deletions, Job
 from workers.runtime.lease import SECOND, fence, give_back, give_back_beside
 from workers.storage.key_store import batches
-from workers.storage.workshop import Workshop
+from workers.storage.storage import Storage
 from workers.update.retrain_plan import exhausted, plan_retrain, retrain_due
 
 SETTLED_AT_ONCE = 5_000
@@ -56,17 +56,17 @@ def settle_without_version(
 
 
 def withhold(
-    workshop: Workshop, job: Deletions, budget_cost: int, outcomes: Mapping[Claimed, Outcome], reason: str
+    storage: Storage, job: Deletions, budget_cost: int, outcomes: Mapping[Claimed, Outcome], reason: str
 ) -> None:
     """Hold a release whose draw was looked at: it is charged all the same, and never redrawn until it passes.
 
     Raises Stale, Overspent.
     """
-    with workshop.database.write() as session:
+    with storage.database.write() as session:
         model = fence(session, job.lease)
         if budget_cost:
             ledger.charge(session, job.generation_id, None, budget_cost)
-            workshop.journal.confirm(workshop.journal.write(session, job, budget_cost, None))
+            storage.journal.confirm(storage.journal.write(session, job, budget_cost, None))
         finish(session, job, Published(model.current_id, job.policy.method), outcomes)
         record_outcomes(session, job, outcomes, {"withheld": reason, "budget_cost": budget_cost})
         note_exhaustion(session, model)

@@ -10,17 +10,18 @@ from unlearning.types import Json
 from workers.guarantee.certify import Certified
 from workers.storage import checkpoint_format as codec
 from workers.storage import private_state as state
-from workers.storage.workshop import Workshop
+from workers.storage.storage import Storage
 
 
 def write_files(
-    workshop: Workshop, certified: Certified, more: Mapping[str, Json] | None = None
+    storage: Storage, certified: Certified, more: Mapping[str, Json] | None = None
 ) -> tuple[Stored, Stored]:
     """Write checkpoint and secret state, both durable when this returns; side by side, for each waits for its disk.
 
     ``more`` is sealed with the state, beside the update's own evidence.
     """
     with ThreadPoolExecutor(1) as beside:
-        kept = beside.submit(state.keep, workshop, certified.state, certified.evidence | dict(more or {}))
-        checkpoint = workshop.store.put(codec.encode(certified.tensors, {"format": "pt"}))
+        evidence = certified.evidence | dict(more or {})
+        kept = beside.submit(state.keep, storage.private, storage.sealer, certified.state, evidence)
+        checkpoint = storage.store.put(codec.encode(certified.tensors, {"format": "pt"}))
         return checkpoint, kept.result()

@@ -1,0 +1,52 @@
+"""Where the data of a worker lie: the database, the two stores of files, the keys, and the secrets that open them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from service.infra.db import Database
+from service.infra.files import Store
+from service.infra.pseudonyms import Pepper
+from service.infra.settings import Settings, read_secret
+from service.models.figures import Figures
+from workers.storage.encryption import Sealer
+from workers.storage.key_store import KeyStore
+from workers.storage.release_journal import Journal
+
+
+@dataclass(frozen=True)
+class Storage:
+    """``store`` holds what is published, ``private`` what never leaves the workers, ``keys`` the keys of the rows."""
+
+    database: Database
+    store: Store
+    private: Store
+    keys: KeyStore
+    sealer: Sealer
+    pepper: Pepper
+
+    @classmethod
+    def of(cls, settings: Settings) -> Storage:
+        """Open everything that the settings name. Raises Busy, and SettingsError where a secret is missing."""
+        return cls(
+            database=Database(settings.database_url),
+            store=Store(settings.store),
+            private=Store(settings.private_store),
+            keys=KeyStore.of(settings),
+            sealer=Sealer(read_secret("EXPUNGE_SEALING_KEY_FILE", settings.sealing_key_file)),
+            pepper=Pepper.configured(settings),
+        )
+
+    @property
+    def journal(self) -> Journal:
+        """What was published, for the day on which a backup must be restored."""
+        return Journal(self.store.root, self.sealer, self.store.disk)
+
+    @property
+    def figures(self) -> Figures:
+        """What registration measured on everyone, as long as nobody was deleted."""
+        return Figures(self.store.root, self.store.disk)
+
+    def close(self) -> None:
+        self.database.close()
+        self.keys.close()
