@@ -64,14 +64,6 @@ class Problem(Exception):
         return JSONResponse(self.body(), self.status, self.headers, media_type="application/problem+json")
 
 
-class NotModified(Exception):
-    """Not an error: the client has this state of the resource already, under the ETag ``tag``."""
-
-    def __init__(self, tag: str) -> None:
-        super().__init__("304")
-        self.tag = tag
-
-
 def not_found(what: str) -> Problem:
     """404: there is no such thing, or it belongs to another tenant: the answer is the same."""
     return Problem(404, f"{what}_not_found", f"There is no such {what.replace('_', ' ')}.")
@@ -81,7 +73,6 @@ def install(app: FastAPI) -> None:
     """Answer every error of ours and of the framework as a problem."""
     handlers = {
         Problem: _problem,
-        NotModified: _not_modified,
         Busy: _busy,
         KeyRefused: _key_refused,
         RequestValidationError: _invalid,
@@ -94,11 +85,6 @@ def install(app: FastAPI) -> None:
 def _problem(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Problem)  # noqa: S101 (for mypy)
     return error.response()
-
-
-def _not_modified(_: Request, error: Exception) -> Response:
-    assert isinstance(error, NotModified)  # noqa: S101 (for mypy)
-    return Response(status_code=304, headers={"ETag": error.tag})
 
 
 def _busy(_: Request, error: Exception) -> JSONResponse:
@@ -114,9 +100,11 @@ def _key_refused(_: Request, error: Exception) -> JSONResponse:
     return Problem(error.status, f"idempotency_key_{error.code}", error.detail, errors, headers).response()
 
 
-def _framework(request: Request, error: Exception) -> JSONResponse:
+def _framework(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 (for mypy)
     headers = dict(error.headers or {})
+    if error.status_code == 304:
+        return Response(status_code=304, headers=headers)
     if error.status_code == 405 and (methods := allowed(request.app, request.url.path)):
         headers["Allow"] = ", ".join(methods)  # the framework names the methods of the first route alone
     phrase = HTTPStatus(error.status_code).phrase

@@ -16,7 +16,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.audit.log import ROTATED, integrate, record
-from service.audit.signed_note import Handover, NoteError, Signer, Verifier
+from service.audit.signed_note import Handover, NotAuthentic, Signer, Verifier
 from service.infra.tables import AuditEntry
 from service.infra.tenants import DEFAULT_TENANT
 
@@ -32,7 +32,7 @@ class Succession:
 
     @classmethod
     def parse(cls, index: int, body: str) -> Succession:
-        """Read the entry's text. Raises NoteError."""
+        """Read the entry's text. Raises NotAuthentic."""
         facts = json.loads(body)
         return cls(index, Verifier.parse(facts["retired"]), Verifier.parse(facts["key"]), str(facts["endorsement"]))
 
@@ -41,7 +41,7 @@ class Succession:
         """Whether the retired key itself signed for its successor."""
         try:
             return self.retired.open(self.endorsement) == _endorsement(self.key)
-        except NoteError:
+        except NotAuthentic:
             return False
 
 
@@ -62,7 +62,7 @@ def rotate(session: Session, old: Signer, new: Signer) -> None:
 
 
 def successions(entries: Iterable[dict[str, Any]]) -> list[Succession]:
-    """The rotations in exported entries, oldest first. They are as authentic as the entries. Raises NoteError."""
+    """The rotations in exported entries, oldest first. They are as authentic as the entries. Raises NotAuthentic."""
     return [
         Succession.parse(int(entry["index"]), entry["body"])
         for entry in entries

@@ -13,6 +13,7 @@ from service.audit import merkle as tree
 from service.infra.db import now
 from service.infra.fault_injection import crash_point
 from service.infra.pseudonyms import new_id
+from service.infra.settings import SettingsError
 from service.infra.tables import AuditEntry, BudgetEntry, Generation, TreeHead, TreeNode
 
 if TYPE_CHECKING:
@@ -23,10 +24,6 @@ _LOG_LOCK = 0x6578_7075_6E68
 
 ROTATED = "log.key_rotated"
 """the kind of the entry that retires a signing key"""
-
-
-class KeyRetired(RuntimeError):
-    """The log names another signing key than this one. Nothing was signed."""
 
 
 class Overspent(RuntimeError):
@@ -119,7 +116,7 @@ def integrate(session: Session, signer: Signer, limit: int = 5000) -> int:
 
     Returns how many. Entries are found by their missing place, not by their id: one that commits late under a
     small id is not skipped. Every integrator works under one lock from the head that is stored, so one that was
-    taken for dead and wakes up does no harm. Raises KeyRetired.
+    taken for dead and wakes up does no harm. Raises SettingsError for a retired key.
     """
     _lock_log(session)
     _check_key(session, str(signer.verifier))
@@ -212,7 +209,7 @@ def _nodes_at(session: Session, places: list[tuple[int, int]]) -> dict[tuple[int
 def _check_key(session: Session, key: str) -> None:
     """A process that still holds a retired key must not go on signing with it."""
     if newest_key(session) not in (None, key):
-        raise KeyRetired(
+        raise SettingsError(
             "The log was handed over to another signing key. Is EXPUNGE_SIGNING_KEY_FILE the newest? "
             "Where a rotation was cut short, `expunge keys rotate-signing` completes it."
         )

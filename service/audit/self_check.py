@@ -12,8 +12,7 @@ from sqlalchemy.orm import Session
 from service.audit import merkle as tree
 from service.audit.key_rotation import verifiers
 from service.audit.log import newest_head
-from service.audit.signed_note import Checkpoint, NoteError, Signer, Verifier
-from service.audit.verify import Tampered
+from service.audit.signed_note import Checkpoint, NotAuthentic, Signer, Verifier
 from service.infra.db import Database, now
 from service.infra.logging import describe
 from service.infra.tables import AuditEntry, LogCheck
@@ -44,7 +43,7 @@ def check_log(database: Database, verifier: Verifier) -> None:
     size, note, fault = 0, None, None
     try:
         size, note = _verified(database, verifier)
-    except Tampered as error:
+    except NotAuthentic as error:
         fault = str(error)
         log.error("the audit log does not verify: %s", fault)
     with database.write() as session:
@@ -64,41 +63,41 @@ def _is_due(database: Database) -> bool:
 
 
 def _verified(database: Database, verifier: Verifier) -> tuple[int, str | None]:
-    """Return the size and the note of the newest head; of an empty log 0 and None. Raises Tampered."""
+    """Return the size and the note of the newest head; of an empty log 0 and None. Raises NotAuthentic."""
     with database.read() as session:
         head, earlier = newest_head(session), _earlier(session, verifier)
     if head is None:
         if earlier is None:
             return 0, None
-        raise Tampered("The log is gone: it has no signed head any more.")
+        raise NotAuthentic("The log is gone: it has no signed head any more.")
     try:
         newest = verifier.checkpoint(head.note)
-    except NoteError as error:
-        raise Tampered(f"The newest head does not verify. {error}") from None
+    except NotAuthentic as error:
+        raise NotAuthentic(f"The newest head does not verify. {error}") from None
     roots = {newest.size: newest.root}
     if earlier is not None:
         if earlier.size > newest.size:
-            raise Tampered(f"The log has {newest.size} entries; at the last check it had {earlier.size}.")
+            raise NotAuthentic(f"The log has {newest.size} entries; at the last check it had {earlier.size}.")
         roots[earlier.size] = earlier.root
     _compare(database, newest.size, roots)
     return newest.size, head.note
 
 
 def _earlier(session: Session, verifier: Verifier) -> Checkpoint | None:
-    """Return the head of the last successful check. Raises Tampered where no key of the log signed it."""
+    """Return the head of the last successful check. Raises NotAuthentic where no key of the log signed it."""
     last = session.get(LogCheck, 1)
     if last is None or last.note is None:
         return None
     for each in verifiers(session, verifier):
         try:
             return each.checkpoint(last.note)
-        except NoteError:
+        except NotAuthentic:
             continue
-    raise Tampered("The stored result of the last check was edited.")
+    raise NotAuthentic("The stored result of the last check was edited.")
 
 
 def _compare(database: Database, size: int, roots: dict[int, bytes]) -> None:
-    """Build the tree over the first ``size`` entries; at these sizes it must have these roots. Raises Tampered."""
+    """Build the tree over the first ``size`` entries; at these sizes it must have these roots. Raises NotAuthentic."""
     frontier: list[bytes] = []
     place = 0
     while place < size:
@@ -110,11 +109,11 @@ def _compare(database: Database, size: int, roots: dict[int, bytes]) -> None:
         with database.read() as session:
             found = session.execute(rows).all()
         if not found:
-            raise Tampered(f"Entry {place} is missing.")
+            raise NotAuthentic(f"Entry {place} is missing.")
         for index, body in found:
             if index != place:
-                raise Tampered(f"Entry {place} is missing.")
+                raise NotAuthentic(f"Entry {place} is missing.")
             tree.append(frontier, place, tree.leaf_hash(body.encode()))
             place += 1
             if place in roots and tree.root(frontier) != roots[place]:
-                raise Tampered(f"One of the first {place} entries was edited, removed or moved.")
+                raise NotAuthentic(f"One of the first {place} entries was edited, removed or moved.")

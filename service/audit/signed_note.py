@@ -16,8 +16,11 @@ from service.infra.settings import Settings, read_secret
 _ED25519 = b"\x01"
 
 
-class NoteError(ValueError):
-    """A note, a key or a checkpoint is malformed, or a signature is not the key's."""
+class NotAuthentic(ValueError):
+    """What was signed does not verify: a note, a log, an export or a certificate is malformed, edited or contradicted.
+
+    The message says what does not fit.
+    """
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Signer:
     def sign(self, text: str) -> str:
         """The note: the text, an empty line, and one signature line."""
         if not text.endswith("\n"):
-            raise NoteError("A note's text ends with a newline.")
+            raise NotAuthentic("A note's text ends with a newline.")
         signature = b64encode(self.verifier.key_id + self.sign_bytes(text.encode())).decode()
         return f"{text}\n\u2014 {self.verifier.name} {signature}\n"
 
@@ -96,15 +99,15 @@ class Verifier:
 
     @classmethod
     def parse(cls, text: str) -> Verifier:
-        """Read ``name+hash+base64``. Raises NoteError."""
+        """Read ``name+hash+base64``. Raises NotAuthentic."""
         name, _, rest = text.strip().partition("+")
         key_hash, _, encoded = rest.partition("+")
         raw = _decode(encoded)
         if not name or len(raw) != 33 or raw[:1] != _ED25519:
-            raise NoteError("A verifier key has the form name+hash+base64, of an Ed25519 key.")
+            raise NotAuthentic("A verifier key has the form name+hash+base64, of an Ed25519 key.")
         verifier = cls(name, raw[1:])
         if verifier.key_id.hex() != key_hash:
-            raise NoteError("The verifier key's hash does not fit its name and key.")
+            raise NotAuthentic("The verifier key's hash does not fit its name and key.")
         return verifier
 
     @classmethod
@@ -112,10 +115,10 @@ class Verifier:
         return cls.parse(path.read_text())
 
     def open(self, note: str) -> str:
-        """The note's text, if this key signed it. Raises NoteError."""
+        """The note's text, if this key signed it. Raises NotAuthentic."""
         text, found, lines = note.rpartition("\n\n")
         if not found:
-            raise NoteError("The note has no signature.")
+            raise NotAuthentic("The note has no signature.")
         text += "\n"
         for line in lines.splitlines():
             dash, name, signature, *_ = [*line.split(" "), "", ""]
@@ -123,21 +126,21 @@ class Verifier:
             if dash == "\u2014" and name == self.name and raw[:4] == self.key_id:
                 self.verify(text.encode(), raw[4:])
                 return text
-        raise NoteError("The note is not signed by this key.")
+        raise NotAuthentic("The note is not signed by this key.")
 
     def verify(self, data: bytes, signature: bytes) -> None:
-        """Raises NoteError where the signature is not this key's over ``data``."""
+        """Raises NotAuthentic where the signature is not this key's over ``data``."""
         try:
             Ed25519PublicKey.from_public_bytes(self.public_key).verify(signature, data)
         except InvalidSignature:
-            raise NoteError("The signature is not valid.") from None
+            raise NotAuthentic("The signature is not valid.") from None
 
     def checkpoint(self, note: str) -> Checkpoint:
-        """The signed tree head in ``note``. Raises NoteError."""
+        """The signed tree head in ``note``. Raises NotAuthentic."""
         origin, size, root, *_ = [*self.open(note).split("\n"), "", ""]
         raw = _decode(root)
         if origin != self.name or not size.isdigit() or str(int(size)) != size or len(raw) != 32:
-            raise NoteError("The note is not a tree head of this log.")
+            raise NotAuthentic("The note is not a tree head of this log.")
         return Checkpoint(origin, int(size), raw)
 
 

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from service.audit import merkle as tree
 from service.audit.log import canonical, newest_head, proofs, record
-from service.audit.signed_note import NoteError, Signer, Verifier
+from service.audit.signed_note import NotAuthentic, Signer, Verifier
 from service.infra.db import Database, now
 from service.infra.pseudonyms import Pepper
 from service.infra.tables import (
@@ -41,7 +41,7 @@ from service.infra.tables import (
 )
 from service.infra.time import rfc_3339
 from service.models.consumers import standing
-from service.models.publications import PUBLISHING, Contradicted, require_published
+from service.models.publications import PUBLISHING, require_published
 from service.requests.intake import opening
 from unlearning.accounting.certificate import Claim, Guarantee, together
 from unlearning.accounting.composition import Allowance, Composition, at_limit, over_models
@@ -52,10 +52,6 @@ _Part: TypeAlias = tuple[dict[str, Any], Composition | None]
 """a model's part of the certificate, and the bound over its later versions"""
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "urn:expunge:predicate:erasure:v1"
-
-
-class NotAuthentic(ValueError):
-    """The certificate was not signed by this key, or does not hold together. The message says what does not fit."""
 
 
 def issue_due(database: Database, signer: Signer, pepper: Pepper, limit: int = 100) -> int:
@@ -97,7 +93,7 @@ def _issue_all(session: Session, signer: Signer, pepper: Pepper, head: TreeHead,
     for each in found:
         try:
             envelope = _signed(session, signer, pepper, each, _audit(signer, head, each.entries, paths))
-        except (Contradicted, NotAuthentic) as error:
+        except NotAuthentic as error:
             _refuse(session, each.row, error)
             continue
         each.row.envelope = json.dumps(envelope)
@@ -124,7 +120,7 @@ def _finished(
 def _signed(
     session: Session, signer: Signer, pepper: Pepper, finished: _Finished, audit: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the envelope, of what the audit log says. Raises Contradicted, NotAuthentic; then nothing is signed."""
+    """Return the envelope, of what the audit log says. Raises NotAuthentic, NotAuthentic; then nothing is signed."""
     for _, version in finished.done:
         require_published(session, version, finished.entries)
     envelope = sign(signer, canonical(_statement(session, pepper, finished, audit)).encode())
@@ -361,7 +357,7 @@ def verify(envelope: dict[str, Any], *verifiers: Verifier) -> dict[str, Any]:
         if (statement["_type"], statement["predicateType"]) != (STATEMENT_TYPE, PREDICATE_TYPE):
             raise NotAuthentic("The statement is of another type.")
         _verify_audit(statement["predicate"]["audit"], statement["predicate"]["request"], verifier)
-    except (KeyError, TypeError, IndexError, NoteError) as error:
+    except (KeyError, TypeError, IndexError, NotAuthentic) as error:
         raise NotAuthentic(f"The certificate is malformed or not signed by this key: {error}") from None
     except ValueError as error:
         raise error if isinstance(error, NotAuthentic) else NotAuthentic("The certificate is malformed.") from None

@@ -16,15 +16,12 @@ from sqlalchemy.orm import Session
 
 from service.audit import merkle as tree
 from service.audit.log import canonical
+from service.audit.signed_note import NotAuthentic
 from service.infra.tables import AuditEntry, BudgetEntry, Version
 
 PUBLISHED, RESTORED = "version.published", "version.restored"
 PUBLISHING = (PUBLISHED, RESTORED)
 """the kinds of the entries that publish a version: by a worker, and by a restore that adopts an update"""
-
-
-class Contradicted(ValueError):
-    """The database and the audit log say different things about a version. The message names what differs."""
 
 
 def claim_digest(claim: Mapping[str, Any]) -> str:
@@ -48,31 +45,31 @@ def facts_of(version: Version, parent: Version | None, budget_cost: int) -> dict
 
 
 def require_published(session: Session, version: Version, entries: Iterable[AuditEntry]) -> None:
-    """Check that the entry that publishes the version says what the database says. Raises Contradicted."""
+    """Check that the entry that publishes the version says what the database says. Raises NotAuthentic."""
     name = f"version {version.number} of generation {version.generation_id}"
     bodies = [_body(entry) for entry in entries if entry.kind in PUBLISHING]
     body = next((each for each in bodies if each.get("version") == version.id), None)
     if body is None:
-        raise Contradicted(f"The audit log has no entry that publishes {name}.")
+        raise NotAuthentic(f"The audit log has no entry that publishes {name}.")
     parent = session.get(Version, version.parent_id) if version.parent_id else None
     charged = select(func.sum(BudgetEntry.budget_cost)).where(BudgetEntry.version_id == version.id)
     facts = facts_of(version, parent, int(session.scalar(charged) or 0))
     wrong = sorted(fact for fact, value in facts.items() if fact not in body or body[fact] != value)
     if wrong:
-        raise Contradicted(f"The audit log and the database differ on {name}: {', '.join(wrong)}.")
+        raise NotAuthentic(f"The audit log and the database differ on {name}: {', '.join(wrong)}.")
 
 
 def compare_shown(entries: Iterable[Mapping[str, Any]], versions: Collection[Mapping[str, Any]]) -> int:
     """Check versions as the API shows them against exported entries; return how many were compared.
 
-    Raises Contradicted. A version is known by its generation and number: a generation belongs to one model.
+    Raises NotAuthentic. A version is known by its generation and number: a generation belongs to one model.
     """
     said = _said(entries)
     for version in versions:
         name = f"version {version['number']} of {version['model']}"
         body = said.get((version["generation"], version["number"]))
         if body is None:
-            raise Contradicted(f"The audit log has no entry that publishes {name}.")
+            raise NotAuthentic(f"The audit log has no entry that publishes {name}.")
         shown = {
             "checkpoint": version["checkpoint_sha256"],
             "method": version["method"],
@@ -80,7 +77,7 @@ def compare_shown(entries: Iterable[Mapping[str, Any]], versions: Collection[Map
         }
         wrong = sorted(fact for fact, value in shown.items() if body.get(fact) != value)
         if wrong:
-            raise Contradicted(f"The audit log and the database differ on {name}: {', '.join(wrong)}.")
+            raise NotAuthentic(f"The audit log and the database differ on {name}: {', '.join(wrong)}.")
     return len(versions)
 
 
@@ -97,8 +94,8 @@ def _said(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[int, int], dict[st
 
 
 def _body(entry: AuditEntry) -> dict[str, Any]:
-    """What the entry says. Raises Contradicted where its text does not have the hash that is in the log."""
+    """What the entry says. Raises NotAuthentic where its text does not have the hash that is in the log."""
     if tree.leaf_hash(entry.body.encode()).hex() != entry.leaf_hash:
-        raise Contradicted(f"The text of audit entry {entry.log_index} does not have the hash that is in the log.")
+        raise NotAuthentic(f"The text of audit entry {entry.log_index} does not have the hash that is in the log.")
     body: dict[str, Any] = json.loads(entry.body)
     return body

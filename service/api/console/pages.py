@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from service.access.api_keys import Caller, Scope
 from service.access.session_cookie import COOKIE, begin, end, form_token, renew, set_cookie
 from service.api.console import views
-from service.api.console.render import HEADERS, LoginNeeded, PageRoute, login_page, page
+from service.api.console.render import HEADERS, PageRoute, login_page, page
 from service.api.dependencies import Running, Service, known, require_writable, session_of
 from service.api.problems import Problem, not_found
 from service.api.request_views import Justification, ModelPart
@@ -26,8 +26,8 @@ from service.api.routes import deletion_requests, models
 from service.api.routes.verification import refused
 from service.api.types import ModelName, RequestId
 from service.audit.key_rotation import verifiers
-from service.audit.signed_note import Signer
-from service.certificates.issue import NotAuthentic, verify
+from service.audit.signed_note import NotAuthentic, Signer
+from service.certificates.issue import verify
 from service.infra.db import now
 from service.infra.settings import SettingsError
 from service.models.consumers import standing
@@ -60,10 +60,10 @@ class Visit:
 
 
 def visiting(request: Request, service: Running) -> Visit:
-    """Raises LoginNeeded."""
+    """Return the visit. Raises Problem (401) where there is no session, or it is over."""
     caller = session_of(service, request)
     if caller is None:
-        raise LoginNeeded
+        raise Problem(401, "login_needed", "Log in first.")
     return Visit(service, caller, form_token(service.pepper, request.cookies[COOKIE]))
 
 

@@ -52,10 +52,6 @@ def _templates() -> Environment:
     return environment
 
 
-class LoginNeeded(Exception):
-    """There is no session, or it is over."""
-
-
 def page(template: str, status: int = 200, **facts: Any) -> HTMLResponse:
     return HTMLResponse(_templates().get_template(template).render(**facts), status, HEADERS)
 
@@ -75,10 +71,8 @@ class PageRoute(APIRoute):
         async def answer(request: Request) -> Response:
             try:
                 return await handle(request)
-            except LoginNeeded:
-                return login_page(401)
             except Problem as problem:
-                return _error(problem.status, problem.detail)
+                return login_page(401) if problem.status == 401 else _error(problem.status, problem.detail)
             except Busy:
                 return _error(503, "The database is busy or unreachable. Try again in a moment.")
             except RequestValidationError:

@@ -102,21 +102,15 @@ def _check_body(headers: Headers, body: bytes, wanted: str) -> None:
         _check_names(body)
 
 
-class _Twice(ValueError):
-    """An object gives a name twice."""
-
-
 def _once(members: list[tuple[str, Any]]) -> None:
     if len({name for name, _ in members}) < len(members):
-        raise _Twice
+        raise Problem(400, "name_given_twice", "The body gives a name twice in one object. Give each once.")
 
 
 def _check_names(body: bytes) -> None:
     """Refuse a name given twice: parsers differ in which of the values counts. Malformed JSON is refused later."""
     try:
         json.loads(body, object_pairs_hook=_once)
-    except _Twice:
-        raise Problem(400, "name_given_twice", "The body gives a name twice in one object. Give each once.") from None
     except (ValueError, RecursionError):
         return
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, TypeVar
 
-from fastapi import Header, Response
+from fastapi import Header, HTTPException, Response
 from pydantic import BaseModel
 
-from service.api.problems import NotModified, Problem
+from service.api.problems import Problem
 
 View = TypeVar("View", bound=BaseModel)
 IfNoneMatch = Annotated[
@@ -35,10 +35,10 @@ def tag(view: BaseModel) -> str:
 
 
 def shown(view: View, response: Response, condition: str | None) -> View:
-    """The view, under its ETag. Raises NotModified where the client has it already."""
+    """The view, under its ETag. Raises HTTPException (304) where the client has it already."""
     name = tag(view)
     if condition is not None and _named(condition, name, weak=True):
-        raise NotModified(name)
+        raise HTTPException(304, headers={"ETag": name})
     response.headers["ETag"] = name
     return view
 

@@ -10,14 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from service.audit.import_export import CannotContinue, read_export
-from service.audit.signed_note import NoteError, Signer, Verifier
-from service.audit.verify import Tampered
+from service.audit.import_export import read_export
+from service.audit.signed_note import NotAuthentic, Signer, Verifier
 from service.audit.verify import verify as verify_log
 from service.cli.client import connect
 from service.cli.output import AsJson, CommandError, errors, show_facts, show_json
 from service.infra.settings import Settings, SettingsError
-from service.models.publications import Contradicted, compare_shown, unlogged
+from service.models.publications import compare_shown, unlogged
 
 commands = typer.Typer(no_args_is_help=True, help="The audit log: verify, export.")
 PAGE = 200
@@ -44,10 +43,11 @@ def verify(
     head, entries = _exported(file) if file else _served(versions)
     try:
         checkpoint = verify_log(entries, head, _verifier(settings, key), _seen(seen))
-        compared = None if file else compare_shown(entries, versions)
-    except Tampered as error:
+    except NotAuthentic as error:
         raise CommandError(f"The audit log does not verify. {error}", _KEEP) from None
-    except Contradicted as error:
+    try:
+        compared = None if file else compare_shown(entries, versions)
+    except NotAuthentic as error:
         raise CommandError(f"The log verifies, and the database does not agree with it. {error}", _KEEP) from None
     if file is None:
         _remember(seen, head)
@@ -92,7 +92,7 @@ def _versions() -> list[dict[str, Any]]:
 def _exported(file: Path) -> tuple[str, list[dict[str, Any]]]:
     try:
         head, lines = read_export(file)
-    except CannotContinue as error:
+    except NotAuthentic as error:
         raise CommandError(str(error), "") from None
     return head, list(lines)
 
@@ -100,7 +100,7 @@ def _exported(file: Path) -> tuple[str, list[dict[str, Any]]]:
 def _verifier(settings: Settings, key: Path | None) -> Verifier:
     try:
         return Verifier.load(key) if key else Signer.of(settings).verifier
-    except (NoteError, SettingsError, OSError) as error:
+    except (NotAuthentic, SettingsError, OSError) as error:
         hint = "Give the log's public key with --key; `expunge up` writes it to log.vkey in its home."
         raise CommandError(f"The log's public key cannot be read. {error}", hint) from None
 
