@@ -9,12 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service.access.api_keys import Caller, Scope
 from service.api.types import FreeText, Moment
 from service.infra.tables import DeletionRequest, Model, Task, Version
-from service.requests.concerns import suppressed
 from service.requests.intake import Accepted
 from service.requests.reasons import Reason, Role, explain
 from service.requests.states import Status, Suppress, awaits_decision
+from service.requests.suppression import suppressed
 
 _OPENING = Field(description="opens the commitment in the audit log and the certificate; it is not stored here")
 
@@ -83,6 +84,18 @@ class Justification(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     reason: FreeText
+
+
+def answer_for(caller: Caller, answer: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a stored answer this caller may see.
+
+    What became of the request takes ``deletions:read``. Where else the person is known takes ``people:search``. A key
+    with neither gets a receipt, which does not depend on who is in the data.
+    """
+    if Scope.DELETIONS_READ not in caller.scopes:
+        status = "blocked" if answer["reason"] == Reason.UNVERIFIED else "queued"
+        return {"status": status} | {name: answer[name] for name in ("id", "received_at", "due_at")}
+    return answer if Scope.PEOPLE_SEARCH in caller.scopes else answer | {"remains_in": None}
 
 
 def views(session: Session, requests: Sequence[DeletionRequest]) -> list[DeletionRequestView]:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, select, update
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from service.audit.hold_names import seal
@@ -55,36 +55,12 @@ def place(
         tenant_id=tenant_id,
         subject_digest=None if subject_id is None else subject_digest(pepper, tenant_id, subject_id),
         sample_digest=None if sample_id is None else sample_digest(pepper, tenant_id, sample_id),
-        pepper_id=pepper.id,
         reason=reason,
         created_at=now(session),
     )
-    twins = [
-        twin(
-            hold,
-            each,
-            subject_digest=None if subject_id is None else subject_digest(each, tenant_id, subject_id),
-            sample_digest=None if sample_id is None else sample_digest(each, tenant_id, sample_id),
-        )
-        for each in pepper.retired
-    ]
-    session.add_all([hold, *twins])
-    record(session, tenant_id, "hold.placed", hold=hold.id, sealed=seal(pepper, hold, twins))
+    session.add(hold)
+    record(session, tenant_id, "hold.placed", hold=hold.id, sealed=seal(pepper, hold))
     return hold
-
-
-def twin(hold: Hold, pepper: Pepper, *, subject_digest: str | None, sample_digest: str | None) -> Hold:
-    """The row that keeps the same subject or sample in generations that were prepared under another pepper."""
-    return Hold(
-        id=new_id(),
-        tenant_id=hold.tenant_id,
-        subject_digest=subject_digest,
-        sample_digest=sample_digest,
-        pepper_id=pepper.id,
-        reason=hold.reason,
-        created_at=hold.created_at,
-        twin_of=hold.twin_of or hold.id,
-    )
 
 
 def lift(session: Session, hold: Hold) -> list[str]:
@@ -99,9 +75,8 @@ def lift(session: Session, hold: Hold) -> list[str]:
 
 
 def end(session: Session, hold: Hold, at: int) -> list[str]:
-    """End a hold and its twins at this moment (microseconds since 1970), without an audit entry. Else as ``lift``."""
+    """End a hold at this moment (microseconds since 1970), without an audit entry. Else as ``lift``."""
     hold.lifted_at = at
-    session.execute(update(Hold).where(Hold.twin_of == hold.id).values(lifted_at=at))
     waiting = select(Task).where(
         Task.tenant_id == hold.tenant_id, Task.status == "blocked", Task.reason == Reason.LEGAL_HOLD
     )
@@ -158,13 +133,10 @@ def require_something_left(session: Session, hold: Hold) -> None:
     """
     models = _served(session, hold.tenant_id)
     session.flush()
-    twins = session.scalars(select(Hold).where(Hold.twin_of == hold.id)).all()
-    holds = [hold, *twins]
-    looked = [_updates(session, models, hold) for hold in holds]
-    if any(kept for _, kept in looked):
+    found, kept = _updates(session, models, hold)
+    if kept:
         return
-    updates = {each for found, _ in looked for each in found}
-    updates.update(each for hold in holds for each in _earlier(session, models, hold))
+    updates = {*found, *_earlier(session, models, hold)}
     if updates:
         raise AlreadyForgotten(sorted(updates, key=lambda each: (each.model, each.version)))
 
@@ -174,8 +146,7 @@ def protects_nothing(session: Session, hold: Hold) -> bool:
 
     A hold on somebody unknown is another matter: it may precede the data.
     """
-    same = (Hold.id == hold.id) | (Hold.twin_of == hold.id)
-    subjects = [name for name in session.scalars(select(Hold.subject_digest).where(same)) if name is not None]
+    subjects = [] if hold.subject_digest is None else [hold.subject_digest]
     serving = select(Model.generation_id).where(Model.tenant_id == hold.tenant_id, Model.status.in_(_SERVED))
     trained_on = select(Membership.position).where(
         Membership.generation_id.in_(serving), Membership.subject_digest.in_(subjects)

@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from service.infra.durations import BUCKETS, LONGEST, SHORTEST, bucket
 from service.infra.tables import AuditEntry
+from service.infra.time import BUCKETS, LONGEST, SHORTEST, bucket
 from tests.workers.worlds import World
 from workers.runtime.heartbeat import Pulse
 from workers.runtime.stopwatch import UNLEARN, Stopwatch

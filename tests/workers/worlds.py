@@ -95,7 +95,7 @@ class World:
         """A request that nobody has verified."""
         order = intake.Order(subject_id=subject, verified=False)
         with self.database.write() as session:
-            return verification.take_in(session, self.storage.pepper, TENANT, order).request.id
+            return verification.accept_unverified(session, self.storage.pepper, TENANT, order).request.id
 
     def verify(self, request_id: str) -> None:
         with self.database.write() as session:
@@ -131,7 +131,6 @@ class World:
                     id=new_id(),
                     tenant_id=TENANT,
                     subject_digest=subject_digest(self.storage.pepper, TENANT, subject),
-                    pepper_id=self.storage.pepper.id,
                     reason="litigation",
                     created_at=now(session),
                 )

@@ -102,7 +102,7 @@ def _note_what_may_have_changed(session: Session, report: Report, with_log: bool
     """Without a log nobody can tell which holds, keys and webhooks of the backup were ended since: name them all."""
     if with_log:
         return
-    kept = select(Hold.id).where(Hold.lifted_at.is_(None), Hold.twin_of.is_(None)).order_by(Hold.id)
+    kept = select(Hold.id).where(Hold.lifted_at.is_(None)).order_by(Hold.id)
     lives = or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > now(session))
     keys = select(ApiKey.id).where(ApiKey.revoked_at.is_(None), lives).order_by(ApiKey.id)
     hooks = select(WebhookEndpoint.id).where(WebhookEndpoint.disabled_at.is_(None)).order_by(WebhookEndpoint.id)

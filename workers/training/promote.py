@@ -34,7 +34,7 @@ from workers.update.publish import (
     sample_digests,
     still_there,
 )
-from workers.update.select import Asked, Target, asked, held_by, held_positions, target_of, why_empty
+from workers.update.select import Asked, Target, asked, held_positions, target_of, why_empty
 from workers.update.task_results import Outcome, Published, finish, next_due, note_exhaustion, queue_tasks, wrap_up
 
 OPEN = ("queued", "running", "blocked")
@@ -214,9 +214,6 @@ def _require_held_people(session: Session, job: Retraining, old_id: int) -> None
     """Whoever a legal hold keeps in the old generation must be in the candidate."""
     protected = held_positions(session, job.tenant_id, old_id)
     gone = frozenset(session.scalars(select(Forgotten.position).where(Forgotten.generation_id == old_id)))
-    if _pepper_of(session, old_id) != _pepper_of(session, job.generation_id):
-        _require_as_many_held(session, job, old_id, gone)
-        return
     for batch in batches(sorted(protected - gone), BATCH):
         kept = select(Membership.sample_digest).where(
             Membership.generation_id == old_id, Membership.position.in_(batch)
@@ -227,15 +224,3 @@ def _require_held_people(session: Session, job: Retraining, old_id: int) -> None
         )
         if wanted - set(session.scalars(there)):
             raise HeldPersonMissing("a legal hold was placed on somebody whom the candidate lacks")
-
-
-def _pepper_of(session: Session, generation_id: int) -> str | None:
-    return (session.get_one(Generation, generation_id).manifest or {}).get("pepper_id")
-
-
-def _require_as_many_held(session: Session, job: Retraining, old_id: int, gone: frozenset[int]) -> None:
-    """Samples cannot be told one by one across two peppers: each hold must keep as many as before."""
-    there = held_by(session, job.tenant_id, job.generation_id)
-    for hold, positions in held_by(session, job.tenant_id, old_id).items():
-        if len(there.get(hold, ())) < len(positions - gone):
-            raise HeldPersonMissing("a legal hold keeps somebody whom the candidate lacks")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.infra.files import Damaged
-from service.infra.pseudonyms import PepperMissing
 from service.infra.tables import Generation
 from service.infra.tenants import recipes_of
 from unlearning.accounting.policy import Policy
@@ -49,7 +48,7 @@ def resume(process: Process, generation: Generation, recipe: str, note: Mapping[
     try:
         made = state.load(process.storage.private, process.storage.sealer, note["state"], bench.problem.device)
         examples = _examples(process, generation, bench, recipe, policy)
-    except (Damaged, Unsealable, Malformed, manifest.Changed, PepperMissing) as error:
+    except (Damaged, Unsealable, Malformed, manifest.Changed) as error:
         raise Unprepared(type(error).__name__) from None
     return Resumed(bench, examples, made)
 
@@ -70,6 +69,5 @@ def _examples(process: Process, generation: Generation, bench: Bench, recipe: st
     samples = recipes.load(recipes_of(process.settings.recipes, generation.tenant_id), recipe).recipe.samples
     with process.storage.database.read() as session:
         places = manifest.places(session, generation.id)
-    pepper = process.storage.pepper.named((generation.manifest or {})["pepper_id"])
-    entries = manifest.entries(pepper, generation.tenant_id, samples, policy.granularity)
+    entries = manifest.entries(process.storage.pepper, generation.tenant_id, samples, policy.granularity)
     return manifest.found_again(samples, entries, places, frozenset(), bench.problem.device)

@@ -18,10 +18,10 @@ from sqlalchemy.orm import Session
 
 from service.audit.log import record
 from service.infra.db import Database
-from service.infra.durations import bucket
 from service.infra.fault_injection import crash_point
 from service.infra.pseudonyms import new_id
 from service.infra.tables import Generation, HoldoutPerson, Membership, Model, Recollection, Version
+from service.infra.time import bucket
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.model.closed_form import DoesNotRun
 from unlearning.model.training import learn
@@ -60,7 +60,6 @@ from workers.training import parallel as work_units
 from workers.training import suggest as alternatives
 from workers.training.cohort import kept_out
 from workers.training.progress import Shown
-from workers.training.rekey import rekey
 from workers.training.resume import Unprepared
 from workers.training.start import Begun, again, begin
 from workers.update import claim
@@ -284,7 +283,6 @@ def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progre
 def bring_into_service(storage: Storage, job: Preparation, ready: Ready, watch: Stopwatch, ending: Ending) -> None:
     """Publish; whoever asked meanwhile is forgotten first, and then it is tried again."""
     while True:
-        rekey(storage, job, ready.bench.recipe.samples)  # who asked meanwhile, where the pepper is being changed
         with storage.database.read() as session:
             departure = ending.look(session)
         claimed = replace(ready, terms=ending.terms(ready.terms, departure))

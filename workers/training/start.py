@@ -32,7 +32,6 @@ from workers.training import parallel as work_units
 from workers.training.cohort import admit, require_readable, require_room
 from workers.training.parallel import Course
 from workers.training.progress import Shown
-from workers.training.rekey import rekey
 from workers.training.resume import Unprepared, note_of
 
 NUMBER_BYTES = 4
@@ -65,7 +64,6 @@ def begin(process: Process, job: Preparation, watch: Stopwatch, learn: Callable[
             require_declared(bench.recipe, bench.parts)
         everyone = manifest.entries(process.storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
         require_room(process.storage.database, everyone)
-        rekey(process.storage, job, bench.recipe.samples)
         kept, left_out = admit(process.storage, job, bench, everyone)
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device)
         require_closed_form(job.policy, bench.problem, examples)
@@ -164,7 +162,6 @@ def _freeze(
         "left_out": len(everyone) - len(kept),
         "people": len({subject for entry in kept for subject in entry.subjects}),
         "dimension": bench.problem.dimension,
-        "pepper_id": storage.pepper.id,
         "libraries": manifest.surroundings(bench.problem.device),
         "parts": [asdict(part) for part in bench.parts],
     }
@@ -172,7 +169,7 @@ def _freeze(
         fence(session, job.lease)
         generation = session.get_one(Generation, job.generation_id)
         generation.manifest = (generation.manifest or {}) | summary
-    for batch in batches(manifest.rows(job.generation_id, storage.pepper.id, kept), BATCH * 4):
+    for batch in batches(manifest.rows(job.generation_id, kept), BATCH * 4):
         with storage.database.write() as session:
             fence(session, job.lease)
             manifest.write(session, batch)

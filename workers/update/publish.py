@@ -15,10 +15,10 @@ from sqlalchemy.orm import Session
 
 from service.audit import log as ledger
 from service.infra.db import Database, now
-from service.infra.durations import bucket
 from service.infra.fault_injection import crash_point
 from service.infra.files import Stored
 from service.infra.tables import Erasure, Forgotten, Generation, Membership, Model, PhaseSeconds, Task, Version
+from service.infra.time import bucket
 from service.models.figures import withdraw
 from service.models.publications import PUBLISHED, facts_of
 from service.requests import suppression as suppressions

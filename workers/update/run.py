@@ -15,7 +15,7 @@ from torch import Tensor
 from service.audit import log as ledger
 from service.infra.fault_injection import crash_point
 from service.infra.files import Damaged
-from service.infra.pseudonyms import PepperMissing, new_id
+from service.infra.pseudonyms import new_id
 from service.infra.tables import Forgotten as ForgottenPosition
 from service.infra.tables import Generation, Membership, Version
 from service.infra.tenants import recipes_of
@@ -63,7 +63,6 @@ class Head:
     state: str
     accuracy: float | None
     recipe_digest: str
-    pepper_id: str
     libraries: Mapping[str, str]
     parts: Sequence[Mapping[str, Any]]
     """what the model brought along at registration"""
@@ -260,7 +259,6 @@ def _head(session: Session, job: Deletions) -> Head:
         state=version.state,
         accuracy=version.holdout_accuracy,
         recipe_digest=frozen["recipe_digest"],
-        pepper_id=frozen["pepper_id"],
         libraries=frozen["libraries"],
         parts=frozen["parts"],
         vectors=int(frozen["vectors"]),
@@ -346,11 +344,7 @@ def _samples(
         samples = recipes.load(recipes_of(process.settings.recipes, job.tenant_id), job.recipe).recipe.samples
     except Refused as error:
         raise Blocked(Reason.RECIPE_REFUSED, what=error.what) from None
-    try:
-        pepper = process.storage.pepper.named(head.pepper_id)
-    except PepperMissing as error:
-        raise Blocked(Reason.PEPPER_MISSING, what=str(error)) from None
-    now = manifest.entries(pepper, job.tenant_id, samples, job.policy.granularity)
+    now = manifest.entries(process.storage.pepper, job.tenant_id, samples, job.policy.granularity)
     going = frozenset(target.positions)
     device = bench.problem.device
     everyone = frozenset(place.position for place in places)

@@ -117,7 +117,7 @@ def index(
     cursor: MomentCursor = None,
     limit: Limit = 50,
 ) -> Page[HoldView]:
-    rows = select(Hold).where(Hold.tenant_id == caller.tenant_id, Hold.twin_of.is_(None))
+    rows = select(Hold).where(Hold.tenant_id == caller.tenant_id)
     if cursor is not None:
         rows = rows.where(tuple_(Hold.created_at, Hold.id) < after(cursor))
     with service.database.read() as session:
@@ -178,7 +178,7 @@ def retry_request(
 
 def _find(session: Session, tenant_id: str, hold_id: str, *, lock: bool = False) -> Hold:
     hold = session.get(Hold, hold_id, with_for_update=lock)
-    if hold is None or hold.tenant_id != tenant_id or hold.twin_of is not None:
+    if hold is None or hold.tenant_id != tenant_id:
         raise not_found("hold")
     return hold
 

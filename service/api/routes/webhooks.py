@@ -77,7 +77,9 @@ class DeliveryView(BaseModel):
 def create(body: EndpointOrder, service: Running, caller: Admin, response: Response) -> EndpointView:
     _check_url(body.url, plain=service.settings.webhook_loopback)
     with service.database.write() as session:
-        endpoint, secret = add_endpoint(session, service.pepper, caller.tenant_id, body.url, sorted(set(body.kinds)))
+        endpoint, secret = add_endpoint(
+            session, service.session_key, caller.tenant_id, body.url, sorted(set(body.kinds))
+        )
         view = _view(service, endpoint).model_copy(update={"secret": secret})
     response.headers["Location"] = f"{_PATH}/{view.id}"
     response.headers["Cache-Control"] = "no-store"
@@ -191,7 +193,7 @@ def _view(service: Service, endpoint: WebhookEndpoint) -> EndpointView:
         id=endpoint.id,
         url=endpoint.url,
         kinds=[News(kind) for kind in endpoint.kinds],
-        public_key=public_key(service.pepper, endpoint),
+        public_key=public_key(service.session_key, endpoint),
         created_at=endpoint.created_at,
         disabled_at=endpoint.disabled_at,
     )

@@ -40,7 +40,7 @@ def create(
     settings = Settings()
     with _database(settings) as database, database.write() as session:
         expires_at = None if days is None else now(session) + days * MICROSECONDS_PER_DAY
-        pepper = Pepper.configured(settings)
+        pepper = Pepper.load(settings.pepper_file)
         key = create_key(session, pepper, label=label, scopes=scope or Scope, tenant_id=tenant, expires_at=expires_at)
     if as_json:
         show_json({"id": key.id, "prefix": key.prefix, "key": key.secret})
@@ -80,7 +80,7 @@ def rotate_one(
     settings = Settings()
     with _database(settings) as database, database.write() as session:
         overlap = overlap_hours * MICROSECONDS_PER_DAY // 24
-        made = rotate_key(session, Pepper.configured(settings), key, overlap, tenant)
+        made = rotate_key(session, Pepper.load(settings.pepper_file), key, overlap, tenant)
     if made is None:
         raise CommandError("There is no such key, or it is over.", "`expunge keys list` shows them.")
     errors.print("The key, shown once:")

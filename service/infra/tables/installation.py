@@ -21,8 +21,8 @@ class ApiKey(Record):
     created_at: Mapped[int] = mapped_column(Moment)
     expires_at: Mapped[int | None] = mapped_column(Moment)
     revoked_at: Mapped[int | None] = mapped_column(Moment)
-    pepper_id: Mapped[str | None] = mapped_column(String(16))
-    """None: made before migration 0009"""
+    pepper_id: Mapped[str] = mapped_column(String(16))
+    """the pepper of ``digest``: the same in every row, for an installation has one (``api_keys.require_pepper``)"""
 
 
 class EndedSession(Record):

@@ -78,13 +78,15 @@ class Generation(Record):
 
 
 class Membership(Record):
-    """Which sample of a generation belongs to whom. One row for each subject of each sample."""
+    """Which sample of a generation belongs to whom: one row for each subject of each sample.
+
+    On PostgreSQL this table and ``recollections`` are partitioned by generation, which the migration says.
+    """
 
     __tablename__ = "memberships"
     __table_args__ = (
         Index("ix_memberships_subject", "generation_id", "subject_digest"),
         Index("ix_memberships_sample", "generation_id", "sample_digest"),
-        {"postgresql_partition_by": "LIST (generation_id)"},
     )
     generation_id: Mapped[int] = mapped_column(Serial, primary_key=True)
     position: Mapped[int] = mapped_column(Count, primary_key=True)
@@ -93,7 +95,6 @@ class Membership(Record):
     content_digest: Mapped[str] = mapped_column(Digest)
     holder: Mapped[str] = mapped_column(Digest)
     """whose vector the sample is part of; equals subject_digest unless the sample names several subjects"""
-    pepper_id: Mapped[str] = mapped_column(String(16))
 
 
 class HoldoutPerson(Record):
@@ -110,7 +111,6 @@ class Recollection(Record):
     """A sealed vector (AES-GCM under the holder's key), deleted in the publish transaction that uses it."""
 
     __tablename__ = "recollections"
-    __table_args__ = ({"postgresql_partition_by": "LIST (generation_id)"},)
     generation_id: Mapped[int] = mapped_column(Serial, primary_key=True)
     holder: Mapped[str] = mapped_column(Digest, primary_key=True)
     key_id: Mapped[str] = mapped_column(Id, index=True)

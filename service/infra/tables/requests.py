@@ -21,7 +21,6 @@ class DeletionRequest(Record):
     tenant_id: Mapped[str] = mapped_column(Name)
     subject_digest: Mapped[str | None] = mapped_column(Digest)
     """HMAC of the subject id; None when the request names samples"""
-    pepper_id: Mapped[str] = mapped_column(String(16))
     status: Mapped[str] = mapped_column(String(9))
     reason: Mapped[str | None] = mapped_column(String(64))
     models: Mapped[list[str] | None]
@@ -72,7 +71,7 @@ class Task(Record):
 
 
 class SuppressionEntry(Record):
-    """Who must never come back. One row per subject, or per sample where the request named samples, and per pepper."""
+    """Who must never come back. One row per subject, or per sample where the request named samples."""
 
     __tablename__ = "suppressions"
     __table_args__ = (
@@ -85,7 +84,6 @@ class SuppressionEntry(Record):
     request_id: Mapped[str] = mapped_column(Id, ForeignKey("deletion_requests.id"), index=True)
     subject_digest: Mapped[str | None] = mapped_column(Digest)
     sample_digest: Mapped[str | None] = mapped_column(Digest)
-    pepper_id: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[int] = mapped_column(Moment)
     """since when it counts, or would"""
     lifted_at: Mapped[int | None] = mapped_column(Moment)
@@ -105,12 +103,9 @@ class Hold(Record):
     tenant_id: Mapped[str] = mapped_column(Name)
     subject_digest: Mapped[str | None] = mapped_column(Digest)
     sample_digest: Mapped[str | None] = mapped_column(Digest)
-    pepper_id: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str] = mapped_column(Text)
     created_at: Mapped[int] = mapped_column(Moment)
     lifted_at: Mapped[int | None] = mapped_column(Moment)
-    twin_of: Mapped[str | None] = mapped_column(Id)
-    """the hold that this row stands for under another pepper; released with it, and never shown"""
 
 
 class IdempotencyKey(Record):
@@ -148,7 +143,6 @@ class WebhookEndpoint(Record):
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     tenant_id: Mapped[str] = mapped_column(Name, index=True)
     url: Mapped[str] = mapped_column(String(2048))
-    sealed_secret: Mapped[bytes]
     kinds: Mapped[list[str]]
     created_at: Mapped[int] = mapped_column(Moment)
     disabled_at: Mapped[int | None] = mapped_column(Moment)
