@@ -14,7 +14,7 @@ from service.access.api_keys import Caller, Scope, authenticate, caller_of
 from service.access.session_cookie import COOKIE, open_session
 from service.api.http.limits import Limiter, client_of, wrong_keys
 from service.api.openapi import answer, problem
-from service.api.problems import Problem
+from service.api.problems import ApiProblem
 from service.infra.db import Database
 from service.infra.pseudonyms import Pepper
 from service.infra.settings import Settings
@@ -100,21 +100,21 @@ def holding_all(first: Scope, *others: Scope) -> Callable[..., Caller]:
 
 
 def _identified(service: Service, request: Request, credentials: HTTPAuthorizationCredentials | None) -> Caller:
-    """Who holds the key that was sent. Raises Problem (401, 429)."""
+    """Who holds the key that was sent. Raises ApiProblem (401, 429)."""
     if credentials is None:
         detail = "Send an API key: Authorization: Bearer exp_..."
-        raise Problem(401, "key_missing", detail, headers=_CHALLENGE)
+        raise ApiProblem(401, "key_missing", detail, headers=_CHALLENGE)
     found = known(service, request, credentials.credentials)
     if found is None:
         challenge = {"WWW-Authenticate": _CHALLENGE["WWW-Authenticate"] + ', error="invalid_token"'}
-        raise Problem(401, "key_invalid", "The API key is unknown, expired or revoked.", headers=challenge)
+        raise ApiProblem(401, "key_invalid", "The API key is unknown, expired or revoked.", headers=challenge)
     return found
 
 
 def known(service: Service, request: Request, key: str) -> Caller | None:
     """Who holds the key; None for an unknown, expired or revoked one, which is counted for the client's address.
 
-    Raises Problem (429) where that address has tried too many. A key that has called lately works all the same, so
+    Raises ApiProblem (429) where that address has tried too many. A key that has called lately works all the same, so
     that nobody shuts out others who call from one address.
     """
     client = client_of(request.client.host if request.client else None)
@@ -125,7 +125,7 @@ def known(service: Service, request: Request, key: str) -> Caller | None:
         return found
     if wait:
         detail = f"Too many wrong keys came from this address. Wait {wait} s, then send the right one."
-        raise Problem(429, "too_many_wrong_keys", detail, headers={"Retry-After": str(wait)})
+        raise ApiProblem(429, "too_many_wrong_keys", detail, headers={"Retry-After": str(wait)})
     service.wrong_keys.wait_of(client)
     return None
 
@@ -168,7 +168,7 @@ def session_of(service: Service, request: Request) -> Caller | None:
 
 
 def require_writable(service: Service) -> None:
-    """Raises Problem (503) while a restored backup waits for the operator."""
+    """Raises ApiProblem (503) while a restored backup waits for the operator."""
     with service.database.read() as session:
         if unconfirmed(session) is None:
             return
@@ -176,24 +176,24 @@ def require_writable(service: Service) -> None:
         "The database was restored from a backup and can only be read. An operator checks the report of "
         "`expunge restore` and ends this with `expunge restore --confirm`."
     )
-    raise Problem(503, "read_only", detail, headers={"Retry-After": "60"})
+    raise ApiProblem(503, "read_only", detail, headers={"Retry-After": "60"})
 
 
 def _within_limits(service: Service, request: Request, found: Caller) -> None:
-    """Count the call. Raises Problem (429) where the key has called too often."""
+    """Count the call. Raises ApiProblem (429) where the key has called too often."""
     wait = service.limiter.wait_of(found.key_id)
     request.state.quota = service.limiter.headers(found.key_id)
     if wait:
-        raise Problem(429, "too_many_calls", "This key calls too often.", headers={"Retry-After": str(wait)})
+        raise ApiProblem(429, "too_many_calls", "This key calls too often.", headers={"Retry-After": str(wait)})
 
 
 def _permitted(found: Caller, scopes: Collection[Scope]) -> Caller:
-    """The caller, who must hold one of ``scopes``. Raises Problem (403)."""
+    """The caller, who must hold one of ``scopes``. Raises ApiProblem (403)."""
     if not found.scopes.isdisjoint(scopes):
         return found
     needed = " ".join(scopes)
     challenge = {"WWW-Authenticate": f'Bearer realm="expunge", error="insufficient_scope", scope="{needed}"'}
-    raise Problem(403, "scope_missing", f"This call needs a key with the scope {needed}.", headers=challenge)
+    raise ApiProblem(403, "scope_missing", f"This call needs a key with the scope {needed}.", headers=challenge)
 
 
 def problems(*codes: int) -> dict[int | str, dict[str, Any]]:

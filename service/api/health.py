@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from service.api.dependencies import Running, problems
 from service.api.metrics import render
-from service.api.problems import Problem
+from service.api.problems import ApiProblem
 from service.infra.db import Busy, now
 from service.infra.migrate import SchemaState, schema_state
 from service.infra.tables import Heartbeat
@@ -69,5 +69,5 @@ def live_workers(session: Session, lease_seconds: float) -> int:
     return session.scalar(count) or 0
 
 
-def _not_ready(detail: str) -> Problem:
-    return Problem(503, "not_ready", detail, headers={"Retry-After": "2"})
+def _not_ready(detail: str) -> ApiProblem:
+    return ApiProblem(503, "not_ready", detail, headers={"Retry-After": "2"})

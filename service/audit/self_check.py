@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from service.audit import merkle as tree
 from service.audit.key_rotation import verifiers
 from service.audit.log import newest_head
-from service.audit.signed_note import Checkpoint, NotAuthentic, Signer, Verifier
+from service.audit.signed_note import LogHead, NotAuthentic, Signer, Verifier
 from service.infra.db import Database, now
 from service.infra.logging import describe
 from service.infra.tables import AuditEntry, LogCheck
@@ -83,7 +83,7 @@ def _verified(database: Database, verifier: Verifier) -> tuple[int, str | None]:
     return newest.size, head.note
 
 
-def _earlier(session: Session, verifier: Verifier) -> Checkpoint | None:
+def _earlier(session: Session, verifier: Verifier) -> LogHead | None:
     """Return the head of the last successful check. Raises NotAuthentic where no key of the log signed it."""
     last = session.get(LogCheck, 1)
     if last is None or last.note is None:

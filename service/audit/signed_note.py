@@ -24,7 +24,7 @@ class NotAuthentic(ValueError):
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class LogHead:
     """A tree head: the log's name, its number of leaves, and its root (32 bytes)."""
 
     origin: str
@@ -66,7 +66,7 @@ class Signer:
 
     def checkpoint(self, size: int, root: bytes) -> str:
         """The signed head of the log that carries this signer's name."""
-        return self.sign(Checkpoint(self.verifier.name, size, root).text)
+        return self.sign(LogHead(self.verifier.name, size, root).text)
 
 
 class Handover(Signer):
@@ -135,13 +135,13 @@ class Verifier:
         except InvalidSignature:
             raise NotAuthentic("The signature is not valid.") from None
 
-    def checkpoint(self, note: str) -> Checkpoint:
+    def checkpoint(self, note: str) -> LogHead:
         """The signed tree head in ``note``. Raises NotAuthentic."""
         origin, size, root, *_ = [*self.open(note).split("\n"), "", ""]
         raw = _decode(root)
         if origin != self.name or not size.isdigit() or str(int(size)) != size or len(raw) != 32:
             raise NotAuthentic("The note is not a tree head of this log.")
-        return Checkpoint(origin, int(size), raw)
+        return LogHead(origin, int(size), raw)
 
 
 def _decode(text: str) -> bytes:

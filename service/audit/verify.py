@@ -13,11 +13,11 @@ from typing import Any
 
 from service.audit import merkle as tree
 from service.audit.key_rotation import Succession, succeed, successions
-from service.audit.signed_note import Checkpoint, NotAuthentic, Verifier
+from service.audit.signed_note import LogHead, NotAuthentic, Verifier
 
 
 @dataclass(frozen=True)
-class Entry:
+class ExportedEntry:
     """An exported entry. ``body`` is the leaf's exact text; None: another tenant's, of which the hash is told alone."""
 
     index: int
@@ -25,7 +25,7 @@ class Entry:
     body: str | None
 
     @classmethod
-    def parse(cls, line: dict[str, Any]) -> Entry:
+    def parse(cls, line: dict[str, Any]) -> ExportedEntry:
         """Read an entry as GET /v1/audit-log and ``expunge audit export`` write it. Raises NotAuthentic."""
         try:
             entry = cls(int(line["index"]), bytes.fromhex(line["leaf_hash"]), line["body"])
@@ -36,7 +36,7 @@ class Entry:
         return entry
 
 
-def verify(entries: Iterable[dict[str, Any]], head: str, verifier: Verifier, earlier: Iterable[str] = ()) -> Checkpoint:
+def verify(entries: Iterable[dict[str, Any]], head: str, verifier: Verifier, earlier: Iterable[str] = ()) -> LogHead:
     """The tree head that ``entries`` (exported lines, in order, from index 0) were checked against.
 
     ``head`` is the newest signed note; ``earlier`` are notes kept from before, also under keys that the log has
@@ -68,7 +68,7 @@ def _successions(entries: Iterable[dict[str, Any]]) -> list[Succession]:
         raise NotAuthentic("An entry that retires a signing key is malformed.") from None
 
 
-def _open_earlier(current: Verifier, history: Iterable[Succession], note: str) -> Checkpoint:
+def _open_earlier(current: Verifier, history: Iterable[Succession], note: str) -> LogHead:
     """A head kept from before: by the key in use, or by one that was not retired yet."""
     for each in history:
         try:
@@ -94,7 +94,7 @@ def _roots(entries: Iterable[dict[str, Any]], size: int, wanted: set[int]) -> di
     roots = {0: tree.EMPTY_ROOT}
     place = 0
     for line in entries:
-        entry = Entry.parse(line)
+        entry = ExportedEntry.parse(line)
         if entry.index != place:
             raise NotAuthentic(f"Entry {place} is missing or out of order: entry {entry.index} stands in its place.")
         if place < size:
@@ -107,14 +107,14 @@ def _roots(entries: Iterable[dict[str, Any]], size: int, wanted: set[int]) -> di
     return roots
 
 
-def _open(verifier: Verifier, note: str) -> Checkpoint:
+def _open(verifier: Verifier, note: str) -> LogHead:
     try:
         return verifier.checkpoint(note)
     except NotAuthentic as error:
         raise NotAuthentic(f"A tree head is not authentic: {error}") from None
 
 
-def _what(head: Checkpoint, newest: Checkpoint) -> str:
+def _what(head: LogHead, newest: LogHead) -> str:
     if head == newest:
         return "The entries do not have the signed root: one was edited, removed or reordered."
     return f"The log was forked or rewritten: it does not continue the head that was signed over {head.size} entries."

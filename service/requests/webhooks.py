@@ -30,7 +30,7 @@ BACKOFF_SECONDS = (15, 300, 1800, 2 * _HOUR, 5 * _HOUR, 10 * _HOUR, 14 * _HOUR, 
 MAX_ATTEMPTS = len(BACKOFF_SECONDS) + 1
 
 
-class Outcome(StrEnum):
+class DeliveryOutcome(StrEnum):
     """What became of an attempt at a delivery."""
 
     DELIVERED = "delivered"

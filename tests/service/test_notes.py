@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.audit.signed_note import Checkpoint, NotAuthentic, Signer, Verifier
+from service.audit.signed_note import LogHead, NotAuthentic, Signer, Verifier
 
 # the example of https://c2sp.org/signed-note
 VKEY = "example.com/foo+530d903a+AekyeRrm56hApGFkyQR4ZCbV54Id2LKaANYcrnKv3U2k"
@@ -47,7 +47,7 @@ def test_a_malformed_verifier_key_is_refused(vkey: str) -> None:
 def test_a_checkpoint_travels_through_a_note() -> None:
     signer = Signer("log.example/one", b"s" * 32)
     note = signer.checkpoint(7, b"r" * 32)
-    assert Verifier.parse(str(signer.verifier)).checkpoint(note) == Checkpoint("log.example/one", 7, b"r" * 32)
+    assert Verifier.parse(str(signer.verifier)).checkpoint(note) == LogHead("log.example/one", 7, b"r" * 32)
 
 
 def test_another_logs_head_and_other_texts_are_no_checkpoint() -> None:

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from service.infra.db import Database, now
 from service.infra.fault_injection import crash_point
 from service.infra.tables import WebhookDelivery, WebhookEndpoint
-from service.requests.webhooks import BACKOFF_SECONDS, MAX_ATTEMPTS, Outcome, disable, signature
+from service.requests.webhooks import BACKOFF_SECONDS, MAX_ATTEMPTS, DeliveryOutcome, disable, signature
 from workers.runtime.lease import SECOND
 from workers.scheduler.ssrf_guard import Outbound, Refused
 
@@ -73,10 +73,10 @@ class WebhookSender:
                 _settle(session, letter, outcome, status)
         return len(letters)
 
-    async def _send_all(self, letters: Sequence[Letter]) -> list[tuple[Outcome, int | None]]:
+    async def _send_all(self, letters: Sequence[Letter]) -> list[tuple[DeliveryOutcome, int | None]]:
         return await asyncio.gather(*(self._send(letter) for letter in letters))
 
-    async def _send(self, letter: Letter) -> tuple[Outcome, int | None]:
+    async def _send(self, letter: Letter) -> tuple[DeliveryOutcome, int | None]:
         """What became of it, and the status that the receiver answered; None where it did not, or was not asked."""
         crash_point("webhook-before-send")
         try:
@@ -85,7 +85,7 @@ class WebhookSender:
             log.warning("webhook %s not delivered: %s", letter.id, type(error).__name__)
             return _failure(error), None
         crash_point("webhook-after-send")
-        return (Outcome.DELIVERED if 200 <= status < 300 else Outcome.REJECTED), status
+        return (DeliveryOutcome.DELIVERED if 200 <= status < 300 else DeliveryOutcome.REJECTED), status
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -145,18 +145,18 @@ def _letter(session_key: bytes, delivery: WebhookDelivery, endpoint: WebhookEndp
     return Letter(delivery.id, endpoint.id, endpoint.url, delivery.payload.encode(), headers)
 
 
-def _failure(error: Exception) -> Outcome:
+def _failure(error: Exception) -> DeliveryOutcome:
     if isinstance(error, Refused):
-        return Outcome.REFUSED
+        return DeliveryOutcome.REFUSED
     timed_out = isinstance(error, TimeoutError | httpx.TimeoutException)
-    return Outcome.TIMED_OUT if timed_out else Outcome.NO_ANSWER
+    return DeliveryOutcome.TIMED_OUT if timed_out else DeliveryOutcome.NO_ANSWER
 
 
-def _settle(session: Session, letter: Letter, outcome: Outcome, status: int | None) -> None:
+def _settle(session: Session, letter: Letter, outcome: DeliveryOutcome, status: int | None) -> None:
     """What became of an attempt. 410 says that the receiver is gone: its endpoint is disabled (Standard Webhooks)."""
     delivery = session.get_one(WebhookDelivery, letter.id)
     delivery.last_status, delivery.last_outcome = status, outcome
-    if outcome is Outcome.DELIVERED:
+    if outcome is DeliveryOutcome.DELIVERED:
         delivery.delivered_at = now(session)
     if status == 410:
         disable(session, session.get_one(WebhookEndpoint, letter.endpoint_id))

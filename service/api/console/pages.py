@@ -19,7 +19,7 @@ from service.access.session_cookie import COOKIE, begin, end, form_token, renew,
 from service.api.console import views
 from service.api.console.render import HEADERS, PageRoute, login_page, page
 from service.api.dependencies import Running, Service, known, require_writable, session_of
-from service.api.problems import Problem, not_found
+from service.api.problems import ApiProblem, not_found
 from service.api.request_views import Justification, ModelPart
 from service.api.request_views import views as request_views
 from service.api.routes import deletion_requests, models
@@ -53,16 +53,16 @@ class Visit:
         return scope in self.caller.scopes
 
     def need(self, scope: Scope) -> None:
-        """Raises Problem (403) where the key lacks the scope."""
+        """Raises ApiProblem (403) where the key lacks the scope."""
         if not self.may(scope):
-            raise Problem(403, "scope_missing", f"Your key lacks the scope {scope}, which this needs.")
+            raise ApiProblem(403, "scope_missing", f"Your key lacks the scope {scope}, which this needs.")
 
 
 def visiting(request: Request, service: Running) -> Visit:
-    """Return the visit. Raises Problem (401) where there is no session, or it is over."""
+    """Return the visit. Raises ApiProblem (401) where there is no session, or it is over."""
     caller = session_of(service, request)
     if caller is None:
-        raise Problem(401, "login_needed", "Log in first.")
+        raise ApiProblem(401, "login_needed", "Log in first.")
     return Visit(service, caller, form_token(service.session_key, request.cookies[COOKIE]))
 
 
@@ -120,7 +120,7 @@ def look_up(visit: Visitor, id: Annotated[str, Query(max_length=200)] = "") -> R
     visit.need(Scope.DELETIONS_READ)
     wanted = id.strip().lower()
     if len(wanted) != 32 or not set(wanted) <= set("0123456789abcdef"):
-        raise Problem(404, "deletion_request_not_found", "A request's id has 32 hexadecimal digits.")
+        raise ApiProblem(404, "deletion_request_not_found", "A request's id has 32 hexadecimal digits.")
     return RedirectResponse(f"/console/requests/{wanted}", 303, HEADERS)
 
 
@@ -183,7 +183,7 @@ def retry_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Resp
     with visit.service.database.write() as session:
         row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
         if row.status != Status.BLOCKED or awaits_decision(Status(row.status), row.reason):
-            raise Problem(409, "not_blocked", "Only a blocked request that is verified can be retried.")
+            raise ApiProblem(409, "not_blocked", "Only a blocked request that is verified can be retried.")
         to_notify = retry(session, row)
     visit.service.notify_one(to_notify)
     return _back(request_id)
@@ -269,7 +269,7 @@ def _envelope(visit: Visit, request_id: str) -> str:
         row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
         envelope = views.certificate(session, row)
     if envelope is None:
-        raise Problem(404, "no_certificate", "There is no certificate for this request, or not yet.")
+        raise ApiProblem(404, "no_certificate", "There is no certificate for this request, or not yet.")
     return envelope
 
 
@@ -282,7 +282,9 @@ def _check_form(visit: Visit, fields: dict[str, str], *scopes: Scope) -> None:
 
 def _check_token(visit: Visit, fields: dict[str, str]) -> None:
     if not hmac.compare_digest(fields.get("token", "").encode(), visit.token.encode()):
-        raise Problem(403, "form_refused", "This form is from an older session. Go back, reload the page, try again.")
+        raise ApiProblem(
+            403, "form_refused", "This form is from an older session. Go back, reload the page, try again."
+        )
 
 
 def _retry_may_help(part: ModelPart) -> bool:
@@ -296,7 +298,7 @@ def _rejection(fields: dict[str, str]) -> str:
         return Justification(reason=fields.get("reason", "").strip()).reason
     except ValidationError:
         detail = "Say why, in 1 to 1,000 characters without control characters. Nothing was changed."
-        raise Problem(422, "reason_refused", detail) from None
+        raise ApiProblem(422, "reason_refused", detail) from None
 
 
 def _back(request_id: str) -> Response:

@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 
 from service.api.console import words
-from service.api.problems import Problem
+from service.api.problems import ApiProblem
 from service.infra.db import Busy
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class PageRoute(APIRoute):
         async def answer(request: Request) -> Response:
             try:
                 return await handle(request)
-            except Problem as problem:
+            except ApiProblem as problem:
                 return login_page(401) if problem.status == 401 else _error(problem.status, problem.detail)
             except Busy:
                 return _error(503, "The database is busy or unreachable. Try again in a moment.")

@@ -67,7 +67,7 @@ class ModelRow:
 
 
 @dataclass(frozen=True)
-class Figures:
+class OpenRequests:
     """What needs an operator: counts over the tenant's open requests."""
 
     open: int
@@ -93,7 +93,7 @@ class Finished:
     ended_at: int
 
 
-def figures(session: Session, tenant_id: str) -> Figures:
+def figures(session: Session, tenant_id: str) -> OpenRequests:
     at = now(session)
     request = DeletionRequest
     counts = select(
@@ -105,7 +105,7 @@ def figures(session: Session, tenant_id: str) -> Figures:
     ).where(request.tenant_id == tenant_id, request.status.in_(_OPEN))
     total, held, overdue, soon, oldest = session.execute(counts).one()
     age = None if oldest is None else max(0.0, (at - oldest) / SECOND)
-    return Figures(total, int(held or 0), int(overdue or 0), int(soon or 0), age)
+    return OpenRequests(total, int(held or 0), int(overdue or 0), int(soon or 0), age)
 
 
 def model_rows(session: Session, tenant_id: str, after: str = "") -> list[ModelRow]:
@@ -291,7 +291,7 @@ def log_state(session: Session) -> dict[str, Any]:
     return {"status": status, "size": last.size, "checked_at": last.checked_at, "fault": last.fault}
 
 
-def is_busy(caller: Caller, figures: Figures | None, rows: list[ModelRow]) -> bool:
+def is_busy(caller: Caller, figures: OpenRequests | None, rows: list[ModelRow]) -> bool:
     """Is something under way that no event will tell of: an update or a preparation?"""
     preparing = any(row.model.status == "preparing" for row in rows)
     return preparing or (figures is not None and figures.open > figures.held and "deletions:read" in caller.scopes)

@@ -12,7 +12,7 @@ from typing import Annotated, TypeVar
 from fastapi import Header, HTTPException, Response
 from pydantic import BaseModel
 
-from service.api.problems import Problem
+from service.api.problems import ApiProblem
 
 View = TypeVar("View", bound=BaseModel)
 IfNoneMatch = Annotated[
@@ -50,10 +50,10 @@ def changed(view: View, response: Response) -> View:
 
 
 def require(view: BaseModel, condition: str | None) -> None:
-    """Raises Problem (412) where the resource is no longer in the state that the client decided on."""
+    """Raises ApiProblem (412) where the resource is no longer in the state that the client decided on."""
     if condition is not None and not _named(condition, tag(view), weak=False):
         detail = "The resource has changed since this ETag. Read it again, then decide."
-        raise Problem(412, "changed_meanwhile", detail, [{"header": "If-Match", "detail": "no ETag matches"}])
+        raise ApiProblem(412, "changed_meanwhile", detail, [{"header": "If-Match", "detail": "no ETag matches"}])
 
 
 def _named(condition: str, name: str, *, weak: bool) -> bool:

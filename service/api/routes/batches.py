@@ -33,7 +33,7 @@ Searcher = Annotated[Caller, Depends(holding(Scope.PEOPLE_SEARCH))]
 _BATCH = "/v1/deletion-requests/batch"
 
 
-class Batch(BaseModel):
+class BatchOrder(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     requests: list[DeletionOrder] = Field(min_length=1, max_length=1000)
@@ -75,7 +75,7 @@ class EstimateView(BaseModel):
     responses=problems(400, 409),
     summary="Forget many people",
 )
-def create_batch(batch: Batch, service: Running, caller: Writer, idempotency_key: KeyHeader = None) -> Response:
+def create_batch(batch: BatchOrder, service: Running, caller: Writer, idempotency_key: KeyHeader = None) -> Response:
     """One transaction: the items that are accepted are accepted together. A malformed item refuses the whole call."""
     use = key_use(service, caller, idempotency_key, _BATCH, batch)
     for order in batch.requests:

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from service.access.api_keys import Caller, Scope
 from service.api.dependencies import Running, holding, problems
 from service.api.http.pagination import Listed
-from service.api.problems import Problem, not_found
+from service.api.problems import ApiProblem, not_found
 from service.api.routes.models import find as find_model
 from service.api.types import LARGEST_NUMBER, WHOLE, ModelName
 from service.infra.tables import Consumer, Version
@@ -24,7 +24,7 @@ Reader = Annotated[Caller, Depends(holding(Scope.MODELS_READ))]
 _PATH = "/v1/models/{name}/consumers"
 
 
-class Report(BaseModel):
+class ConsumerReport(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     version: Annotated[
@@ -44,7 +44,9 @@ class ConsumerView(BaseModel):
     responses=problems(404),
     summary="Report what you serve",
 )
-def put(name: ModelName, consumer_id: ModelName, body: Report, service: Running, caller: Downloader) -> ConsumerView:
+def put(
+    name: ModelName, consumer_id: ModelName, body: ConsumerReport, service: Running, caller: Downloader
+) -> ConsumerView:
     with service.database.write() as session:
         model = find_model(session, caller.tenant_id, name)
         served = select(Version).where(Version.model_id == model.id, Version.number == body.version)
@@ -52,7 +54,7 @@ def put(name: ModelName, consumer_id: ModelName, body: Report, service: Running,
         head = session.get(Version, model.current_id) if model.current_id else None
         if version is None or head is None:
             errors = [{"pointer": "/version", "detail": "The model has no such version."}]
-            raise Problem(422, "unknown_version", "The model has no such version.", errors)
+            raise ApiProblem(422, "unknown_version", "The model has no such version.", errors)
         report(session, model, consumer_id, version)
         session.flush()
         found = next(each for each in standing(session, model, head) if each["name"] == consumer_id)

@@ -22,7 +22,7 @@ from service.api.dependencies import (
 from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
 from service.api.http.pagination import Limit, Listed, MomentCursor, Page, after, link
 from service.api.openapi import answer
-from service.api.problems import Problem, not_found
+from service.api.problems import ApiProblem, not_found
 from service.api.request_views import (
     AcceptedView,
     DeletionRequestView,
@@ -219,7 +219,7 @@ def prolong(
 
 
 def find(session: Session, tenant_id: str, request_id: str) -> DeletionRequest:
-    """The tenant's request. Raises Problem (404)."""
+    """The tenant's request. Raises ApiProblem (404)."""
     row = session.get(DeletionRequest, request_id)
     if row is None or row.tenant_id != tenant_id:
         raise not_found("deletion_request")
@@ -253,4 +253,4 @@ def _answer(accepted: Accepted) -> idempotency.Stored:
 def check_length(order: DeletionOrder, limit: int) -> None:
     if order.sample_ids is not None and len(order.sample_ids) > limit:
         errors = [{"pointer": "/sample_ids", "detail": f"At most {limit} ids."}]
-        raise Problem(422, "too_many_sample_ids", "Name fewer samples, or send several requests.", errors)
+        raise ApiProblem(422, "too_many_sample_ids", "Name fewer samples, or send several requests.", errors)

@@ -14,7 +14,7 @@ from service.api.dependencies import Running, Service, holding, problems, readin
 from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
 from service.api.http.pagination import Limit, MomentCursor, Page, after, link
 from service.api.openapi import answer
-from service.api.problems import Problem, not_found
+from service.api.problems import ApiProblem, not_found
 from service.api.request_views import DeletionRequestView, views
 from service.api.routes.deletion_requests import find
 from service.api.types import FreeText, Moment, PersonalId, RequestId, one_of
@@ -78,7 +78,7 @@ def create(body: HoldOrder, service: Running, caller: Admin, response: Response)
         with service.database.write() as session:
             searched(session, caller)
         where = ", ".join(f"version {each.version} of {each.model}" for each in error.updates)
-        raise Problem(409, "already_forgotten", f"Forgotten already, in {where}; nothing can be held.") from None
+        raise ApiProblem(409, "already_forgotten", f"Forgotten already, in {where}; nothing can be held.") from None
     response.headers["Location"] = f"{_PATH}/{view.id}"
     return changed(view, response).model_copy(update={"note": ONLY_HELD_OUT if idle else None})
 
@@ -167,9 +167,9 @@ def retry_request(
         request = find(session, caller.tenant_id, request_id)
         require(views(session, [request])[0], if_match)
         if request.status != Status.BLOCKED:
-            raise Problem(409, "not_blocked", "Only a blocked request can be retried.")
+            raise ApiProblem(409, "not_blocked", "Only a blocked request can be retried.")
         if awaits_decision(Status(request.status), request.reason):
-            raise Problem(409, "unverified", "Nobody has verified this request. Verify it, or reject it.")
+            raise ApiProblem(409, "unverified", "Nobody has verified this request. Verify it, or reject it.")
         to_notify = retry(session, request)
         view = views(session, [request])[0]
     service.notify_one(to_notify)

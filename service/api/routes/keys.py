@@ -13,7 +13,7 @@ from service.api.dependencies import Running, holding, problems, reading
 from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
 from service.api.http.pagination import Listed
 from service.api.openapi import answer
-from service.api.problems import Problem, not_found
+from service.api.problems import ApiProblem, not_found
 from service.api.types import Moment, RequestId, When
 from service.infra.db import now
 from service.infra.tables import ApiKey
@@ -55,12 +55,12 @@ class KeyView(BaseModel):
 )
 def create(body: KeyOrder, service: Running, caller: Admin, response: Response) -> KeyView:
     if not caller.scopes.issuperset(body.scopes):
-        raise Problem(403, "scope_exceeded", "A key can only grant scopes that it holds itself.")
+        raise ApiProblem(403, "scope_exceeded", "A key can only grant scopes that it holds itself.")
     ends = None if body.expires_at is None else moment(body.expires_at)
     with service.database.write() as session:
         if ends is not None and ends <= now(session):
             fault = [{"pointer": "/expires_at", "detail": "must lie in the future"}]
-            raise Problem(422, "expired_already", "The key would have expired already.", fault)
+            raise ApiProblem(422, "expired_already", "The key would have expired already.", fault)
         _require_within(session, caller, ends)
         made = create_key(
             session, service.pepper, label=body.label, scopes=body.scopes, tenant_id=caller.tenant_id, expires_at=ends
@@ -119,11 +119,11 @@ def rotate(
         key = _find(session, caller.tenant_id, key_id, lock=True)
         require(_view(key), if_match)
         if not caller.scopes.issuperset(key.scopes):
-            raise Problem(403, "scope_exceeded", "A key can only grant scopes that it holds itself.")
+            raise ApiProblem(403, "scope_exceeded", "A key can only grant scopes that it holds itself.")
         _require_within(session, caller, successor_ends(key, now(session)))
         made = rotate_key(session, service.pepper, key.id, overlap_seconds * SECOND, caller.tenant_id)
         if made is None:
-            raise Problem(409, "key_ended", "The key is revoked or expired; make a new one instead.")
+            raise ApiProblem(409, "key_ended", "The key is revoked or expired; make a new one instead.")
         view = _view(session.get_one(ApiKey, made.id)).model_copy(update={"key": made.secret})
     response.headers["Location"] = f"{_PATH}/{view.id}"
     response.headers["Cache-Control"] = "no-store"
@@ -131,11 +131,11 @@ def rotate(
 
 
 def _require_within(session: Session, caller: Caller, ends: int | None) -> None:
-    """A key makes none that outlives it, or its own end would mean nothing. Raises Problem (403)."""
+    """A key makes none that outlives it, or its own end would mean nothing. Raises ApiProblem (403)."""
     own = session.get_one(ApiKey, caller.key_id).expires_at
     if own is not None and (ends is None or ends > own):
         detail = f"Your key ends at {rfc_3339(own)}. A key that it makes or rotates must end no later."
-        raise Problem(403, "outlives_its_maker", detail, [{"pointer": "/expires_at", "detail": "must not be later"}])
+        raise ApiProblem(403, "outlives_its_maker", detail, [{"pointer": "/expires_at", "detail": "must not be later"}])
 
 
 def _find(session: Session, tenant_id: str, key_id: str, *, lock: bool = False) -> ApiKey:

@@ -15,13 +15,13 @@ from service.api.dependencies import Running, holding, problems, reading
 from service.api.http.etag import IfNoneMatch, shown
 from service.api.http.pagination import Limit, NameCursor, Page, link
 from service.api.openapi import answer
-from service.api.problems import Problem, not_found
+from service.api.problems import ApiProblem, not_found
 from service.api.types import LARGEST_NUMBER, WHOLE, ModelName, Moment, RecipeName
 from service.infra.tables import BudgetEntry, Generation, Model, Version
 from service.infra.tenants import recipes_of
 from service.models.figures import Figures
-from service.models.recipe_files import NoRecipe, require_recipe
-from service.models.register import NameTaken, register
+from service.models.recipe_files import require_recipe
+from service.models.register import register
 from service.models.retrain_plan import plan_of, work_units_of
 from unlearning.accounting.budget import epsilon_of, updates_left
 from unlearning.accounting.policy import LARGEST_ORDERS, Policy, PolicyError
@@ -73,13 +73,13 @@ class Registration(BaseModel):
     fallback_options: _Options = Field(default_factory=dict, description="fields of the fallback")
 
     def policy(self) -> Policy:
-        """Raises Problem (422) that names the field and what is allowed, not the value."""
+        """Raises ApiProblem (422) that names the field and what is allowed, not the value."""
         record = self.model_dump(exclude={"name", "recipe"}, exclude_unset=True)
         try:
             return Policy.from_json(record)
         except PolicyError as error:
             errors = [{"pointer": f"/{error.field}", "detail": error.hint}]
-            raise Problem(422, "invalid_policy", "The policy cannot be used; see errors.", errors) from None
+            raise ApiProblem(422, "invalid_policy", "The policy cannot be used; see errors.", errors) from None
         except ValueError:
             errors = [
                 {
@@ -87,7 +87,7 @@ class Registration(BaseModel):
                     "detail": "epsilon, delta, noise_std and max_distance together give no countable budget.",
                 }
             ]
-            raise Problem(422, "invalid_policy", "The policy cannot be used; see errors.", errors) from None
+            raise ApiProblem(422, "invalid_policy", "The policy cannot be used; see errors.", errors) from None
 
 
 class ModelView(BaseModel):
@@ -169,16 +169,9 @@ class BudgetView(BaseModel):
 )
 def create(body: Registration, service: Running, caller: Admin, response: Response) -> ModelView:
     policy = body.policy()
-    try:
-        require_recipe(recipes_of(service.settings.recipes, caller.tenant_id), body.recipe)
-    except NoRecipe as error:
-        raise Problem(422, "no_recipe", str(error), [{"pointer": "/recipe", "detail": error.hint}]) from None
+    require_recipe(recipes_of(service.settings.recipes, caller.tenant_id), body.recipe)
     with service.database.write() as session:
-        try:
-            model = register(session, caller.tenant_id, body.name, body.recipe, policy)
-        except NameTaken:
-            errors = [{"pointer": "/name", "detail": "This name is taken."}]
-            raise Problem(409, "model_exists", "There is a model of this name; choose another.", errors) from None
+        model = register(session, caller.tenant_id, body.name, body.recipe, policy)
         view = _view(model, None, None, None)
     service.notify_one([model.id])
     response.headers["Location"] = f"{_PATH}/{model.name}"
@@ -273,7 +266,7 @@ def budget(name: ModelName, service: Running, caller: Reader) -> BudgetView:
 
 
 def find(session: Session, tenant_id: str, name: str) -> Model:
-    """The tenant's model. Raises Problem (404)."""
+    """The tenant's model. Raises ApiProblem (404)."""
     model = session.scalar(select(Model).where(Model.tenant_id == tenant_id, Model.name == name))
     if model is None:
         raise not_found("model")

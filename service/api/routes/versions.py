@@ -16,9 +16,9 @@ from service.access.api_keys import Caller, Scope
 from service.api.dependencies import Running, holding, problems, reading
 from service.api.http.etag import IfNoneMatch, shown
 from service.api.http.pagination import Limit, NumberCursor, Page, link
-from service.api.http.ranges import Part, choose
+from service.api.http.ranges import ByteRange, choose
 from service.api.openapi import answer, problem
-from service.api.problems import Problem, not_found
+from service.api.problems import ApiProblem, not_found
 from service.api.routes.models import find as find_model
 from service.api.types import ModelName, Moment
 from service.infra.files import Damaged, Store
@@ -125,7 +125,7 @@ def restore(name: ModelName, number: Number, service: Running, caller: Admin) ->
         if row is None:
             raise not_found("version")
         if row[0].status != "current":
-            raise Problem(409, "rollback_refused", _why_never(session, row[0]))
+            raise ApiProblem(409, "rollback_refused", _why_never(session, row[0]))
         return _views(session, model, [row])[0]
 
 
@@ -151,11 +151,11 @@ def checkpoint(*, name: ModelName, number: Number, request: Request, service: Ru
         version: Version = row[0]
         if version.status != "current":
             why = f"{_why_never(session, version)} Download the current version instead."
-            raise Problem(410, "version_superseded", why)
+            raise ApiProblem(410, "version_superseded", why)
     part = choose(request.headers, f'"{version.checkpoint}"', version.size)
     headers = _headers(version, part)
     if part.status == 416:
-        raise Problem(416, "range_not_satisfiable", "The range lies outside the file.", headers=headers)
+        raise ApiProblem(416, "range_not_satisfiable", "The range lies outside the file.", headers=headers)
     if request.method == "HEAD" or part.status == 304:
         return Response(status_code=part.status, headers=headers, media_type="application/octet-stream")
     file = _open(Store(service.settings.store), version.checkpoint)
@@ -184,10 +184,10 @@ def _open(store: Store, digest: str) -> BinaryIO:
         return store.open(digest)
     except Damaged:
         detail = "The checkpoint's file is missing or damaged in the store; the operator must restore it."
-        raise Problem(500, "checkpoint_damaged", detail) from None
+        raise ApiProblem(500, "checkpoint_damaged", detail) from None
 
 
-def _blocks(file: BinaryIO, part: Part) -> Iterator[bytes]:
+def _blocks(file: BinaryIO, part: ByteRange) -> Iterator[bytes]:
     with file:
         file.seek(part.start)
         left = part.end - part.start
@@ -196,7 +196,7 @@ def _blocks(file: BinaryIO, part: Part) -> Iterator[bytes]:
             yield block
 
 
-def _headers(version: Version, part: Part) -> dict[str, str]:
+def _headers(version: Version, part: ByteRange) -> dict[str, str]:
     headers = {
         "ETag": f'"{version.checkpoint}"',
         "Accept-Ranges": "bytes",

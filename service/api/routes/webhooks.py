@@ -15,10 +15,10 @@ from service.api.dependencies import Running, Service, holding, problems, readin
 from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
 from service.api.http.pagination import Limit, Listed, MomentCursor, Page, after, link
 from service.api.openapi import answer
-from service.api.problems import Problem, not_found
+from service.api.problems import ApiProblem, not_found
 from service.api.types import Moment, RequestId
 from service.infra.tables import WebhookDelivery, WebhookEndpoint
-from service.requests.webhooks import MAX_ATTEMPTS, News, Outcome, add_endpoint, disable, public_key, replay
+from service.requests.webhooks import MAX_ATTEMPTS, DeliveryOutcome, News, add_endpoint, disable, public_key, replay
 
 router = APIRouter(tags=["webhooks"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
@@ -27,7 +27,7 @@ _PATH = "/v1/webhooks"
 
 
 def _check_url(url: str, *, plain: bool) -> None:
-    """Where the name leads is checked at every delivery: names can be pointed elsewhere later. Raises Problem (422)."""
+    """Where the name leads is checked at every delivery: names can be pointed elsewhere later. Raises ApiProblem (422)."""
     try:
         parts = urlsplit(url)
         valid = bool(parts.hostname) and not parts.username and parts.port != 0
@@ -35,7 +35,7 @@ def _check_url(url: str, *, plain: bool) -> None:
         valid = False
     if not valid or not (plain or parts.scheme == "https"):
         errors = [{"pointer": "/url", "detail": "must be an https URL without credentials"}]
-        raise Problem(422, "invalid_url", "A webhook needs an https URL.", errors)
+        raise ApiProblem(422, "invalid_url", "A webhook needs an https URL.", errors)
 
 
 class EndpointOrder(BaseModel):
@@ -60,7 +60,9 @@ class DeliveryView(BaseModel):
     kind: str
     state: Literal["pending", "delivered", "given_up"]
     attempts: int = Field(description="made so far, those before a replay included")
-    last_outcome: Outcome | None = Field(description="of the last attempt; null: none was made, or it is under way")
+    last_outcome: DeliveryOutcome | None = Field(
+        description="of the last attempt; null: none was made, or it is under way"
+    )
     last_status: int | None = Field(description="that the receiver answered to it; null: it answered nothing")
     next_at: Moment
     delivered_at: Moment | None
@@ -173,7 +175,7 @@ def _delivery(row: WebhookDelivery) -> DeliveryView:
         kind=row.kind,
         state=waiting if row.delivered_at is None else "delivered",
         attempts=row.attempts,
-        last_outcome=None if row.last_outcome is None else Outcome(row.last_outcome),
+        last_outcome=None if row.last_outcome is None else DeliveryOutcome(row.last_outcome),
         last_status=row.last_status,
         next_at=row.next_at,
         delivered_at=row.delivered_at,
