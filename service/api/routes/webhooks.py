@@ -27,7 +27,7 @@ _PATH = "/v1/webhooks"
 
 
 def _check_url(url: str, *, plain: bool) -> None:
-    """Where the name leads is checked at every delivery: names can be pointed elsewhere later. Raises ApiProblem (422)."""
+    """Check the form of the address; where it leads is checked at every delivery. Raises ApiProblem (422)."""
     try:
         parts = urlsplit(url)
         valid = bool(parts.hostname) and not parts.username and parts.port != 0
