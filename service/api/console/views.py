@@ -85,14 +85,6 @@ class Happening:
     log_index: int | None
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A request that ended, and when: microseconds since 1970."""
-
-    request: DeletionRequestView
-    ended_at: int
-
-
 def figures(session: Session, tenant_id: str) -> OpenRequests:
     at = now(session)
     request = DeletionRequest
@@ -165,14 +157,17 @@ def queue(session: Session, tenant_id: str) -> list[DeletionRequestView]:
     return views(session, session.scalars(rows).all())
 
 
-def recent(session: Session, tenant_id: str) -> list[Finished]:
-    """The requests that ended last, the latest first: completed, cancelled or rejected, and not opened again since."""
+def recent(session: Session, tenant_id: str) -> list[tuple[DeletionRequestView, int]]:
+    """Return the requests that ended last and have not been opened again, with the moment; the latest first.
+
+    Moments are in microseconds since 1970.
+    """
     ended: dict[str, AuditEntry] = {}
     for entry in sorted(_endings(session, tenant_id), key=lambda each: each.id, reverse=True):
         ended.setdefault(entry.request_id or "", entry)
     rows = select(DeletionRequest).where(DeletionRequest.id.in_(ended), DeletionRequest.status.not_in(_OPEN))
     found = sorted(session.scalars(rows).all(), key=lambda each: ended[each.id].id, reverse=True)[:_RECENT]
-    return [Finished(each, ended[each.id].created_at) for each in views(session, found)]
+    return [(each, ended[each.id].created_at) for each in views(session, found)]
 
 
 def _endings(session: Session, tenant_id: str) -> Iterator[AuditEntry]:
