@@ -31,9 +31,11 @@ from unlearning.methods.mini import Mini
 from unlearning.methods.newton import Newton
 from unlearning.methods.retrain import Retrain
 from unlearning.model.convex import distance_bound
+from unlearning.model.method import Method
 from unlearning.model.training import train
 from unlearning.quality.distance_left import calibration_sets, distance_left
-from unlearning.types import Examples, ForgetSet, Learned, Method, Refused, State
+from unlearning.quality.simulate import left_by
+from unlearning.types import Examples, ForgetSet, Learned, Refused, State
 
 MNIST = Path(os.environ.get("EXPUNGE_MNIST", Path(__file__).parents[2] / "shared" / "data" / "mnist10k"))
 REPEATS = 7
@@ -62,8 +64,8 @@ class Scene:
         examples = recipe.samples.examples()
         learned = train(problem, examples)
         [chosen] = calibration_sets(examples, share, 1, 1)
-        forget = ForgetSet(frozenset(chosen.holders), tuple(chosen.positions.tolist()))
-        retain = examples.without(chosen.positions)
+        forget = replace(chosen, examples=None)
+        retain = left_by(examples, chosen)
         method = Retrain()
         state = method.prepare(problem, examples, learned)
         work = lambda: method.forget(problem, state, forget, retain, torch.Generator()).state.weights  # noqa: E731

@@ -21,8 +21,10 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from unlearning import Problem, Recipe, Samples, Training
+from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.gaussian import mu_at
-from unlearning.bounds.rewind import distance_of, measured_constants, published_h
+from unlearning.bounds.gradients import measured_constants
+from unlearning.bounds.rewind import distance_of, published_h
 from unlearning.methods.retrain import Retrain
 from unlearning.methods.rewind import Rewind
 from unlearning.methods.safe import Safe
@@ -91,7 +93,7 @@ def proved_rows(forgotten: int = 14, draws: int = 5) -> Iterator[Row]:
         method = Rewind(fraction=share, feature_norm=1.0, precision="float64", calibration_count=0)
         start = method.prepare(problem, examples, learned)
         done = method.forget(problem, start, forget, examples.without(gone), GENERATOR).state
-        bound = method.proved(problem, done).distance()
+        bound = method.bound(Guarantee.PROVED).descent(problem, done, {}).distance()
         noise_std = bound / mu_at(1.0, 1e-5)
         clean, *noisy = (
             problem.accuracy(
@@ -119,7 +121,7 @@ def vacuous_rows() -> Iterator[Row]:
     gone = torch.arange(14)
     forget = ForgetSet(frozenset(examples.only(gone).holders), tuple(gone.tolist()))
     done = method.forget(problem, start, forget, examples.without(gone), GENERATOR).state
-    descent = method.proved(problem, done)
+    descent = method.bound(Guarantee.PROVED).descent(problem, done, {})
     yield row(
         "rewind K/T=0.8, clipped softmax: bound / any two data sets'",
         descent.distance() / descent.ignorance(),

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from unlearning.model.problem import Problem as Problem
     from unlearning.model.training import Recorder as Recorder
-    from unlearning.model.training import Trajectory as Trajectory
     from unlearning.recipe import Recipe as Recipe
-    from unlearning.recipe import RecipeError as RecipeError
     from unlearning.recipe import Samples as Samples
     from unlearning.recipe import Training as Training
+    from unlearning.types import RecipeError as RecipeError
+    from unlearning.types import Trajectory as Trajectory
 
 _HOMES = {
     "Problem": "model.problem",
     "Recipe": "recipe",
-    "RecipeError": "recipe",
+    "RecipeError": "types",
     "Samples": "recipe",
     "Training": "recipe",
     "Recorder": "model.training",
-    "Trajectory": "model.training",
+    "Trajectory": "types",
 }
 
 __all__ = ["Problem", "Recipe", "RecipeError", "Recorder", "Samples", "Training", "Trajectory"]

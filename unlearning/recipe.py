@@ -6,35 +6,18 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from unlearning.types import Examples
-
-if TYPE_CHECKING:
-    from unlearning.model.training import Trajectory
+from unlearning.types import Examples, RecipeError, Trajectory
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 LOSSES = ("cross_entropy", "binary_logistic", "squared_error", "squared_hinge")
 
 SampleLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """(outputs (n, ...), targets (n, ...)) -> losses (n,)"""
-
-
-class RecipeError(ValueError):
-    """A recipe that cannot be trained as written.
-
-    Args:
-        what: one sentence: what is wrong and which value.
-        hint: what to do instead.
-    """
-
-    def __init__(self, what: str, hint: str) -> None:
-        super().__init__(f"{what} {hint}")
-        self.what = what
-        self.hint = hint
 
 
 @runtime_checkable

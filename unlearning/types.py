@@ -1,26 +1,21 @@
-"""What a method is: the types that pass between a training, a method and an update.
-
-A method is a frozen object whose fields are its hyperparameters. It is called twice in the life of a
-training: ``prepare`` once, and ``forget`` once per update. Both are pure: no I/O, no clock, no global
-random state.
-"""
+"""The types that pass between a training, a method and an update."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from unlearning.model.problem import Problem
-    from unlearning.model.training import Trajectory
-
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Progress: TypeAlias = Callable[[float], None]
+
+
+def silent(share: float) -> None:
+    """Progress that nobody watches; ``share`` is in [0, 1]."""
 
 
 class Need(StrEnum):
@@ -47,12 +42,39 @@ class Refused(ValueError):
         self.hint = hint
 
 
+class RecipeError(ValueError):
+    """A recipe that cannot be trained as written.
+
+    Args:
+        what: one sentence: what is wrong and which value.
+        hint: what to do instead.
+    """
+
+    def __init__(self, what: str, hint: str) -> None:
+        super().__init__(f"{what} {hint}")
+        self.what = what
+        self.hint = hint
+
+
 class Ineffective(Refused):
     """The method could serve this model, but it leaves too much of the distance to a retraining, as measured."""
 
 
 class Unsuited(Refused):
     """The method cannot serve this model, whatever its options: which others can has to be seen on the model."""
+
+
+class VectorsMissing(Refused):
+    """People who are to be forgotten have no vector any more.
+
+    Args:
+        count: how many of them.
+        people: how many were asked for.
+    """
+
+    def __init__(self, count: int, people: int) -> None:
+        super().__init__(f"{count} of {people} people have no vector.", "Use retrain: their vectors are gone.")
+        self.count = count
 
 
 class OutOfTolerance(Refused):
@@ -94,6 +116,56 @@ class Examples:
 
 
 @dataclass(frozen=True)
+class Trajectory:
+    """What happened in a training: enough to compute every w_t again.
+
+    ``batches[t]`` holds the manifest positions of step t (int64, on the CPU); ``rates[t]`` is eta_t, ``scales[t]``
+    is s_t. ``checkpoints[e]`` is w (d,) before step ``starts[e]``; the last one is w_T, with ``starts[-1] = T``.
+    """
+
+    batches: tuple[Tensor, ...]
+    rates: tuple[float, ...]
+    scales: tuple[float, ...]
+    checkpoints: tuple[Tensor, ...]
+    starts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        steps = len(self.batches)
+        if not len(self.rates) == len(self.scales) == steps:
+            raise RecipeError(
+                f"The trajectory has {steps} batches, {len(self.rates)} rates and {len(self.scales)} scales.",
+                "Record one of each for every step.",
+            )
+        if len(self.checkpoints) != len(self.starts) or not self.starts or self.starts[0] != 0:
+            raise RecipeError("The trajectory lacks its first checkpoint.", "Record the weights before step 0.")
+
+    def __len__(self) -> int:
+        """T, the number of steps."""
+        return len(self.batches)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As tensors that a state can hold; ``from_tensors`` gives the same trajectory back."""
+        return {
+            "batches": torch.cat(self.batches) if self.batches else torch.empty(0, dtype=torch.int64),
+            "sizes": torch.tensor([len(batch) for batch in self.batches], dtype=torch.int64),
+            "rates": torch.tensor(self.rates, dtype=torch.float64),
+            "scales": torch.tensor(self.scales, dtype=torch.float64),
+            "checkpoints": torch.stack(self.checkpoints),
+            "starts": torch.tensor(self.starts, dtype=torch.int64),
+        }
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Trajectory:
+        return cls(
+            batches=tuple(torch.split(tensors["batches"].cpu(), tensors["sizes"].tolist())),
+            rates=tuple(tensors["rates"].tolist()),
+            scales=tuple(tensors["scales"].tolist()),
+            checkpoints=tuple(tensors["checkpoints"].unbind()),
+            starts=tuple(tensors["starts"].tolist()),
+        )
+
+
+@dataclass(frozen=True)
 class Learned:
     """What one training left behind. ``weights`` is (d,); no trajectory means: trained elsewhere."""
 
@@ -101,15 +173,29 @@ class Learned:
     trajectory: Trajectory | None = None
 
 
+class VectorSource(Protocol):
+    """Where the vectors that a method keeps for people are read from, when they are asked for."""
+
+    def read(self, people: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+        """Yield each of ``people`` who has a vector with it, (k,), in sorted order; a few are held at a time."""
+
+
+class Vectors(dict[str, Tensor]):
+    """Vectors by person, in memory."""
+
+    def read(self, people: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+        """Yield each of ``people`` who has a vector, in sorted order."""
+        return ((person, self[person]) for person in sorted(people) if person in self)
+
+
 @dataclass(frozen=True)
 class State:
     """What a method keeps between updates; never published.
 
     ``weights`` is w~, (d,), before noise. ``tensors`` and ``facts`` are stored sealed as one artifact.
-    ``vectors`` maps a holder to its vector(s), (d,): the service keeps each as a sealed row, so ``forget``
-    is given those of the forget set alone and returns none of them. A method that needs ``Need.VECTORS`` is given
-    everyone's, and returns those of who stays, changed. Going once over ``items()`` is cheap and holds few of them at a
-    time; every other way of reading them may not be.
+    ``vectors`` maps a person to their vector, (k,), where this step made one: ``prepare`` returns everyone's, and
+    ``forget`` of a method that needs ``Need.VECTORS`` those of the people who stay, changed. The service keeps each as
+    a sealed row and hands them to ``forget`` as ``ForgetSet.vectors``.
     """
 
     weights: Tensor
@@ -123,12 +209,13 @@ class ForgetSet:
     """Who is forgotten in this release.
 
     ``holders`` and ``positions`` (sorted) say the same in two ways. ``examples`` holds their samples, or
-    None where the method does not need them.
+    None where the method does not need them. ``vectors`` gives what the method keeps for people.
     """
 
     holders: frozenset[str]
     positions: tuple[int, ...]
     examples: Examples | None = None
+    vectors: VectorSource = field(default_factory=Vectors)
 
     def __bool__(self) -> bool:
         return bool(self.positions)
@@ -155,58 +242,3 @@ class Forgotten:
 
     state: State
     evidence: Mapping[str, Json] = field(default_factory=dict)
-
-
-class Method(Protocol):
-    """A way to forget. ``retain`` is every sample that stays after this release, None where not needed."""
-
-    name: ClassVar[str]
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        """What is needed at forget time (RETAINED, FORGOTTEN, VECTORS) or at prepare (TRAJECTORY)."""
-
-    def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = ...) -> State:
-        """Compute what the method keeps. Raises Refused where it cannot serve this model."""
-
-    def forget(
-        self,
-        problem: Problem,
-        state: State,
-        forget: ForgetSet,
-        retain: Examples | None,
-        generator: torch.Generator,
-    ) -> Forgotten:
-        """Forget. An empty set returns ``state`` itself. Raises Refused where it cannot."""
-
-
-@runtime_checkable
-class Resumable(Protocol):
-    """A method that can go on after another one, its policy's fallback, has made an update."""
-
-    def resume(self, state: State, weights: Tensor, forget: ForgetSet) -> State:
-        """``state`` once ``forget`` has been forgotten by other means and w~ is ``weights`` (d,)."""
-
-
-Reader: TypeAlias = "Callable[[tuple[str, ...]], Mapping[str, Tensor]]"
-
-
-@runtime_checkable
-class Divisible(Protocol):
-    """A method whose vectors can be computed for some holders at a time, on machines that share nothing."""
-
-    def length(self, problem: Problem) -> int:
-        """How many numbers each holder's vector has at least."""
-
-    def divides(self, problem: Problem, learned: Learned) -> bool:
-        """Whether this training can be prepared in parts. Raises Refused where it cannot be prepared at all."""
-
-    def part(
-        self, problem: Problem, examples: Examples, learned: Learned, holders: Sequence[str], progress: Progress = ...
-    ) -> dict[str, Tensor]:
-        """The vectors of ``holders``; ``examples`` are everyone's."""
-
-    def complete(
-        self, problem: Problem, examples: Examples, learned: Learned, read: Reader, progress: Progress = ...
-    ) -> State:
-        """What ``prepare`` returns, without its vectors, once all are there; ``read`` gives those of some holders."""

@@ -27,7 +27,8 @@ from service.infra.tenants import recipes_of
 from service.models.recipe_files import is_other_module, locate
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
-from unlearning.types import Method, Need, Refused
+from unlearning.model.method import Method
+from unlearning.types import Need, Refused
 from workers.guarantee.needs import needs_forgotten, needs_retained
 from workers.runtime import recipes
 from workers.runtime.method_options import method_of

@@ -16,10 +16,10 @@ from service.access.api_keys import Caller, caller_of
 from service.infra.db import now
 from service.infra.pseudonyms import mac, new_id
 from service.infra.tables import EndedSession
-from service.infra.time import SECOND
+from service.infra.time import HOUR_SECONDS, SECOND
 
 COOKIE = "expunge_session"
-SESSION_SECONDS = 3600
+SESSION_SECONDS = HOUR_SECONDS
 
 
 def begin(session: Session, session_key: bytes, key_id: str) -> str:

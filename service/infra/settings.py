@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.infra.files import Files
 from service.infra.tenants import listed
+from service.infra.time import DAY_SECONDS, HOUR_SECONDS
 
 BROKERS = ("filesystem", "redis", "rediss")
 
@@ -47,13 +48,13 @@ class Settings(BaseSettings):
     default_regulation: Literal["gdpr", "ccpa"] | None = None
     cancel_window_seconds: float = Field(default=0, ge=0)
     large_request_samples: int = Field(default=1000, ge=0)
-    large_request_seconds: float = Field(default=86_400, gt=0)
+    large_request_seconds: float = Field(default=DAY_SECONDS, gt=0)
     lease_seconds: float = Field(default=30, gt=0)
     sweep_seconds: float = Field(default=1, gt=0)
-    grace_seconds: float = Field(default=3600, ge=0)
+    grace_seconds: float = Field(default=HOUR_SECONDS, ge=0)
     disk_reserve_bytes: int = Field(default=1_000_000_000, ge=0)
     webhook_loopback: bool = False
-    idempotency_seconds: float = Field(default=86_400, gt=0)
+    idempotency_seconds: float = Field(default=DAY_SECONDS, gt=0)
     max_body_bytes: int = Field(default=1_048_576, gt=0)
     max_sample_ids: int = Field(default=10_000, gt=0)
     rate_per_second: float = Field(default=100, gt=0)

@@ -22,7 +22,7 @@ _KEY = re.compile(PATTERN.replace("$", r"\Z"))
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredAnswer:
     """An answer given before."""
 
     status: int
@@ -63,7 +63,7 @@ def read_key(lines: Sequence[str] | None) -> str:
     return shape[1].removeprefix('"').removesuffix('"')
 
 
-def begin(session: Session, use: Use) -> Stored | None:
+def begin(session: Session, use: Use) -> StoredAnswer | None:
     """Take the key for this transaction, or return the answer it was given before.
 
     Raises RequestRefused: 422, it was used with another body; 409, another call is using it right now.
@@ -79,10 +79,10 @@ def begin(session: Session, use: Use) -> Stored | None:
         return None
     if row.body_digest != use.body_digest:
         raise _refused(422, "reused", "This Idempotency-Key was used with another body. Take a new one.")
-    return Stored(row.status_code, row.headers, row.answer)
+    return StoredAnswer(row.status_code, row.headers, row.answer)
 
 
-def finish(session: Session, use: Use, stored: Stored, lifetime_seconds: float) -> None:
+def finish(session: Session, use: Use, stored: StoredAnswer, lifetime_seconds: float) -> None:
     """Store the answer under the key that ``begin`` took, in the same transaction as the work."""
     row = {
         "tenant_id": use.caller.tenant_id,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
@@ -26,18 +25,10 @@ from service.requests.status import settle
 _SERVED = ("preparing", "live", "exhausted")
 
 
-@dataclass(frozen=True)
-class Released:
-    """A model's version in which the samples were forgotten already."""
-
-    model: str
-    version: int
-
-
 class AlreadyForgotten(RuntimeError):
-    """Everything that the hold is to keep has been forgotten. ``updates`` say where."""
+    """Everything that the hold is to keep has been forgotten. ``updates`` name the models and versions."""
 
-    def __init__(self, updates: list[Released]) -> None:
+    def __init__(self, updates: list[tuple[str, int]]) -> None:
         super().__init__("already forgotten")
         self.updates = updates
 
@@ -138,7 +129,7 @@ def require_something_left(session: Session, hold: Hold) -> None:
         return
     updates = {*found, *_earlier(session, models, hold)}
     if updates:
-        raise AlreadyForgotten(sorted(updates, key=lambda each: (each.model, each.version)))
+        raise AlreadyForgotten(sorted(updates))
 
 
 def protects_nothing(session: Session, hold: Hold) -> bool:
@@ -156,7 +147,7 @@ def protects_nothing(session: Session, hold: Hold) -> bool:
     return suppressions.in_holdout(session, hold.tenant_id, subjects)
 
 
-def _updates(session: Session, models: Iterable[Model], hold: Hold) -> tuple[list[Released], bool]:
+def _updates(session: Session, models: Iterable[Model], hold: Hold) -> tuple[list[tuple[str, int]], bool]:
     """Where the held samples were forgotten, and whether any of them is still there."""
     updates: set[tuple[str, int]] = set()
     kept = False
@@ -176,14 +167,14 @@ def _updates(session: Session, models: Iterable[Model], hold: Hold) -> tuple[lis
             kept = kept or number is None
             if number is not None:
                 updates.add((model.name, number))
-    return [Released(*each) for each in sorted(updates)], kept
+    return sorted(updates), kept
 
 
-def _earlier(session: Session, models: Iterable[Model], hold: Hold) -> list[Released]:
+def _earlier(session: Session, models: Iterable[Model], hold: Hold) -> list[tuple[str, int]]:
     """Where a generation that ended had forgotten it: told by the requests, and of a sample by the audit log too."""
     named = [hold.sample_digest] if hold.sample_digest is not None else []
     found = {
-        Released(each.model, each.version)
+        (each.model, each.version)
         for each in suppressions.carried_out(session, hold.tenant_id, hold.subject_digest, named)
     }
     names = {model.id: model.name for model in models}
@@ -195,7 +186,7 @@ def _earlier(session: Session, models: Iterable[Model], hold: Hold) -> list[Rele
         )
         for model_id, body in session.execute(entries):
             if model_id in names:
-                found.add(Released(names[model_id], int(json.loads(body)["number"])))
+                found.add((names[model_id], int(json.loads(body)["number"])))
     return list(found)
 
 

@@ -21,11 +21,10 @@ from sqlalchemy.orm import Session
 from service.audit.log import canonical, record, recorded_at
 from service.infra.pseudonyms import mac, new_id
 from service.infra.tables import Generation, Model, WebhookDelivery, WebhookEndpoint
-from service.infra.time import rfc_3339
+from service.infra.time import HOUR_SECONDS, rfc_3339
 from unlearning.accounting.budget import would_overspend
 
-_HOUR = 3600
-BACKOFF_SECONDS = (15, 300, 1800, 2 * _HOUR, 5 * _HOUR, 10 * _HOUR, 14 * _HOUR, 20 * _HOUR, 24 * _HOUR)
+BACKOFF_SECONDS = (15, 300, 1800, *(hours * HOUR_SECONDS for hours in (2, 5, 10, 14, 20, 24)))
 """from one attempt to the next: three days and a bit; the first is longer than an attempt may take"""
 MAX_ATTEMPTS = len(BACKOFF_SECONDS) + 1
 

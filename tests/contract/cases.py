@@ -16,7 +16,8 @@ from torch import nn
 
 import unlearning as ul
 from unlearning.methods import NAMES
-from unlearning.types import Examples, ForgetSet, Method, Need
+from unlearning.model.method import Method
+from unlearning.types import Examples, ForgetSet, Need
 
 HOLDERS = tuple(f"person-{letter}" for letter in "abcdefghijkl")
 

@@ -25,11 +25,11 @@ from unlearning.accounting.policy import PolicyError
 from unlearning.model.parts import parts_of, require_declared
 from unlearning.model.problem import Problem
 from unlearning.model.training import learn
-from unlearning.recipe import RecipeError
-from unlearning.types import Examples, ForgetSet, Forgotten, Refused, State
+from unlearning.types import Examples, ForgetSet, Forgotten, RecipeError, Refused, State, Vectors
 from workers.guarantee.certify import CapNotReached, Certified, Size, certify
 from workers.guarantee.choose import guarantee_of, require_closed_form, require_needs
 from workers.guarantee.dry_run import establish
+from workers.guarantee.refine import refine
 from workers.guarantee.register import reference_of, terms_of
 from workers.runtime.method_options import method_of
 from workers.runtime.model import Bench
@@ -77,11 +77,11 @@ def serve(drawn: Drawn) -> list[Served]:
     if guarantee in (Guarantee.PROVED, Guarantee.EXACT):
         require_declared(drawn.recipe, parts)
     examples = drawn.recipe.samples.examples()
-    require_closed_form(drawn.policy, problem, examples)
+    require_closed_form(method, problem, examples)
     learned = (cold if guarantee is Guarantee.EXACT else learn)(drawn.recipe, problem, examples, lambda _: None)
     made = method.prepare(problem, examples, learned)
     terms = terms_of(drawn.policy, guarantee, reference_of(drawn.policy, made), len(examples))
-    terms, _ = establish(bench, terms, examples, made, drawn.policy)
+    terms, _ = establish(bench, terms, examples, made)
     served, state, retain = [], made, examples
     for gone in drawn.deletions:
         forget = _forget_set(retain, gone)
@@ -89,10 +89,10 @@ def serve(drawn: Drawn) -> list[Served]:
         if drawn.policy.method == "retrain":
             forgotten = Forgotten(State(cold(drawn.recipe, problem, retain, lambda _: None).weights))
         else:
-            given = replace(state, vectors={who: state.vectors[who] for who in gone if who in state.vectors})
-            forgotten = method.forget(problem, given, forget, retain, torch.Generator().manual_seed(1))
+            given = replace(forget, vectors=Vectors(state.vectors))
+            forgotten = method.forget(problem, state, given, retain, torch.Generator().manual_seed(1))
         size = Size(len(forget.positions), len(gone), len(forget.holders))
-        certified = certify(bench, terms, forgotten, retain, size)
+        certified = certify(bench, terms, refine(bench, terms, forgotten, retain), retain, size)
         terms = replace(
             terms,
             spent=terms.spent + certified.budget_cost,

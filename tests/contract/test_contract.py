@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,11 @@ from torch import Tensor
 
 from tests.contract.cases import CASES, HOLDERS, Case, all_cases
 from unlearning.methods import NAMES
+from unlearning.model.method import Method
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
 from unlearning.quality.distance_left import distance_left
-from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Method, Need, Refused, State
+from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Need, Refused, State, Vectors
 
 ALL = pytest.mark.parametrize("case", all_cases(), ids=lambda case: f"{case.method}-{case.label}")
 GONE = ("person-c", "person-h")
@@ -44,9 +46,11 @@ class Scene:
         past = self.case.forget_set(self.examples, already)
         everyone = self.examples.without(torch.tensor(past.positions, dtype=torch.int64))
         vectors = {holder: self.state.vectors[holder] for holder in holders if holder in self.state.vectors}
-        given = State(before.weights, before.tensors, before.facts, vectors)
+        given = State(before.weights, before.tensors, before.facts)
         retain = self.case.retain_set(everyone, forget)
-        return self.method.forget(self.problem, given, forget, retain, torch.Generator().manual_seed(5))
+        return self.method.forget(
+            self.problem, given, replace(forget, vectors=Vectors(vectors)), retain, torch.Generator().manual_seed(5)
+        )
 
 
 def digest(state: State) -> str:

@@ -31,9 +31,7 @@ EXHAUSTING: dict[str, Any] = {"min_guarantee": "proved", "epsilon": 1.0, "noise_
 """a budget of two updates"""
 CALIBRATED: dict[str, Any] = {
     "guarantee": "calibrated",
-    "alpha": 0.2,
-    "orders": 4,
-    "sizes": [1, 2],
+    "calibration": {"alpha": 0.2, "orders": 4, "sizes": [1, 2]},
     "max_distance": 0.03,
     "noise_std": 10,
 }

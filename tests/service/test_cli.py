@@ -92,28 +92,26 @@ def test_a_refusal_is_one_line_and_a_hint_and_exit_1(site: Site, tmp_path: Path)
 def test_every_field_of_a_policy_can_be_said_on_the_command_line(site: Site, tmp_path: Path) -> None:
     """What the API takes and what the command sends are the same set of names; sizes and options as they are typed."""
     options = {
-        "recipe": "r", "method": "newton", "fallback": "rewind",
+        "recipe": "r", "method": "newton", "fallback": "retrain",
         "guarantee": "calibrated", "min-guarantee": "estimated",
-        "alpha": "0.2", "orders": "4", "epsilon": "2", "delta": "1e-6", "noise-std": "0.5", "max-distance": "0.01",
+        "epsilon": "2", "delta": "1e-6", "noise-std": "0.5", "max-distance": "0.01",
         "granularity": "subject", "reference": "renormalised", "threshold": "0.6", "cadence": "60",
         "on-exhausted": "hold", "utility-tolerance": "none",
         "complete-when": "served", "on-suppressed": "leave_out",
     }  # fmt: skip
     site.answers = [(202, {"name": "m"})]
     flags = [word for name, value in options.items() for word in (f"--{name}", value)]
-    flags += ["--size", "1", "--size", "4", "--option", "damping=0.1", "--fallback-option", "source=proximal"]
+    flags += ["--option", "damping=0.1"]
+    flags += ["--calibration", "alpha=0.2", "--calibration", "orders=4", "--calibration", "sizes=1,4"]
     keys = {"EXPUNGE_URL": site.url, "EXPUNGE_API_KEY": "k"}
     done = expunge("models", "add", "m", *flags, "--no-wait", home=tmp_path, **keys)
     assert done.returncode == 0, done.stderr
     sent = site.bodies[0]
     assert set(sent) == set(Registration.model_fields)
-    assert (sent["sizes"], sent["options"], sent["fallback_options"]) == (
-        [1, 4],
-        {"damping": 0.1},
-        {"source": "proximal"},
-    )
+    assert sent["calibration"] == {"alpha": 0.2, "orders": 4, "sizes": [1, 4]}
+    assert sent["options"] == {"damping": 0.1}
     assert (sent["utility_tolerance"], sent["cadence_seconds"]) == (None, 60)
-    assert Registration.model_validate(sent).policy().standby == "rewind"
+    assert Registration.model_validate(sent).policy().fallback == "retrain"
 
 
 def test_a_registration_ends_with_the_dry_run(site: Site, tmp_path: Path) -> None:

@@ -42,11 +42,10 @@ def test_what_the_framework_refuses_is_a_problem_too(client: TestClient) -> None
 
 def test_a_name_that_the_client_chose_is_not_repeated(client: TestClient) -> None:
     order = {"name": "digits", "recipe": "digits", "method": "recollection"}
-    for field in ("options", "fallback_options"):
-        for chosen in ({"Canary!": 1}, {"canary": {"x": 1}}):
-            answer = client.post("/v1/models", json=order | {field: chosen})
-            assert is_problem(answer, 422, "invalid_request")
-            assert {each["pointer"] for each in answer.json()["errors"]} == {f"/{field}"}
+    for chosen in ({"Canary!": 1}, {"canary": {"x": 1}}):
+        answer = client.post("/v1/models", json=order | {"options": chosen})
+        assert is_problem(answer, 422, "invalid_request")
+        assert {each["pointer"] for each in answer.json()["errors"]} == {"/options"}
     assert is_problem(client.post("/v1/models", json=order | {"canary": 1}), 422, "invalid_request")
 
 

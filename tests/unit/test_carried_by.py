@@ -17,9 +17,9 @@ from unlearning.model.curvature import (
     own_hessian_products,
 )
 from unlearning.model.problem import Problem
-from unlearning.model.training import Trajectory, train
+from unlearning.model.training import train
 from unlearning.recipe import Recipe
-from unlearning.types import Examples
+from unlearning.types import Examples, Trajectory
 
 
 def per_holder_loop(problem: Problem, examples: Examples, trajectory: Trajectory, holder: str) -> Tensor:

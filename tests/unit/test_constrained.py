@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from tests.unit.recipes import softmax
-from unlearning.bounds.newton import Constrained, measured, rounded_up
+from unlearning.bounds.newton import Constrained, measured
+from unlearning.bounds.published import rounded_up
 from unlearning.methods.newton import Newton
 from unlearning.model.objective import Objective
 from unlearning.model.problem import Problem

@@ -10,19 +10,21 @@ import torch
 from torch import nn
 
 from unlearning import Problem, Recipe, Samples, Training
-from unlearning.bounds.rewind import (
-    Descent,
+from unlearning.bounds.gradients import (
     admitted,
     closed_form_gradient_bound,
     closed_form_smoothness,
-    distance_of,
     lipschitz_ratio,
     measured_constants,
     proved_constants,
-    published_h,
-    published_noise_std,
     require_within,
     rounding_errors,
+)
+from unlearning.bounds.rewind import (
+    Descent,
+    distance_of,
+    published_h,
+    published_noise_std,
     tight_h,
 )
 from unlearning.model.training import advance

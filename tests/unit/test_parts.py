@@ -13,8 +13,7 @@ from torch import nn
 import unlearning as ul
 from tests.unit.recipes import draw, perceptron, recipe
 from unlearning.model import parts
-from unlearning.recipe import RecipeError
-from unlearning.types import Refused
+from unlearning.types import RecipeError, Refused
 
 X = draw(40, 6).float()
 Y = (X[:, :3] + draw(40, 3, seed=1).float()).argmax(dim=1)

@@ -13,17 +13,13 @@ from unlearning.accounting.budget import Budget
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import (
     SECOND,
+    Action,
     Clock,
     Granularity,
-    Hold,
-    Nothing,
     OnExhausted,
     Policy,
     PolicyError,
     Queue,
-    Retrain,
-    Update,
-    Wait,
     next_action,
 )
 
@@ -40,21 +36,11 @@ def test_a_method_alone_makes_a_policy_and_the_defaults_allow_many_updates() -> 
     assert policy.budget(Guarantee.PROVED).updates_left > 10_000
 
 
-def test_the_fallback_takes_the_methods_place_with_its_own_options() -> None:
-    policy = parse(
-        {
-            "method": "recollection",
-            "options": {"rank": 3},
-            "fallback": "rewind",
-            "fallback_options": {"fraction": 0.5},
-            "noise_std": 0.05,
-        }
-    )
-    assert policy.standby == "rewind" and policy.in_force("recollection") is policy
-    after = policy.in_force("rewind")
-    assert (after.method, after.options, after.fallback, after.noise_std) == ("rewind", {"fraction": 0.5}, None, 0.05)
-    assert Policy.from_json(json.loads(json.dumps(policy.to_json())), METHODS) == policy
-    assert parse({"method": "recollection", "fallback": "retrain"}).standby is None
+def test_a_retrain_takes_the_methods_place_without_the_methods_options() -> None:
+    policy = parse({"method": "recollection", "options": {"rank": 3}, "fallback": "retrain", "noise_std": 0.05})
+    assert policy.in_force("recollection") is policy
+    after = policy.in_force("retrain")
+    assert (after.method, after.options, after.fallback, after.noise_std) == ("retrain", {}, None, 0.05)
 
 
 def test_a_policy_survives_json_unchanged() -> None:
@@ -88,7 +74,8 @@ WRONG = [
     ({"method": "forget"}, "method", "method is 'forget'. Allowed: recollection, retrain, rewind."),
     ({"method": 3}, "method", "method is 3. Allowed"),
     ({"fallback": "nothing"}, "fallback", "fallback is 'nothing'. Allowed"),
-    ({"fallback": "recollection"}, "fallback", "the method itself"),
+    ({"fallback": "recollection"}, "fallback", "fallback is 'recollection'. Allowed: retrain."),
+    ({"method": "retrain", "fallback": "retrain"}, "fallback", "the method itself"),
     ({"min_guarantee": "certified"}, "min_guarantee", "Allowed: exact, proved, calibrated, estimated, none."),
     ({"epsilon": 0}, "epsilon", "epsilon is 0. It must be a number above 0"),
     ({"epsilon": "1"}, "epsilon", "epsilon is '1'. It must be a number"),
@@ -106,8 +93,8 @@ WRONG = [
     ({"reference": "mean"}, "reference", "Allowed: renormalised, fixed-denominator."),
     ({"on_exhausted": "stop"}, "on_exhausted", "Allowed: retrain, hold."),
     ({"on_exhausted": "rewind"}, "on_exhausted", "A rewind keeps the budget that is used up"),
-    ({"fallback_options": {"fraction": 0.5}}, "fallback_options", "without a fallback"),
-    ({"fallback": "rewind", "fallback_options": 3}, "fallback_options", "It must be a JSON object"),
+    ({"calibration": 3}, "calibration", "calibration is 3. It must be an object: alpha, orders, sizes."),
+    ({"calibration": {"power": 1}}, "power", "A calibration has no field 'power'. Its fields: alpha, orders, sizes."),
     ({"cadence_seconds": 1.5}, "cadence_seconds", "cadence_seconds is 1.5. It must be a whole number of seconds"),
     ({"cadence_seconds": -1}, "cadence_seconds", "at least 0"),
     ({"utility_tolerance": 2}, "utility_tolerance", "at most 1"),
@@ -161,37 +148,37 @@ HOURLY = {"cadence_seconds": 3600}
 
 TABLE = [
     # policy, budget, queue, retrain takes, expected
-    ({}, PLENTY, Queue(), 0, Nothing()),
-    ({}, PLENTY, Queue(waiting=1), 0, Update()),
-    ({}, PLENTY, Queue(waiting=5000), 0, Update()),
-    ({}, LAST, Queue(waiting=1), 0, Update()),
-    ({}, ENDLESS, Queue(waiting=1), 0, Update()),
-    ({}, ENDLESS, Queue(), 0, Nothing()),
+    ({}, PLENTY, Queue(), 0, Action("nothing")),
+    ({}, PLENTY, Queue(waiting=1), 0, Action("update")),
+    ({}, PLENTY, Queue(waiting=5000), 0, Action("update")),
+    ({}, LAST, Queue(waiting=1), 0, Action("update")),
+    ({}, ENDLESS, Queue(waiting=1), 0, Action("update")),
+    ({}, ENDLESS, Queue(), 0, Action("nothing")),
     # inside the cancel window
-    ({}, PLENTY, Queue(next_at=NOW + HOUR), 0, Wait(NOW + HOUR)),
-    ({}, PLENTY, Queue(next_at=NOW - HOUR), 0, Wait(NOW)),
-    ({}, PLENTY, Queue(waiting=1, next_at=NOW + HOUR), 0, Update()),
+    ({}, PLENTY, Queue(next_at=NOW + HOUR), 0, Action("wait", NOW + HOUR)),
+    ({}, PLENTY, Queue(next_at=NOW - HOUR), 0, Action("wait", NOW)),
+    ({}, PLENTY, Queue(waiting=1, next_at=NOW + HOUR), 0, Action("update")),
     # cadence
-    (HOURLY, PLENTY, Queue(waiting=1), 0, Update()),
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW - HOUR), 0, Update()),
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW - HOUR + 1), 0, Wait(NOW + 1)),
-    (HOURLY, PLENTY, Queue(waiting=5000, released_at=NOW), 0, Wait(NOW + HOUR)),
-    (HOURLY, PLENTY, Queue(released_at=NOW), 0, Nothing()),
+    (HOURLY, PLENTY, Queue(waiting=1), 0, Action("update")),
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW - HOUR), 0, Action("update")),
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW - HOUR + 1), 0, Action("wait", NOW + 1)),
+    (HOURLY, PLENTY, Queue(waiting=5000, released_at=NOW), 0, Action("wait", NOW + HOUR)),
+    (HOURLY, PLENTY, Queue(released_at=NOW), 0, Action("nothing")),
     # a deadline comes before the cadence, with time for two retrains
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR // 2), 0, Wait(NOW + HOUR // 2)),
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR), HOUR // 4, Wait(NOW + HOUR // 2)),
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR), HOUR // 2, Update()),
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW - HOUR), 0, Update()),
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR // 2), 0, Action("wait", NOW + HOUR // 2)),
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR), HOUR // 4, Action("wait", NOW + HOUR // 2)),
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR), HOUR // 2, Action("update")),
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW - HOUR), 0, Action("update")),
     # exhausted
-    ({}, EMPTY, Queue(waiting=1), 0, Retrain("budget_exhausted")),
-    ({}, EMPTY, Queue(waiting=5000), 0, Retrain("budget_exhausted")),
-    ({}, EMPTY, Queue(), 0, Retrain("budget_exhausted")),
-    ({}, EMPTY, Queue(waiting=5000, retraining=True), 0, Nothing()),
-    (HOURLY, EMPTY, Queue(waiting=1, released_at=NOW), 0, Retrain("budget_exhausted")),
-    ({"on_exhausted": OnExhausted.HOLD}, EMPTY, Queue(waiting=1), 0, Hold("budget_exhausted")),
-    ({"on_exhausted": OnExhausted.HOLD}, EMPTY, Queue(), 0, Nothing()),
+    ({}, EMPTY, Queue(waiting=1), 0, Action("retrain")),
+    ({}, EMPTY, Queue(waiting=5000), 0, Action("retrain")),
+    ({}, EMPTY, Queue(), 0, Action("retrain")),
+    ({}, EMPTY, Queue(waiting=5000, retraining=True), 0, Action("nothing")),
+    (HOURLY, EMPTY, Queue(waiting=1, released_at=NOW), 0, Action("retrain")),
+    ({"on_exhausted": OnExhausted.HOLD}, EMPTY, Queue(waiting=1), 0, Action("hold")),
+    ({"on_exhausted": OnExhausted.HOLD}, EMPTY, Queue(), 0, Action("nothing")),
     # the old generation keeps releasing while the candidate trains
-    ({}, PLENTY, Queue(waiting=1, retraining=True), 0, Update()),
+    ({}, PLENTY, Queue(waiting=1, retraining=True), 0, Action("update")),
 ]
 
 
@@ -217,12 +204,12 @@ def test_no_plan_overspends_waits_in_the_past_or_leaves_a_deadline(
     policy = dataclasses.replace(Policy("recollection"), on_exhausted=on_exhausted, cadence_seconds=cadence)
     budget = Budget(spent=spent, limit=100, budget_cost=10)
     action = next_action(policy, budget, queue, Clock(NOW, takes))
-    if isinstance(action, Update):
+    if action.kind == "update":
         assert queue.waiting and not budget.exhausted
-    if isinstance(action, Wait):
-        assert action.until >= NOW
+    if action.kind == "wait":
+        assert action.until is not None and action.until >= NOW
         assert not queue.waiting or queue.due_at is None or action.until <= queue.due_at
-    if isinstance(action, Nothing):
+    if action.kind == "nothing":
         waits_for_nobody = not queue.waiting and (queue.next_at is None or budget.exhausted)
         assert waits_for_nobody or (budget.exhausted and queue.retraining)
 

@@ -16,10 +16,12 @@ from unlearning.methods import recollection as module
 from unlearning.methods.recollection import Recollection, vectors
 from unlearning.model.curvature import clipped_map
 from unlearning.model.problem import Problem
-from unlearning.model.training import Trajectory, learn, train
+from unlearning.model.training import learn, train
+from unlearning.quality import simulate
 from unlearning.quality.distance_left import distance_left
+from unlearning.quality.simulate import left_by
 from unlearning.recipe import Recipe
-from unlearning.types import Examples, ForgetSet, Learned, Refused, State
+from unlearning.types import Examples, ForgetSet, Learned, Refused, State, Trajectory
 
 SETTINGS = {"plain": {}, "clipped": {"clip": 0.55}, "always clipped": {"clip": 0.05}, "decaying": {"decay": 0.9}}
 LAX = Recollection(threshold=10.0)
@@ -38,7 +40,8 @@ def forget_set(examples: Examples, *holders: str) -> ForgetSet:
 
 
 def release(problem: Problem, state: State, examples: Examples, *holders: str) -> State:
-    return LAX.forget(problem, state, forget_set(examples, *holders), None, torch.Generator()).state
+    forget, generator = forget_set(examples, *holders), torch.Generator()
+    return simulate.release(LAX, problem, state, forget, left_by(examples, forget), generator=generator).state
 
 
 def weighted_training(problem: Problem, examples: Examples, trajectory: Trajectory, mass: Tensor) -> Tensor:
@@ -239,8 +242,8 @@ def test_the_measured_distance_left_is_that_of_a_real_retraining() -> None:
     method = replace(LAX, calibration_count=1)
     problem, examples, learned, state = prepared(network(), method)
     (chosen,) = module.calibration_sets(examples, 0.05, 1, problem.training.seed)
-    retrained = train(problem, examples, omit=chosen.positions.tolist(), reference="fixed-denominator").weights
-    unlearned = learned.weights + state.vectors[chosen.holders[0]]
+    retrained = train(problem, examples, omit=list(chosen.positions), reference="fixed-denominator").weights
+    unlearned = learned.weights + state.vectors[next(iter(chosen.holders))]
     expected = distance_left(learned.weights, unlearned, retrained)
     assert state.facts["report"]["distance_left"] == pytest.approx(expected, rel=1e-9)  # type: ignore[index,call-overload]
 
@@ -283,7 +286,7 @@ def test_a_converged_form_without_strong_convexity_is_refused() -> None:
 def test_forgetting_someone_twice_is_refused() -> None:
     problem, examples, _, state = prepared(network())
     first = release(problem, state, examples, "p1")
-    with pytest.raises(Refused, match="1 of 1 holders have no recollection"):
+    with pytest.raises(Refused, match="1 of 1 people have no vector"):
         release(problem, first, examples, "p1")
 
 

@@ -16,17 +16,22 @@ from unlearning.model.training import train
 from unlearning.quality.simulate import forget_set as whole
 from unlearning.quality.simulate import left_by, release
 from unlearning.recipe import Recipe
-from unlearning.types import Examples, ForgetSet, Forgotten, Need, Refused, State
+from unlearning.types import Examples, ForgetSet, Forgotten, Need, Refused, State, Vectors
 
 REPAIRING = Recollection(threshold=10.0, repair_epochs=2, carried_by="everyone")
 GONE = ("p1", "p4")
+
+
+def given(forget: ForgetSet, state: State) -> ForgetSet:
+    """The forget set with the vectors that ``state`` has."""
+    return replace(forget, vectors=Vectors(state.vectors))
 
 
 def repaired(written: Recipe, *gone: str) -> tuple[Problem, Examples, State, State, Forgotten]:
     problem, examples, _, state = prepared(written, REPAIRING)
     forget = forget_set(examples, *gone)
     retain = left_by(examples, forget)
-    done = REPAIRING.forget(problem, state, forget, retain, torch.Generator())
+    done = REPAIRING.forget(problem, state, given(forget, state), retain, torch.Generator())
     return problem, examples, state, done.state, done
 
 
@@ -82,7 +87,7 @@ def test_a_second_repair_takes_the_steps_after_the_first() -> None:
     assert first.facts["steps"] == 12 + 2 * 3
     forget = forget_set(examples, "p2")
     retain = left_by(examples, forget_set(examples, "p1", "p2"))
-    second = REPAIRING.forget(problem, first, forget, retain, torch.Generator()).state
+    second = REPAIRING.forget(problem, first, given(forget, first), retain, torch.Generator()).state
     expected = gone_on(problem, retain, first.weights + first.vectors["p2"], torch.ones(len(retain)).double(), 18)
     assert torch.allclose(second.weights, expected, atol=1e-12)
 
@@ -125,10 +130,10 @@ def test_what_repair_cannot_serve_is_refused_in_words(monkeypatch: pytest.Monkey
     problem, examples, _, state = prepared(network(), REPAIRING)
     forget = forget_set(examples, "p1")
     with pytest.raises(Refused, match="retain set is not readable"):
-        REPAIRING.forget(problem, state, forget, None, torch.Generator())
+        REPAIRING.forget(problem, state, given(forget, state), None, torch.Generator())
     broken = State(state.weights * float("inf"), {}, state.facts, state.vectors)
     with pytest.raises(Refused, match="repair diverges"):
-        REPAIRING.forget(problem, broken, forget, left_by(examples, forget), torch.Generator())
+        REPAIRING.forget(problem, broken, given(forget, broken), left_by(examples, forget), torch.Generator())
     assert REPAIRING.forget(problem, state, ForgetSet(frozenset(), ()), None, torch.Generator()).state is state
     monkeypatch.setattr(repair, "GROUP_LIMIT", 7 * 39 - 1)
     with pytest.raises(Refused, match="all 7 people at every update, 39 numbers each"):
@@ -142,7 +147,7 @@ def test_vectors_carried_by_the_others_stay_exact_on_a_quadratic() -> None:
     problem, examples, learned, state = prepared(written, method)
     forget = forget_set(examples, "p1")
     retain = left_by(examples, forget)
-    after = method.forget(problem, state, forget, retain, torch.Generator()).state
+    after = method.forget(problem, state, given(forget, state), retain, torch.Generator()).state
     also = forget_set(examples, "p3")
     without = train(problem, examples, omit=also.positions, reference="fixed-denominator").weights
     mass = torch.tensor([holder != "p3" for holder in retain.holders]).double()

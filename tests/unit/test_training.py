@@ -11,8 +11,8 @@ from torch import Tensor
 import unlearning as ul
 from tests.unit.recipes import draw, network, recipe, softmax
 from unlearning.model.problem import Problem
-from unlearning.model.training import Trajectory, learn, replay, retrace, train, verify
-from unlearning.types import Examples, Learned
+from unlearning.model.training import learn, replay, retrace, train, verify
+from unlearning.types import Examples, Learned, Trajectory
 
 
 def trained(dtype: torch.dtype = torch.float32, **training: float) -> tuple[Problem, Examples, Learned, Trajectory]:

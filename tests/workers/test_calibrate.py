@@ -22,9 +22,7 @@ from workers.training.calibrate import Found, assist, require_useful_cap
 
 ASKED: dict[str, Any] = {
     "guarantee": "calibrated",
-    "alpha": 0.2,
-    "orders": 4,
-    "sizes": [1, 2],
+    "calibration": {"alpha": 0.2, "orders": 4, "sizes": [1, 2]},
     "max_distance": 0.03,
     "noise_std": 10,
 }
@@ -118,7 +116,9 @@ def test_a_release_beyond_the_largest_measured_size_is_held_and_costs_nothing(wo
 
 
 def test_with_a_fallback_a_release_beyond_the_calibration_waits_for_a_retrain(world: World) -> None:
-    model_id = world.live("convex", "newton", fallback="retrain", **{**ASKED, "sizes": [1]})
+    model_id = world.live(
+        "convex", "newton", fallback="retrain", **{**ASKED, "calibration": {**ASKED["calibration"], "sizes": [1]}}
+    )
     first = world.generation(model_id).id
     request = world.delete("p1")
     world.work(model_id)

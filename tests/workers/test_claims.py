@@ -9,11 +9,11 @@ import torch
 
 from tests.unit.recipes import softmax
 from tests.workers.worlds import World
-from unlearning.accounting.certificate import Guarantee, Reference
+from unlearning.bounds.minimiser import Minimiser
 from unlearning.model.convex import converge
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
-from workers.guarantee.certify import Terms, within_cap
+from unlearning.types import Forgotten, State
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -41,15 +41,15 @@ def test_equal_sized_forget_sets_give_equal_public_fields(world: World) -> None:
 def test_a_hundred_forget_sets_end_within_the_cap() -> None:
     problem = Problem(softmax(weight_decay=0.05)).double()
     examples = problem.recipe.samples.examples()
-    w = train(problem, examples).weights
-    terms = Terms("newton", Guarantee.PROVED, Reference.RENORMALISED, 0.1, 1e-3, 1e-5, 1, 0, 10**9, len(examples), 0)
+    w, cap = train(problem, examples).weights, 1e-3
     generator = torch.Generator().manual_seed(0)
     worst = 0.0
     for index in range(100):
         gone = torch.randperm(len(examples), generator=generator)[: 1 + index % 20]
         retain = examples.without(gone)
-        released, bound = within_cap(problem, w, retain, terms)
+        released = Minimiser().refine(problem, w, retain, cap)
+        bound = Minimiser().distance(problem, Forgotten(State(released)), retain, {})
         true = float((released - converge(problem, w, retain, 1e-12)).norm())
-        assert true <= bound <= terms.max_distance
+        assert true <= bound <= cap
         worst = max(worst, true)
     assert worst > 1e-9, "some set uses its cap: the update is not simply the minimiser"

@@ -43,7 +43,8 @@ def calibrated(home: Path, template: Path, **asked: Any) -> Calibrated:
     home.mkdir(parents=True)
     shutil.copy(template, home / "expunge.db")
     world = opened(home)
-    policy = {"guarantee": "calibrated", "sizes": list(SIZES), "max_distance": CAP, "noise_std": 10.0, **asked}
+    measuring = {"sizes": list(SIZES), **asked}
+    policy = {"guarantee": "calibrated", "calibration": measuring, "max_distance": CAP, "noise_std": 10.0}
     world.live("convex", "newton", **policy)
     notes = {
         row.number: json.loads(world.storage.sealer.unseal(row.errors or b""))

@@ -14,13 +14,13 @@ from tests.unit.recipes import recipe as ridge
 from tests.workers import meanwhile
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
+from unlearning.bounds.newton import constrained_of, residual_of
 from unlearning.methods import NAMES
 from unlearning.methods.newton import Newton
 from unlearning.model.convex import rounding_floor
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
 from unlearning.types import ForgetSet, State
-from workers.guarantee.choose import constrained_of, residual_of
 from workers.runtime.recipes import load
 from workers.storage import private_state as state
 
@@ -140,8 +140,18 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
     "calibrated by sample": ("steps", "newton", {"guarantee": "calibrated", "granularity": "sample"}, ("subject",)),
     "calibrated, trained elsewhere": ("imported", "newton", {"guarantee": "calibrated"}, ("trained elsewhere",)),
     "calibrated, shared samples": ("together", "newton", {"guarantee": "calibrated"}, ("belong to several",)),
-    "too few orders for alpha": ("steps", "newton", {"guarantee": "calibrated", "orders": 5}, ("at least 19",)),
-    "a grid that leaves nobody": ("steps", "newton", {"guarantee": "calibrated", "sizes": [12]}, ("Leave somebody",)),
+    "too few orders for alpha": (
+        "steps",
+        "newton",
+        {"guarantee": "calibrated", "calibration": {"orders": 5}},
+        ("at least 19",),
+    ),
+    "a grid that leaves nobody": (
+        "steps",
+        "newton",
+        {"guarantee": "calibrated", "calibration": {"sizes": [12]}},
+        ("Leave somebody",),
+    ),
 }
 
 

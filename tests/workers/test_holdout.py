@@ -13,7 +13,8 @@ from service.requests import legal_holds as holds
 from tests.unit.recipes import softmax
 from tests.workers.test_never_again import api
 from tests.workers.worlds import TENANT, World
-from unlearning.recipe import RecipeError, holdout_people
+from unlearning.recipe import holdout_people
+from unlearning.types import RecipeError
 
 __all__ = ["api"]
 POLICY = {"min_guarantee": "proved"}

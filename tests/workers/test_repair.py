@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from sqlalchemy import select
 from torch import Tensor
 
 from service.infra.tables import Recollection
@@ -17,7 +19,7 @@ from unlearning.methods.recollection import Recollection as Method
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
 from unlearning.quality.simulate import forget_set, left_by, release
-from unlearning.types import State
+from unlearning.types import State, Vectors
 from workers.runtime import recipes
 from workers.runtime.jobs import Deletions, Preparation
 from workers.runtime.lease import Stale
@@ -36,7 +38,7 @@ def everyones(world: World, model_id: str) -> dict[str, Tensor]:
     """The vectors as rows have them, by holder."""
     generation = world.generation(model_id).id
     with world.database.read() as session:
-        holders = state.holders_of(session, generation)
+        holders = session.scalars(select(Recollection.holder).where(Recollection.generation_id == generation))
         return state.read_vectors(session, world.storage.keys, generation, holders, torch.device("cpu"))
 
 
@@ -80,8 +82,9 @@ def test_a_second_deletion_uses_the_vector_that_the_first_release_carried(world:
     recipe = recipes.load(world.settings.recipes, "steps").recipe
     problem, examples = Problem(recipe), recipe.samples.examples()
     retain = left_by(examples, forget_set(examples, ["p3", "p5"]))
-    kept = State(first.weights, {}, first.facts, {"p5": start.vectors["p5"]})
-    wrong = stale.forget(problem, kept, forget_set(examples, ["p5"]), retain, torch.Generator()).state
+    kept = State(first.weights, {}, first.facts)
+    asked = replace(forget_set(examples, ["p5"]), vectors=Vectors({"p5": start.vectors["p5"]}))
+    wrong = stale.forget(problem, kept, asked, retain, torch.Generator()).state
     assert float((wrong.weights - second.weights).norm()) > 1e-4, "the test could not tell"
     claim = Claim.from_json(world.head(model_id).claim)
     assert (claim.guarantee, claim.epsilon) == (Guarantee.NONE, None)

@@ -351,7 +351,12 @@ def test_a_model_of_the_method_retrain_is_exact_and_never_charged(world: World) 
 
 def test_a_calibrated_candidate_that_lacks_a_held_person_is_trained_again_and_not_taken_up(world: World) -> None:
     """What it had prepared would lack them again, each time it is taken up."""
-    model_id = world.live("convex", "newton", fallback="retrain", **{**CALIBRATED, "sizes": [1]})
+    model_id = world.live(
+        "convex",
+        "newton",
+        fallback="retrain",
+        **{**CALIBRATED, "calibration": {**CALIBRATED["calibration"], "sizes": [1]}},
+    )
     held, _ = world.delete("p5"), world.delete("p6")
     world.work(model_id)
     assert world.task(held).reason == "awaiting_retrain"
@@ -379,7 +384,12 @@ def test_a_calibrated_candidate_that_lacks_a_held_person_is_trained_again_and_no
 
 
 def test_whoever_is_forgotten_while_the_candidate_is_trained_and_held_since_does_not_come_back(world: World) -> None:
-    model_id = world.live("convex", "newton", fallback="retrain", **{**CALIBRATED, "sizes": [1]})
+    model_id = world.live(
+        "convex",
+        "newton",
+        fallback="retrain",
+        **{**CALIBRATED, "calibration": {**CALIBRATED["calibration"], "sizes": [1]}},
+    )
     together = world.delete("p5"), world.delete("p6")
     world.work(model_id)
     job = world.claim(model_id)

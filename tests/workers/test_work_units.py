@@ -177,7 +177,7 @@ def vectors_of(world: World, model_id: str) -> dict[str, Any]:
     names = tuple(sorted(row.holder for row in world.rows_of(Recollection)))
     generation = world.generation(model_id)
     return dict(
-        state.Kept(world.storage.database, world.storage.keys, generation.id, names, 10, torch.device("cpu")).items()
+        state.Kept(world.storage.database, world.storage.keys, generation.id, 10, torch.device("cpu")).read(names)
     )
 
 

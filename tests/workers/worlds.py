@@ -24,6 +24,7 @@ from service.infra.tables import (
     Task,
     Version,
 )
+from service.infra.time import SECOND
 from service.models import register as registration
 from service.models.publications import PUBLISHING, claim_digest
 from service.requests import identity_check as verification
@@ -33,7 +34,6 @@ from unlearning.accounting.policy import Policy
 from workers.app import Worker
 from workers.runtime.heartbeat import Pulse
 from workers.runtime.jobs import Deletions, Preparation
-from workers.runtime.lease import SECOND
 from workers.runtime.model import Benches
 from workers.runtime.process import Process
 from workers.runtime.stopwatch import Stopwatch

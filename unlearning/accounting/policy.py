@@ -10,16 +10,16 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from unlearning.accounting.budget import UNITS, Budget, charge_of, limit_of
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.gaussian import LEAST_DELTA
-from unlearning.methods import NAMES
 
 SECOND = 1_000_000
-LARGEST_ORDERS = 10_000
 """moments and durations of the planner are whole microseconds"""
+LARGEST_ORDERS = 10_000
+"""deletion orders of a calibration"""
 
 
 class Granularity(StrEnum):
@@ -61,6 +61,35 @@ class PolicyError(ValueError):
 
 
 @dataclass(frozen=True)
+class Calibration:
+    """How the guarantee ``calibrated`` is measured.
+
+    Args:
+        alpha: the share of request streams that may leave the bound, above 0 and below 1.
+        orders: deletion orders that are run and retrained, 1 to 10,000.
+        sizes: increasing counts of people, after each of which the distance is measured; empty: 1, 2, 4, ... up to a
+            twentieth of the people.
+
+    Raises:
+        PolicyError: a value outside its range. ``field`` is ``calibration/alpha`` or the like.
+    """
+
+    alpha: float = 0.05
+    orders: int = 19
+    sizes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        _number("calibration/alpha", self.alpha, above=0, below=1)
+        if not _whole(self.orders) or not 1 <= self.orders <= LARGEST_ORDERS:
+            what = f"calibration/orders is {_shown(self.orders)}."
+            raise PolicyError("calibration/orders", what, f"It must be a whole number from 1 to {LARGEST_ORDERS}.")
+        whole = all(_whole(size) and size >= 1 for size in self.sizes)
+        if not whole or list(self.sizes) != sorted({*self.sizes}):
+            what = f"calibration/sizes is {_shown(self.sizes)}."
+            raise PolicyError("calibration/sizes", what, "It must be increasing whole numbers, from 1 on.")
+
+
+@dataclass(frozen=True)
 class Policy:
     """How one model forgets; fixed at registration.
 
@@ -74,24 +103,21 @@ class Policy:
     ``complete_when`` served: a request waits until every known consumer reports a version that lacks the person.
     ``on_suppressed`` is for a registration alone: whoever asks while the model is prepared, and whoever a retrain
     meets, is left out or forgotten without a question.
-    ``options`` are the method's own fields, ``fallback_options`` those of the fallback.
+    ``options`` are the method's own fields.
 
-    ``fallback`` serves what the method cannot: ``retrain`` as a cold retrain beside the served generation, any other
-    method as an update of its own. It also takes the method's place where that does not help on the model.
+    ``fallback`` is ``retrain`` or None. With it, a request that the method cannot serve waits for a cold retrain while
+    the current version is served, and the generation is a retrain where the method does not help on the model.
 
     ``guarantee`` is how the distance to retraining shall be known; None takes ``exact`` or ``proved`` where the method
-    has it on this model, and ``none`` elsewhere: what is measured or estimated is asked for by name. ``alpha``,
-    ``orders`` and ``sizes`` (increasing counts of people) belong to ``calibrated``; without sizes: 1, 2, 4, ...
-    people, up to a twentieth of them.
+    has it on this model, and ``none`` elsewhere: what is measured or estimated is asked for by name. ``calibration``
+    says how ``calibrated`` is measured.
     """
 
     method: str
-    fallback: str | None = None
+    fallback: Literal["retrain"] | None = None
     min_guarantee: Guarantee = Guarantee.NONE
     guarantee: Guarantee | None = None
-    alpha: float = 0.05
-    orders: int = 19
-    sizes: tuple[int, ...] = ()
+    calibration: Calibration = field(default_factory=Calibration)
     epsilon: float = 1.0
     delta: float = 1e-5
     noise_std: float = 0.01
@@ -105,7 +131,6 @@ class Policy:
     cadence_seconds: int = 0
     utility_tolerance: float | None = 0.1
     options: Mapping[str, Any] = field(default_factory=dict)
-    fallback_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _number("epsilon", self.epsilon, above=0, most=1e4)
@@ -119,20 +144,10 @@ class Policy:
         self._check_guarantee()
         if self.fallback == self.method:
             raise PolicyError("fallback", f"fallback is {self.fallback!r}, the method itself.", "Name another or none.")
-        if self.fallback_options and self.fallback is None:
-            raise PolicyError("fallback_options", "fallback_options are given without a fallback.", "Name a fallback.")
         if self.budget_cost > self.limit:
             raise PolicyError("noise_std", *self._nothing_fits())
 
     def _check_guarantee(self) -> None:
-        _number("alpha", self.alpha, above=0, below=1)
-        if not _whole(self.orders) or not 1 <= self.orders <= LARGEST_ORDERS:
-            what = f"orders is {_shown(self.orders)}."
-            raise PolicyError("orders", what, f"It must be a whole number from 1 to {LARGEST_ORDERS}.")
-        whole = all(_whole(size) and size >= 1 for size in self.sizes)
-        if not whole or list(self.sizes) != sorted({*self.sizes}):
-            what = f"sizes is {_shown(self.sizes)}."
-            raise PolicyError("sizes", what, "It must be increasing whole numbers, from 1 on.")
         if self.guarantee is not None and not self.guarantee.satisfies(self.min_guarantee):
             what = (
                 f"guarantee is {self.guarantee.value} and min_guarantee is {self.min_guarantee.value}, which is "
@@ -140,16 +155,11 @@ class Policy:
             )
             raise PolicyError("guarantee", what, "Ask for a guarantee that is at least as strong as the required one.")
 
-    @property
-    def standby(self) -> str | None:
-        """The fallback that makes updates of its own; None where there is none, or it is a retrain."""
-        return None if self.fallback == "retrain" else self.fallback
-
     def in_force(self, method: str) -> Policy:
         """The policy of a generation of ``method``: this one, or with its fallback in the method's place."""
         if method == self.method or method != self.fallback:
             return self
-        return replace(self, method=method, options=self.fallback_options, fallback=None, fallback_options={})
+        return replace(self, method=method, options={}, fallback=None)
 
     @property
     def budget_cost(self) -> int:
@@ -183,46 +193,67 @@ class Policy:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, all fields."""
         record = asdict(self)
-        record["sizes"] = list(self.sizes)
+        record["calibration"]["sizes"] = list(self.calibration.sizes)
         return {name: value.value if isinstance(value, StrEnum) else value for name, value in record.items()}
 
     @classmethod
-    def from_json(cls, record: object, methods: Collection[str] = NAMES) -> Policy:
-        """The policy in a JSON object; fields left out, or null, take their defaults.
+    def from_json(cls, record: object, methods: Collection[str] | None = None) -> Policy:
+        """Read the policy in a JSON object; fields left out, or null, take their defaults.
 
-        Raises PolicyError, which names the field, its value and what is allowed.
+        ``methods`` are the names that are offered. None takes any name: that of a policy that was checked before.
+
+        Raises:
+            PolicyError: it names the field, its value and what is allowed.
         """
         if not isinstance(record, Mapping):
             raise PolicyError("policy", f"The policy is {_shown(record)}.", "It must be a JSON object.")
-        names = [each.name for each in fields(cls)]
-        unknown = sorted(str(name) for name in record if name not in names)
-        if unknown:
-            raise PolicyError(unknown[0], f"A policy has no field {unknown[0]!r}.", f"Its fields: {', '.join(names)}.")
+        _known(record, cls, "A policy")
         if record.get("method") is None:
-            raise PolicyError("method", "The policy names no method.", f"Allowed: {', '.join(methods)}.")
+            raise PolicyError("method", "The policy names no method.", f"Allowed: {', '.join(methods or ())}.")
         nullable = {"utility_tolerance"}
         given = {name: value for name, value in record.items() if value is not None or name in nullable}
         return cls(**{name: _read(name, value, methods) for name, value in given.items()})
 
 
-def _read(name: str, value: object, methods: Collection[str]) -> Any:
+def _known(record: Mapping[Any, Any], kind: type[Policy | Calibration], what: str) -> None:
+    names = [each.name for each in fields(kind)]
+    unknown = sorted(str(name) for name in record if name not in names)
+    if unknown:
+        raise PolicyError(unknown[0], f"{what} has no field {unknown[0]!r}.", f"Its fields: {', '.join(names)}.")
+
+
+def _read(name: str, value: object, methods: Collection[str] | None) -> Any:
     if (name, value) == ("on_exhausted", "rewind"):
         hint = "A rewind keeps the budget that is used up, so no release would fit after it: use retrain or hold."
         raise PolicyError(name, "on_exhausted is 'rewind'.", hint)
     if name in _CHOICES:
         choice = _CHOICES[name]
         return choice(_one_of(name, value, [member.value for member in choice]))
-    if name in ("method", "fallback"):
-        return _one_of(name, value, methods)
-    if name in ("options", "fallback_options"):
+    if name == "method":
+        return value if methods is None else _one_of(name, value, methods)
+    if name == "fallback":
+        return _one_of(name, value, ("retrain",))
+    if name == "options":
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise PolicyError(name, f"{name} is {_shown(value)}.", "It must be a JSON object of the method's fields.")
         return dict(value)
-    if name == "sizes":
-        if not isinstance(value, list | tuple):
-            raise PolicyError(name, f"sizes is {_shown(value)}.", "It must be a list of whole numbers.")
-        return tuple(value)
+    if name == "calibration":
+        return _calibration(value)
     return value
+
+
+def _calibration(value: object) -> Calibration:
+    if not isinstance(value, Mapping):
+        raise PolicyError(
+            "calibration", f"calibration is {_shown(value)}.", "It must be an object: alpha, orders, sizes."
+        )
+    _known(value, Calibration, "A calibration")
+    given = {name: each for name, each in value.items() if each is not None}
+    sizes = given.get("sizes", ())
+    if not isinstance(sizes, list | tuple):
+        what = f"calibration/sizes is {_shown(sizes)}."
+        raise PolicyError("calibration/sizes", what, "It must be a list of whole numbers.")
+    return Calibration(**{**given, "sizes": tuple(sizes)})
 
 
 _CHOICES: dict[str, type[StrEnum]] = {
@@ -309,37 +340,16 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Update:
-    """Forget everyone who waits, in one update."""
+class Action:
+    """What to do with a model now.
 
+    ``update``: forget everyone who waits, in one update. ``wait``: start nothing before ``until`` (microseconds since
+    1970). ``retrain``: build a candidate generation without everyone who waits, because the budget is used up.
+    ``hold``: block everyone who waits, for the same reason. ``nothing``: there is nothing to do, or it is being done.
+    """
 
-@dataclass(frozen=True)
-class Wait:
-    """Nothing may start before ``until`` (microseconds since 1970)."""
-
-    until: int
-
-
-@dataclass(frozen=True)
-class Retrain:
-    """Build a candidate generation without everyone who waits."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Hold:
-    """Everyone who waits is blocked, visibly, for this reason."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Nothing:
-    """There is nothing to do, or it is being done."""
-
-
-Action = Update | Wait | Retrain | Hold | Nothing
+    kind: Literal["update", "wait", "retrain", "hold", "nothing"]
+    until: int | None = None
 
 
 def next_action(policy: Policy, budget: Budget, queue: Queue, clock: Clock) -> Action:
@@ -351,17 +361,15 @@ def next_action(policy: Policy, budget: Budget, queue: Queue, clock: Clock) -> A
     if budget.exhausted:
         return _at_exhaustion(policy, queue)
     if not queue.waiting:
-        return Nothing() if queue.next_at is None else Wait(max(queue.next_at, clock.now))
+        return Action("nothing") if queue.next_at is None else Action("wait", max(queue.next_at, clock.now))
     opens = _opens_at(policy, queue, clock)
-    return Update() if opens <= clock.now else Wait(opens)
+    return Action("update") if opens <= clock.now else Action("wait", opens)
 
 
 def _at_exhaustion(policy: Policy, queue: Queue) -> Action:
     if policy.on_exhausted is OnExhausted.HOLD:
-        return Hold("budget_exhausted") if queue.waiting else Nothing()
-    if queue.retraining:
-        return Nothing()
-    return Retrain("budget_exhausted")
+        return Action("hold" if queue.waiting else "nothing")
+    return Action("nothing" if queue.retraining else "retrain")
 
 
 def _opens_at(policy: Policy, queue: Queue, clock: Clock) -> int:

@@ -21,11 +21,11 @@ from fractions import Fraction
 
 import torch
 
+from unlearning.model.method import Method
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
 from unlearning.quality.simulate import forget_set, left_by, release
-from unlearning.recipe import RecipeError
-from unlearning.types import Examples, Method, Refused, State
+from unlearning.types import Examples, RecipeError, Refused, State
 
 
 @dataclass(frozen=True)

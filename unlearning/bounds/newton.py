@@ -22,15 +22,20 @@ are published, and were measured on everyone.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
+from unlearning.accounting.certificate import Constant
+from unlearning.bounds.published import RAISE, SAMPLED, require_below, rounded_up
 from unlearning.model.curvature import spectral_norm
+from unlearning.model.method import Bound
 from unlearning.model.objective import Objective, Product
 from unlearning.model.problem import Problem
-from unlearning.types import Examples, Refused
+from unlearning.types import Examples, Forgotten, Json, Refused, State
 
 PRODUCTS = 40
 POINTS = 4
@@ -67,6 +72,96 @@ class Constrained:
         return distance
 
 
+@dataclass(frozen=True)
+class Ball(Bound):
+    """The ``estimated`` bound of a damped Newton step in a ball.
+
+    ``radius`` (C) and ``damping`` (lambda) are the method's options. ``gradient_norm`` is where its steps may stop.
+    """
+
+    assumptions: ClassVar[tuple[str, ...]] = ("The trained and the retrained model lie in the ball of radius C.",)
+    radius: float | None
+    damping: float
+    gradient_norm: float | None
+
+    def require_possible(self, problem: Problem) -> None:
+        """Raise Refused where no radius is given."""
+        self._radius()
+
+    def constants(self, problem: Problem, examples: Examples, state: State) -> tuple[Constant, ...]:
+        """Measure mu, M and G on everyone; C and lambda are chosen."""
+        work, radius = problem.cast(state.weights.dtype), self._radius()
+        smallest, rough, gradient = measured(work, examples, state.weights.to(work.device), radius)
+        return (
+            Constant("C", radius, "option radius: both models are taken to lie in this ball"),
+            Constant("lambda", self.damping, "option damping"),
+            Constant("mu", smallest, f"least eigenvalue of the objective's Hessian in the ball, {SAMPLED}"),
+            Constant("M", rough, f"Lipschitz constant of the Hessian in the ball, {SAMPLED}"),
+            Constant(
+                "G",
+                gradient,
+                "gradient norm that the training left on everyone, rounded up to one digit; a "
+                "retraining is taken to leave no more",
+            ),
+        )
+
+    def require_useful(
+        self, problem: Problem, examples: Examples, state: State, max_distance: float, constants: Mapping[str, float]
+    ) -> dict[str, Json]:
+        """Report the ``bound`` of an update that solves exactly.
+
+        Raises:
+            Refused: any two models in the ball are as close as the bound or as ``max_distance``, or the bound is above
+                ``max_distance``.
+        """
+        # An update that arrives without a step leaves up to gradient_norm of residual.
+        ball = constrained_of(constants, self.gradient_norm or 0.0)
+        bound = ball.require_useful()
+        require_below(max_distance, 2 * ball.radius, f"any two models in the ball of radius {ball.radius:g}")
+        if bound > max_distance:
+            raise Refused(f"The bound {bound:.3g} is above max_distance {max_distance:g}.", RAISE)
+        return {"bound": bound}
+
+    def distance(
+        self, problem: Problem, forgotten: Forgotten, retain: Examples | None, constants: Mapping[str, float]
+    ) -> float:
+        """Return the bound with the residual of the update's last solve."""
+        if not forgotten.evidence:
+            return 0.0
+        return constrained_of(constants, residual_of(forgotten.evidence)).require_useful()
+
+    def _radius(self) -> float:
+        if self.radius is None:
+            raise Refused(
+                "newton's estimated bound holds in a ball, and the option radius is not set.",
+                "Set radius to a norm that neither the trained nor a retrained model exceeds.",
+            )
+        return self.radius
+
+
+def constrained_of(constants: Mapping[str, float], residual: float) -> Constrained:
+    """Return what the bound depends on, from ``Ball.constants`` by name. ``residual``: of the update's last solve."""
+    return Constrained(
+        radius=constants["C"],
+        damping=constants["lambda"],
+        smallest_eigenvalue=constants["mu"],
+        hessian_lipschitz=constants["M"],
+        gradient_norm=constants["G"],
+        residual=residual,
+    )
+
+
+def residual_of(evidence: Mapping[str, Json]) -> float:
+    """Return ||r|| of the last solve in a Newton update's evidence.
+
+    Where no step was taken, x = 0 is the solution of (H + lambda I) x = grad F_D: its residual is the whole gradient.
+    """
+    steps = cast("list[dict[str, float]]", evidence["steps"])
+    if not steps:
+        return float(cast(float, evidence["gradient_norm"]))
+    return float(steps[-1]["residual"]) * float(steps[-1]["gradient_norm"])
+
+
 def measured(problem: Problem, examples: Examples, w: Tensor, radius: float) -> tuple[float, float, float]:
     """(mu, M, G) of F_D over everyone, as seen at w (d,) and at a few seeded points of the ball.
 
@@ -84,17 +179,6 @@ def measured(problem: Problem, examples: Examples, w: Tensor, radius: float) -> 
         largest, smallest = spectral_norm(_difference(here.product, there), start, PRODUCTS)
         rough = max(rough, max(largest, -smallest) / float((w - v).norm()))
     return -rounded_up(-least), rounded_up(rough), rounded_up(float(here.gradient.norm()))
-
-
-def rounded_up(value: float) -> float:
-    """To one significant digit, towards plus infinity; what is below 1e-12 in size becomes 0 or 1e-12.
-
-    A published constant that is measured on everyone should tell little about anyone.
-    """
-    if abs(value) <= 1e-12:
-        return 0.0 if value <= 0 else 1e-12
-    scale = 10.0 ** math.floor(math.log10(abs(value)))
-    return float(f"{math.ceil(value / scale - 1e-9) * scale:.6g}")
 
 
 def _inside(w: Tensor, generator: torch.Generator, radius: float) -> Tensor:

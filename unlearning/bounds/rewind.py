@@ -31,22 +31,19 @@ Deviations from the paper, each with its reason:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import ClassVar, cast
 
-import torch
-from torch import Tensor
-
-from unlearning.model.curvature import own_hessian_products
-from unlearning.model.linear_head import Head, head_of
+from unlearning.accounting.certificate import Constant
+from unlearning.bounds.gradients import admitted, head_required, measured_constants, proved_constants, rounding_errors
+from unlearning.bounds.published import RAISE, SAMPLED, require_below, rounded_up
+from unlearning.model.closed_form import require_agreement_at
+from unlearning.model.linear_head import head_of
+from unlearning.model.method import Bound
 from unlearning.model.problem import Problem
-from unlearning.types import Examples, Refused
-
-POWER = 20
-"""products for the spectral norms of the samples' Hessians"""
-TINY = 1e-300
-"""below the norm of any product that is not 0"""
+from unlearning.types import Examples, Forgotten, Json, Refused, State
 
 
 def published_h(steps: int, rewound: int, *, rate: float, smoothness: float, samples: int, forgotten: int) -> float:
@@ -148,151 +145,153 @@ class Descent:
         return max(abs(1 - rate * bend) for bend in ends)
 
 
-def closed_form_smoothness(problem: Problem, feature_norm: float) -> float:
-    """L of every sample's data gradient for a linear head on features of norm at most ``feature_norm``.
+@dataclass(frozen=True)
+class RewoundEstimate(Bound):
+    """The ``estimated`` bound of a rewind, with L and G as they were measured. ``reference`` is the method's option."""
 
-    ||x||^2 / 2 for softmax, ||x||^2 / 4 for logistic regression, ||x||^2 for the squared losses; the constant feature
-    of a bias counts. Raises Refused where the model is no linear head.
-    """
-    return head_required(problem).curve.steepness * feature_norm**2
+    assumptions: ClassVar[tuple[str, ...]] = (
+        "The reference is the same full-batch training, from the same start, on the retained samples.",
+    )
+    reference: str
 
+    def require_possible(self, problem: Problem) -> None:
+        """Accept every problem: what the bound needs is known once the method is prepared."""
 
-RESIDUALS = {"cross_entropy": math.sqrt(2), "binary_logistic": 1.0}
-"""the longest dl/dz for a target that is one class: two points of the simplex, two numbers in [0, 1]"""
-
-
-def closed_form_gradient_bound(problem: Problem, feature_norm: float) -> float:
-    """G of every sample's unclipped data gradient, ||dl/dz|| ||x||: sqrt(2) ||x|| for softmax, ||x|| for logistic
-    regression. Raises Refused where the model is no linear head or the loss another one.
-    """
-    head_required(problem)
-    loss = str(problem.recipe.loss)
-    if loss not in RESIDUALS:
-        raise Refused(f"The loss {loss} has no bounded gradient.", f"Use one of {', '.join(RESIDUALS)}.")
-    return RESIDUALS[loss] * feature_norm
-
-
-def proved_constants(problem: Problem, feature_norm: float) -> tuple[tuple[float, float], float]:
-    """The curvature (least, largest) and G, from the model and ``feature_norm`` alone.
-
-    Clipping a scalar residual leaves it increasing in the score, so that one output stays convex; clipped softmax
-    gradients are those of no loss. Raises Refused where the model is no linear head, or its loss another one.
-    """
-    own, clip = closed_form_gradient_bound(problem, feature_norm), problem.training.sample_clip or math.inf
-    convex = own <= clip or head_required(problem).layer.out_features == 1
-    smoothness = closed_form_smoothness(problem, feature_norm)
-    return (0.0 if convex else -smoothness, smoothness), min(own, clip)
-
-
-def rounding_errors(problem: Problem, samples: int, feature_norm: float, rates: Sequence[float]) -> tuple[float, ...]:
-    """How far each computed full-batch step of a linear head can end from the exact one, in ``problem``'s dtype.
-
-    With round-off u, R = ``feature_norm``, ||w|| <= W and gamma = 4 (n + d + D + K + 40) u for n samples, d weights, D
-    features and K outputs (any order of summation; exp accurate to 4 units in the last place, as in heads):
-    scores err by gamma W R, residuals by t = gamma (1 + 2 W R), the data gradient by R t + gamma G, and the step by
-    eta (R t + 2 gamma (G + lambda W)) + 4 u W. Clipping projects, which enlarges no error. W_{t+1} = |1 - eta lambda|
-    W_t + eta G from ||w_0||.
-    """
-    layer, bound = head_required(problem).layer, closed_form_gradient_bound(problem, feature_norm)
-    unit = torch.finfo(problem.dtype).eps / 2
-    gamma = 4 * (samples + problem.dimension + layer.in_features + layer.out_features + 40) * unit
-    least, decay, longest = float(problem.decay.min()), float(problem.decay.max()), float(problem.initial().norm())
-    errors = []
-    for rate in rates:
-        residual = gamma * (1 + 2 * longest * feature_norm)
-        gradient = feature_norm * residual + 2 * gamma * (bound + decay * longest)
-        errors.append(rate * gradient + 4 * unit * longest)
-        longest = max(abs(1 - rate * least), abs(1 - rate * decay)) * longest + rate * bound
-    return tuple(errors)
-
-
-ADMITTED = 1 + 1e-6
-"""how much longer than declared a sample's features may be: unit vectors in float32 are, by 1e-7"""
-
-
-def admitted(feature_norm: float) -> float:
-    """The longest features that ``require_within`` lets through: what a bound must reckon with. The extra 1e-12 is for
-    the rounding of a computed norm."""
-    return feature_norm * ADMITTED * (1 + 1e-12)
-
-
-def require_within(problem: Problem, examples: Examples, feature_norm: float) -> None:
-    """What the closed forms assume of the data.
-
-    Raises Refused where some sample's features (the constant 1 of a bias included) are longer than ``feature_norm``,
-    or a class is given by anything but its index (two classes: 0 or 1).
-    """
-    targets, loss = examples.targets, str(problem.recipe.loss)
-    soft = loss == "cross_entropy" and targets.is_floating_point()
-    if soft or (loss == "binary_logistic" and not bool(((targets == 0) | (targets == 1)).all())):
-        raise Refused("The gradient's bound holds for targets that are one class.", "Give classes as indices.")
-    longest = float(head_required(problem).features(examples.inputs).double().norm(dim=1).max())
-    if not longest <= feature_norm * ADMITTED:
-        raise Refused(
-            f"A sample's features have norm {longest:.6g}, above feature_norm = {feature_norm:g}.",
-            "Scale every sample's features, or declare a larger feature_norm.",
+    def constants(self, problem: Problem, examples: Examples, state: State) -> tuple[Constant, ...]:
+        """Measure L and G on everyone, at the start, the checkpoint and the trained weights."""
+        work, clip = problem.cast(state.weights.dtype), problem.training.sample_clip
+        points = (work.initial(), state.tensors["checkpoint"].to(problem.device), state.weights.to(problem.device))
+        smoothness, longest = measured_constants(work, examples, points)
+        origin = "closed form of a linear head at the longest features of a sample, rounded up to one digit"
+        if head_of(work) is None:
+            origin = f"largest spectral norm of a sample's data Hessian, {SAMPLED}"
+        enforced = Constant("G", clip, "sample_clip of the training") if clip is not None else None
+        return (
+            Constant("L", rounded_up(smoothness), origin),
+            enforced or Constant("G", rounded_up(longest), f"longest data gradient of a sample, {SAMPLED}"),
         )
 
+    def descent(self, problem: Problem, state: State, constants: Mapping[str, float]) -> Descent:
+        """Return what the bound depends on at ``state``. Raises Refused for mini-batches."""
+        convex_loss = head_of(problem) is not None and problem.training.sample_clip is None
+        curvature = (0.0 if convex_loss else -constants["L"], constants["L"])
+        return _descent(problem, state, self.reference, curvature, constants["G"])
 
-def measured_constants(problem: Problem, examples: Examples, points: Sequence[Tensor]) -> tuple[float, float]:
-    """L and G of a sample's data gradient: the largest spectral norm of a sample's Hessian, the longest gradient.
+    def require_useful(
+        self, problem: Problem, examples: Examples, state: State, max_distance: float, constants: Mapping[str, float]
+    ) -> dict[str, Json]:
+        """Report ``bound_of_one_sample``, and ``samples_within_cap``: how many may be forgotten in all.
 
-    The theorem needs every sample's L: the mean's can be n times smaller. For a linear head L is the largest closed
-    form ``steepness ||x||^2`` and holds everywhere; for other models it is what power iteration sees at ``points``
-    (each (d,)). G is the longest seen at ``points``. What is seen is a lower bound of the truth, which holds over the
-    whole path: a claim with it is ``estimated``.
+        Raises:
+            Refused: the bound is vacuous, or one forgotten sample does not fit under ``max_distance``.
+        """
+        descent = self.descent(problem, state, constants)
+        one = replace(descent, forgotten=1)
+        first = one.require_useful()
+        require_below(max_distance, one.ignorance(), "the trainings on any two data sets")
+        if first > max_distance:
+            what = f"The bound for one forgotten sample is {first:.3g}, above max_distance {max_distance:g}."
+            raise Refused(what, RAISE)
+        return {"bound_of_one_sample": first, "samples_within_cap": _most(descent, max_distance)}
+
+    def distance(
+        self, problem: Problem, forgotten: Forgotten, retain: Examples | None, constants: Mapping[str, float]
+    ) -> float:
+        """Return the bound for everyone forgotten so far."""
+        if not forgotten.state.facts["forgotten"]:
+            return 0.0
+        return self.descent(problem, forgotten.state, constants).require_useful()
+
+
+@dataclass(frozen=True)
+class RewoundProof(RewoundEstimate):
+    """The ``proved`` bound of a rewind: constants that need no data, and the rounding of both runs.
+
+    It bounds the distance to the same training (w_0, T steps, clipping) on the retained samples. ``source`` and
+    ``feature_norm`` are the method's options.
     """
-    smoothness = max(_largest_curvature(problem, examples, w) for w in points)
-    return smoothness, max(_longest_gradient(problem, examples, w) for w in points)
+
+    assumptions: ClassVar[tuple[str, ...]] = (
+        "The reference is the same training (start, number of full-batch steps, step sizes, clipping) on the retained "
+        "samples, in exact arithmetic; the bound of a sample's features was declared, not fitted.",
+    )
+    checked: ClassVar[tuple[str, ...]] = (
+        "Every sample's features were within the bound when the model was registered.",
+    )
+    source: str
+    feature_norm: float | None
+
+    def require_possible(self, problem: Problem) -> None:
+        """Raise Refused where a condition of the proof is missing."""
+        longest = self._longest(problem, self.source)
+        size, count = problem.training.batch_size, len(problem.recipe.samples.ids)
+        if size is not None and size < count:
+            raise Refused("The bound holds for full-batch gradient descent.", "Train without batch_size.")
+        proved_constants(problem, longest)
+
+    def constants(self, problem: Problem, examples: Examples, state: State) -> tuple[Constant, ...]:
+        """Return nothing: the proof measures nothing."""
+        return ()
+
+    def descent(self, problem: Problem, state: State, constants: Mapping[str, float]) -> Descent:
+        """Return what the bound depends on at ``state``, rounding included. Raises Refused where a condition is
+        missing."""
+        work = problem.cast(state.weights.dtype)
+        longest = admitted(self._longest(problem, state.facts["source"]))
+        curvature, gradient_bound = proved_constants(work, longest)
+        descent = _descent(work, state, self.reference, curvature, gradient_bound)
+        return replace(descent, rounding=rounding_errors(work, descent.samples, longest, descent.rates))
+
+    def distance(
+        self, problem: Problem, forgotten: Forgotten, retain: Examples | None, constants: Mapping[str, float]
+    ) -> float:
+        """Return the bound, once the closed form agrees with the module at these weights."""
+        weights, state = forgotten.state.weights, forgotten.state
+        if not state.facts["forgotten"]:
+            return 0.0
+        if retain is None:
+            raise ValueError("The guarantee proved reads the retained samples; they were not loaded.")
+        work = problem.double()
+        require_agreement_at(head_required(work), weights.to(work.device, work.dtype), retain)
+        return super().distance(problem, forgotten, retain, constants)
+
+    def _longest(self, problem: Problem, source: Json) -> float:
+        if self.feature_norm is None:
+            raise Refused("No bound of the features' norm is declared.", "Set the method's option feature_norm.")
+        if source != "checkpoint" or problem.recipe.weights is not None:
+            raise Refused("The proof needs this recipe's own checkpoint.", "Train here, with source=checkpoint.")
+        return self.feature_norm
 
 
-def _largest_curvature(problem: Problem, examples: Examples, w: Tensor) -> float:
-    """The largest spectral norm of a sample's data Hessian: closed form, or as power iteration sees it at w."""
-    head = head_of(problem)
-    if head is not None:
-        squares = head.features(examples.inputs).square().sum(dim=1)
-        return head.curve.steepness * float((head.curve.weight(examples.targets).to(squares) * squares).max())
-    seeded = torch.Generator().manual_seed(problem.training.seed)
-    largest = 0.0
-    for part in _parts(problem, examples):
-        x, y = examples.inputs[part], examples.targets[part]
-        vectors = torch.randn(len(x), problem.dimension, generator=seeded, dtype=problem.dtype).to(problem.device)
-        norms = vectors.norm(dim=1)
-        for _ in range(POWER):
-            vectors = own_hessian_products(problem, w, x, y, vectors / norms.clamp(min=TINY).unsqueeze(1))
-            norms = vectors.norm(dim=1)
-        largest = max(largest, float(norms.max()))
-    return largest
+def _descent(
+    problem: Problem, state: State, reference: str, curvature: tuple[float, float], gradient_bound: float
+) -> Descent:
+    if not state.facts["full_batch"]:
+        raise Refused("The bound holds for full-batch gradient descent.", "Train without batch_size.")
+    rewound, samples, forgotten = (cast(int, state.facts[name]) for name in ("rewound", "samples", "forgotten"))
+    return Descent(
+        rates=state.tensors["rates"].tolist(),
+        rewound=rewound,
+        samples=samples,
+        forgotten=forgotten,
+        gradient_bound=gradient_bound,
+        curvature=curvature,
+        decay=(float(problem.decay.min()), float(problem.decay.max())),
+        step_clip=problem.training.clip,
+        reference=reference,
+    )
 
 
-def _parts(problem: Problem, examples: Examples) -> Iterator[slice]:
-    """Samples whose vectors of length d fit into 2^24 numbers together."""
-    rows = max(1, 2**24 // problem.dimension)
-    return (slice(first, first + rows) for first in range(0, len(examples), rows))
-
-
-def _longest_gradient(problem: Problem, examples: Examples, w: Tensor) -> float:
-    longest = 0.0
-    for part in _parts(problem, examples):
-        gradients = problem.sample_gradients(w, examples.inputs[part], examples.targets[part])
-        longest = max(longest, float(gradients.norm(dim=1).max()))
-    return longest
-
-
-def lipschitz_ratio(gradient_difference: Tensor, weight_difference: Tensor) -> float:
-    """||grad F(v) - grad F(w)|| / ||v - w||: a lower bound of L (the paper prints it inverted)."""
-    return float(gradient_difference.norm() / weight_difference.norm())
-
-
-def head_required(problem: Problem) -> Head:
-    """The problem's linear head. Raises Refused where it has none."""
-    head = head_of(problem)
-    if head is None:
-        raise Refused(
-            "This model is no linear head: its gradients have no Lipschitz constant in closed form.",
-            "Put a linear head on a frozen backbone, or require no proof.",
-        )
-    return head
+def _most(descent: Descent, max_distance: float) -> int:
+    """Return the most samples in all whose bound is at most ``max_distance``: it grows with their number."""
+    low, high = 1, descent.samples - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if replace(descent, forgotten=middle).distance() <= max_distance:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _check_counts(steps: int, rewound: int, samples: int, forgotten: int) -> None:

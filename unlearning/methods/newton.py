@@ -37,17 +37,20 @@ the objective is higher than before, and nobody left.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from unlearning.accounting.certificate import Guarantee
+from unlearning.bounds.newton import Ball
 from unlearning.model.curvature import Solution, refined_conjugate_gradients, spectral_norm
 from unlearning.model.linear_head import head_of
+from unlearning.model.method import Bound, Method
 from unlearning.model.objective import Objective, Point, Product
 from unlearning.model.problem import Problem
-from unlearning.model.training import silent, train
+from unlearning.model.training import train
 from unlearning.quality.distance_left import calibration_sets, measure, require_effective
 from unlearning.types import (
     Examples,
@@ -61,6 +64,7 @@ from unlearning.types import (
     State,
     Unsuited,
     retained,
+    silent,
 )
 
 SOLVERS = ("conjugate-gradients", "lissa")
@@ -69,7 +73,7 @@ EIGENVALUE_PRODUCTS = 40
 
 
 @dataclass(frozen=True)
-class Newton:
+class Newton(Method):
     """One damped Newton step (or several) on the objective of the retained.
 
     Args:
@@ -96,6 +100,9 @@ class Newton:
     """
 
     name: ClassVar[str] = "newton"
+    secret_state: ClassVar[tuple[str, ...]] = (
+        "The weights before noise start from those that were trained on the deleted people.",
+    )
     needs: ClassVar[frozenset[Need]] = frozenset({Need.RETAINED})
 
     damping: float = 0.0
@@ -184,9 +191,9 @@ class Newton:
         evidence: dict[str, Json] = {"steps": taken, "gradient_norm": _norm(here)}
         return Forgotten(State(w.to(state.weights.dtype), state.tensors, state.facts), evidence)
 
-    def resume(self, state: State, weights: Tensor, forget: ForgetSet) -> State:  # noqa: ARG002
-        """The next step starts from ``weights``."""
-        return replace(state, weights=weights.to(state.weights))
+    def bound(self, guarantee: Guarantee) -> Bound | None:
+        """Return the paper's bound, ``estimated``: its constants are measured."""
+        return Ball(self.radius, self.damping, self.gradient_norm) if guarantee is Guarantee.ESTIMATED else None
 
     def _measure(self, problem: Problem, examples: Examples, state: State) -> list[float]:
         sets = calibration_sets(examples, self.calibration_share, self.calibration_count, problem.training.seed)

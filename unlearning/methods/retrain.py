@@ -7,13 +7,14 @@ from typing import ClassVar
 
 import torch
 
+from unlearning.model.method import Method
 from unlearning.model.problem import Problem
-from unlearning.model.training import REFERENCES, silent, train
-from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Need, Progress, Refused, State
+from unlearning.model.training import REFERENCES, train
+from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Need, Progress, State, retained, silent
 
 
 @dataclass(frozen=True)
-class Retrain:
+class Retrain(Method):
     """Train again from the data-independent initialisation, in the same batch order, on the retain set.
 
     The start is always cold; with ``Training.converge`` the end is the retain set's minimiser. Between updates it
@@ -24,6 +25,8 @@ class Retrain:
     """
 
     name: ClassVar[str] = "retrain"
+    exact: ClassVar[bool] = True
+    secret_state: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[frozenset[Need]] = frozenset({Need.RETAINED})
     reference: str = "renormalised"
 
@@ -33,7 +36,7 @@ class Retrain:
 
     def prepare(
         self,
-        problem: Problem,  # noqa: ARG002  (the protocol's signature)
+        problem: Problem,
         examples: Examples,
         learned: Learned,
         progress: Progress = silent,
@@ -49,18 +52,12 @@ class Retrain:
         state: State,
         forget: ForgetSet,
         retain: Examples | None,
-        generator: torch.Generator,  # noqa: ARG002  (retraining draws nothing beyond the training's seed)
+        generator: torch.Generator,
     ) -> Forgotten:
         """Raises Refused where the retain set is not given or contains someone who is forgotten."""
         if not forget:
             return Forgotten(state)
-        if retain is None:
-            raise Refused("The retain set is not readable.", "Use recollection or safe, which do not need it.")
-        if len(retain) == 0:
-            raise Refused("Nobody is left to train on.", "Retire the model instead.")
-        if len(retain.only(torch.tensor(forget.positions))) > 0:
-            raise Refused("The retain set holds samples that are to be forgotten.", "Leave them out.")
-        learned = train(problem, retain, planned=state.tensors["positions"], reference=self.reference)
+        learned = train(problem, retained(forget, retain), planned=state.tensors["positions"], reference=self.reference)
         return Forgotten(State(learned.weights, state.tensors, state.facts))
 
 

@@ -31,18 +31,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from unlearning.bounds.rewind import Descent, admitted, proved_constants, require_within, rounding_errors
-from unlearning.model.training import REFERENCES, advance, rate_of, replay, silent, train
+from unlearning.accounting.certificate import Guarantee
+from unlearning.bounds.gradients import require_within
+from unlearning.bounds.rewind import RewoundEstimate, RewoundProof
+from unlearning.model.method import Bound, Method
+from unlearning.model.problem import Problem
+from unlearning.model.training import REFERENCES, advance, rate_of, replay, train
 from unlearning.quality.distance_left import mean_distance_left
-from unlearning.types import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State
+from unlearning.types import (
+    Examples,
+    ForgetSet,
+    Forgotten,
+    Json,
+    Learned,
+    Need,
+    Progress,
+    Refused,
+    State,
+    retained,
+    silent,
+)
 
-if TYPE_CHECKING:
-    from unlearning.model.problem import Problem
+ITERATIONS = 500
+"""of the fixed point that undoes one step"""
+PRECISION = 1e-12
+"""of the step that is undone, over the weights' norm"""
+TOLERANCE = 1e-3
+"""of the way from w_{T-K} to w_T, how far off the forward run may end"""
 
 
 @dataclass(frozen=True)
@@ -55,102 +75,90 @@ class Rewound:
     facts: Mapping[str, Json]
 
 
-class Source(Protocol):
-    """A way back to w_{T-K}."""
-
-    def rewind(self, method: Rewind, problem: Problem, examples: Examples, learned: Learned) -> Rewound:
-        """Raises Refused where this way does not exist."""
-
-
-class Checkpoint:
-    """From the trajectory that the training recorded."""
-
-    def rewind(self, method: Rewind, problem: Problem, examples: Examples, learned: Learned) -> Rewound:
-        trajectory = learned.trajectory
-        if trajectory is None:
-            raise Refused(
-                "Rewinding to a checkpoint needs the trajectory, and this model comes without one.",
-                "Choose source=proximal if it was trained by full-batch gradient descent, or newton or safe.",
-            )
-        start = len(trajectory) - method.steps_of(len(trajectory))
-        _, checkpoint, _ = next(replay(problem, examples, trajectory, start))
-        full = all(len(batch) == len(examples) for batch in trajectory.batches)
-        facts: dict[str, Json] = {"source": "checkpoint", "full_batch": full}
-        return Rewound(checkpoint, trajectory.batches[start:], trajectory.rates, facts)
+def from_checkpoint(method: Rewind, problem: Problem, examples: Examples, learned: Learned) -> Rewound:
+    """Take w_{T-K} from the trajectory that the training recorded. Raises Refused where there is none."""
+    trajectory = learned.trajectory
+    if trajectory is None:
+        raise Refused(
+            "Rewinding to a checkpoint needs the trajectory, and this model comes without one.",
+            "Choose source=proximal if it was trained by full-batch gradient descent, or newton or safe.",
+        )
+    start = len(trajectory) - method.steps_of(len(trajectory))
+    _, checkpoint, _ = next(replay(problem, examples, trajectory, start))
+    full = all(len(batch) == len(examples) for batch in trajectory.batches)
+    facts: dict[str, Json] = {"source": "checkpoint", "full_batch": full}
+    return Rewound(checkpoint, trajectory.batches[start:], trajectory.rates, facts)
 
 
-class Proximal:
-    """Algorithm 3: undo K full-batch gradient steps, in float64.
+def proximal(method: Rewind, problem: Problem, examples: Examples, learned: Learned) -> Rewound:
+    """Undo K full-batch gradient steps, in float64 (algorithm 3).
 
     The fixed point v <- w_{t+1} + eta_t s_t(v) g(v) contracts when eta_t L < 1; its error grows by
     1/(1 - eta_t L) a step back, so the K steps are taken forward again and must return to the given weights.
+
+    Raises:
+        Refused: mini-batches, no step to undo, a step that cannot be undone, or a forward run that ends elsewhere.
     """
-
-    iterations = 500
-    precision = 1e-12
-    tolerance = 1e-3
-    """of the way from w_{T-K} to w_T, how far off the forward run may end"""
-
-    def rewind(self, method: Rewind, problem: Problem, examples: Examples, learned: Learned) -> Rewound:
-        if problem.training.batch_size is not None and problem.training.batch_size < len(examples):
-            raise Refused(
-                "The proximal-point method undoes full-batch gradient descent; this training uses mini-batches.",
-                "Record the trajectory and choose source=checkpoint, or use newton or safe.",
-            )
-        steps = problem.training.epochs
-        if steps == 0:
-            raise Refused("There is no gradient step to undo.", "Use newton or retrain.")
-        rates = tuple(rate_of(problem, step) for step in range(steps))
-        precise = problem.double()
-        w = learned.weights.to(problem.device, torch.float64)
-        start = steps - method.steps_of(steps)
-        v = w
-        for rate in reversed(rates[start:]):
-            v = self._undo(precise, examples, v, rate)
-        checkpoint = v.to(problem.dtype)
-        batches = (examples.positions.cpu(),) * (steps - start)
-        facts: dict[str, Json] = {
-            "source": "proximal",
-            "full_batch": True,
-            "round_trip": self._round_trip(problem, examples, checkpoint, learned.weights, rates[start:]),
-        }
-        return Rewound(checkpoint, batches, rates, facts)
-
-    def _undo(self, problem: Problem, examples: Examples, after: Tensor, rate: float) -> Tensor:
-        v = after
-        for _ in range(self.iterations):
-            stepped, _ = advance(problem, examples, examples.positions, v, rate)
-            residual = after - stepped
-            v = v + residual
-            if float(residual.norm()) <= self.precision * max(1.0, float(after.norm())):
-                return v
+    if problem.training.batch_size is not None and problem.training.batch_size < len(examples):
         raise Refused(
-            f"A step with learning rate {rate:g} could not be undone: the proximal-point iteration does not contract.",
-            "The learning rate times the curvature must stay below 1; use newton or retrain.",
+            "The proximal-point method undoes full-batch gradient descent; this training uses mini-batches.",
+            "Record the trajectory and choose source=checkpoint, or use newton or safe.",
         )
+    steps = problem.training.epochs
+    if steps == 0:
+        raise Refused("There is no gradient step to undo.", "Use newton or retrain.")
+    rates = tuple(rate_of(problem, step) for step in range(steps))
+    precise = problem.double()
+    start = steps - method.steps_of(steps)
+    v = learned.weights.to(problem.device, torch.float64)
+    for rate in reversed(rates[start:]):
+        v = _undo(precise, examples, v, rate)
+    checkpoint = v.to(problem.dtype)
+    batches = (examples.positions.cpu(),) * (steps - start)
+    facts: dict[str, Json] = {
+        "source": "proximal",
+        "full_batch": True,
+        "round_trip": _round_trip(problem, examples, checkpoint, learned.weights, rates[start:]),
+    }
+    return Rewound(checkpoint, batches, rates, facts)
 
-    def _round_trip(
-        self, problem: Problem, examples: Examples, checkpoint: Tensor, weights: Tensor, rates: Sequence[float]
-    ) -> float:
-        w = checkpoint
-        for rate in rates:
-            w, _ = advance(problem, examples, examples.positions, w, rate)
-        travelled = float((weights - checkpoint).norm())
-        error = float((w - weights).norm()) / travelled if travelled > 0 else 0.0
-        if not error <= self.tolerance:
-            raise Refused(
-                f"The steps taken again from the rewound weights end {error:.2g} of the way off.",
-                "Too many steps are undone for this precision: lower fraction, or use newton or retrain.",
-            )
-        return error
+
+def _undo(problem: Problem, examples: Examples, after: Tensor, rate: float) -> Tensor:
+    v = after
+    for _ in range(ITERATIONS):
+        stepped, _ = advance(problem, examples, examples.positions, v, rate)
+        residual = after - stepped
+        v = v + residual
+        if float(residual.norm()) <= PRECISION * max(1.0, float(after.norm())):
+            return v
+    raise Refused(
+        f"A step with learning rate {rate:g} could not be undone: the proximal-point iteration does not contract.",
+        "The learning rate times the curvature must stay below 1; use newton or retrain.",
+    )
+
+
+def _round_trip(
+    problem: Problem, examples: Examples, checkpoint: Tensor, weights: Tensor, rates: Sequence[float]
+) -> float:
+    w = checkpoint
+    for rate in rates:
+        w, _ = advance(problem, examples, examples.positions, w, rate)
+    travelled = float((weights - checkpoint).norm())
+    error = float((w - weights).norm()) / travelled if travelled > 0 else 0.0
+    if not error <= TOLERANCE:
+        raise Refused(
+            f"The steps taken again from the rewound weights end {error:.2g} of the way off.",
+            "Too many steps are undone for this precision: lower fraction, or use newton or retrain.",
+        )
+    return error
 
 
 PRECISIONS = ("training", "float64")
-SOURCES: Mapping[str, Source] = {"checkpoint": Checkpoint(), "proximal": Proximal()}
+SOURCES = {"checkpoint": from_checkpoint, "proximal": proximal}
 
 
 @dataclass(frozen=True)
-class Rewind:
+class Rewind(Method):
     """R2D. See the module's docstring for the equations.
 
     Args:
@@ -167,6 +175,9 @@ class Rewind:
     """
 
     name: ClassVar[str] = "rewind"
+    secret_state: ClassVar[tuple[str, ...]] = (
+        "The checkpoint that every update starts from was trained on everyone, the deleted people included.",
+    )
     needs: ClassVar[frozenset[Need]] = frozenset({Need.RETAINED})
 
     fraction: float = 0.41
@@ -209,7 +220,7 @@ class Rewind:
             problem, learned = problem.double(), _again(problem.double(), examples)
         if self.feature_norm is not None:
             require_within(problem, examples, self.feature_norm)
-        rewound = SOURCES[self.source].rewind(self, problem, examples, learned)
+        rewound = SOURCES[self.source](self, problem, examples, learned)
         facts: dict[str, Json] = {
             "samples": len(examples),
             "forgotten": 0,
@@ -232,7 +243,7 @@ class Rewind:
         state: State,
         forget: ForgetSet,
         retain: Examples | None,
-        generator: torch.Generator,  # noqa: ARG002
+        generator: torch.Generator,
     ) -> Forgotten:
         """K steps from the checkpoint on ``retain``. Someone who had left before changes nothing.
 
@@ -252,31 +263,11 @@ class Rewind:
         facts = dict(state.facts) | {"forgotten": int(absent.sum())}
         return Forgotten(replace(state, weights=w, facts=facts), {"steps": len(rates)})
 
-    def resume(self, state: State, weights: Tensor, forget: ForgetSet) -> State:
-        """Every update starts from the checkpoint: only the count of who went changes."""
-        facts = {**state.facts, "forgotten": _count(state, "forgotten") + len(forget.positions)}
-        return replace(state, weights=weights.to(state.weights), facts=facts)
-
-    def descent(
-        self, problem: Problem, state: State, *, curvature: tuple[float, float], gradient_bound: float
-    ) -> Descent:
-        """What the bound depends on, with given (-L, L) and G (measured ones make it ``estimated``).
-
-        Raises Refused for mini-batches: the theorem is about full-batch gradient descent.
-        """
-        if not state.facts["full_batch"]:
-            raise Refused("The bound holds for full-batch gradient descent.", "Train without batch_size.")
-        return Descent(
-            rates=state.tensors["rates"].tolist(),
-            rewound=_count(state, "rewound"),
-            samples=_count(state, "samples"),
-            forgotten=_count(state, "forgotten"),
-            gradient_bound=gradient_bound,
-            curvature=curvature,
-            decay=(float(problem.decay.min()), float(problem.decay.max())),
-            step_clip=problem.training.clip,
-            reference=self.reference,
-        )
+    def bound(self, guarantee: Guarantee) -> Bound | None:
+        """Return the bound of full-batch descent, with constants that need no data (``proved``) or were measured."""
+        if guarantee is Guarantee.PROVED:
+            return RewoundProof(self.reference, self.source, self.feature_norm)
+        return RewoundEstimate(self.reference) if guarantee is Guarantee.ESTIMATED else None
 
     def _report(self, problem: Problem, examples: Examples, state: State) -> dict[str, Json]:
         report: dict[str, Json] = {
@@ -295,21 +286,6 @@ class Rewind:
         )
         return report if measured is None else report | {"distance_left": measured}
 
-    def proved(self, problem: Problem, state: State) -> Descent:
-        """The same with constants that need no data (``descent.proved_constants``), rounding included.
-
-        Its ``require_useful()`` bounds the distance to the same training (w_0, T steps, clipping) on the retained
-        samples. Raises Refused where a condition of that proof is missing.
-        """
-        if self.feature_norm is None:
-            raise Refused("No bound of the features' norm is declared.", "Set the method's option feature_norm.")
-        if state.facts["source"] != "checkpoint" or problem.recipe.weights is not None:
-            raise Refused("The proof needs this recipe's own checkpoint.", "Train here, with source=checkpoint.")
-        work, longest = problem.cast(state.weights.dtype), admitted(self.feature_norm)
-        curvature, gradient_bound = proved_constants(work, longest)
-        descent = self.descent(work, state, curvature=curvature, gradient_bound=gradient_bound)
-        return replace(descent, rounding=rounding_errors(work, descent.samples, longest, descent.rates))
-
 
 def _again(problem: Problem, examples: Examples) -> Learned:
     if problem.recipe.weights is not None:
@@ -318,17 +294,12 @@ def _again(problem: Problem, examples: Examples) -> Learned:
 
 
 def _retained(state: State, forget: ForgetSet, retain: Examples | None) -> Examples:
-    if retain is None:
-        raise Refused("Rewinding needs the retained samples, and none were given.", "Hand over everyone who stays.")
-    if len(retain) == 0:
-        raise Refused("Nobody would be left to train on.", "Delete the model instead.")
+    kept = retained(forget, retain)
     trained = state.tensors["positions"].cpu()
     gone = torch.tensor(forget.positions, dtype=torch.int64)
     if not bool(torch.isin(gone, trained).all()):
         raise Refused("A sample of the forget set was never trained on.", "Forget samples of this training alone.")
-    if bool(torch.isin(gone, retain.positions.cpu()).any()):
-        raise Refused("A sample of the forget set is among the retained.", "Leave the forgotten out of them.")
-    return retain
+    return kept
 
 
 def _pack(batches: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from unlearning.model.linear_head import Head, head_of
 from unlearning.model.problem import Problem, build
-from unlearning.recipe import RecipeError
-from unlearning.types import Examples, Refused
+from unlearning.types import Examples, RecipeError, Refused
 
 TOLERANCE = 1e-9
 """relative"""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from unlearning.recipe import RecipeError
+from unlearning.types import RecipeError
 
 if TYPE_CHECKING:
     from unlearning.model.problem import Problem

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from unlearning.accounting.certificate import Part
 from unlearning.model.problem import build
-from unlearning.recipe import Recipe, RecipeError
-from unlearning.types import Refused
+from unlearning.recipe import Recipe
+from unlearning.types import RecipeError, Refused
 
 RARE = 1e-9
 """how often two independent draws of a start are taken for a fixed one"""

@@ -12,7 +12,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from unlearning.model.imports import load_constants
-from unlearning.recipe import Recipe, RecipeError, SampleLoss
+from unlearning.recipe import Recipe, SampleLoss
+from unlearning.types import RecipeError
 
 
 @dataclass(frozen=True)

@@ -3,72 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from unlearning.model.convex import converge
 from unlearning.model.imports import require_same_accuracy
 from unlearning.model.problem import Problem, build
-from unlearning.recipe import Recipe, RecipeError
-from unlearning.types import Examples, Learned, Progress
+from unlearning.recipe import Recipe
+from unlearning.types import Examples, Learned, Progress, RecipeError, Trajectory, silent
 
 REFERENCES = ("renormalised", "fixed-denominator")
-
-
-def silent(share: float) -> None:
-    """Progress that nobody watches; ``share`` is in [0, 1]."""
-
-
-@dataclass(frozen=True)
-class Trajectory:
-    """What happened in a training: enough to compute every w_t again.
-
-    ``batches[t]`` holds the manifest positions of step t (int64, on the CPU); ``rates[t]`` is eta_t, ``scales[t]``
-    is s_t. ``checkpoints[e]`` is w (d,) before step ``starts[e]``; the last one is w_T, with ``starts[-1] = T``.
-    """
-
-    batches: tuple[Tensor, ...]
-    rates: tuple[float, ...]
-    scales: tuple[float, ...]
-    checkpoints: tuple[Tensor, ...]
-    starts: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        steps = len(self.batches)
-        if not len(self.rates) == len(self.scales) == steps:
-            raise RecipeError(
-                f"The trajectory has {steps} batches, {len(self.rates)} rates and {len(self.scales)} scales.",
-                "Record one of each for every step.",
-            )
-        if len(self.checkpoints) != len(self.starts) or not self.starts or self.starts[0] != 0:
-            raise RecipeError("The trajectory lacks its first checkpoint.", "Record the weights before step 0.")
-
-    def __len__(self) -> int:
-        """T, the number of steps."""
-        return len(self.batches)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """As tensors that a state can hold; ``from_tensors`` gives the same trajectory back."""
-        return {
-            "batches": torch.cat(self.batches) if self.batches else torch.empty(0, dtype=torch.int64),
-            "sizes": torch.tensor([len(batch) for batch in self.batches], dtype=torch.int64),
-            "rates": torch.tensor(self.rates, dtype=torch.float64),
-            "scales": torch.tensor(self.scales, dtype=torch.float64),
-            "checkpoints": torch.stack(self.checkpoints),
-            "starts": torch.tensor(self.starts, dtype=torch.int64),
-        }
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Trajectory:
-        return cls(
-            batches=tuple(_split(tensors["batches"].cpu(), tensors["sizes"].tolist())),
-            rates=tuple(tensors["rates"].tolist()),
-            scales=tuple(tensors["scales"].tolist()),
-            checkpoints=tuple(tensors["checkpoints"].unbind()),
-            starts=tuple(tensors["starts"].tolist()),
-        )
 
 
 @dataclass(frozen=True)
@@ -193,8 +140,6 @@ def train(
     learned = _descend(problem, everyone, kept, reference, progress)
     if problem.training.converge is None:
         return learned
-    from unlearning.model.convex import converge  # noqa: PLC0415  (only recipes that converge need it)
-
     weights = converge(
         problem.double(),
         learned.weights.double(),
@@ -215,8 +160,6 @@ def learn(recipe: Recipe, problem: Problem, examples: Examples, progress: Progre
         if recipe.trajectory is not None:
             verify(problem, examples, recipe.trajectory, weights)
         return Learned(weights, recipe.trajectory)
-    from unlearning.model.convex import converge  # noqa: PLC0415
-
     double = problem.double()
     return Learned(converge(double, double.flatten(recipe.weights), examples, problem.training.converge), None)
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import torch
 
+from unlearning.model.method import Method
 from unlearning.model.problem import Problem
-from unlearning.types import Examples, ForgetSet, Forgotten, Method, Need, Refused, State
+from unlearning.types import Examples, ForgetSet, Forgotten, Need, Refused, State, Vectors
 
 
 def forget_set(examples: Examples, holders: Iterable[str]) -> ForgetSet:
@@ -57,10 +58,14 @@ def release(
 
     A method that needs everyone's vectors is given them, and those that it returns are kept.
     """
-    if Need.VECTORS in method.needs:
-        return method.forget(problem, state, forget, retain, generator)
-    mine = {holder: vector for holder, vector in state.vectors.items() if holder in forget.holders}
     others = {holder: vector for holder, vector in state.vectors.items() if holder not in forget.holders}
-    forgotten = method.forget(problem, replace(state, vectors=mine), forget, retain, generator)
+    asked = replace(forget, vectors=_given(method, state, forget))
+    forgotten = method.forget(problem, replace(state, vectors={}), asked, retain, generator)
     vectors = others | dict(forgotten.state.vectors)
     return replace(forgotten, state=replace(forgotten.state, vectors=vectors))
+
+
+def _given(method: Method, state: State, forget: ForgetSet) -> Vectors:
+    if Need.VECTORS in method.needs:
+        return Vectors(state.vectors)
+    return Vectors({person: vector for person, vector in state.vectors.items() if person in forget.holders})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,20 +11,13 @@ from torch import Tensor
 from service.infra.fault_injection import crash_point
 from unlearning.accounting.certificate import Claim, Constant, Guarantee, Reference
 from unlearning.bounds.calibration import Design
-from unlearning.bounds.rewind import head_required
-from unlearning.methods.rewind import Rewind
-from unlearning.model import convex
-from unlearning.model.closed_form import require_agreement_at
-from unlearning.model.problem import Problem
-from unlearning.types import Examples, Forgotten, Json, Refused, State
-from workers.guarantee import statements as words
-from workers.guarantee.choose import constrained_of, descent_of, residual_of
+from unlearning.model.method import Bound, Method
+from unlearning.types import Examples, Forgotten, Json, State
+from workers.guarantee import statements
+from workers.guarantee.choose import bound_of
 from workers.guarantee.noise import perturbed
 from workers.runtime.model import Bench
 from workers.storage.checkpoint_format import admit
-
-TIGHTEN = (4.0, 64.0, 1024.0)
-"""the bound is aimed at the cap over these, one after the other"""
 
 
 class CapNotReached(RuntimeError):
@@ -58,8 +51,15 @@ class Terms:
     """of an estimated bound"""
     design: Design | None = None
     """of a calibrated one"""
-    standby: str | None = None
-    """the fallback that keeps a state of its own"""
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The constants by name."""
+        return {each.name: each.value for each in self.constants}
+
+    def bound(self, method: Method) -> Bound | None:
+        """Return what bounds the method's updates under these terms."""
+        return bound_of(method, self.guarantee, self.count if self.reference is Reference.FIXED_DENOMINATOR else None)
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,12 @@ class Certified:
 def certify(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples | None, size: Size) -> Certified:
     """Bound, draw, measure and claim. The noise is drawn once, over the very bytes whose bound was computed.
 
+    The weights of ``forgotten`` are those that ``refine`` gave.
+
     Raises CapNotReached, Malformed (weights that are not finite), Refused (fewer than two classes left, or a bound that
     says nothing).
     """
-    weights, bound = bounded(bench, terms, forgotten, retain, size)
-    state = replace(forgotten.state, weights=weights)
+    state, bound = forgotten.state, bounded(bench, terms, forgotten, retain, size)
     evidence = dict(forgotten.evidence) | ({} if bound is None else {"bound": bound})
     crash_point("worker-after-compute")
     y = published_of(terms, state.weights, bench.problem.dtype)
@@ -118,44 +119,20 @@ def published_of(terms: Terms, weights: Tensor, dtype: torch.dtype) -> Tensor:
     return perturbed(weights, terms.noise_std, dtype)
 
 
-def bounded(
-    bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples | None, size: Size
-) -> tuple[Tensor, float | None]:
-    """The weights that get noise, and the bound on their distance to retraining (None where nothing is computed).
+def bounded(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples | None, size: Size) -> float | None:
+    """Return the bound on the distance of the weights to retraining; None where nothing is computed.
 
     Raises CapNotReached, Refused.
     """
-    state = forgotten.state
     if terms.design is not None:
         _require_measured(terms.design, terms.holders + size.holders)
-    if terms.guarantee is Guarantee.PROVED and not isinstance(bench.method, Rewind):
-        return within_cap(bench.problem.double(), state.weights, _read(retain), terms)
-    if terms.guarantee not in (Guarantee.PROVED, Guarantee.ESTIMATED) or not size.holders:
-        return state.weights, None
-    if terms.guarantee is Guarantee.PROVED:
-        _require_closed_form(bench.problem.double(), state.weights, _read(retain))
-    bound = _distance(bench, terms, forgotten)
-    if bound > terms.max_distance:
+    bound = terms.bound(bench.method)
+    if bound is None:
+        return None
+    distance = bound.distance(bench.problem, forgotten, retain, terms.values)
+    if distance > terms.max_distance:
         raise CapNotReached("the bound stayed above the cap")
-    return state.weights, bound
-
-
-def _read(retain: Examples | None) -> Examples:
-    if retain is None:
-        raise ValueError("the guarantee proved reads the retained samples; they were not loaded")
-    return retain
-
-
-def _require_closed_form(problem: Problem, weights: Tensor, retain: Examples) -> None:
-    """As ``convex.distance_bound`` does before its bound, for rewind's. Raises Refused."""
-    require_agreement_at(head_required(problem), weights.to(problem.device, problem.dtype), retain)
-
-
-def _distance(bench: Bench, terms: Terms, forgotten: Forgotten) -> float:
-    constants = {each.name: each.value for each in terms.constants} if terms.guarantee is Guarantee.ESTIMATED else None
-    if isinstance(bench.method, Rewind):
-        return descent_of(bench.problem, bench.method, forgotten.state, constants).require_useful()
-    return constrained_of(constants or {}, residual_of(forgotten.evidence)).require_useful()
+    return distance
 
 
 def _require_measured(design: Design, holders: int) -> None:
@@ -163,31 +140,8 @@ def _require_measured(design: Design, holders: int) -> None:
         raise Oversize(f"{holders} people in all would be forgotten and the calibration ends at {design.sizes[-1]}")
 
 
-def within_cap(problem: Problem, weights: Tensor, retain: Examples, terms: Terms) -> tuple[Tensor, float]:
-    """Float64 weights whose distance to the retained samples' minimiser is proved to be at most the cap.
-
-    Raises CapNotReached.
-    """
-    denominator = terms.count if terms.reference is Reference.FIXED_DENOMINATOR else None
-    w = weights.to(device=problem.device, dtype=torch.float64)
-    for tighter in TIGHTEN:
-        bound = convex.distance_bound(problem, w, retain, denominator)
-        if bound <= terms.max_distance:
-            return w, bound
-        try:
-            w = convex.converge(
-                problem, w, retain, problem.training.weight_decay * terms.max_distance / tighter, denominator
-            )
-        except Refused:
-            break
-    bound = convex.distance_bound(problem, w, retain, denominator)
-    if bound <= terms.max_distance:
-        return w, bound
-    raise CapNotReached("the bound stayed above the cap")
-
-
 def _claim(bench: Bench, terms: Terms, budget_cost: int, size: Size) -> Claim:
-    forgot = 1 if size.samples else 0
+    forgot, bound = 1 if size.samples else 0, terms.bound(bench.method)
     return Claim.of(
         method=terms.method,
         guarantee=terms.guarantee,
@@ -200,10 +154,10 @@ def _claim(bench: Bench, terms: Terms, budget_cost: int, size: Size) -> Claim:
         limit=terms.limit,
         samples=size.samples,
         people=size.people,
-        assumptions=words.assumptions(terms.guarantee, terms.method, terms.design),
-        checked=words.checked(terms.guarantee, terms.method),
-        declared=words.declared(terms.guarantee, any(part.public for part in bench.parts)),
+        assumptions=statements.assumptions(terms.guarantee, bound, terms.design),
+        checked=statements.checked(terms.guarantee, bound),
+        declared=statements.declared(terms.guarantee, any(part.public for part in bench.parts)),
         parts=bench.parts,
         constants=terms.constants,
-        secret_state=words.secret_state(terms.guarantee, terms.method, terms.standby),
+        secret_state=statements.secret_state(terms.guarantee, bench.method),
     )

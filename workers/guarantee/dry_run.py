@@ -10,52 +10,29 @@ from torch import Tensor
 
 from unlearning.accounting.budget import charge_of, updates_left
 from unlearning.accounting.certificate import Constant, Guarantee
-from unlearning.accounting.policy import Policy
 from unlearning.bounds.calibration import Design
-from unlearning.methods.rewind import Rewind
-from unlearning.model.convex import rounding_floor
-from unlearning.types import Examples, Json, Refused, State
+from unlearning.types import Examples, Json, State
 from workers.guarantee.certify import Terms
-from workers.guarantee.choose import constants_of, require_useful
 from workers.guarantee.noise import perturbed
 from workers.runtime.model import Bench
 
 FACTORS = (0.1, 1.0, 10.0)
 """of noise_std, and of the cap, in the dry run"""
 DRAWS = 3
-ROOM = 3.0
-"""the cap over the part of it that rounding may take"""
 
 
-def establish(
-    bench: Bench, terms: Terms, examples: Examples, made: State, policy: Policy
-) -> tuple[Terms, dict[str, Json]]:
-    """The terms with what an estimated claim rests on, and what registration reports of the bound.
+def establish(bench: Bench, terms: Terms, examples: Examples, made: State) -> tuple[Terms, dict[str, Json]]:
+    """Return the terms with the constants of the bound, and what registration reports of it.
 
-    Raises Refused where the bound is vacuous, not even one sample fits under the cap, or rounding takes too much of it.
+    Raises:
+        Refused: the bound is vacuous, not even one sample fits under the greatest distance, or rounding takes too much
+            of it.
     """
-    descent = terms.guarantee is Guarantee.PROVED and isinstance(bench.method, Rewind)
-    if terms.guarantee is Guarantee.ESTIMATED:
-        terms = replace(terms, constants=constants_of(bench.problem, bench.method, examples, made))
-    if terms.guarantee is Guarantee.PROVED and not descent:
-        _require_room(bench, terms, examples, made)
-    if not descent and terms.guarantee is not Guarantee.ESTIMATED:
+    bound = terms.bound(bench.method)
+    if bound is None:
         return terms, {}
-    return terms, require_useful(bench.problem, bench.method, made, policy.max_distance, terms.constants)
-
-
-def _require_room(bench: Bench, terms: Terms, examples: Examples, made: State) -> None:
-    """Rounding decides ``proved`` at small decay: an update must be able to go well below its cap.
-
-    Nothing but the refusal says what the rounding is: it is computed from everyone's features.
-    """
-    floor = rounding_floor(bench.problem.double(), made.weights.double(), examples)
-    if not floor <= terms.max_distance / ROOM:
-        raise Refused(
-            f"Rounding alone takes more than a third of max_distance {terms.max_distance:g}: the bound of an update is "
-            f"(gradient norm + rounding) / weight_decay, and weight_decay is {bench.problem.training.weight_decay:g}.",
-            "Raise weight_decay, or max_distance and noise_std together, or scale the features down.",
-        )
+    terms = replace(terms, constants=bound.constants(bench.problem, examples, made))
+    return terms, bound.require_useful(bench.problem, examples, made, terms.max_distance, terms.values)
 
 
 def dry_run(bench: Bench, terms: Terms, weights: Tensor) -> list[Json]:

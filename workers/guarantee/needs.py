@@ -7,7 +7,8 @@ import secrets
 import torch
 
 from unlearning.accounting.certificate import Guarantee
-from unlearning.types import Method, Need
+from unlearning.model.method import Method
+from unlearning.types import Need
 
 
 def needs_retained(method: Method, guarantee: Guarantee) -> bool:

@@ -16,10 +16,11 @@ from workers.guarantee.dry_run import guarantee_to_json
 from workers.runtime.jobs import Preparation
 from workers.runtime.lease import fence
 from workers.runtime.model import Bench
-from workers.storage.private_state import Kept
 
 
-def register(database: Database, job: Preparation, guarantee: Guarantee, made: State, count: int) -> Terms:
+def register(
+    database: Database, job: Preparation, guarantee: Guarantee, made: State, count: int, *, longest: int
+) -> Terms:
     """Fix the generation's terms: guarantee, noise, cap, charge and limit. They never change again."""
     policy = job.policy
     budget = policy.budget(guarantee)
@@ -36,14 +37,12 @@ def register(database: Database, job: Preparation, guarantee: Guarantee, made: S
         generation.max_distance = policy.max_distance if guarantee in BOUNDED else 0.0 if claims else None
         generation.epsilon, generation.delta = (policy.epsilon, policy.delta) if claims else (None, None)
         reference = reference_of(policy, made)
-        generation.manifest = (generation.manifest or {}) | {"reference": reference.value, "vectors": _longest(made)}
+        generation.manifest = (generation.manifest or {}) | {"reference": reference.value, "vectors": longest}
     return terms_of(policy, guarantee, reference, count)
 
 
-def _longest(made: State) -> int:
-    """The most numbers that a holder's row has; 0 where the method keeps no rows."""
-    if isinstance(made.vectors, Kept):
-        return made.vectors.numbers
+def longest_of(made: State) -> int:
+    """Return the most numbers that a person's row has; 0 where the method keeps no rows."""
     return max((vector.numel() for vector in made.vectors.values()), default=0)
 
 
@@ -74,7 +73,6 @@ def terms_of(policy: Policy, guarantee: Guarantee, reference: Reference, count: 
         limit=budget.limit,
         count=count,
         updates=0,
-        standby=policy.standby,
     )
 
 

@@ -4,49 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, cast, get_args, get_type_hints
 
 from unlearning.accounting.policy import Policy
-from unlearning.methods import NAMES
-from unlearning.standby import Accompanied, can_stand_by
-from unlearning.types import Method, Refused, Resumable
+from unlearning.methods import NAMES, load
+from unlearning.model.method import Method
+from unlearning.types import Refused
 
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word", NoneType: "null"}
 
 
 def method_of(policy: Policy) -> Method:
-    """The policy's method with its options, and the fallback that stands by. Raises Refused for an option that a method
-    lacks or rejects, and for a fallback that cannot stand by."""
-    first = method_named(policy.method, _from_policy(policy) | dict(policy.options), policy.options)
-    if policy.standby is None:
-        return first
-    given = policy.fallback_options
-    second = method_named(policy.standby, _from_policy(policy) | dict(given), given)
-    if not can_stand_by(second):
-        others = [name for name in NAMES if name != policy.method and can_stand_by(_plain(name))]
-        raise Refused(
-            f"The fallback {policy.standby} cannot make an update in another method's place.",
-            f"Name one that reads the retained samples alone: {', '.join(others)}; or retrain.",
-        )
-    if not isinstance(first, Resumable):
-        raise Refused(
-            f"{policy.method} cannot go on from another method's update.", "Name the fallback retrain, or none."
-        )
-    return Accompanied(first, second)
-
-
-def _plain(name: str) -> Method:
-    """The method with its default options."""
-    return method_named(name, {}, {})
+    """Return the policy's method with its options. Raises Refused for an option that it lacks or rejects."""
+    return method_named(policy.method, _from_policy(policy) | dict(policy.options), policy.options)
 
 
 def method_named(name: str, options: Mapping[str, Any], required: Mapping[str, Any]) -> Method:
     """The method with those of ``options`` that it has; every one of ``required`` must be among its fields."""
     if name not in NAMES:
         raise Refused(f"There is no method {name!r}.", f"The methods are: {', '.join(NAMES)}.")
-    kind: Any = import_module(f"unlearning.methods.{name}").METHOD
+    kind: Any = load(name)
     types = get_type_hints(kind)
     names = [field.name for field in fields(kind) if not field.metadata.get("secret")]  # a policy is not secret
     unknown = sorted(required.keys() - set(names))

@@ -10,10 +10,11 @@ from service.infra.settings import Settings
 from service.infra.tenants import recipes_of
 from unlearning.accounting.certificate import Part
 from unlearning.accounting.policy import Policy
+from unlearning.model.method import Method
 from unlearning.model.parts import parts_of
 from unlearning.model.problem import Problem
-from unlearning.recipe import Recipe, RecipeError
-from unlearning.types import Method, Refused, State
+from unlearning.recipe import Recipe
+from unlearning.types import RecipeError, Refused, State
 from workers.runtime import recipes
 from workers.runtime.failures import refusal_of
 from workers.runtime.method_options import method_of

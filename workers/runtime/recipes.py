@@ -17,8 +17,8 @@ from pathlib import Path
 from types import ModuleType
 
 from service.models.recipe_files import locate
-from unlearning.recipe import Recipe, RecipeError
-from unlearning.types import Refused
+from unlearning.recipe import Recipe
+from unlearning.types import RecipeError, Refused
 from workers.runtime.failures import refusal
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}(/[a-z0-9][a-z0-9_-]{0,62}){0,3}")

@@ -36,6 +36,7 @@ from service.infra.tables import (
     WebhookEndpoint,
 )
 from service.infra.tenants import DEFAULT_TENANT
+from service.infra.time import SECOND
 from service.models.figures import withdraw
 from service.models.publications import PUBLISHED, RESTORED, facts_of
 from service.models.restore_guard import unconfirmed
@@ -45,7 +46,7 @@ from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from service.requests.states import Status, awaits_decision, derive
 from service.requests.status import settle
-from workers.runtime.lease import SECOND, give_back
+from workers.runtime.lease import give_back
 from workers.scheduler.replay import Report, follow, to_do
 from workers.storage.key_store import BATCH, batches
 from workers.storage.private_state import drop_vectors

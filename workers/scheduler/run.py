@@ -30,6 +30,7 @@ from service.infra.pseudonyms import Pepper
 from service.infra.queue import notify as queue
 from service.infra.settings import Settings, session_key
 from service.infra.tables import DeletionRequest, Generation, Heartbeat, IdempotencyKey, Lease, Model, Task, Version
+from service.infra.time import SECOND
 from service.models import consumers
 from service.models.figures import Figures
 from service.models.restore_guard import UPDATES, unconfirmed
@@ -38,7 +39,7 @@ from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from service.requests.status import settle
 from workers.runtime.db_retry import once_there
 from workers.runtime.heartbeat import Pulse
-from workers.runtime.lease import SECOND, retrain_lease
+from workers.runtime.lease import retrain_lease
 from workers.runtime.recipe_messages import drop_messages
 from workers.scheduler.ssrf_guard import Outbound
 from workers.scheduler.webhook_sender import WebhookSender

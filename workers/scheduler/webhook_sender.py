@@ -21,8 +21,8 @@ from sqlalchemy.orm import Session
 from service.infra.db import Database, now
 from service.infra.fault_injection import crash_point
 from service.infra.tables import WebhookDelivery, WebhookEndpoint
+from service.infra.time import SECOND
 from service.requests.webhooks import BACKOFF_SECONDS, MAX_ATTEMPTS, DeliveryOutcome, disable, signature
-from workers.runtime.lease import SECOND
 from workers.scheduler.ssrf_guard import Outbound, Refused
 
 ROUND = 50

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias, cast
@@ -19,103 +19,34 @@ from service.infra.files import Store, Stored
 from service.infra.tables import Recollection
 from unlearning.types import Json, State
 from workers.storage import checkpoint_format as codec
-from workers.storage.encryption import SealedRow, Sealer, open_row, open_row_in_pieces, seal_row
+from workers.storage.encryption import SealedRow, Sealer, open_row, seal_row
 from workers.storage.key_store import BATCH, KeyStore, batches
-from workers.storage.pieced import sealed_pieces
 
 ROWS_BYTES = 32 * 2**20
 """of vectors that are held at once, while they are sealed or summed"""
-LARGE_BYTES = 2**20
-"""a vector of more is opened in pieces, where a pass over pieces will do"""
 NUMBER_BYTES = 8
 Row: TypeAlias = dict[str, object]
 
 
-class Missing(RuntimeError):
-    """Holders without a row, or whose key is gone."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(f"{count} vectors are missing")
-        self.count = count
-
-
 @dataclass(frozen=True)
-class Kept(Mapping[str, Tensor]):
-    """The vectors of ``holders`` (sorted), which stay in the database: each pass is one query, a few rows at a time.
+class Kept:
+    """The vectors of a generation, which stay in the database: each reading is one query, a few rows at a time.
 
-    ``numbers`` is the most that a vector has. A pass over ``items()`` goes in order of holder; at its end it raises
-    Missing where not everyone has a vector, and on its way Unsealable for a row that was changed or moved.
+    ``numbers`` is the most that a vector has.
     """
 
     database: Database
     key_store: KeyStore
     generation_id: int
-    holders: tuple[str, ...]
     numbers: int
     device: torch.device
 
-    def __len__(self) -> int:
-        return len(self.holders)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.holders)
-
-    def __contains__(self, holder: object) -> bool:
-        return holder in self.holders
-
-    def __getitem__(self, holder: str) -> Tensor:
-        if holder not in self:
-            raise KeyError(holder)
-        [(_, vector)] = Kept(
-            self.database, self.key_store, self.generation_id, (holder,), self.numbers, self.device
-        ).items()
-        return vector
-
-    def items(self) -> ItemsView[str, Tensor]:
-        return _Pass(self)
-
-    def pieces(self) -> Iterator[tuple[str, int, Tensor]]:
-        """One pass in which no large vector is ever whole: holder, where the piece begins, its numbers.
-
-        Nothing of it may be used before it has ended: then alone are the rows known to be unchanged. Raises as a pass.
-        """
-        if self.numbers * NUMBER_BYTES <= LARGE_BYTES:
-            yield from ((holder, 0, vector) for holder, vector in self.stream())
-            return
-        count = 0
+    def read(self, people: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+        """Yield each of ``people`` who has a vector, in sorted order. Raises Unsealable for a row that was changed."""
         with self.database.read() as session:
-            for row in _outlines_of(session, self.generation_id, self.holders):
-                key = self.key_store.fetch([row.key_id]).get(row.key_id)
-                if key is None:
-                    continue
-                count += 1
-                sealed = sealed_pieces(session, self.generation_id, row.holder, row.size)
-                place = _place(self.generation_id, row.holder)
-                opened = open_row_in_pieces(key, place, row.nonce, row.size, sealed)
-                for start, part in codec.unpack_in_pieces(opened):
-                    yield row.holder, start, part.to(self.device)
-        self._require(count)
-
-    def stream(self) -> Iterator[tuple[str, Tensor]]:
-        """One pass."""
-        count = 0
-        with self.database.read() as session:
-            rows = _rows_of(session, self.generation_id, self.holders, _rows_at_once(self.numbers * NUMBER_BYTES))
-            for pair in _opened(rows, self.key_store, self.generation_id, self.device):
-                count += 1
-                yield pair
-        self._require(count)
-
-    def _require(self, count: int) -> None:
-        if count < len(self.holders):
-            raise Missing(len(self.holders) - count)
-
-
-class _Pass(ItemsView[str, Tensor]):
-    _mapping: Kept
-
-    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        return self._mapping.stream()
+            at_once = _rows_at_once(self.numbers * NUMBER_BYTES)
+            rows = _rows_of(session, self.generation_id, sorted(people), at_once)
+            yield from _opened(rows, self.key_store, self.generation_id, self.device)
 
 
 def keep(private: Store, sealer: Sealer, state: State, evidence: Mapping[str, Json]) -> Stored:
@@ -191,11 +122,6 @@ def rewrite_vectors(session: Session, rows: Sequence[Row]) -> None:
         session.execute(change, named)
 
 
-def holders_of(session: Session, generation_id: int) -> list[str]:
-    """Everyone who has a vector in the generation."""
-    return list(session.scalars(select(Recollection.holder).where(Recollection.generation_id == generation_id)))
-
-
 def read_vectors(
     session: Session, keys: KeyStore, generation_id: int, holders: Iterable[str], device: torch.device
 ) -> dict[str, Tensor]:
@@ -246,14 +172,6 @@ def _rows_of(session: Session, generation_id: int, holders: Sequence[str], at_on
         .execution_options(yield_per=at_once)
     )
     return session.execute(query).partitions()
-
-
-def _outlines_of(session: Session, generation_id: int, holders: Sequence[str]) -> Sequence[Any]:
-    """What the rows of these holders are, in order of holder: their bytes are not read."""
-    columns = (Recollection.holder, Recollection.key_id, Recollection.nonce)
-    query = select(*columns, func.length(Recollection.sealed).label("size"))
-    mine = query.where(Recollection.generation_id == generation_id, _among(session, holders))
-    return session.execute(mine.order_by(Recollection.holder)).all()
 
 
 def _among(session: Session, holders: Sequence[str]) -> ColumnElement[bool]:

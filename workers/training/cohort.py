@@ -18,7 +18,6 @@ from service.requests.reasons import Reason
 from service.requests.suppression import concerns, registration_of
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import ForgottenInRecipe
-from unlearning.standby import Accompanied
 from unlearning.types import Refused
 from workers.guarantee.needs import needs_forgotten, needs_retained
 from workers.runtime import recipes
@@ -190,9 +189,7 @@ def require_readable(
     process: Process, job: Preparation, bench: Bench, guarantee: Guarantee, everyone: Sequence[manifest.Entry]
 ) -> None:
     """Where updates read samples, see now that a second run of the recipe gives the same ones."""
-    methods = (bench.method, bench.method.stand_in) if isinstance(bench.method, Accompanied) else (bench.method,)
-    reads = any(needs_retained(method, guarantee) or needs_forgotten(method) for method in methods)
-    if not reads:
+    if not (needs_retained(bench.method, guarantee) or needs_forgotten(bench.method)):
         return
     samples = recipes.load(recipes_of(process.settings.recipes, job.tenant_id), job.recipe).recipe.samples
     again = manifest.entries(process.storage.pepper, job.tenant_id, samples, job.policy.granularity)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import select
@@ -19,8 +19,8 @@ from service.infra.db import now
 from service.infra.fault_injection import crash_point
 from service.infra.queue import notify as queue
 from service.infra.tables import Generation, Model, WorkUnit
-from unlearning.model.training import Trajectory, silent
-from unlearning.types import Divisible, Examples, Learned, Method, Progress, Refused, State
+from unlearning.model.method import Divisible, Method
+from unlearning.types import Examples, Learned, Progress, Refused, State, Trajectory, silent
 from workers.runtime.jobs import Preparation
 from workers.runtime.lease import fence
 from workers.runtime.model import Bench
@@ -147,12 +147,8 @@ def completed(storage: Storage, course: Course, progress: Progress) -> State:
     """The method's state once all work units are done; its vectors stay where they are. Raises Refused."""
     problem = course.bench.problem
     numbers = course.method.length(problem)
-
-    def read(holders: tuple[str, ...]) -> Mapping[str, Any]:
-        return state.Kept(storage.database, storage.keys, course.generation_id, holders, numbers, problem.device)
-
-    made = course.method.complete(problem, course.examples, course.learned, read, progress)
-    return replace(made, vectors=read(tuple(course.holders)))
+    vectors = state.Kept(storage.database, storage.keys, course.generation_id, numbers, problem.device)
+    return course.method.complete(problem, course.examples, course.learned, vectors, progress)
 
 
 def forget(process: Process, generation_id: int) -> None:

@@ -25,8 +25,6 @@ from service.infra.time import bucket
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.model.closed_form import DoesNotRun
 from unlearning.model.training import learn
-from unlearning.recipe import RecipeError
-from unlearning.standby import Accompanied
 from unlearning.types import (
     Examples,
     ForgetSet,
@@ -34,8 +32,8 @@ from unlearning.types import (
     Ineffective,
     Json,
     Learned,
-    Need,
     Progress,
+    RecipeError,
     Refused,
     State,
     Unsuited,
@@ -43,7 +41,8 @@ from unlearning.types import (
 from workers.guarantee.certify import CapNotReached, Size, Terms, certify
 from workers.guarantee.dry_run import dry_run, establish
 from workers.guarantee.needs import generator, needs_forgotten, needs_retained
-from workers.guarantee.register import freeze_guarantee, how_chosen, register, report_of, terms_of
+from workers.guarantee.refine import refine
+from workers.guarantee.register import freeze_guarantee, how_chosen, longest_of, register, report_of, terms_of
 from workers.runtime.db_retry import patiently
 from workers.runtime.failures import refusal_of
 from workers.runtime.jobs import Preparation
@@ -212,9 +211,10 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
     crash_point("prepare-after-rows")
     seconds = begun.seconds + time.monotonic() - started
     report = report_of(made, bench, job) | {"seconds": bucket(seconds)}
-    terms = register(process.storage.database, job, begun.guarantee, made, len(begun.examples))
+    longest = begun.course.method.length(bench.problem) if begun.course is not None else longest_of(made)
+    terms = register(process.storage.database, job, begun.guarantee, made, len(begun.examples), longest=longest)
     with watch.phase("bound"):
-        terms, found = establish(bench, replace(terms, design=begun.design), begun.examples, made, job.policy)
+        terms, found = establish(bench, replace(terms, design=begun.design), begun.examples, made)
     freeze_guarantee(process.storage.database, job, terms)
     report |= found | how_chosen(process.storage.database, job) | kept_out(begun.left_out)
     report = process.storage.figures.keep(job.generation_id, report)
@@ -318,7 +318,8 @@ def _draft(
         if target.positions:
             forgotten, retain = _forget(storage, job, ready, target)
         forgot = replace(size, holders=len(target.holders))
-        certified = certify(ready.bench, ready.terms, forgotten, retain, forgot)
+        refined = refine(ready.bench, ready.terms, forgotten, retain)
+        certified = certify(ready.bench, ready.terms, refined, retain, forgot)
     with watch.phase("store"):
         checkpoint, kept = write_files(storage, certified, evidence)
         resealed = state.reseal_vectors(storage.database, storage.keys, job.generation_id, certified.state.vectors)
@@ -343,21 +344,14 @@ def _forget(storage: Storage, job: Preparation, ready: Ready, target: Target) ->
     if not len(retain):
         raise Refused("Everyone asked to be forgotten while the model was prepared.", "Register it with other data.")
     bench = ready.bench
-    with storage.database.read() as session:
-        everyone = Need.VECTORS in bench.method.needs
-        wanted = state.holders_of(session, job.generation_id) if everyone else target.holders
-        vectors = state.read_vectors(session, storage.keys, job.generation_id, wanted, bench.problem.device)
-    given = State(ready.state.weights, ready.state.tensors, ready.state.facts, vectors)
+    vectors = state.Kept(
+        storage.database, storage.keys, job.generation_id, bench.problem.dimension, bench.problem.device
+    )
     theirs = ready.examples.only(gone) if needs_forgotten(bench.method) else None
-    forget = ForgetSet(frozenset(target.holders), target.positions, theirs)
+    forget = ForgetSet(frozenset(target.holders), target.positions, theirs, vectors)
     draws = generator(bench.problem.device)
     reads = retain if needs_retained(bench.method, ready.terms.guarantee) else None
-    try:
-        return bench.method.forget(bench.problem, given, forget, reads, draws), retain
-    except Refused:
-        if not isinstance(bench.method, Accompanied):
-            raise
-    return bench.method.stand_in.forget(bench.problem, given, forget, retain, draws), retain
+    return bench.method.forget(bench.problem, ready.state, forget, reads, draws), retain
 
 
 def _keep_vectors(storage: Storage, job: Preparation, made: State) -> None:

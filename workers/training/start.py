@@ -13,12 +13,11 @@ from service.infra.tables import Generation, HoldoutPerson
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.bounds.calibration import Design
-from unlearning.methods.recollection import Recollection
 from unlearning.methods.recollection.sketch import require_steps_fit
+from unlearning.model.method import Divisible
 from unlearning.model.parts import require_declared
 from unlearning.model.training import steps_per_epoch
-from unlearning.standby import Accompanied
-from unlearning.types import Divisible, Examples, Learned, Refused
+from unlearning.types import Examples, Learned, Refused
 from workers.guarantee.choose import design_of, guarantee_of, may_claim_without_her, require_closed_form, require_needs
 from workers.runtime.jobs import Preparation, Retraining
 from workers.runtime.lease import fence
@@ -66,7 +65,7 @@ def begin(process: Process, job: Preparation, watch: Stopwatch, learn: Callable[
         require_room(process.storage.database, everyone)
         kept, left_out = admit(process.storage, job, bench, everyone)
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device)
-        require_closed_form(job.policy, bench.problem, examples)
+        require_closed_form(bench.method, bench.problem, examples)
         design = _design(job.policy, guarantee, examples)
         require_vectors_fit(process, bench, examples)
         require_readable(process, job, bench, guarantee, everyone)
@@ -105,9 +104,8 @@ def again(process: Process, job: Preparation, watch: Stopwatch) -> Begun | None:
 
 def require_vectors_fit(process: Process, bench: Bench, examples: Examples) -> None:
     """Raises Refused where the holders' vectors, or a sketch's steps, would take more room than there is for them."""
-    method = bench.method.first if isinstance(bench.method, Accompanied) else bench.method
-    if isinstance(method, Recollection) and method.rank is not None and bench.recipe.weights is None:
-        require_steps_fit(bench.problem, _steps(bench, examples))
+    method = bench.method
+    method.require_size(bench.problem, len(examples))
     if not isinstance(method, Divisible):
         return
     holders = len(set(examples.holders))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from unlearning.accounting.policy import Policy
-from unlearning.methods import NAMES
-from unlearning.recipe import RecipeError
-from unlearning.types import Examples, Learned, Progress, Refused
+from unlearning.methods import NAMES, load
+from unlearning.types import Examples, Learned, Progress, RecipeError, Refused
 from workers.guarantee.choose import guarantee_of, require_needs
 from workers.runtime.method_options import method_of
 from workers.runtime.model import Bench
@@ -22,8 +21,8 @@ def hint(bench: Bench, policy: Policy, examples: Examples, learned: Learned, pro
     Each prepares as a registration with its default options would: a few retrainings each, which is little beside
     recollection's own preparation.
     """
-    others = [name for name in NAMES if name not in (policy.method, CERTAIN)]
-    policies = {name: replace(policy, method=name, fallback=None, options={}, fallback_options={}) for name in others}
+    others = [name for name in NAMES if name != policy.method and not load(name).exact]
+    policies = {name: replace(policy, method=name, fallback=None, options={}) for name in others}
     left = {name: _left(bench, policies[name], examples, learned, progress) for name in others}
     helping = sorted((value, name) for name, value in left.items() if value is not None and value < policy.threshold)
     if not helping:

@@ -1,4 +1,4 @@
-"""Why an update cannot be made, and which of the reasons a retrain or the fallback mends."""
+"""Why an update cannot be made, and which of the reasons a retrain mends."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ RETRAIN_HELPS = frozenset(
     }
 )
 """what a cold retrain mends; changed samples or a changed recipe it does not"""
-STANDBY_HELPS = RETRAIN_HELPS - {Reason.BEYOND_CALIBRATION, Reason.STATE_DAMAGED, Reason.STATE_FORMAT_UNKNOWN}
-"""what a fallback mends that goes on from the current version's state"""
 
 
 class Blocked(RuntimeError):

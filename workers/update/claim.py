@@ -10,14 +10,15 @@ from sqlalchemy.orm import Session
 from service.audit.log import record
 from service.infra.db import Database, now
 from service.infra.tables import DeletionRequest, Generation, Model, Task, Version
+from service.infra.time import SECOND
 from service.models.restore_guard import unconfirmed
 from service.models.retrain_plan import budget_of, candidate_of, measured_seconds
 from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from service.requests.status import change_tasks, settle
-from unlearning.accounting.policy import Clock, Nothing, Policy, Queue, Retrain, Wait, next_action
+from unlearning.accounting.policy import Clock, Policy, Queue, next_action
 from workers.runtime.collector import collector_at_rest
 from workers.runtime.jobs import Claimed, Deletions, Preparation, Work
-from workers.runtime.lease import SECOND, Lease, give_back, lock, take
+from workers.runtime.lease import Lease, give_back, lock, take
 from workers.update.batches import HOLD_AFTER, Choice, Waiting, choose
 from workers.update.blocked import NUMBERS
 from workers.update.retrain_plan import claim_retrain
@@ -157,9 +158,9 @@ def _must_wait(session: Session, model: Model, generation: Generation, count: in
     policy = Policy.from_json(model.policy)
     queue = _queue(session, model, policy, count)
     action = next_action(policy, budget_of(generation), queue, _clock(generation, at))
-    if isinstance(action, Wait):
+    if action.kind == "wait":
         model.due_at = action.until
-    return isinstance(action, Wait | Nothing | Retrain)
+    return action.kind in ("wait", "nothing", "retrain")
 
 
 def _queue(session: Session, model: Model, policy: Policy, count: int) -> Queue:

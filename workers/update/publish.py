@@ -18,7 +18,7 @@ from service.infra.db import Database, now
 from service.infra.fault_injection import crash_point
 from service.infra.files import Stored
 from service.infra.tables import Erasure, Forgotten, Generation, Membership, Model, PhaseSeconds, Task, Version
-from service.infra.time import bucket
+from service.infra.time import HOUR_SECONDS, SECOND, bucket
 from service.models.figures import withdraw
 from service.models.publications import PUBLISHED, facts_of
 from service.requests import suppression as suppressions
@@ -27,7 +27,7 @@ from service.requests.webhooks import News, announce
 from unlearning.accounting.certificate import Claim
 from workers.guarantee.certify import Size
 from workers.runtime.jobs import Claimed, Deletions, Job, Preparation
-from workers.runtime.lease import SECOND, Stale, fence
+from workers.runtime.lease import Stale, fence
 from workers.storage.key_store import BATCH, batches
 from workers.storage.private_state import Row, drop_vectors, rewrite_vectors
 from workers.storage.storage import Storage
@@ -42,8 +42,6 @@ from workers.update.task_results import (
     queue_tasks,
     wrap_up,
 )
-
-HOUR = 3600 * SECOND
 
 
 class HoldAppeared(RuntimeError):
@@ -110,7 +108,7 @@ def publish(storage: Storage, job: Deletions, draft: Draft, outcomes: Mapping[Cl
         make_version(session, job, draft, parent, sample_digests(session, job.generation_id, draft.target.positions))
         _require_gone(session, job, outcomes)
         finish(session, job, Published(draft.version_id, draft.method), outcomes)
-        queue_newcomers(session, job, model, parent.published_at - HOUR)
+        queue_newcomers(session, job, model, parent.published_at - HOUR_SECONDS * SECOND)
         note_exhaustion(session, model)
         wrap_up(session, model, next_due(session, model))
         changed = bool(draft.vectors)

@@ -1,16 +1,15 @@
-"""An update: claim -> load -> forget -> certify -> publish. One version for everything that waited."""
+"""An update: claim -> load -> forget -> refine -> certify -> publish. One version for everything that waited."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
-from torch import Tensor
 
 from service.audit import log as ledger
 from service.infra.fault_injection import crash_point
@@ -23,12 +22,12 @@ from service.models.retrain_plan import budget_of
 from service.requests.reasons import Reason
 from unlearning.accounting.budget import Budget
 from unlearning.accounting.certificate import Guarantee, Reference
-from unlearning.accounting.policy import Clock, Hold, Queue, Retrain, next_action
-from unlearning.standby import Accompanied, StandIn
-from unlearning.types import Examples, ForgetSet, Forgotten, Json, Need, Refused, State
+from unlearning.accounting.policy import Clock, Queue, next_action
+from unlearning.types import Examples, ForgetSet, Forgotten, Need, Refused, State, VectorsMissing
 from workers.guarantee.certify import CapNotReached, Certified, Oversize, Size, Terms, certify
 from workers.guarantee.dry_run import guarantee_from_json
 from workers.guarantee.needs import generator, needs_forgotten, needs_retained
+from workers.guarantee.refine import refine
 from workers.runtime import recipes
 from workers.runtime.collector import collector_at_rest
 from workers.runtime.db_retry import patiently
@@ -43,7 +42,7 @@ from workers.storage.crypto_erase import destroy_keys, drop_superseded_state
 from workers.storage.encryption import Unsealable
 from workers.storage.operator_notes import seal_note
 from workers.storage.storage import Storage
-from workers.update.blocked import NUMBERS, RETRAIN_HELPS, STANDBY_HELPS, Blocked
+from workers.update.blocked import NUMBERS, RETRAIN_HELPS, Blocked
 from workers.update.publish import Draft, HoldAppeared, note_commit, publish
 from workers.update.select import Plan, Target, forgotten, plan
 from workers.update.task_results import Outcome, settle_without_version, withhold
@@ -107,16 +106,13 @@ def _update_once(errand: Errand) -> None:
     with errand.watch.phase("load"), storage.database.read() as session:
         head = _head(session, job)
         planned = plan(session, job, atomic=bool(head.vectors))
-        torn = job.policy.standby is not None and Reason.PARTIAL_SUBJECT in planned.held.values()
-        if torn:
-            planned = plan(session, job, atomic=False)
     outcomes = _without_weights(errand, planned)
     if not planned.forget:
         settle_without_version(storage.database, job, outcomes)
         return
     try:
         _require_budget(job, head, len(planned.forget))
-        certified = _compute(errand, head, planned, torn)
+        certified = _compute(errand, head, planned)
         if _too_bad(job, head, certified):
             _withhold(errand, planned, certified)
             return
@@ -131,31 +127,11 @@ def _update_once(errand: Errand) -> None:
         settle_without_version(storage.database, job, outcomes, **told)
 
 
-def _compute(errand: Errand, head: Head, planned: Plan, torn: bool) -> Certified:
-    """The update by the method; by the fallback that stands by, where the method cannot make it or people are torn.
-
-    Which of them ran is sealed. Raises Held with the reason where neither can.
-    """
-    with errand.watch.phase("load"):
-        bench = _bench(errand.benches, errand.job, head)
-    if not isinstance(bench.method, Accompanied):
-        return _attempt(errand, head, planned, bench)
-    why = Reason.PARTIAL_SUBJECT
-    if not torn:
-        try:
-            return _attempt(errand, head, planned, bench)
-        except Blocked as held:
-            if held.reason not in STANDBY_HELPS:
-                raise
-            why = held.reason
-    certified = _attempt(errand, head, planned, replace(bench, method=bench.method.stand_in))
-    told: Json = {"method": errand.job.policy.standby, "why": why}
-    return replace(certified, evidence={**certified.evidence, "fallback": told})
-
-
-def _attempt(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Certified:
-    """Load, forget, certify. Raises Held with the reason, where one of them cannot be done."""
+def _compute(errand: Errand, head: Head, planned: Plan) -> Certified:
+    """Load, forget, certify. Raises Blocked with the reason, where one of them cannot be done."""
     watch = errand.watch
+    with watch.phase("load"):
+        bench = _bench(errand.benches, errand.job, head)
     try:
         with watch.phase("load"):
             loaded = _load(errand, head, planned, bench)
@@ -163,11 +139,12 @@ def _attempt(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Certifi
         with watch.unlearning():
             result = _forget(loaded)
             retain = loaded.retain
-            del loaded  # the vectors, which a release of a large model cannot hold beside its noise
+            del loaded
             target = planned.target
             size = Size(len(target.positions), target.people, len(target.holders))
+            result = refine(bench, head.terms, result, retain)
             return certify(bench, head.terms, result, retain, size)
-    except state.Missing as error:
+    except VectorsMissing as error:
         raise Blocked(Reason.VECTORS_MISSING, missing=error.count) from None
     except Oversize:
         raise Blocked(Reason.BEYOND_CALIBRATION) from None
@@ -249,7 +226,6 @@ def _head(session: Session, job: Deletions) -> Head:
         count=int(frozen["samples"]),
         updates=updates or 0,
         holders=_holders_gone(session, generation.id),
-        standby=job.policy.standby,
         **guarantee_from_json(frozen),
     )
     return Head(
@@ -275,7 +251,7 @@ def _holders_gone(session: Session, generation_id: int) -> int:
 def _require_budget(job: Deletions, head: Head, waiting: int) -> None:
     """Stop before the work where the next update does not fit; the transaction decides in the end."""
     action = next_action(job.policy, head.budget, Queue(waiting=waiting), Clock(0))
-    if isinstance(action, Hold | Retrain):
+    if action.kind in ("hold", "retrain"):
         raise Blocked(Reason.BUDGET_EXHAUSTED)
 
 
@@ -286,25 +262,11 @@ def _load(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Loaded:
     device = bench.problem.device
     secret = errand.benches.state_of(head.state) or _secret(process.storage, head, device)
     crash_point("worker-after-digest")
-    vectors = {} if isinstance(bench.method, StandIn) else _vectors(errand, head, planned, bench)
-    forget_examples, retain = _samples(process, bench, job, head, planned.target)
-    forget = ForgetSet(frozenset(planned.target.holders), planned.target.positions, forget_examples)
-    return Loaded(bench, replace(secret, vectors=vectors), forget, retain)
-
-
-def _vectors(errand: Errand, head: Head, planned: Plan, bench: Bench) -> Mapping[str, Tensor]:
-    """Of those who go, one after another; where the method says so, of everyone. Raises Held where one is missing."""
-    storage, generation_id, device = errand.process.storage, errand.job.generation_id, bench.problem.device
-    if Need.VECTORS not in bench.method.needs:
-        holders = tuple(sorted(planned.target.holders)) if head.vectors else ()
-        return state.Kept(storage.database, storage.keys, generation_id, holders, head.vectors, device)
-    with storage.database.read() as session:
-        everyone = state.holders_of(session, generation_id)
-        vectors = state.read_vectors(session, storage.keys, generation_id, everyone, device)
-    missing = sum(1 for holder in planned.target.holders if holder not in vectors)
-    if missing:
-        raise Blocked(Reason.VECTORS_MISSING, missing=missing)
-    return vectors
+    storage, target = process.storage, planned.target
+    forget_examples, retain = _samples(process, bench, job, head, target)
+    vectors = state.Kept(storage.database, storage.keys, job.generation_id, head.vectors, device)
+    forget = ForgetSet(frozenset(target.holders), target.positions, forget_examples, vectors)
+    return Loaded(bench, secret, forget, retain)
 
 
 def _secret(storage: Storage, head: Head, device: torch.device) -> State:

@@ -16,6 +16,7 @@ from service.audit import log as ledger
 from service.infra.db import Database, now
 from service.infra.pseudonyms import new_id
 from service.infra.tables import DeletionRequest, Generation, Model, SuppressionEntry, Task
+from service.infra.time import SECOND
 from service.models import consumers
 from service.requests import suppression as suppressions
 from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
@@ -23,7 +24,7 @@ from service.requests.status import change_tasks, settle
 from service.requests.webhooks import announce_exhaustion
 from unlearning.accounting.policy import CompleteWhen
 from workers.runtime.jobs import Claimed, Deletions, Job
-from workers.runtime.lease import SECOND, fence, give_back, give_back_beside
+from workers.runtime.lease import fence, give_back, give_back_beside
 from workers.storage.key_store import batches
 from workers.storage.storage import Storage
 from workers.update.retrain_plan import exhausted, plan_retrain, retrain_due

@@ -89,7 +89,7 @@ def create_batch(batch: BatchOrder, service: Running, caller: Writer, idempotenc
                 outcome, rung = _outcome(session, service, caller, order)
                 outcomes.append({"index": place} | outcome)
                 to_notify.update(rung)
-            stored = idempotency.Stored(207, {}, {"outcomes": outcomes})
+            stored = idempotency.StoredAnswer(207, {}, {"outcomes": outcomes})
             idempotency.finish(session, use, stored, service.settings.idempotency_seconds)
         answer = {"outcomes": _opened(session, service, caller, stored.answer["outcomes"])}
     service.notify_one(sorted(to_notify))

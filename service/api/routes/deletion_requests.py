@@ -245,9 +245,9 @@ def windows_of(service: Service) -> Windows:
     return Windows(said.cancel_window_seconds, said.large_request_samples, said.large_request_seconds)
 
 
-def _answer(accepted: Accepted) -> idempotency.Stored:
+def _answer(accepted: Accepted) -> idempotency.StoredAnswer:
     headers = {"Location": f"{_PATH}/{accepted.request.id}", "Retry-After": str(_POLL_SECONDS)}
-    return idempotency.Stored(202, headers, accepted_view(accepted))
+    return idempotency.StoredAnswer(202, headers, accepted_view(accepted))
 
 
 def check_length(order: DeletionOrder, limit: int) -> None:

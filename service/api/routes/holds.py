@@ -77,7 +77,7 @@ def create(body: HoldOrder, service: Running, caller: Admin, response: Response)
     except AlreadyForgotten as error:
         with service.database.write() as session:
             searched(session, caller)
-        where = ", ".join(f"version {each.version} of {each.model}" for each in error.updates)
+        where = ", ".join(f"version {number} of {name}" for name, number in error.updates)
         raise ApiProblem(409, "already_forgotten", f"Forgotten already, in {where}; nothing can be held.") from None
     response.headers["Location"] = f"{_PATH}/{view.id}"
     return changed(view, response).model_copy(update={"note": ONLY_HELD_OUT if idle else None})

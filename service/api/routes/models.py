@@ -25,6 +25,7 @@ from service.models.register import register
 from service.models.retrain_plan import plan_of, work_units_of
 from unlearning.accounting.budget import epsilon_of, updates_left
 from unlearning.accounting.policy import LARGEST_ORDERS, Policy, PolicyError
+from unlearning.methods import NAMES
 
 router = APIRouter(tags=["models"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
@@ -41,6 +42,16 @@ _Options = Annotated[
 ]
 
 
+class CalibrationSettings(BaseModel):
+    """How the guarantee calibrated is measured."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    alpha: _Number | None = Field(default=None, description="the share of request streams that may leave the bound")
+    orders: Annotated[int, Field(strict=True, ge=1, le=LARGEST_ORDERS), WHOLE] | None = None
+    sizes: Annotated[list[Annotated[int, Field(strict=True, ge=1), WHOLE]], Field(max_length=100)] | None = None
+
+
 class Registration(BaseModel):
     """A model to look after: its recipe, and how it forgets. What is left out takes the policy's default."""
 
@@ -49,12 +60,10 @@ class Registration(BaseModel):
     name: ModelName
     recipe: RecipeName
     method: Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,32}$")]
-    fallback: Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,32}$")] | None = None
+    fallback: Literal["retrain"] | None = None
     min_guarantee: _GUARANTEES | None = None
     guarantee: _GUARANTEES | None = None
-    alpha: _Number | None = None
-    orders: Annotated[int, Field(strict=True, ge=1, le=LARGEST_ORDERS), WHOLE] | None = None
-    sizes: Annotated[list[Annotated[int, Field(strict=True, ge=1), WHOLE]], Field(max_length=100)] | None = None
+    calibration: CalibrationSettings | None = None
     epsilon: _Number | None = None
     delta: _Number | None = None
     noise_std: _Number | None = None
@@ -70,13 +79,12 @@ class Registration(BaseModel):
     cadence_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = None
     utility_tolerance: _Number | None = None
     options: _Options = Field(default_factory=dict)
-    fallback_options: _Options = Field(default_factory=dict, description="fields of the fallback")
 
     def policy(self) -> Policy:
         """Raises ApiProblem (422) that names the field and what is allowed, not the value."""
         record = self.model_dump(exclude={"name", "recipe"}, exclude_unset=True)
         try:
-            return Policy.from_json(record)
+            return Policy.from_json(record, NAMES)
         except PolicyError as error:
             errors = [{"pointer": f"/{error.field}", "detail": error.hint}]
             raise ApiProblem(422, "invalid_policy", "The policy cannot be used; see errors.", errors) from None

@@ -25,10 +25,7 @@ def add(
     method: Annotated[str, typer.Option(help="How people are forgotten: retrain, recollection, ...")] = "recollection",
     option: Annotated[list[str] | None, typer.Option(help="A field of the method, NAME=VALUE; repeatable.")] = None,
     fallback: Annotated[
-        str | None, typer.Option(help="What serves where the method cannot: retrain, newton, ...")
-    ] = None,
-    fallback_option: Annotated[
-        list[str] | None, typer.Option(help="A field of the fallback, NAME=VALUE; repeatable.")
+        str | None, typer.Option(help="retrain: requests that the method cannot serve wait for a retrain.")
     ] = None,
     guarantee: Annotated[
         str | None, typer.Option(help="How distance is known: calibrated or estimated are asked for.")
@@ -36,10 +33,9 @@ def add(
     min_guarantee: Annotated[
         str | None, typer.Option(help="Weakest guarantee that may be published: exact, proved, ...")
     ] = None,
-    alpha: Annotated[float | None, typer.Option(help="calibrated: the share of streams that may fail.")] = None,
-    orders: Annotated[int | None, typer.Option(help="calibrated: deletion orders that are measured.")] = None,
-    size: Annotated[
-        list[int] | None, typer.Option(help="calibrated: people forgotten in all; repeatable, increasing.")
+    calibration: Annotated[
+        list[str] | None,
+        typer.Option(help="How calibrated is measured: alpha=0.05, orders=19, sizes=1,2,4; repeatable."),
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Budget of the generation.")] = None,
     delta: Annotated[float | None, typer.Option(help="Budget of the generation; at least 1e-12.")] = None,
@@ -77,12 +73,9 @@ def add(
         "method": method,
         "options": _options(option, rank=rank, probes=probes),
         "fallback": fallback,
-        "fallback_options": _options(fallback_option),
         "guarantee": guarantee,
         "min_guarantee": min_guarantee,
-        "alpha": alpha,
-        "orders": orders,
-        "sizes": size or None,
+        "calibration": _calibration(calibration),
         "epsilon": epsilon,
         "delta": delta,
         "noise_std": noise_std,
@@ -170,6 +163,14 @@ def _options(given: list[str] | None, **named: int | None) -> dict[str, Any] | N
     """The method's fields: those that have an option of their own, then NAME=VALUE."""
     own = {name: value for name, value in named.items() if value is not None}
     return own | dict(_option(each) for each in given or []) or None
+
+
+def _calibration(given: list[str] | None) -> dict[str, Any] | None:
+    """Read alpha=0.05, orders=19 and sizes=1,2,4."""
+    found = dict(_option(each) for each in given or [])
+    if "sizes" in found:
+        found["sizes"] = [_option(f"size={part}")[1] for part in str(found["sizes"]).split(",")]
+    return found or None
 
 
 def _tolerance(text: str) -> float | None:

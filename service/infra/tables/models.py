@@ -80,7 +80,7 @@ class Generation(Record):
 class Membership(Record):
     """Which sample of a generation belongs to whom: one row for each subject of each sample.
 
-    On PostgreSQL this table and ``recollections`` are partitioned by generation, which the migration says.
+    On PostgreSQL this table and ``recollections`` are partitioned by generation, see the migration.
     """
 
     __tablename__ = "memberships"

@@ -163,7 +163,7 @@ class WebhookDelivery(Record):
     delivered_at: Mapped[int | None] = mapped_column(Moment)
     last_status: Mapped[int | None]
     last_outcome: Mapped[str | None] = mapped_column(String(16))
-    """result of the last attempt (service.requests.webhooks.DeliveryOutcome); None: none, or it is under way"""
+    """what became of the last attempt (``DeliveryOutcome``); None: none was made, or it is under way"""
     attempts_before: Mapped[int] = mapped_column(default=0, server_default=text("0"))
     """attempts made before the last replay: they count in the log, not towards giving up"""
     created_at: Mapped[int] = mapped_column(Moment)

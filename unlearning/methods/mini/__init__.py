@@ -42,7 +42,7 @@ Deviations, each with its reason:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -50,22 +50,34 @@ from torch import Tensor
 
 from unlearning.methods.mini.secant import secant_product
 from unlearning.model.curvature import clipped_map, gradient_and_product
+from unlearning.model.method import Method
 from unlearning.model.problem import Problem
 from unlearning.model.training import (
     REFERENCES,
     Batch,
-    Trajectory,
     batch_of,
     denominator_of,
     replay,
     retrace,
     scale_of,
-    silent,
     step_gradient,
     train,
 )
 from unlearning.quality.distance_left import calibration_sets, measure, require_effective
-from unlearning.types import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State, retained
+from unlearning.types import (
+    Examples,
+    ForgetSet,
+    Forgotten,
+    Json,
+    Learned,
+    Need,
+    Progress,
+    Refused,
+    State,
+    Trajectory,
+    retained,
+    silent,
+)
 
 PRODUCTS = ("exact", "secant")
 TAIL_LIMIT = 2**28
@@ -76,7 +88,7 @@ NOBODY = -1
 
 
 @dataclass(frozen=True)
-class Mini:
+class Mini(Method):
     """The correction of the last ``steps`` steps, added to the trained weights.
 
     Args:
@@ -95,6 +107,9 @@ class Mini:
     """
 
     name: ClassVar[str] = "mini"
+    secret_state: ClassVar[tuple[str, ...]] = (
+        "The weights of the training's last steps were trained on the people who were deleted.",
+    )
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TRAJECTORY, Need.RETAINED})
 
     steps: int | None = None
@@ -140,7 +155,7 @@ class Mini:
         state: State,
         forget: ForgetSet,
         retain: Examples | None,
-        generator: torch.Generator,  # noqa: ARG002  (nothing here is random)
+        generator: torch.Generator,
     ) -> Forgotten:
         """The trained weights plus dw of everyone who is no longer retained; one gradient and one product a step.
 
@@ -160,13 +175,6 @@ class Mini:
         tensors = {**state.tensors, "batches": _only(state.tensors["batches"], left)}
         evidence: dict[str, Json] = {"correction_norm": float(shift.norm()), "contributed_norm": contributed}
         return Forgotten(State(state.tensors["tail"][-1].to(shift.device) + shift, tensors, state.facts), evidence)
-
-    def resume(self, state: State, weights: Tensor, forget: ForgetSet) -> State:
-        """Every update is computed from the tail and who is left: only the batches forget who went."""
-        batches = state.tensors["batches"]
-        gone = torch.tensor(forget.positions, dtype=torch.int64)
-        left = torch.where(torch.isin(batches, gone), NOBODY, batches)
-        return replace(state, weights=weights.to(state.weights), tensors={**state.tensors, "batches": left})
 
     def _tail(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress) -> dict[str, Tensor]:
         most = max(1, TAIL_LIMIT // problem.dimension - 1)

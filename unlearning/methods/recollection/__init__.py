@@ -35,21 +35,20 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from unlearning.methods.recollection.repair import repaired, require_room
-from unlearning.methods.recollection.sketch import Sketch
+from unlearning.methods.recollection.sketch import Sketch, require_steps_fit
 from unlearning.methods.recollection.vectors import CARRIED_BY, CURVATURES, Converged, Followed, Form, Sketched
 from unlearning.model import room
+from unlearning.model.method import Method
 from unlearning.model.problem import Problem
-from unlearning.model.sums import Total, distance, total_of
-from unlearning.model.training import REFERENCES, silent
-from unlearning.quality.distance_left import CalibrationSet, calibration_sets, distance_left
-from unlearning.recipe import RecipeError
+from unlearning.model.training import REFERENCES, steps_per_epoch
+from unlearning.quality.distance_left import calibration_sets, distance_left
+from unlearning.quality.simulate import left_by
 from unlearning.types import (
     Examples,
     ForgetSet,
@@ -60,15 +59,19 @@ from unlearning.types import (
     Need,
     OutOfTolerance,
     Progress,
-    Reader,
+    RecipeError,
     Refused,
     State,
+    Vectors,
+    VectorsMissing,
+    VectorSource,
     retained,
+    silent,
 )
 
 
 @dataclass(frozen=True)
-class Recollection:
+class Recollection(Method):
     """Keep one vector per holder, add the forgotten holders' vectors.
 
     Args:
@@ -89,6 +92,11 @@ class Recollection:
     """
 
     name: ClassVar[str] = "recollection"
+    secret_state: ClassVar[tuple[str, ...]] = (
+        "The recollections of the people who are left depend on those who were deleted.",
+        "The sum of the deleted people's recollections: a converged model keeps it by itself, a recorded training "
+        "keeps it added to the weights before noise. After a single deletion that sum is that person's vector.",
+    )
     reference: str | None = None
     curvature: str = "hessian"
     carried_by: str | None = None
@@ -151,8 +159,12 @@ class Recollection:
         state = form.state(examples, lambda share: progress(0.7 * share))
         if learned.trajectory is not None and self.repair_epochs:
             state = replace(state, facts={**state.facts, "steps": len(learned.trajectory)})
-        read = partial(_chosen, state.vectors)
-        return self._measured(form, problem, state, examples, read=read, progress=progress)
+        return self._measured(form, problem, state, examples, vectors=Vectors(state.vectors), progress=progress)
+
+    def require_size(self, problem: Problem, samples: int) -> None:
+        """Raise Refused where a sketch's weights before each step do not fit into the free memory."""
+        if self.rank is not None and problem.recipe.weights is None:
+            require_steps_fit(problem, steps_per_epoch(problem, samples) * problem.training.epochs)
 
     def length(self, problem: Problem) -> int:
         """d; for the sketch the numbers that every row has."""
@@ -175,11 +187,11 @@ class Recollection:
         return self._followed(problem, learned).vectors(examples, holders, progress)
 
     def complete(
-        self, problem: Problem, examples: Examples, learned: Learned, read: Reader, progress: Progress = silent
+        self, problem: Problem, examples: Examples, learned: Learned, vectors: VectorSource, progress: Progress = silent
     ) -> State:
         """Measure whether the vectors of all parts help. Raises Refused and Ineffective, as ``prepare`` does."""
         form = self._followed(problem, learned)
-        return self._measured(form, problem, form.stated(examples, {}), examples, read=read, progress=progress)
+        return self._measured(form, problem, form.stated(examples, {}), examples, vectors=vectors, progress=progress)
 
     def _measured(
         self,
@@ -188,11 +200,11 @@ class Recollection:
         state: State,
         examples: Examples,
         *,
-        read: Reader,
+        vectors: VectorSource,
         progress: Progress,
     ) -> State:
-        """The state with its report, if the vectors that ``read`` gives help."""
-        report = {**form.report(examples), **self._effect(form, problem, state, examples, read)}
+        """The state with its report, if its vectors help."""
+        report = {**form.report(examples), **self._effect(form, problem, state, examples, vectors)}
         report |= cast("Mapping[str, Json]", state.facts.get("report", {}))
         progress(1.0)
         mean = cast(float, report["distance_left"])
@@ -206,7 +218,7 @@ class Recollection:
         state: State,
         forget: ForgetSet,
         retain: Examples | None,
-        generator: torch.Generator,  # noqa: ARG002
+        generator: torch.Generator,
     ) -> Forgotten:
         """Add the vectors of ``forget.holders``, in order of holder, whatever order they are given in.
 
@@ -221,37 +233,29 @@ class Recollection:
             return Forgotten(state)
         if self.rank is not None:
             return self._sketch(self.rank).forget(problem, state, forget)
-        total = sum_of(state.vectors, forget.holders, state.weights)
-        norm = total.norm()
+        total = sum_of(forget.vectors, forget.holders, state.weights)
         samples, before = _counts(state)
         gone = before + len(forget.positions)
         if gone >= samples:
             raise Refused(f"None of the {samples} samples would be left.", "Retire the model instead.")
         release = _update_trajectory if problem.training.converge is None else _update_converged
         fresh = release(state, total, gone)
-        left = {holder: state.vectors[holder] for holder in state.vectors if holder not in forget.holders}
         evidence: dict[str, Json] = {
-            "recollection_norm": norm,
-            "distance_moved": distance(fresh.weights, state.weights),
+            "recollection_norm": float(total.norm()),
+            "distance_moved": float((fresh.weights - state.weights).norm()),
         }
-        fresh = replace(fresh, vectors=left)
         if self.repair_epochs:
+            left = retained(forget, retain)
             fresh = repaired(
                 problem,
-                fresh,
-                retained(forget, retain),
+                replace(fresh, vectors=dict(forget.vectors.read(set(left.holders) - forget.holders))),
+                left,
                 self.repair_epochs,
                 curvature=self.curvature,
                 carried_by=self.carried_by or "others",
             )
-            evidence["distance_repaired"] = distance(fresh.weights, state.weights)
+            evidence["distance_repaired"] = float((fresh.weights - state.weights).norm())
         return Forgotten(fresh, evidence)
-
-    def resume(self, state: State, weights: Tensor, forget: ForgetSet) -> State:
-        """Go on from ``weights``. A converged update counts from there: S begins anew, the factor n/(n-m) stays."""
-        gone = _counts(state)[1] + len(forget.positions)
-        blank = {name: torch.zeros_like(state.tensors[name]) for name in ("correction",) if name in state.tensors}
-        return State(weights.to(state.weights), {**state.tensors, **blank}, {**state.facts, "forgotten": gone})
 
     def _sketch(self, rank: int) -> Sketch:
         return Sketch(rank, self.probes, self.tolerance, self.updates, self.oversampling, self.stability)
@@ -289,10 +293,12 @@ class Recollection:
             raise Refused("The training converges: carried_by others follows a trajectory.", "Leave carried_by out.")
         return Converged(problem.double(), learned.weights.double(), self.reference or "renormalised")
 
-    def _effect(self, form: Form, problem: Problem, state: State, examples: Examples, read: Reader) -> dict[str, Json]:
+    def _effect(
+        self, form: Form, problem: Problem, state: State, examples: Examples, vectors: VectorSource
+    ) -> dict[str, Json]:
         """The distance left over the calibration sets, of the whole update and of the vectors without repair."""
         drawn = calibration_sets(examples, self.calibration_share, self.calibration_count, problem.training.seed)
-        sets = [(replace(state, vectors=read(chosen.holders)), chosen) for chosen in drawn]
+        sets = [(replace(state, vectors=dict(vectors.read(chosen.holders))), chosen) for chosen in drawn]
         try:
             measured = [self._measure(form, problem, theirs, examples, chosen) for theirs, chosen in sets]
         except OutOfTolerance:
@@ -318,11 +324,9 @@ class Recollection:
             raise Refused("This preparation is not shared out.", "Prepare it in one piece.")
         return form
 
-    def _measure(self, form: Form, problem: Problem, state: State, examples: Examples, chosen: CalibrationSet) -> float:
-        given = examples.only(chosen.positions) if Need.FORGOTTEN in self.needs else None
-        forget = ForgetSet(frozenset(chosen.holders), tuple(chosen.positions.tolist()), given)
-        left = examples.without(chosen.positions)
-        unlearned = self.forget(problem, state, forget, left, torch.Generator()).state.weights
+    def _measure(self, form: Form, problem: Problem, state: State, examples: Examples, chosen: ForgetSet) -> float:
+        forget = replace(chosen, vectors=Vectors(state.vectors))
+        unlearned = self.forget(problem, state, forget, left_by(examples, chosen), torch.Generator()).state.weights
         try:
             retrained = form.retrained(examples, forget.positions)
         except RecipeError:  # the reference itself diverges: nothing to approximate
@@ -330,16 +334,16 @@ class Recollection:
         return distance_left(state.weights, unlearned, retrained)
 
 
-def _update_trajectory(state: State, total: Total, gone: int) -> State:
-    return State(total.onto(state.weights), state.tensors, {**state.facts, "forgotten": gone})
+def _update_trajectory(state: State, total: Tensor, gone: int) -> State:
+    return State(state.weights + total.to(state.weights), state.tensors, {**state.facts, "forgotten": gone})
 
 
-def _update_converged(state: State, total: Total, gone: int) -> State:
+def _update_converged(state: State, total: Tensor, gone: int) -> State:
     """Replace the correction inside the current weights, so that what a certificate polished since is kept."""
     samples, before = _counts(state)
     fixed = state.facts["reference"] == "fixed-denominator"
     old, new = (1.0 if fixed else samples / (samples - m) for m in (before, gone))
-    correction = state.tensors["correction"] + total.whole()
+    correction = state.tensors["correction"] + total
     weights = state.weights - old * state.tensors["correction"] + new * correction
     return State(weights, {**state.tensors, "correction": correction}, {**state.facts, "forgotten": gone})
 
@@ -349,24 +353,19 @@ def _counts(state: State) -> tuple[int, int]:
     return int(cast(int, state.facts["samples"])), int(cast(int, state.facts["forgotten"]))
 
 
-def _chosen(vectors: Mapping[str, Tensor], holders: Sequence[str]) -> Mapping[str, Tensor]:
-    return {holder: vectors[holder] for holder in holders}
+def sum_of(vectors: VectorSource, people: frozenset[str], weights: Tensor) -> Tensor:
+    """Return the sum of these people's vectors, (d,) like ``weights`` but float64. Its bits depend on the order.
 
-
-def sum_of(vectors: Mapping[str, Tensor], holders: frozenset[str], weights: Tensor) -> Total:
-    """The sum of these holders' vectors, each as long as ``weights`` (d,), in order of holder: the bits depend on it.
-
-    Raises Refused where one is missing.
+    Raises:
+        VectorsMissing: somebody has none.
     """
-    names = list(vectors)
-    missing = len(holders - set(names))
-    if missing:
-        raise Refused(
-            f"{missing} of {len(holders)} holders have no recollection.", "Use retrain: their vectors are gone."
-        )
-    if names != sorted(names):  # a pass that is in order already may be one query, and stays one
-        vectors = {holder: vectors[holder] for holder in sorted(names)}
-    return total_of(vectors, holders, weights)
+    total, count = torch.zeros(len(weights), dtype=torch.float64, device=weights.device), 0
+    for _, vector in vectors.read(people):
+        total += vector
+        count += 1
+    if count < len(people):
+        raise VectorsMissing(len(people) - count, len(people))
+    return total
 
 
 def _harm(mean: float, threshold: float, report: Mapping[str, Json]) -> str:

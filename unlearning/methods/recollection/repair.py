@@ -18,8 +18,7 @@ from typing import cast
 from unlearning.methods.recollection.vectors import GROUP_LIMIT, Followed
 from unlearning.model.problem import Problem
 from unlearning.model.training import prolong
-from unlearning.recipe import RecipeError
-from unlearning.types import Examples, Refused, State
+from unlearning.types import Examples, RecipeError, Refused, State
 
 
 def repaired(

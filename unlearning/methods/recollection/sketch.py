@@ -29,12 +29,23 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from unlearning.methods.recollection.direct import Course, Form, direct_sum, form_of
+from unlearning.methods.recollection.direct import Course, Factored, Replayed, direct_sum, form_of
 from unlearning.model.linear_head import head_of
 from unlearning.model.problem import Problem
 from unlearning.model.room import require_room
-from unlearning.model.training import silent
-from unlearning.types import Examples, ForgetSet, Forgotten, Json, Learned, OutOfTolerance, Progress, Refused, State
+from unlearning.types import (
+    Examples,
+    ForgetSet,
+    Forgotten,
+    Json,
+    Learned,
+    OutOfTolerance,
+    Progress,
+    Refused,
+    State,
+    VectorsMissing,
+    silent,
+)
 
 CONFIDENCE = 0.99
 """that every receipt of a generation holds, over S"""
@@ -127,9 +138,8 @@ class Sketch:
         receipt, size = self._receipt(probed)
         if not receipt <= self.tolerance * size:
             raise OutOfTolerance("The sketch does not follow this request closely enough.", "Take the fallback.")
-        left = {holder: state.vectors[holder] for holder in state.vectors if holder not in forget.holders}
         facts = {**state.facts, "released": released, "forgotten": gone}
-        fresh = State(state.weights + correction.to(state.weights), {**state.tensors, "probed": probed}, facts, left)
+        fresh = State(state.weights + correction.to(state.weights), {**state.tensors, "probed": probed}, facts)
         return Forgotten(fresh, {"recollection_norm": float(correction.norm()), "receipt": receipt})
 
     def _mixtures(self, problem: Problem, holders: int) -> Tensor:
@@ -138,7 +148,9 @@ class Sketch:
         generator = torch.Generator().manual_seed(problem.training.seed)
         return torch.randn(width, holders, generator=generator, dtype=problem.dtype).to(problem.device)
 
-    def _range(self, course: Course, form: Form, width: int, progress: Progress) -> tuple[Tensor, dict[str, Json]]:
+    def _range(
+        self, course: Course, form: Factored | Replayed, width: int, progress: Progress
+    ) -> tuple[Tensor, dict[str, Json]]:
         """Q (r, d) with orthonormal rows, and what the forward pass measured."""
         problem = course.problem
         mixed = torch.zeros(width, problem.dimension, dtype=problem.dtype, device=problem.device)
@@ -173,10 +185,9 @@ class Sketch:
             raise Refused("The sketch needs the forgotten samples, and no others.", "Hand over exactly these.")
         basis = state.tensors["basis"].to(problem.device)
         names = sorted(forget.holders)
-        vectors = dict(state.vectors.items())  # a few numbers each
-        missing = [name for name in names if name not in vectors]
-        if missing:
-            raise Refused(f"{len(missing)} of {len(names)} holders have no recollection.", "Retrain: they are gone.")
+        vectors = dict(forget.vectors.read(names))  # a few numbers each
+        if len(vectors) < len(names):
+            raise VectorsMissing(len(names) - len(vectors), len(names))
         width = len(basis) + self.probes
         total = torch.stack([vectors[name][:width].double() for name in names]).sum(dim=0)
         kept = _kept_of(vectors, examples, names, width)
@@ -201,7 +212,7 @@ def require_steps_fit(problem: Problem, steps: int) -> None:
     require_room(what, size, problem.device, "Use rewind or retrain, or train fewer steps.")
 
 
-def _adjoint(course: Course, form: Form, rows: Tensor, progress: Progress) -> Tensor:
+def _adjoint(course: Course, form: Factored | Replayed, rows: Tensor, progress: Progress) -> Tensor:
     """The products of every row of ``rows`` (p, d) with every sample's recollection, (p, n), exactly."""
     problem = course.problem
     numbers = torch.zeros(len(rows), len(course.examples), dtype=rows.dtype, device=rows.device)

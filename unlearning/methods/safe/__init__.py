@@ -45,18 +45,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from unlearning.methods.safe.moments import Moments
-from unlearning.model.training import silent
+from unlearning.model.method import Method
+from unlearning.model.problem import Problem
 from unlearning.quality.distance_left import mean_distance_left
-from unlearning.types import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State, Unsuited
-
-if TYPE_CHECKING:
-    from unlearning.model.problem import Problem
+from unlearning.types import (
+    Examples,
+    ForgetSet,
+    Forgotten,
+    Json,
+    Learned,
+    Need,
+    Progress,
+    Refused,
+    State,
+    Unsuited,
+    silent,
+)
 
 CHUNK = 1024
 """samples per pass over the data: bounds the memory of prepare and forget"""
@@ -80,48 +90,28 @@ def forgetting_gradient(problem: Problem, origin: Tensor, inputs: Tensor, log_q:
     return total
 
 
-class Memory(Protocol):
-    """What happens to a forgotten sample: a mode."""
+def frozen(
+    safe: Safe, problem: Problem, state: State, after: Moments, inputs: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Evaluate q when a sample is forgotten: the gradients are summed, the sample is dropped at once.
 
-    def start(self, examples: Examples, origin: Tensor) -> dict[str, Tensor]:
-        """The tensors the mode adds to the state at preparation."""
-
-    def forgetting(
-        self, safe: Safe, problem: Problem, state: State, after: Moments, inputs: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The summed forgetting gradient of everyone forgotten so far, (d,), and the mode's new tensors."""
-
-
-class Freeze:
-    """q at the time of deletion; the gradients are summed, the sample is dropped at once."""
-
-    def start(self, examples: Examples, origin: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
-        return {"forgetting": torch.zeros_like(origin)}
-
-    def forgetting(
-        self, safe: Safe, problem: Problem, state: State, after: Moments, inputs: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        log_q = safe.log_q(state, after, inputs)
-        fresh = forgetting_gradient(problem, state.tensors["origin"], inputs, log_q)
-        total = state.tensors["forgetting"] + fresh
-        return total, {"forgetting": total}
+    Returns the summed forgetting gradient of everyone forgotten so far, (d,), and the mode's new tensors.
+    """
+    fresh = forgetting_gradient(problem, state.tensors["origin"], inputs, safe.log_q(state, after, inputs))
+    total = state.tensors["forgetting"] + fresh
+    return total, {"forgetting": total}
 
 
-class Keep:
-    """The paper's: every forgotten sample is kept and q is evaluated again in each update."""
-
-    def start(self, examples: Examples, origin: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
-        return {"kept": examples.inputs[:0].clone()}
-
-    def forgetting(
-        self, safe: Safe, problem: Problem, state: State, after: Moments, inputs: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        kept = torch.cat([state.tensors["kept"], inputs])
-        log_q = safe.log_q(state, after, kept)
-        return forgetting_gradient(problem, state.tensors["origin"], kept, log_q), {"kept": kept}
+def kept(
+    safe: Safe, problem: Problem, state: State, after: Moments, inputs: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Keep every forgotten sample, as the paper does: q is evaluated again in each update. Returns as ``frozen``."""
+    everyone = torch.cat([state.tensors["kept"], inputs])
+    log_q = safe.log_q(state, after, everyone)
+    return forgetting_gradient(problem, state.tensors["origin"], everyone, log_q), {"kept": everyone}
 
 
-MODES: Mapping[str, Memory] = {"freeze": Freeze(), "keep": Keep()}
+MODES = {"freeze": frozen, "keep": kept}
 OTHERS = "Choose another method."
 
 
@@ -139,7 +129,7 @@ STEPS: Mapping[str, Callable[[Safe, float, float], float]] = {"share": share_ste
 
 
 @dataclass(frozen=True)
-class Safe:
+class Safe(Method):
     """SAFE. See the module's docstring for the equations.
 
     Args:
@@ -162,6 +152,10 @@ class Safe:
     """
 
     name: ClassVar[str] = "safe"
+    secret_state: ClassVar[tuple[str, ...]] = (
+        "The trained weights, the gradient sums and the class moments that every update starts from depend on the "
+        "deleted people; in the mode keep their samples stay too.",
+    )
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FORGOTTEN})
 
     step: str = "share"
@@ -228,7 +222,10 @@ class Safe:
         left[examples.positions] = 1
         retained = _gradient_sum(problem, origin, examples, lambda share: progress(share / 2))
         tensors = {"origin": origin, "retained": retained, "axes": axes, "left": left}
-        tensors |= _pack("before", moments) | _pack("now", moments) | MODES[self.mode].start(examples, origin)
+        tensors |= _pack("before", moments) | _pack("now", moments)
+        tensors |= (
+            {"kept": examples.inputs[:0].clone()} if self.mode == "keep" else {"forgetting": torch.zeros_like(origin)}
+        )
         variance = float(points.var(0, correction=0).mean())
         facts: dict[str, Json] = {"samples": len(examples), "forgotten": 0, "updates": 0}
         return State(origin.clone(), tensors, facts | {"ridge": self.ridge * max(variance, 1e-12)})
@@ -238,8 +235,8 @@ class Safe:
         problem: Problem,
         state: State,
         forget: ForgetSet,
-        retain: Examples | None,  # noqa: ARG002
-        generator: torch.Generator,  # noqa: ARG002
+        retain: Examples | None,
+        generator: torch.Generator,
     ) -> Forgotten:
         """One step from w_0 for everyone forgotten so far.
 
@@ -258,7 +255,7 @@ class Safe:
         origin = state.tensors["origin"]
         problem = problem.cast(origin.dtype)
         after = _unpack("now", state).without(_points(examples.inputs, state.tensors["axes"]), examples.targets)
-        forgetting, remembered = MODES[self.mode].forgetting(self, problem, state, after, examples.inputs)
+        forgetting, remembered = MODES[self.mode](self, problem, state, after, examples.inputs)
         retained = state.tensors["retained"] - _gradient_sum(problem, origin, examples)
         gone += len(examples)
         retention = retained / (samples - gone)

@@ -1,0 +1,105 @@
+"""A new method is one new file: no other file of the source is changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("unlearning", "service", "workers", "migrations", "tests")
+TOY = '''
+"""A few steps of gradient descent on those who are left, from the weights of the last update."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from unlearning.model.method import Method
+from unlearning.types import Forgotten, Need, State, retained, silent
+
+
+@dataclass(frozen=True)
+class Toy(Method):
+    name: ClassVar[str] = "toy"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RETAINED})
+    steps: int = 20
+
+    def prepare(self, problem, examples, learned, progress=silent):
+        progress(1.0)
+        return State(learned.weights)
+
+    def forget(self, problem, state, forget, retain, generator):
+        if not forget:
+            return Forgotten(state)
+        left, w = retained(forget, retain), state.weights
+        work = problem.cast(w.dtype)
+        for _ in range(self.steps):
+            gradient = work.gradient(w, left.inputs, left.targets) + work.decay * w
+            w = w - problem.training.learning_rate * gradient
+        return Forgotten(replace(state, weights=w), {"steps": self.steps})
+
+
+METHOD = Toy
+'''
+SERVED = """
+import json, sys
+from pathlib import Path
+from tests.harness.stack import running
+
+home, recipes = (Path(each) for each in sys.argv[1:])
+with running(home, recipes, SWEEP_SECONDS="0.3", GRACE_SECONDS="0.5") as stack:
+    wrong = stack.register("tiny", "toy", options={"stride": 2})
+    refused = stack.prepared(wrong)
+    name = stack.live("tiny", "toy", options={"steps": 30})
+    request = stack.forgotten(name, subject_id="tiny-person-3")
+    head = stack.head(name)
+    print(json.dumps({"refused": refused, "request": request, "head": head}))
+"""
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source with one more file in it."""
+    folder = tmp_path_factory.mktemp("copy")
+    for part in PARTS:
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    (folder / "unlearning" / "methods" / "toy.py").write_text(TOY)
+    return folder
+
+
+def python(copy: Path, *arguments: str) -> str:
+    """Run Python in the copy; return what it printed."""
+    environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=copy, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_method_in_one_file_passes_the_contract_suite(copy: Path) -> None:
+    found = python(
+        copy, "-m", "pytest", "tests/contract/test_contract.py", "-q", "-k", "toy or itself", "-p", "no:cacheprovider"
+    )
+    assert "passed" in found and "toy" in python(copy, "-c", "from unlearning.methods import NAMES; print(NAMES)")
+
+
+def test_a_method_in_one_file_is_registered_over_http_and_publishes_an_update(copy: Path, tmp_path: Path) -> None:
+    """Its option comes from its field. The recipe converges, so that what it publishes is proved at the weights."""
+    recipes = ROOT / "tests" / "system" / "recipes"
+    found = json.loads(python(copy, "-c", SERVED, str(tmp_path), str(recipes)).splitlines()[-1])
+    assert found["refused"]["status"] == "refused"
+    assert "toy has no option 'stride'. Its options are: steps." in found["refused"]["reason"]
+    head, request = found["head"], found["request"]
+    assert (request["status"], head["number"], head["method"]) == ("completed", 2, "toy")
+    assert head["samples"] == request["models"][0]["samples"] > 0
+    assert (head["claim"]["method"], head["claim"]["guarantee"]) == ("toy", "proved")
+    assert "The method's own state depends on the deleted people." in head["claim"]["secret_state"]

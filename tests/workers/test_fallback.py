@@ -1,0 +1,40 @@
+"""The fallback ``retrain`` takes the method's place where the method does not help on the model."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.infra.tables import Recollection
+from tests.workers.test_crashes import die_at
+from tests.workers.worlds import World
+
+SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""what does not differ between the databases"""
+
+
+@SQLITE
+def test_a_method_that_does_not_help_is_replaced_by_a_retrain_at_registration(world: World) -> None:
+    model_id = world.live("unstable", fallback="retrain")
+    generation = world.generation(model_id)
+    switched = (generation.report or {})["switched"]
+    assert (switched["from"], switched["to"]) == ("recollection", "retrain")
+    assert (generation.method, generation.guarantee) == ("retrain", "exact")
+    assert "times as far from retraining" in switched["why"]
+    assert "preparation.switched" in world.kinds()
+    request = world.delete("person-3")
+    world.work(model_id)
+    task = world.task(request)
+    assert (task.status, task.method, world.head(model_id).number) == ("completed", "retrain", 2)
+    assert world.count(Recollection) == 0
+
+
+@SQLITE
+def test_a_worker_that_dies_after_the_switch_prepares_the_retrain(world: World) -> None:
+    model_id = world.register("unstable", fallback="retrain")
+    world.workshop.database.close()
+    world.workshop.keys.close()
+    die_at(world, "publish-inside-commit", lambda other: other.work(model_id))
+    world.expire_lease(model_id)
+    world.work(model_id)
+    assert (world.model(model_id).status, world.generation(model_id).method) == ("live", "retrain")
+    assert world.kinds().count("preparation.switched") == 1

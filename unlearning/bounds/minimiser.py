@@ -1,0 +1,92 @@
+"""The distance to the minimiser of a strongly convex objective, computed at the weights themselves.
+
+It holds for any method whose training ends in a minimiser: ``unlearning.model.convex`` has the inequality and its
+rounding. Weights that lie too far are moved by Newton's method, so an update costs work and never its guarantee.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from unlearning.model import convex
+from unlearning.model.method import Bound
+from unlearning.model.problem import Problem
+from unlearning.types import Examples, Forgotten, Json, Refused, State
+
+TIGHTEN = (4.0, 64.0, 1024.0)
+"""Newton's method is run until the bound is the greatest distance over these, one after the other"""
+ROOM = 3.0
+"""the greatest distance over the part of it that rounding may take"""
+
+
+@dataclass(frozen=True)
+class Minimiser(Bound):
+    """The bound ``(||grad F_D(w)|| + rounding) / weight_decay``, in float64.
+
+    ``denominator`` divides the summed losses; None: the number of retained samples.
+    """
+
+    assumptions: ClassVar[tuple[str, ...]] = (
+        "The objective is the recipe's mean data loss plus (weight_decay/2) ||w||^2 over every coordinate; it is "
+        "strongly convex, and the reference is its unique minimiser on the retained samples. weight_decay is the same.",
+    )
+    checked: ClassVar[tuple[str, ...]] = (
+        "The bound was computed in float64 for the very weights that got the noise, on every retained sample.",
+    )
+    denominator: int | None = None
+
+    def require_possible(self, problem: Problem) -> None:
+        """Raise Refused where the objective is not strongly convex, or the training does not end in its minimiser."""
+        convex.require_strongly_convex(problem)
+        if problem.training.converge is None:
+            raise Refused("The training does not end in the minimiser.", "Set Training.converge, for example to 1e-8.")
+
+    def require_useful(
+        self, problem: Problem, examples: Examples, state: State, max_distance: float, constants: Mapping[str, float]
+    ) -> dict[str, Json]:
+        """Raise Refused where rounding alone takes more than a third of ``max_distance``.
+
+        Nothing but the refusal says what the rounding is: it is computed from everyone's features.
+        """
+        floor = convex.rounding_floor(problem.double(), state.weights.double(), examples)
+        if not floor <= max_distance / ROOM:
+            raise Refused(
+                f"Rounding alone takes more than a third of max_distance {max_distance:g}: the bound of an update is "
+                f"(gradient norm + rounding) / weight_decay, and weight_decay is {problem.training.weight_decay:g}.",
+                "Raise weight_decay, or max_distance and noise_std together, or scale the features down.",
+            )
+        return {}
+
+    def refine(self, problem: Problem, weights: Tensor, retain: Examples | None, max_distance: float) -> Tensor:
+        """Run Newton's method on the retained samples until the bound is at most ``max_distance``, or nothing moves.
+
+        Returns float64 weights (d,). Where the bound stays above, they are the last that were reached.
+        """
+        work, samples = problem.double(), _read(retain)
+        w = weights.to(device=work.device, dtype=torch.float64)
+        for tighter in TIGHTEN:
+            if convex.distance_bound(work, w, samples, self.denominator) <= max_distance:
+                break
+            goal = problem.training.weight_decay * max_distance / tighter
+            try:
+                w = convex.converge(work, w, samples, goal, self.denominator)
+            except Refused:
+                break
+        return w
+
+    def distance(
+        self, problem: Problem, forgotten: Forgotten, retain: Examples | None, constants: Mapping[str, float]
+    ) -> float:
+        """Return the bound at the weights, rounding included. Raises Refused as ``convex.distance_bound`` does."""
+        return convex.distance_bound(problem.double(), forgotten.state.weights, _read(retain), self.denominator)
+
+
+def _read(retain: Examples | None) -> Examples:
+    if retain is None:
+        raise ValueError("The guarantee proved reads the retained samples; they were not loaded.")
+    return retain

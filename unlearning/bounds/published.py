@@ -1,0 +1,33 @@
+"""What may be published of a bound: constants rounded to one digit, and no greatest distance that says nothing."""
+
+from __future__ import annotations
+
+import math
+
+from unlearning.types import Refused
+
+RAISE = "Raise max_distance and noise_std together, forget from further back, or train slower."
+SAMPLED = "measured on everyone at a few points, rounded up to one digit: a lower bound of the truth before rounding"
+
+
+def rounded_up(value: float) -> float:
+    """To one significant digit, towards plus infinity; what is below 1e-12 in size becomes 0 or 1e-12.
+
+    A published constant that is measured on everyone should tell little about anyone.
+    """
+    if abs(value) <= 1e-12:
+        return 0.0 if value <= 0 else 1e-12
+    scale = 10.0 ** math.floor(math.log10(abs(value)))
+    return float(f"{math.ceil(value / scale - 1e-9) * scale:.6g}")
+
+
+def require_below(max_distance: float, ignorance: float, which: str) -> None:
+    """Raise Refused where ``max_distance`` allows what holds whoever was forgotten: ``which`` end within
+    ``ignorance``.
+    """
+    if max_distance >= ignorance:
+        raise Refused(
+            f"max_distance {max_distance:g} is vacuous: {which} end within {ignorance:.3g} of each other, whoever was "
+            f"forgotten.",
+            "Lower max_distance, and noise_std with it.",
+        )

@@ -1,0 +1,132 @@
+"""What a method is: a frozen object whose fields are its options, in one file of ``unlearning/methods``."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from unlearning.accounting.certificate import Constant, Guarantee
+from unlearning.model.problem import Problem
+from unlearning.types import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, State, VectorSource, silent
+
+
+class Bound(ABC):
+    """How far the weights of an update can be from retraining.
+
+    ``assumptions`` and ``checked`` are the sentences of a certificate: what the bound assumes of the training and the
+    reference, and what the service verifies of it.
+    """
+
+    assumptions: ClassVar[tuple[str, ...]]
+    checked: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def require_possible(self, problem: Problem) -> None:
+        """Raise Refused where this bound does not hold for the problem or the method's options."""
+
+    def constants(self, problem: Problem, examples: Examples, state: State) -> tuple[Constant, ...]:
+        """Measure what the bound rests on, once, before any deletion."""
+        return ()
+
+    @abstractmethod
+    def require_useful(
+        self, problem: Problem, examples: Examples, state: State, max_distance: float, constants: Mapping[str, float]
+    ) -> dict[str, Json]:
+        """Return what registration reports of the bound.
+
+        Raises:
+            Refused: the bound says nothing, or no update can be expected to stay within ``max_distance``.
+        """
+
+    def refine(
+        self,
+        problem: Problem,
+        weights: Tensor,
+        retain: Examples | None,
+        max_distance: float,
+    ) -> Tensor:
+        """Move the weights (d,) until the bound is at most ``max_distance``, where the bound can be worked on."""
+        return weights
+
+    @abstractmethod
+    def distance(
+        self, problem: Problem, forgotten: Forgotten, retain: Examples | None, constants: Mapping[str, float]
+    ) -> float:
+        """Return the bound at the weights of ``forgotten``, in units of the weights; 0 where nobody was forgotten and
+        the weights are the training's own.
+
+        Raises:
+            Refused: the bound says nothing about these weights.
+        """
+
+
+class Method(ABC):
+    """A way to forget. A subclass is a frozen dataclass; its fields are the options that a policy may set.
+
+    ``prepare`` is called once in the life of a training and ``forget`` once per update. Both are pure: no I/O, no
+    clock, no global random state. ``exact``: an update is a cold retraining. ``secret_state`` lists, for certificates,
+    what the method keeps that still depends on deleted people.
+    """
+
+    name: ClassVar[str]
+    exact: ClassVar[bool] = False
+    secret_state: ClassVar[tuple[str, ...]] = ("The method's own state depends on the deleted people.",)
+
+    @property
+    @abstractmethod
+    def needs(self) -> frozenset[Need]:
+        """What is needed at forget time (RETAINED, FORGOTTEN, VECTORS) or at prepare (TRAJECTORY)."""
+
+    @abstractmethod
+    def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
+        """Compute what the method keeps. Raises Refused where it cannot serve this model."""
+
+    @abstractmethod
+    def forget(
+        self,
+        problem: Problem,
+        state: State,
+        forget: ForgetSet,
+        retain: Examples | None,
+        generator: torch.Generator,
+    ) -> Forgotten:
+        """Forget. ``retain`` is every sample that stays, None where it is not needed. An empty set returns ``state``.
+
+        Raises:
+            Refused: the method cannot make this update.
+        """
+
+    def bound(self, guarantee: Guarantee) -> Bound | None:
+        """Return the method's own bound for ``proved`` or ``estimated``; None where it has none.
+
+        Without one, ``proved`` is computed at the weights, by any method whose training ends in a minimiser.
+        """
+        return None
+
+    def require_size(self, problem: Problem, samples: int) -> None:
+        """Raise Refused, before any training on ``samples`` samples, where what preparation holds does not fit."""
+
+
+@runtime_checkable
+class Divisible(Protocol):
+    """A method whose vectors can be computed for some people at a time, on machines that share nothing."""
+
+    def length(self, problem: Problem) -> int:
+        """Return how many numbers each person's vector has at least."""
+
+    def divides(self, problem: Problem, learned: Learned) -> bool:
+        """Tell whether this training can be prepared in parts. Raises Refused where it cannot be prepared at all."""
+
+    def part(
+        self, problem: Problem, examples: Examples, learned: Learned, people: Sequence[str], progress: Progress = ...
+    ) -> dict[str, Tensor]:
+        """Compute the vectors of ``people``; ``examples`` are everyone's."""
+
+    def complete(
+        self, problem: Problem, examples: Examples, learned: Learned, vectors: VectorSource, progress: Progress = ...
+    ) -> State:
+        """Return what ``prepare`` returns, without its vectors, once all of them can be read from ``vectors``."""
