@@ -38,7 +38,7 @@ from service.infra.trace import Traced
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """The application. Raises SettingsError where production lacks a secret."""
+    """Make the application. Raises SettingsError where production lacks a secret."""
     settings = settings or Settings()
     configure(settings.log_level)
     ensure_secrets(settings, API_SECRETS)
@@ -96,7 +96,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 
 def software_version() -> str:
-    """The installed release."""
+    """Return the installed release."""
     try:
         return version("expunge")
     except PackageNotFoundError:

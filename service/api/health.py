@@ -60,7 +60,7 @@ def metrics(service: Running) -> Response:
 
 
 def live_workers(session: Session, lease_seconds: float) -> int:
-    """Workers whose heartbeat is younger than a lease, on the database's clock."""
+    """Count the workers whose heartbeat is younger than a lease, by the database's clock."""
     since = now(session) - int(lease_seconds * SECOND)
     count = select(func.count()).where(Heartbeat.kind == "worker", Heartbeat.beat_at >= since)
     return session.scalar(count) or 0

@@ -84,13 +84,13 @@ _PROBLEM_SCHEMA: Node = {
 
 
 def operation_id(route: APIRoute) -> str:
-    """``deletion_requests_show``: the room and the function, so that generated clients read well."""
+    """Return the tag and the function's name, as ``deletion_requests_show``, so that generated clients read well."""
     tag = str(route.tags[0]).replace(" ", "_") if route.tags else "console"
     return f"{tag}_{route.name}"
 
 
 def document(app: FastAPI, kept_seconds: float) -> Node:
-    """The document, made once. ``kept_seconds``: how long the answer under an Idempotency-Key is kept."""
+    """Make the document once. ``kept_seconds``: how long the answer under an Idempotency-Key is kept."""
     if app.openapi_schema is None:
         app.openapi_schema = _complete(
             get_openapi(
@@ -107,16 +107,17 @@ def document(app: FastAPI, kept_seconds: float) -> Node:
 
 
 def allowed(app: FastAPI, path: str) -> list[str]:
-    """The methods that the document gives for an address; empty: it is not in the document."""
+    """Return the methods that the document gives for an address; empty for one that is not in it."""
     paths = app.openapi()["paths"]
     template = path if path in paths else next((each for each in paths if _matches(each, path)), None)
     return [] if template is None else sorted(method.upper() for method in paths[template])
 
 
 def members(app: FastAPI, method: str, path: str, place: Sequence[str | int]) -> list[str]:
-    """The names that an object in the body of this call may have. ``place``: the way to it, names and indices.
+    """Return the names that an object in the body of this call may have.
 
-    Empty where the document describes no object there.
+    ``place`` is the way to the object: names and indices. The result is empty where the document describes no object
+    there.
     """
     made = app.openapi()
     template = next((each for each in made["paths"] if each == path or _matches(each, path)), "")
@@ -129,7 +130,7 @@ def members(app: FastAPI, method: str, path: str, place: Sequence[str | int]) ->
 
 
 def _resolved(made: Node, node: Node) -> Node:
-    """The schema that a reference names; of several choices the first that is not null."""
+    """Return the schema that a reference names; of several choices the first that is not null."""
     choices = [each for each in node.get("anyOf", []) if each.get("type") != "null"]
     node = choices[0] if choices else node
     name = str(node.get("$ref", "")).rpartition("/")[2]
@@ -137,7 +138,7 @@ def _resolved(made: Node, node: Node) -> Node:
 
 
 def fields(app: FastAPI) -> frozenset[str]:
-    """The names of all fields that the document knows: every other name in a body is the client's own."""
+    """Return the names of all fields in the document. Every other name in a body is the client's own."""
     schemas = app.openapi()["components"]["schemas"].values()
     return frozenset(name for schema in schemas for name in schema.get("properties", {}))
 
@@ -187,7 +188,7 @@ def _complete_operation(method: str, path: str, operation: Node, of_key: str) ->
 
 
 def _exact_parameter(parameter: Node) -> None:
-    """A parameter is there or not; none is ever null."""
+    """Remove null from a parameter's types: a parameter is there or not."""
     schema = parameter["schema"]
     choices = [each for each in schema.get("anyOf", []) if each.get("type") != "null"]
     if len(choices) == 1:
@@ -212,11 +213,11 @@ def _integers(node: Any) -> Iterator[Node]:
 
 
 def problem() -> Node:
-    """An answer that is an error, for a route's description."""
+    """Return an answer that is an error, for a route's description."""
     content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {"description": "Problem", "content": content}
 
 
 def answer(code: int, *headers: str) -> dict[int | str, Node]:
-    """The headers of a successful answer, for a route's description."""
+    """Return the headers of a successful answer, for a route's description."""
     return {code: {"headers": {name: {"$ref": f"#/components/headers/{name}"} for name in headers}}}

@@ -65,7 +65,7 @@ class ApiProblem(Exception):
 
 
 def not_found(what: str) -> ApiProblem:
-    """404: there is no such thing, or it belongs to another tenant: the answer is the same."""
+    """Return a 404. The answer is the same where the thing belongs to another tenant."""
     return ApiProblem(404, f"{what}_not_found", f"There is no such {what.replace('_', ' ')}.")
 
 
@@ -123,7 +123,9 @@ def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 
 def _fault(fault: Mapping[str, Any], request: Request) -> Error:
-    """Where and why, without the value. Names that the client chose are values too: only their parent is told."""
+    """Return where and why, without the value. A name that the client chose is a value too: only its parent is
+    shown.
+    """
     place, *path = tuple[Any, ...](fault["loc"] or ("body",))
     if place == "body":
         names = fields(request.app)

@@ -18,7 +18,7 @@ from service.infra.tables import AuditEntry, TreeHead, TreeNode
 
 
 def read_export(path: Path) -> tuple[str, list[dict[str, Any]]]:
-    """The signed head and the lines of a file that ``expunge audit export`` wrote. Raises NotAuthentic."""
+    """Return the signed head and the lines of a file that ``expunge audit export`` wrote. Raises NotAuthentic."""
     try:
         *lines, last = (json.loads(line) for line in path.read_text().splitlines())
         return str(last["checkpoint"]), lines
@@ -29,10 +29,10 @@ def read_export(path: Path) -> tuple[str, list[dict[str, Any]]]:
 def continue_log(
     session: Session, exports: Sequence[tuple[str, list[dict[str, Any]]]], verifier: Verifier
 ) -> list[dict[str, Any]]:
-    """Append what the exports hold beyond the database's log; returns what the added entries say, in order.
+    """Append what the exports hold beyond the database's log; return what the added entries say, in order.
 
-    Each export is (signed head, lines in order). A tenant's export tells the text of its own entries alone: give one
-    for each tenant. Raises NotAuthentic.
+    Each export is (signed head, lines in order). A tenant's export has the text of that tenant's entries only, so give
+    one for each tenant. Raises NotAuthentic.
     """
     head, lines = _merged(exports)
     ours = newest_head(session)
@@ -52,7 +52,7 @@ def continue_log(
 
 
 def _merged(exports: Sequence[tuple[str, list[dict[str, Any]]]]) -> tuple[str, list[dict[str, Any]]]:
-    """The longest export, with the texts that the others know."""
+    """Return the longest export, with the texts that the others have."""
     head, longest = max(exports, key=lambda each: len(each[1]))
     texts = {line["index"]: line["body"] for _, lines in exports for line in lines if line.get("body") is not None}
     return head, [line | {"body": texts.get(line["index"])} for line in longest]

@@ -45,32 +45,32 @@ class Signer:
 
     @classmethod
     def of(cls, settings: Settings) -> Signer:
-        """The installation's signer. Raises SettingsError where the key file is missing or malformed."""
+        """Return the installation's signer. Raises SettingsError where the key file is missing or malformed."""
         return cls.at(settings, settings.signing_key_file)
 
     @classmethod
     def at(cls, settings: Settings, path: Path) -> Signer:
-        """The signer of the installation's log with the key in this file. Raises SettingsError."""
+        """Return the signer of the installation's log with the key in this file. Raises SettingsError."""
         return cls(settings.log_origin, read_secret("EXPUNGE_SIGNING_KEY_FILE", path))
 
     def sign(self, text: str) -> str:
-        """The note: the text, an empty line, and one signature line."""
+        """Return the note: the text, an empty line, and one signature line."""
         if not text.endswith("\n"):
             raise NotAuthentic("A note's text ends with a newline.")
         signature = b64encode(self.verifier.key_id + self.sign_bytes(text.encode())).decode()
         return f"{text}\n\u2014 {self.verifier.name} {signature}\n"
 
     def sign_bytes(self, data: bytes) -> bytes:
-        """The bare Ed25519 signature, 64 bytes."""
+        """Return the bare Ed25519 signature, 64 bytes."""
         return self._key.sign(data)
 
     def checkpoint(self, size: int, root: bytes) -> str:
-        """The signed head of the log that carries this signer's name."""
+        """Return the signed head of the log that has this signer's name."""
         return self.sign(LogHead(self.verifier.name, size, root).text)
 
 
 class Handover(Signer):
-    """Signs heads with the key that is retired and with its successor: whoever trusts either can read them."""
+    """Signs heads with the retired key and with its successor. Anyone who trusts either can read them."""
 
     def __init__(self, old: Signer, new: Signer) -> None:
         self._old, self._new, self.verifier = old, new, new.verifier
@@ -91,7 +91,7 @@ class Verifier:
 
     @property
     def key_id(self) -> bytes:
-        """The first four bytes of SHA-256(name, newline, type, key)."""
+        """Return the first four bytes of SHA-256(name, newline, type, key)."""
         return hashlib.sha256(self.name.encode() + b"\n" + _ED25519 + self.public_key).digest()[:4]
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ class Verifier:
         return cls.parse(path.read_text())
 
     def open(self, note: str) -> str:
-        """The note's text, if this key signed it. Raises NotAuthentic."""
+        """Return the note's text, if this key signed it. Raises NotAuthentic."""
         text, found, lines = note.rpartition("\n\n")
         if not found:
             raise NotAuthentic("The note has no signature.")
@@ -129,14 +129,14 @@ class Verifier:
         raise NotAuthentic("The note is not signed by this key.")
 
     def verify(self, data: bytes, signature: bytes) -> None:
-        """Raises NotAuthentic where the signature is not this key's over ``data``."""
+        """Check that the signature is this key's over ``data``. Raises NotAuthentic."""
         try:
             Ed25519PublicKey.from_public_bytes(self.public_key).verify(signature, data)
         except InvalidSignature:
             raise NotAuthentic("The signature is not valid.") from None
 
     def checkpoint(self, note: str) -> LogHead:
-        """The signed tree head in ``note``. Raises NotAuthentic."""
+        """Return the signed tree head in ``note``. Raises NotAuthentic."""
         origin, size, root, *_ = [*self.open(note).split("\n"), "", ""]
         raw = _decode(root)
         if origin != self.name or not size.isdigit() or str(int(size)) != size or len(raw) != 32:

@@ -18,7 +18,9 @@ from service.audit.signed_note import LogHead, NotAuthentic, Verifier
 
 @dataclass(frozen=True)
 class ExportedEntry:
-    """An exported entry. ``body`` is the leaf's exact text; None: another tenant's, of which the hash is told alone."""
+    """An exported entry. ``body`` is the leaf's exact text; None: another tenant's, of which only the hash is
+    exported.
+    """
 
     index: int
     leaf: bytes
@@ -37,10 +39,10 @@ class ExportedEntry:
 
 
 def verify(entries: Iterable[dict[str, Any]], head: str, verifier: Verifier, earlier: Iterable[str] = ()) -> LogHead:
-    """The tree head that ``entries`` (exported lines, in order, from index 0) were checked against.
+    """Check ``entries`` (exported lines, in order, from index 0) and return the tree head that they fit.
 
-    ``head`` is the newest signed note; ``earlier`` are notes kept from before, also under keys that the log has
-    retired since. ``verifier`` is the key in use, or one before it. Raises NotAuthentic.
+    ``head`` is the newest signed note. ``earlier`` are notes kept from before, also under keys that the log has retired
+    since. ``verifier`` is the key in use, or one before it. Raises NotAuthentic.
     """
     entries = list(entries)
     history = _successions(entries)
@@ -57,7 +59,7 @@ def verify(entries: Iterable[dict[str, Any]], head: str, verifier: Verifier, ear
 
 
 def retired_keys(entries: Iterable[dict[str, Any]]) -> list[Verifier]:
-    """The keys that signed before, out of entries that ``verify`` has accepted. Raises NotAuthentic."""
+    """Return the keys that signed before, from entries that ``verify`` has accepted. Raises NotAuthentic."""
     return [each.retired for each in _successions(entries)]
 
 
@@ -69,7 +71,7 @@ def _successions(entries: Iterable[dict[str, Any]]) -> list[Succession]:
 
 
 def _open_earlier(current: Verifier, history: Iterable[Succession], note: str) -> LogHead:
-    """A head kept from before: by the key in use, or by one that was not retired yet."""
+    """Open a head kept from before, signed by the key in use or by one that was not retired yet."""
     for each in history:
         try:
             found = each.retired.checkpoint(note)
@@ -84,7 +86,7 @@ def _open_earlier(current: Verifier, history: Iterable[Succession], note: str) -
 
 
 def body(entry: dict[str, Any]) -> dict[str, Any]:
-    """What an entry says."""
+    """Return what an entry says."""
     parsed: dict[str, Any] = json.loads(entry["body"])
     return parsed
 

@@ -149,7 +149,7 @@ def _statement(session: Session, pepper: Pepper, finished: _Finished, audit: dic
 def _entries(
     session: Session, request: DeletionRequest, versions: list[Version], published: dict[str, list[AuditEntry]]
 ) -> list[AuditEntry]:
-    """The request's own entries, and the publications that carried it out, which ``published`` keeps by version."""
+    """Return the request's own entries, and the publications that served it, which ``published`` keeps by version."""
     entries = {entry.id: entry for entry in session.scalars(select(AuditEntry).filter_by(request_id=request.id))}
     for version in versions:
         if version.id not in published:
@@ -195,7 +195,7 @@ def _predicate(request: DeletionRequest, parts: Sequence[_Part]) -> dict[str, An
 
 
 def summed(claims: list[Claim]) -> dict[str, Any] | None:
-    """What all models together claim for this person: mu^2 adds; it is as strong as the weakest guarantee among them.
+    """Return what all models together claim for this person. mu^2 adds up; the weakest guarantee counts.
 
     None as soon as one of them claims nothing.
     """
@@ -209,7 +209,7 @@ def summed(claims: list[Claim]) -> dict[str, Any] | None:
 
 
 def _together(parts: Sequence[_Part]) -> dict[str, Any] | None:
-    """What all models together claim for this person, as of these versions and at the limit of what may come."""
+    """Return what all models together claim for this person, for these versions and at the limit of what may come."""
     total = summed([Claim.from_json(part["claim"]) for part, _ in parts])
     return (
         None if total is None else total | {"from_these_versions_on": _shown(over_models(limit for _, limit in parts))}
@@ -217,7 +217,7 @@ def _together(parts: Sequence[_Part]) -> dict[str, Any] | None:
 
 
 def _shown(limit: Composition | None) -> dict[str, Any] | None:
-    """The bound over all versions that may still come; None: there is none."""
+    """Return the bound over all versions that may still come; None: there is none."""
     if limit is None:
         return None
     words = {"statement": limit.statement, "in_plain_words": limit.in_plain_words}
@@ -225,10 +225,10 @@ def _shown(limit: Composition | None) -> dict[str, Any] | None:
 
 
 def _generations(session: Session, request: DeletionRequest, version: Version) -> list[Allowance]:
-    """The generations with versions from this one on that may have held the person.
+    """Return the generations with versions from this one on that may have held the person.
 
-    A retrain that was begun before the person asked may hold them; it then forgets them before it is published, at a
-    price. One whose terms are not fixed yet has no limit.
+    A retrain that began before the person asked may hold them. It forgets them before it is published, at a cost. One
+    whose terms are not fixed yet has no limit.
     """
     claim = Claim.from_json(version.claim)
     own = Allowance(version.generation_id, claim.guarantee, 0 if claim.guarantee is Guarantee.EXACT else claim.limit)
@@ -248,7 +248,7 @@ def _generation(generation: Generation) -> Allowance:
 
 
 def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, version: Version) -> _Part:
-    """What happened in one model. Nothing in it but the commitment depends on who was forgotten."""
+    """Return what happened in one model. Nothing in it but the commitment depends on who was forgotten."""
     model = session.get_one(Model, version.model_id)
     parent = session.get(Version, version.parent_id) if version.parent_id else None
     budget_cost = int(
@@ -288,7 +288,9 @@ def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, ve
 
 
 def _samples_commitment(session: Session, key: bytes, request: DeletionRequest, version: Version) -> str | None:
-    """Over the sorted keyed digests of the samples that this update forgot for this request; None: none."""
+    """Commit to the sorted keyed digests of the samples that this update forgot for this request. None: there are
+    none.
+    """
     named = or_(
         Membership.subject_digest == SuppressionEntry.subject_digest,
         Membership.sample_digest == SuppressionEntry.sample_digest,
@@ -313,7 +315,9 @@ def _samples_commitment(session: Session, key: bytes, request: DeletionRequest, 
 def _audit(
     signer: Signer, head: TreeHead, entries: list[AuditEntry], paths: Mapping[int, list[bytes]]
 ) -> dict[str, Any]:
-    """The entries under the signed head. Of a publication only the hash is told: its text concerns others too."""
+    """Return the entries under the signed head. Of a publication only the hash is shown: its text concerns others
+    too.
+    """
     shown = []
     for entry in entries:
         index = entry.log_index or 0
@@ -328,7 +332,7 @@ def _time(at: int | None) -> str | None:
 
 
 def sign(signer: Signer, payload: bytes) -> dict[str, Any]:
-    """The DSSE envelope (v1) around an in-toto statement."""
+    """Return the DSSE envelope (v1) around an in-toto statement."""
     signature = signer.sign_bytes(_pae(payload))
     return {
         "payloadType": PAYLOAD_TYPE,
@@ -338,9 +342,9 @@ def sign(signer: Signer, payload: bytes) -> dict[str, Any]:
 
 
 def verify(envelope: dict[str, Any], *verifiers: Verifier) -> dict[str, Any]:
-    """The statement in a certificate, after its signature and all its proofs were checked offline.
+    """Check the signature and all proofs of a certificate offline, and return its statement.
 
-    It was signed with one of ``verifiers``: the key in use, or one that was retired since. Raises NotAuthentic.
+    It must be signed with one of ``verifiers``: the key in use, or one that was retired since. Raises NotAuthentic.
     """
     try:
         payload = b64decode(envelope["payload"], validate=True)
@@ -378,13 +382,13 @@ def _verify_audit(audit: dict[str, Any], request_id: str, verifier: Verifier) ->
 
 
 def accepted_commitment(statement: dict[str, Any]) -> str:
-    """The commitment in the acceptance's audit entry: equal to ``intake.commitment(opening, order)``."""
+    """Return the commitment in the acceptance's audit entry. It equals ``intake.commitment(opening, order)``."""
     entries = statement["predicate"]["audit"]["entries"]
     body = next(entry["body"] for entry in entries if entry["kind"] == "request.accepted")
     return str(json.loads(body)["commitment"])
 
 
 def _pae(payload: bytes) -> bytes:
-    """DSSE's pre-authentication encoding."""
+    """Return DSSE's pre-authentication encoding."""
     kind = PAYLOAD_TYPE.encode()
     return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)

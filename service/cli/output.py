@@ -51,7 +51,7 @@ def show_json(value: Any) -> None:
 
 
 def show_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
-    """A table with one line per row; a column may name a nested value as ``budget.spent``."""
+    """Print a table with one line for each row. A column may name a nested value, as ``budget.spent``."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(column.rpartition(".")[2], overflow="fold")
@@ -61,7 +61,7 @@ def show_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
 
 
 def show_facts(record: dict[str, Any]) -> None:
-    """One line per field; nested objects are indented under their name."""
+    """Print one line for each field. Nested objects are indented under their name."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -98,7 +98,7 @@ class Meter:
         self._said_at = 0.0
 
     def show(self, fraction: float, text: str) -> None:
-        """``fraction`` from 0 to 1."""
+        """Update the meter. ``fraction`` is between 0 and 1."""
         if self._live is not None and self._task is not None:
             self._live.update(self._task, completed=fraction, description=f"{self._title}: {text}")
             return
@@ -110,7 +110,7 @@ class Meter:
 
 @contextmanager
 def meter(title: str) -> Iterator[Meter]:
-    """A meter that is gone afterwards, where standard error is a terminal."""
+    """Show a meter, which disappears afterwards where standard error is a terminal."""
     if not errors.is_terminal:
         yield Meter(title, None)
         return

@@ -25,12 +25,12 @@ PUBLISHING = (PUBLISHED, RESTORED)
 
 
 def claim_digest(claim: Mapping[str, Any]) -> str:
-    """SHA-256 over the claim as canonical JSON, in lower-case hex."""
+    """Return the SHA-256 of the claim as canonical JSON, in lower-case hex."""
     return hashlib.sha256(canonical(dict(claim)).encode()).hexdigest()
 
 
 def facts_of(version: Version, parent: Version | None, budget_cost: int) -> dict[str, Any]:
-    """The facts of the entry that publishes ``version``. ``charge``: units of 1e-12 mu^2 that it cost."""
+    """Return the facts of the entry that publishes ``version``. ``budget_cost``: units of 1e-12 mu^2."""
     return {
         "version": version.id,
         "number": version.number,
@@ -60,9 +60,9 @@ def require_published(session: Session, version: Version, entries: Iterable[Audi
 
 
 def compare_shown(entries: Iterable[Mapping[str, Any]], versions: Collection[Mapping[str, Any]]) -> int:
-    """Check versions as the API shows them against exported entries; return how many were compared.
+    """Compare versions as the API shows them with exported entries; return how many were compared.
 
-    Raises NotAuthentic. A version is known by its generation and number: a generation belongs to one model.
+    Raises NotAuthentic. A version is identified by its generation and number: a generation belongs to one model.
     """
     said = _said(entries)
     for version in versions:
@@ -82,19 +82,19 @@ def compare_shown(entries: Iterable[Mapping[str, Any]], versions: Collection[Map
 
 
 def unlogged(entries: Iterable[Mapping[str, Any]], versions: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether the entry that publishes one of these versions is missing from the exported entries."""
+    """Return whether the entry that publishes one of these versions is missing from the exported entries."""
     said = _said(entries)
     return any((version["generation"], version["number"]) not in said for version in versions)
 
 
 def _said(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[int, int], dict[str, Any]]:
-    """What the exported entries say of each version, by its generation and number."""
+    """Return what the exported entries say of each version, by its generation and number."""
     bodies = [json.loads(entry["body"]) for entry in entries if entry["body"] and entry["kind"] in PUBLISHING]
     return {(body["generation"], body["number"]): body for body in bodies}
 
 
 def _body(entry: AuditEntry) -> dict[str, Any]:
-    """What the entry says. Raises NotAuthentic where its text does not have the hash that is in the log."""
+    """Return what the entry says. Raises NotAuthentic where its text does not have the hash that is in the log."""
     if tree.leaf_hash(entry.body.encode()).hex() != entry.leaf_hash:
         raise NotAuthentic(f"The text of audit entry {entry.log_index} does not have the hash that is in the log.")
     body: dict[str, Any] = json.loads(entry.body)

@@ -12,12 +12,12 @@ from service.requests.states import RequestRefused
 
 
 def locate(root: Path, name: str) -> Path | None:
-    """The file of a recipe, ``NAME.py`` or ``NAME/recipe.py`` under ``root``; None where there is neither."""
+    """Return the file of a recipe, ``NAME.py`` or ``NAME/recipe.py`` under ``root``; None where there is neither."""
     return next((path for path in (root / f"{name}.py", root / name / "recipe.py") if path.is_file()), None)
 
 
 def defines_recipe(path: Path) -> bool:
-    """Whether the file, parsed and not run, binds ``recipe`` at its top level.
+    """Return whether the file, parsed and not run, binds ``recipe`` at its top level.
 
     Raises:
         SyntaxError, ValueError: it is not a Python file.
@@ -27,7 +27,7 @@ def defines_recipe(path: Path) -> bool:
 
 
 def is_other_module(path: Path) -> bool:
-    """Whether the file is sound Python that defines no recipe, as a module that recipes share. Raises OSError."""
+    """Return whether the file is sound Python without a recipe, as a module that recipes share. Raises OSError."""
     try:
         return not defines_recipe(path)
     except (SyntaxError, ValueError):
@@ -57,7 +57,7 @@ def _refused(what: str, hint: str) -> RequestRefused:
 
 
 def _bound(statement: ast.stmt) -> set[str]:
-    """The names that a statement binds, as far as a recipe would be bound."""
+    """Return the names that a statement binds, as far as a recipe would be bound."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {statement.name}
     if isinstance(statement, ast.ImportFrom | ast.Import):

@@ -53,7 +53,7 @@ class Visit:
         return scope in self.caller.scopes
 
     def need(self, scope: Scope) -> None:
-        """Raises ApiProblem (403) where the key lacks the scope."""
+        """Check that the key has the scope. Raises ApiProblem (403)."""
         if not self.may(scope):
             raise ApiProblem(403, "scope_missing", f"Your key lacks the scope {scope}, which this needs.")
 
@@ -67,7 +67,7 @@ def visiting(request: Request, service: Running) -> Visit:
 
 
 async def sent(request: Request) -> dict[str, str]:
-    """The fields of a form, the first value of each."""
+    """Return the fields of a form, the first value of each."""
     text = (await request.body()).decode("utf-8", "replace")
     return {name: values[0] for name, values in parse_qs(text, max_num_fields=10).items()}
 
@@ -116,7 +116,7 @@ def model(name: ModelName, request: Request, visit: Visitor) -> Response:
 
 @router.get("/console/requests")
 def look_up(visit: Visitor, id: Annotated[str, Query(max_length=200)] = "") -> Response:
-    """The form that asks for a request by its id leads here, and on to the request."""
+    """Lead from the form that takes a request's id to the request's page."""
     visit.need(Scope.DELETIONS_READ)
     wanted = id.strip().lower()
     if len(wanted) != 32 or not set(wanted) <= set("0123456789abcdef"):
@@ -224,7 +224,7 @@ def login(request: Request, service: Running, fields: Fields) -> Response:
 
 
 def _from_here(request: Request, url: str) -> bool:
-    """Whether the form was sent from a page of this service: the browser says so in either of two headers.
+    """Return whether the form was sent from a page of this service. The browser says so in either of two headers.
 
     ``url``: EXPUNGE_URL, for a proxy that does not pass the Host header on.
     """
@@ -250,7 +250,7 @@ def logout(request: Request, visit: Visitor, fields: Fields) -> Response:
 
 @router.get("/console/static/{name}")
 def static(name: str) -> Response:
-    """The stylesheet, the script and the icon: the only files there are."""
+    """Send the stylesheet, the script or the icon. There are no other files."""
     if name not in _STATIC:
         raise not_found("page")
     headers = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
@@ -258,7 +258,7 @@ def static(name: str) -> Response:
 
 
 def _common(session: Session, visit: Visit) -> dict[str, Any]:
-    """What every page needs. ``at`` is the database's clock, by which all spans are told."""
+    """Return the facts that every page needs. ``at`` is the database's clock, which all spans are measured by."""
     follows = visit.may(Scope.DELETIONS_READ) or visit.may(Scope.MODELS_READ)
     return {"at": now(session), "may": visit.may, "token": visit.token, "follows": follows}
 
@@ -288,7 +288,7 @@ def _check_token(visit: Visit, fields: dict[str, str]) -> None:
 
 
 def _retry_may_help(part: ModelPart) -> bool:
-    """Whether to offer a retry. The reason of a newer worker is unknown here: it may help there."""
+    """Return whether to offer a retry. The reason of a newer worker is unknown here: a retry may help there."""
     reason = reason_of(part.reason or "")
     return part.status == Status.BLOCKED and (reason is None or reason.retry_helps)
 
@@ -306,7 +306,7 @@ def _back(request_id: str) -> Response:
 
 
 def _renewed(request: Request, visit: Visit, response: Response) -> Response:
-    """A person who opens a page goes on being logged in; the script that refreshes one does not count."""
+    """Keep a person who opens a page logged in. The script that refreshes a page does not count."""
     if "x-refresh" not in request.headers:
         with visit.service.database.read() as session:
             value = renew(session, visit.service.session_key, request.cookies[COOKIE])

@@ -32,7 +32,7 @@ HEADERS = {
 
 @cache
 def _templates() -> Environment:
-    """Made for the first page, not at the start: Jinja's lexer costs a tenth of what the API takes to come up."""
+    """Load the templates for the first page, not at the start: Jinja's lexer takes a tenth of the API's start."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
 
     environment = Environment(

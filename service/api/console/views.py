@@ -101,7 +101,7 @@ def figures(session: Session, tenant_id: str) -> OpenRequests:
 
 
 def model_rows(session: Session, tenant_id: str, after: str = "") -> list[ModelRow]:
-    """The tenant's models by name, after the name ``after``; one more than a page, if there is one."""
+    """Return the tenant's models by name, after the name ``after``, and one more than a page shows if there is one."""
     rows = (
         select(Model, Generation, Version)
         .outerjoin(Generation, Generation.id == Model.generation_id)
@@ -136,7 +136,7 @@ def _model_row(
 
 
 def gauge(generation: Generation) -> Gauge | None:
-    """None: the generation's guarantee has no budget, or its updates cost nothing of it."""
+    """Return the budget's figures. None: the guarantee has no budget, or updates cost nothing."""
     if generation.budget is None or generation.budget_cost == 0:
         return None
     share = generation.spent / generation.budget if generation.budget else 1.0
@@ -147,7 +147,7 @@ def gauge(generation: Generation) -> Gauge | None:
 
 
 def queue(session: Session, tenant_id: str) -> list[DeletionRequestView]:
-    """Open requests, the nearest deadline first; those without one after them, oldest first."""
+    """Return the open requests, the nearest deadline first. Those without a deadline follow, oldest first."""
     rows = (
         select(DeletionRequest)
         .where(DeletionRequest.tenant_id == tenant_id, DeletionRequest.status.in_(_OPEN))
@@ -171,7 +171,7 @@ def recent(session: Session, tenant_id: str) -> list[tuple[DeletionRequestView, 
 
 
 def _endings(session: Session, tenant_id: str) -> Iterator[AuditEntry]:
-    """The newest entries of each kind that ends a request: one question a kind reads its index backwards."""
+    """Yield the newest entries of each kind that ends a request. One query for each kind reads its index backwards."""
     for kind in _ENDINGS:
         newest = (
             select(AuditEntry)
@@ -183,7 +183,7 @@ def _endings(session: Session, tenant_id: str) -> Iterator[AuditEntry]:
 
 
 def timeline(session: Session, request: DeletionRequest) -> list[Happening]:
-    """A request's life, oldest first: the log's entries, the updates that carried it out, the certificate."""
+    """Return a request's history, oldest first: log entries, the updates that served it, the certificate."""
     entries = select(AuditEntry).where(AuditEntry.request_id == request.id, AuditEntry.tenant_id == request.tenant_id)
     found = [Happening(entry.created_at, entry.kind, "", entry.log_index) for entry in session.scalars(entries)]
     updates = (
@@ -203,7 +203,7 @@ def timeline(session: Session, request: DeletionRequest) -> list[Happening]:
 
 
 def window_ends(session: Session, request: DeletionRequest) -> int | None:
-    """Until when the request can be cancelled in its window; None: no longer (``service.requests.cancel`` decides)."""
+    """Return when the request's cancel window ends. None: it is over (``service.requests.cancel`` decides)."""
     tasks = session.execute(select(Task.status, Task.not_before).where(Task.request_id == request.id)).all()
     waiting = ("queued", "blocked") if request.reason == Reason.LARGE else ("queued",)
     if not tasks or any(status not in waiting for status, _ in tasks):
@@ -217,19 +217,19 @@ def has_certificate(session: Session, request: DeletionRequest) -> bool:
 
 
 def certificate(session: Session, request: DeletionRequest) -> str | None:
-    """The envelope of the request's present completion; None: not issued, or not yet."""
+    """Return the envelope for the request's present completion. None: it is not issued yet, or there is none."""
     row = session.get(Certificate, (request.id, request.completed_at)) if request.completed_at else None
     return row.envelope if row else None
 
 
 def versions(session: Session, model: Model) -> list[Version]:
-    """Newest first."""
+    """Return the model's versions, newest first."""
     rows = select(Version).where(Version.model_id == model.id).order_by(Version.number.desc()).limit(ROWS)
     return list(session.scalars(rows))
 
 
 def budget_plot(session: Session, generation: Generation) -> plots.Plot | None:
-    """Spent budget over time against its limit, newest thousand charges."""
+    """Draw the spent budget over time against its limit, from the newest thousand charges."""
     if not generation.budget:
         return None
     newest = (
@@ -248,7 +248,7 @@ def budget_plot(session: Session, generation: Generation) -> plots.Plot | None:
 
 
 def accuracy_plot(newest_first: Iterable[Version]) -> tuple[plots.Plot, float, float] | None:
-    """Holdout accuracy over the versions shown, with its lowest and highest value."""
+    """Draw the holdout accuracy over the versions; return the plot with its lowest and highest value."""
     points = [(float(each.number), each.holdout_accuracy) for each in newest_first if each.holdout_accuracy is not None]
     if len(points) < 2:
         return None
@@ -260,7 +260,7 @@ def accuracy_plot(newest_first: Iterable[Version]) -> tuple[plots.Plot, float, f
 
 
 def processes(session: Session, lease_seconds: float) -> list[dict[str, Any]]:
-    """Workers and schedulers heard of in the last hour, the living first."""
+    """Return the workers and schedulers that sent a heartbeat in the last hour, the living first."""
     at = now(session)
     rows = select(Heartbeat).where(Heartbeat.beat_at > at - HOUR_SECONDS * SECOND).order_by(Heartbeat.beat_at.desc())
     return [
@@ -287,6 +287,6 @@ def log_state(session: Session) -> dict[str, Any]:
 
 
 def is_busy(caller: Caller, figures: OpenRequests | None, rows: list[ModelRow]) -> bool:
-    """Is something under way that no event will tell of: an update or a preparation?"""
+    """Return whether something is under way that ends without an event: an update or a preparation."""
     preparing = any(row.model.status == "preparing" for row in rows)
     return preparing or (figures is not None and figures.open > figures.held and "deletions:read" in caller.scopes)

@@ -23,7 +23,7 @@ HAPPENINGS = {
 
 
 def span(seconds: float) -> str:
-    """A length of time in at most two units: ``29 d 4 h``, ``3 min 20 s``, ``0 s``."""
+    """Write a length of time in at most two units: ``29 d 4 h``, ``3 min 20 s``, ``0 s``."""
     left = max(0, int(seconds))
     parts = []
     for size, unit in _UNITS:
@@ -35,17 +35,17 @@ def span(seconds: float) -> str:
 
 
 def moment(at: int) -> str:
-    """Microseconds since 1970 as ``2026-01-31 12:00:05 UTC``."""
+    """Write microseconds since 1970 as ``2026-01-31 12:00:05 UTC``."""
     return f"{instant(at):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def machine_time(at: int) -> str:
-    """The same in RFC 3339, for ``<time datetime>``."""
+    """Write microseconds since 1970 in RFC 3339, for ``<time datetime>``."""
     return instant(at).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def number(value: float) -> str:
-    """Four significant digits; whole numbers whole, with thousands apart."""
+    """Write four significant digits, and whole numbers in full with a separator of thousands."""
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4g}" if math.isfinite(value) else str(value)

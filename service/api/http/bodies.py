@@ -20,10 +20,10 @@ BODY_SECONDS = 30.0
 
 class Bodies:
     """Refuse bodies that are too long (413), too slow (408), encoded (415) or not JSON (415), that give a name twice or
-    have two lengths (400); hand on the others whole.
+    have two lengths (400). Pass the others on whole.
 
-    The status page sends HTML forms to addresses of its own. Nothing else takes them, so that no other site's form
-    can reach the API.
+    The status page sends HTML forms to separate addresses. Nothing else takes forms, so another site's form cannot
+    reach the API.
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
@@ -45,7 +45,7 @@ class Bodies:
         await self._app(scope, receive if reads else _replay(body, receive), send)
 
     async def _checked(self, headers: Headers, receive: Receive, path: str) -> bytes:
-        """The whole body. Raises ApiProblem."""
+        """Read and check the whole body. Raises ApiProblem."""
         self._check_headers(headers)
         body = await self._in_time(receive)
         _check_body(headers, body, _FORM if path.startswith(_FORMS) else _JSON)
@@ -69,7 +69,7 @@ class Bodies:
             raise ApiProblem(408, "body_too_slow", detail, headers={"Connection": "close"}) from None
 
     async def _read(self, receive: Receive) -> bytes:
-        """The whole body. The length header may be missing or false, so the bytes are counted."""
+        """Read the whole body. The length header may be missing or false, so the bytes are counted."""
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -90,7 +90,7 @@ class Bodies:
 
 
 def _check_framing(headers: Headers) -> None:
-    """Refuse two lengths: a proxy that goes by the other one would see another request (RFC 9112, 6.3)."""
+    """Refuse two lengths: a proxy that uses the other one would see another request (RFC 9112, 6.3)."""
     if "content-length" in headers and "transfer-encoding" in headers:
         detail = "Send either Content-Length or Transfer-Encoding, not both."
         raise ApiProblem(400, "two_lengths", detail, headers={"Connection": "close"})

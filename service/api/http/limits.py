@@ -26,7 +26,7 @@ class Limiter:
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def wait_of(self, key_id: str) -> int:
-        """0, and the call is counted; else the whole seconds after which the key may call again."""
+        """Count the call and return 0; or return the whole seconds to wait, and count nothing."""
         with self._guard:
             tokens, at = self._filled(key_id)
             if tokens < 1:
@@ -40,7 +40,7 @@ class Limiter:
             return key_id in self._buckets
 
     def shut_for(self, key_id: str) -> int:
-        """0: a call would be counted; else the whole seconds until one would. Nothing is counted."""
+        """Return the whole seconds until a call would be counted, 0 for now. Nothing is counted."""
         with self._guard:
             if key_id not in self._buckets:
                 return 0
@@ -60,7 +60,7 @@ class Limiter:
         return math.ceil((1 - tokens) / self.per_second)
 
     def headers(self, key_id: str) -> dict[str, str]:
-        """What is left of the key's quota: draft-ietf-httpapi-ratelimit-headers."""
+        """Return the headers that show what is left of the quota (draft-ietf-httpapi-ratelimit-headers)."""
         with self._guard:
             left, _ = self._buckets[key_id]
         full, window = math.ceil((self.burst - left) / self.per_second), math.ceil(self.burst / self.per_second)
@@ -81,7 +81,9 @@ def wrong_keys() -> Limiter:
 
 
 def client_of(host: str | None) -> str:
-    """Whose wrong keys are counted together: an IPv4 address, or the /64 that one customer is given in IPv6."""
+    """Return the name under which an address's wrong keys are counted: the IPv4 address, or the /64 of an IPv6
+    address.
+    """
     try:
         address = ip_address((host or "").partition("%")[0])
     except ValueError:
@@ -92,7 +94,7 @@ def client_of(host: str | None) -> str:
 
 
 class Quotas:
-    """Tells every caller what is left of their key's quota, in whatever answer they get."""
+    """The layer that adds the caller's remaining quota to every answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -34,13 +34,13 @@ class Page(BaseModel, Generic[Item]):
 
 
 def after(cursor: str) -> tuple[int, str]:
-    """The moment and the id of the row in a MomentCursor."""
+    """Split a MomentCursor into the moment and the id of its row."""
     moment, _, name = cursor.partition(".")
     return int(moment), name
 
 
 def link(request: Request, response: Response, next_cursor: str | None) -> None:
-    """The Link header (RFC 8288) to the next page, relative to this one."""
+    """Set the Link header (RFC 8288) to the next page, relative to this one."""
     if next_cursor is None:
         return
     query = [(name, value) for name, value in request.query_params.multi_items() if name != "cursor"]

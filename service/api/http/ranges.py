@@ -19,7 +19,7 @@ class ByteRange:
 
 
 def choose(headers: Mapping[str, str], etag: str, size: int) -> ByteRange:
-    """The answer to a GET or HEAD of a file with this strong ``etag`` (in quotes) and ``size`` in bytes.
+    """Choose the answer to a GET or HEAD of a file with this strong ``etag`` (in quotes) and ``size`` in bytes.
 
     Several ranges in one request get the whole file, as RFC 9110 allows.
     """
@@ -43,7 +43,7 @@ def _bounds(first: str, last: str, size: int) -> tuple[int, int]:
 
 
 def _matches(condition: str | None, etag: str) -> bool:
-    """If-None-Match compares weakly: W/ is ignored."""
+    """Compare If-None-Match weakly: W/ is ignored."""
     if condition is None:
         return False
     return condition.strip() == "*" or etag in {each.strip().removeprefix("W/") for each in condition.split(",")}

@@ -26,7 +26,7 @@ LeafHash = Annotated[str, Query(pattern=r"^([0-9a-f]{64}|0|[1-9][0-9]{0,17})$", 
 
 
 class EntryView(BaseModel):
-    """One leaf of the log. Of another tenant's entry only the hash is told: enough to verify the whole log."""
+    """One leaf of the log. Of another tenant's entry only the hash is shown, which is enough to verify the log."""
 
     index: int
     leaf_hash: str
@@ -117,7 +117,7 @@ def consistency(
 
 
 def inclusion(session: Session, leaf: str) -> InclusionView:
-    """The proof for a leaf, named by its index or its hash, under the newest head. Raises ApiProblem (404)."""
+    """Return the proof for a leaf, named by its index or its hash, under the newest head. Raises ApiProblem (404)."""
     wanted = AuditEntry.leaf_hash == leaf if len(leaf) == 64 else AuditEntry.log_index == int(leaf)
     found = session.execute(select(AuditEntry.log_index, AuditEntry.leaf_hash).where(wanted)).first()
     if found is None or found[0] is None:

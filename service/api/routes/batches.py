@@ -76,7 +76,7 @@ class EstimateView(BaseModel):
     summary="Forget many people",
 )
 def create_batch(batch: BatchOrder, service: Running, caller: Writer, idempotency_key: KeyHeader = None) -> Response:
-    """One transaction: the items that are accepted are accepted together. A malformed item refuses the whole call."""
+    """Accept many requests in one transaction. A malformed item refuses the whole call."""
     use = key_use(service, caller, idempotency_key, _BATCH, batch)
     for order in batch.requests:
         check_length(order, service.settings.max_sample_ids)
@@ -122,7 +122,7 @@ def _outcome(
 
 
 def _opened(session: Session, service: Service, caller: Caller, outcomes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The outcomes with their openings, which are derived at every replay and never stored."""
+    """Add the openings to the outcomes. They are computed at every replay and never stored."""
     ids = [outcome["request"]["id"] for outcome in outcomes if outcome["request"]]
     rows = {row.id: row for row in session.scalars(select(DeletionRequest).where(DeletionRequest.id.in_(ids)))}
     return [

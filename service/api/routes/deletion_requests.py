@@ -81,7 +81,7 @@ class DeletionOrder(BaseModel):
         return self
 
     def order(self, default: str | None = None) -> Order:
-        """The order; one that does not mention a regulation is under ``default``."""
+        """Return the order. One that names no regulation is under ``default``."""
         law = self.regulation if "regulation" in self.model_fields_set else default
         return Order(
             subject_id=self.subject_id,
@@ -219,7 +219,7 @@ def prolong(
 
 
 def find(session: Session, tenant_id: str, request_id: str) -> DeletionRequest:
-    """The tenant's request. Raises ApiProblem (404)."""
+    """Return the tenant's request. Raises ApiProblem (404)."""
     row = session.get(DeletionRequest, request_id)
     if row is None or row.tenant_id != tenant_id:
         raise not_found("deletion_request")

@@ -54,7 +54,7 @@ def follow(
     ] = None,
     seconds: Annotated[float, Query(ge=0, le=3600, description="then the stream ends and the client comes back")] = 300,
 ) -> StreamingResponse:
-    """Without Last-Event-ID the stream begins with this request. Of what a key may not read nothing is sent.
+    """Follow requests and versions. Without Last-Event-ID the stream begins now. It contains what the key may read.
 
     The stream ends within seconds after its key was revoked or expired, or its session logged out.
     """
@@ -76,9 +76,10 @@ def follow(
 async def _stream(
     poll: Callable[[int], tuple[int, list[events.Event]] | None], last: int, seconds: float
 ) -> AsyncIterator[str]:
-    """Poll until the time is over. ``poll`` takes the last event's id, and returns the new last id and the new events.
+    """Poll the database until the time is over; no transaction is open while the client reads.
 
-    It returns None where the client may follow no longer. No transaction is open while the client reads.
+    ``poll`` takes the last event's id, and returns the new last id and the new events. It returns None where the client
+    may follow no longer.
     """
     ends = time.monotonic() + seconds
     spoken = time.monotonic()

@@ -71,7 +71,7 @@ class HoldView(BaseModel):
     summary="Place a legal hold",
 )
 def create(body: HoldOrder, service: Running, caller: Admin, response: Response) -> HoldView:
-    """Without `people:search` a hold on somebody who was forgotten is taken, and keeps nothing."""
+    """Place a hold. Without `people:search` a hold on a person who was forgotten is accepted, and has no effect."""
     try:
         view, idle = _placed(body, service, caller)
     except AlreadyForgotten as error:
@@ -84,9 +84,9 @@ def create(body: HoldOrder, service: Running, caller: Admin, response: Response)
 
 
 def _placed(body: HoldOrder, service: Service, caller: Caller) -> tuple[HoldView, bool]:
-    """Place the hold; returns whether it protects nothing.
+    """Place the hold; return it, and whether it protects nothing.
 
-    Raises AlreadyForgotten. Both are told only to a caller who may search for people.
+    Raises AlreadyForgotten. Only a caller who may search for people sees either.
     """
     with service.database.write() as session:
         hold = place(

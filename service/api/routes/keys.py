@@ -131,7 +131,7 @@ def rotate(
 
 
 def _require_within(session: Session, caller: Caller, ends: int | None) -> None:
-    """A key makes none that outlives it, or its own end would mean nothing. Raises ApiProblem (403)."""
+    """Check that the new key ends no later than the caller's own. Raises ApiProblem (403)."""
     own = session.get_one(ApiKey, caller.key_id).expires_at
     if own is not None and (ends is None or ends > own):
         detail = f"Your key ends at {rfc_3339(own)}. A key that it makes or rotates must end no later."

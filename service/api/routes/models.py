@@ -81,7 +81,7 @@ class Registration(BaseModel):
     options: _Options = Field(default_factory=dict)
 
     def policy(self) -> Policy:
-        """Raises ApiProblem (422) that names the field and what is allowed, not the value."""
+        """Return the policy. Raises ApiProblem (422) that names the field and what is allowed, not the value."""
         record = self.model_dump(exclude={"name", "recipe"}, exclude_unset=True)
         try:
             return Policy.from_json(record, NAMES)
@@ -115,7 +115,7 @@ class ModelView(BaseModel):
 
 
 class PlanView(BaseModel):
-    """A retrain that is planned or runs beside the served generation: one for everybody who waits for it."""
+    """A retrain that is planned, or runs while the current generation is served. All who wait for one share it."""
 
     reason: str = Field(description="budget_exhausted, or fallback: no update can serve a request")
     generation: int = Field(description="the generation that it builds")
@@ -274,7 +274,7 @@ def budget(name: ModelName, service: Running, caller: Reader) -> BudgetView:
 
 
 def find(session: Session, tenant_id: str, name: str) -> Model:
-    """The tenant's model. Raises ApiProblem (404)."""
+    """Return the tenant's model. Raises ApiProblem (404)."""
     model = session.scalar(select(Model).where(Model.tenant_id == tenant_id, Model.name == name))
     if model is None:
         raise not_found("model")
@@ -282,7 +282,7 @@ def find(session: Session, tenant_id: str, name: str) -> Model:
 
 
 def _rows() -> Any:
-    """Models with the number of their head, and the method and guarantee of its generation."""
+    """Select models with the number of their current version, and the method and guarantee of its generation."""
     return (
         select(Model, Version.number, Generation.method, Generation.guarantee)
         .outerjoin(Version, Version.id == Model.current_id)

@@ -116,8 +116,8 @@ def show(
     summary="Ask for an earlier version to be served again: refused, with the reason",
 )
 def restore(name: ModelName, number: Number, service: Running, caller: Admin) -> VersionView:
-    """The current version only moves forward. The current version itself is served already: that alone is answered
-    with 200.
+    """Refuse to serve an earlier version again. Only the current version, which is served already, is answered with
+    200.
     """
     with service.database.read() as session:
         model = find_model(session, caller.tenant_id, name)
@@ -163,7 +163,7 @@ def checkpoint(*, name: ModelName, number: Number, request: Request, service: Ru
 
 
 def _why_never(session: Session, version: Version) -> str:
-    """Why an earlier version is never served again: which requests it does not lack."""
+    """Say why an earlier version is never served again: which requests it has not forgotten."""
     later = (
         select(Task.request_id, Version.number)
         .join(Version, Version.id == Task.version_id)
@@ -179,7 +179,7 @@ def _why_never(session: Session, version: Version) -> str:
 
 
 def _open(store: Store, digest: str) -> BinaryIO:
-    """The verified file. A file that is missing or damaged is not served."""
+    """Open the verified file. Raises ApiProblem (500) where it is missing or damaged."""
     try:
         return store.open(digest)
     except Damaged:

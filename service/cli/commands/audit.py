@@ -68,9 +68,10 @@ def export(file: Annotated[Path, typer.Argument(help="Where to write it, one ent
 
 
 def _served(versions: Sequence[Mapping[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-    """The signed head and the entries, with those that publish ``versions``: the scheduler adds them within a second.
+    """Return the signed head and the entries, with those that publish ``versions``: the scheduler adds them within a
+    second.
 
-    The head first: entries that come meanwhile only make the log longer than it.
+    The head is read first: entries that come meanwhile only make the log longer than it.
     """
     ends = time.monotonic() + PATIENCE_SECONDS
     with connect() as client:
@@ -83,7 +84,7 @@ def _served(versions: Sequence[Mapping[str, Any]]) -> tuple[str, list[dict[str, 
 
 
 def _versions() -> list[dict[str, Any]]:
-    """Every version of every model, as the service shows them; it needs a key with models:read."""
+    """Return every version of every model, as the service shows them. The key needs models:read."""
     with connect() as client:
         names = [model["name"] for model in client.pages("/v1/models")]
         return [version for name in names for version in client.pages(f"/v1/models/{name}/versions")]
@@ -110,7 +111,7 @@ def _seen(path: Path) -> list[str]:
 
 
 def _remember(path: Path, head: str) -> None:
-    """Kept beside the client's key: whoever cuts the log back later contradicts this."""
+    """Keep the head with the client's key: a log that is cut back later contradicts it."""
     if head in _seen(path):
         return
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -66,7 +66,7 @@ def fetch(
 
 
 def _order(opening: str | None, subject: str | None, samples: list[str] | None) -> Order | None:
-    """Whom the opening is to fit; None: no opening was given."""
+    """Return whom the opening must fit; None: no opening was given."""
     named = (subject is not None) + bool(samples)
     if named != (opening is not None):
         raise CommandError("An opening opens one name.", "Give --opening with --subject, or with --sample.", USAGE)
@@ -82,7 +82,7 @@ def _key(path: Path) -> Verifier:
 
 
 def _retired(log: Path, verifier: Verifier) -> list[Verifier]:
-    """The keys of before, out of a log that verifies under the key in use."""
+    """Return the earlier keys, from a log that verifies under the key in use."""
     try:
         head, entries = read_export(log)
     except NotAuthentic as error:
@@ -105,7 +105,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _check_file(statement: dict[str, Any], path: Path) -> str:
-    """The name under which the certificate knows the file."""
+    """Return the name under which the certificate knows the file."""
     digest = hashlib.sha256()
     try:
         with path.open("rb") as file:

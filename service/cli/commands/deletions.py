@@ -88,7 +88,7 @@ def list_requests(
     model: Annotated[str | None, typer.Option(help="Only requests that touch this model.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """All deletion requests, newest first."""
+    """List all deletion requests, newest first."""
     with connect() as client:
         rows = list(client.pages("/v1/deletion-requests", status=status, model=model))
     show_json(rows) if as_json else show_rows(rows, ("id", "status", "reason", "received_at", "due_at", "completed_at"))
@@ -96,7 +96,7 @@ def list_requests(
 
 @commands.command("show")
 def show(request: Request, as_json: AsJson = False) -> None:
-    """One request and what each model did."""
+    """Show one request and what each model did."""
     with connect() as client:
         record = client.get(f"/v1/deletion-requests/{request}")
     _show(record, as_json)
@@ -112,7 +112,7 @@ def cancel(request: Request, as_json: AsJson = False) -> None:
 
 @commands.command("verify")
 def verify(request: Request, as_json: AsJson = False) -> None:
-    """Go on with an unverified request: it does come from the person it names."""
+    """Continue an unverified request: it does come from the person it names."""
     with connect() as client:
         record = client.post(f"/v1/deletion-requests/{request}/verify", {})
     _show(record, as_json)
@@ -151,7 +151,7 @@ def certificate(
     request: Request,
     statement: Annotated[bool, typer.Option("--statement", help="Only what it states, decoded.")] = False,
 ) -> None:
-    """The certificate of a completed request: a DSSE envelope over an in-toto statement, as JSON."""
+    """Print the certificate of a completed request as JSON: a DSSE envelope over an in-toto statement."""
     with connect() as client:
         envelope = client.get(f"/v1/deletion-requests/{request}/certificate")
     show_json(json.loads(b64decode(envelope["payload"])) if statement else envelope)
