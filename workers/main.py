@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from service.audit.import_export import read_export
-from service.audit.signed_note import NotAuthentic, Signer
+from service.audit.signed_note import Signer
 from service.infra.db import Busy, Database
 from service.infra.logging import configure
 from service.infra.migrate import SchemaState, schema_state
@@ -85,14 +85,15 @@ def _scheduler(settings: Settings) -> int:
 
 def _restore(settings: Settings, exports: list[Path]) -> int:
     """The report as JSON on standard output, or why it was refused on standard error."""
-    from workers.scheduler.restore import StillRunning, restore  # noqa: PLC0415
+    from service.audit.signed_note import NotAuthentic  # noqa: PLC0415
+    from workers.scheduler.restore import restore  # noqa: PLC0415
     from workers.storage.encryption import Unsealable  # noqa: PLC0415
     from workers.storage.storage import Storage  # noqa: PLC0415
 
     storage = Storage.of(settings)
     try:
         report = restore(storage, settings.lease_seconds, Signer.of(settings), [read_export(path) for path in exports])
-    except (NotAuthentic, StillRunning, Unsealable) as error:
+    except (NotAuthentic, Unsealable) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     finally:

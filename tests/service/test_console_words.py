@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 
+import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
@@ -33,6 +34,7 @@ def test_free_text_is_shown_as_it_was_written(login: Login, client: TestClient, 
     assert '<span class="why">some_CODE_that_is_new</span>' in page
 
 
+@pytest.mark.both_engines
 def test_what_finished_lately_is_ordered_by_its_end_and_not_by_its_receipt(
     login: Login, client: TestClient, service: Service
 ) -> None:

@@ -17,7 +17,7 @@ TREES = {
     for path in sorted((ROOT / folder).rglob("*.py"))
     if path.name != "reasons.py"
 }
-SETTERS = {"Blocked": 0, "Outcome": 2, "Refusal": 2}
+SETTERS = {"Blocked": 0, "CannotUpdate": 0, "Published": 1, "Refusal": 2}
 """which argument is the reason"""
 
 
@@ -59,7 +59,7 @@ def words(value: ast.expr) -> Iterator[str]:
     "text",
     [
         'raise Blocked("a_code")',
-        'Outcome("blocked", None, "a_code")',
+        'CannotUpdate("a_code")',
         'update(Task).values(status="queued", reason="a_code")',
         '{"status": "blocked", "reason": "a_code" if large else None}',
         'task.reason = "a_code"',
