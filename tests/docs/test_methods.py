@@ -19,7 +19,7 @@ def page(name: str) -> str:
     return (ROOT / "docs" / "methods" / f"{name}.md").read_text()
 
 
-@pytest.mark.parametrize("name", [*PUBLISHED, "retrain"])
+@pytest.mark.parametrize("name", [*PUBLISHED, "retrain", "late", "shards"])
 def test_a_page_names_every_option(name: str) -> None:
     method = import_module(f"unlearning.methods.{name}").METHOD
     text = page(name)
