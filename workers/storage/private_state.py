@@ -64,7 +64,7 @@ def load(private: Store, sealer: Sealer, digest: str, device: torch.device) -> S
 
 
 def seal_vectors(keys: KeyStore, generation_id: int, vectors: Mapping[str, Tensor]) -> Iterable[list[Row]]:
-    """Yield batches of rows. Every person gets a new key, durable in the key store before the row is made."""
+    """Yield the rows in batches. Every person gets a new key, durable in the key store before the row is made."""
     holders = iter(sorted(vectors))
     largest = max((vector.numel() * vector.element_size() for vector in vectors.values()), default=1)
     while batch := list(islice(holders, _rows_at_once(largest))):
