@@ -85,7 +85,7 @@ def _scheduler(settings: Settings) -> int:
 
 def _restore(settings: Settings, exports: list[Path]) -> int:
     """Print the report as JSON to standard output, or the reason for a refusal to standard error."""
-    from service.audit.import_export import CannotContinue  # noqa: PLC0415
+    from service.audit.signed_note import NotAuthentic  # noqa: PLC0415
     from service.infra.files import Damaged  # noqa: PLC0415
     from workers.scheduler.restore import restore  # noqa: PLC0415
     from workers.storage.storage import Storage  # noqa: PLC0415
@@ -93,7 +93,7 @@ def _restore(settings: Settings, exports: list[Path]) -> int:
     storage = Storage.of(settings)
     try:
         report = restore(storage, settings.lease_seconds, Signer.of(settings), [read_export(path) for path in exports])
-    except (CannotContinue, Damaged) as error:
+    except (NotAuthentic, Damaged) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     finally:

@@ -54,6 +54,15 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_ended_sessions"),
     )
     op.create_table(
+        "log_checks",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("checked_at", BIGINT, nullable=False),
+        sa.Column("fault", sa.Text(), nullable=True),
+        sa.Column("size", BIGINT, nullable=False),
+        sa.Column("note", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name="pk_log_checks"),
+    )
+    op.create_table(
         "deletion_requests",
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("tenant_id", sa.String(length=63), nullable=False),

@@ -22,7 +22,7 @@ from sqlalchemy import select, update
 from service.access.api_keys import Scope, create_key
 from service.api.app import create_app
 from service.audit import verify
-from service.audit.signed_note import Signer
+from service.audit.signed_note import NotAuthentic, Signer
 from service.infra.db import Database
 from service.infra.files import Damaged
 from service.infra.tables import Recollection, Task, TreeHead
@@ -220,7 +220,7 @@ def _vectors_refused(scene: Scene) -> Seen:
 
 def _tampering_seen(scene: Scene, lines: list[dict[str, Any]], notes: list[str]) -> Seen:
     verifier = Signer.of(scene.world.settings).verifier
-    return _raises(lambda: verify.verify(lines, notes[-1], verifier, notes[:-1]), verify.Tampered)
+    return _raises(lambda: verify.verify(lines, notes[-1], verifier, notes[:-1]), NotAuthentic)
 
 
 def _raises(act: Callable[[], object], *kinds: type[Exception]) -> bool:

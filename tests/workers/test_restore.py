@@ -13,9 +13,8 @@ import pytest
 from sqlalchemy import select
 
 from service.access.api_keys import authenticate, create_key, revoke_key
-from service.audit.import_export import CannotContinue
 from service.audit.log import newest_head
-from service.audit.signed_note import Signer
+from service.audit.signed_note import NotAuthentic, Signer
 from service.audit.verify import verify
 from service.certificates.issue import issue_due
 from service.certificates.issue import verify as verified
@@ -297,7 +296,7 @@ def test_a_draw_that_was_withheld_and_a_release_that_never_committed_count_as_sp
 
 def test_a_restore_waits_until_workers_and_scheduler_are_stopped(world: World) -> None:
     world.pulse().beat()
-    with pytest.raises(CannotContinue, match="stop workers"):
+    with pytest.raises(NotAuthentic, match="stop workers"):
         restore(world.storage, world.settings.lease_seconds, signer(world), [])
     with world.database.write() as session:
         session.get_one(Heartbeat, world.process.owner).beat_at = 1
