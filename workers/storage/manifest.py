@@ -163,5 +163,5 @@ def _holder(pepper: Pepper, subjects: tuple[str, ...]) -> str:
 
 def _bytes(value: Tensor) -> bytes:
     plain = value.detach().cpu().contiguous()
-    head = f"{plain.dtype} {tuple(plain.shape)} ".encode()
-    return head + plain.reshape(-1).view(torch.uint8).numpy().tobytes()
+    kind = f"{plain.dtype} {tuple(plain.shape)} ".encode()
+    return kind + plain.reshape(-1).view(torch.uint8).numpy().tobytes()

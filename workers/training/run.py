@@ -50,7 +50,7 @@ from workers.runtime.stopwatch import Stopwatch
 from workers.storage import checkpoint_format as codec
 from workers.storage import private_state as state
 from workers.storage.crypto_erase import bury, destroy_keys, drop_superseded_state
-from workers.storage.operator_notes import open_note
+from workers.storage.private_state import open_note
 from workers.storage.storage import Storage
 from workers.training import suggest as alternatives
 from workers.training.calibrate import Orders, require_useful_cap

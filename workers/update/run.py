@@ -35,7 +35,7 @@ from workers.storage import manifest
 from workers.storage import private_state as state
 from workers.storage.checkpoint_format import Malformed
 from workers.storage.crypto_erase import destroy_keys, drop_superseded_state
-from workers.storage.operator_notes import seal_note
+from workers.storage.private_state import seal_note
 from workers.update.publish import Draft, Replan, note_commit, publish, write_draft
 from workers.update.select import Plan, forgotten, plan
 from workers.update.task_results import NUMBERS, Blocked, Postponed, Published, Result, end_without_version
