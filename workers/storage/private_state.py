@@ -1,8 +1,9 @@
-"""The secrets of a generation: the sealed state file, and the sealed rows of vectors."""
+"""The secrets of a generation: the sealed state file, the sealed rows of vectors, and sealed notes for operators."""
 
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -25,8 +26,8 @@ from workers.storage.key_store import BATCH, KeyStore, batches
 ROWS_BYTES = 32 * 2**20
 """of vectors that are held at once, while they are sealed or summed"""
 NUMBER_BYTES = 8
-STATE = "state"
-"""the place for which state files are sealed"""
+STATE, NOTE = "state", "note"
+"""the places for which state files and notes are sealed"""
 Row: TypeAlias = dict[str, object]
 
 
@@ -63,8 +64,19 @@ def load(private: Store, sealer: Sealer, digest: str, device: torch.device) -> S
     return State(state.weights.to(device), tensors, state.facts)
 
 
+def seal_note(sealer: Sealer, facts: Mapping[str, Json]) -> str:
+    """Return facts for operators as sealed text (base64), which a row may hold."""
+    return b64encode(sealer.seal(NOTE, json.dumps(dict(facts)).encode())).decode()
+
+
+def open_note(sealer: Sealer, note: str) -> dict[str, Json]:
+    """Return the facts of ``seal_note``. Raises Damaged."""
+    facts: dict[str, Json] = json.loads(sealer.open(NOTE, b64decode(note)))
+    return facts
+
+
 def seal_vectors(keys: KeyStore, generation_id: int, vectors: Mapping[str, Tensor]) -> Iterable[list[Row]]:
-    """Yield batches of rows. Every person gets a new key, durable in the key store before the row is made."""
+    """Yield the rows in batches. Every person gets a new key, durable in the key store before the row is made."""
     holders = iter(sorted(vectors))
     largest = max((vector.numel() * vector.element_size() for vector in vectors.values()), default=1)
     while batch := list(islice(holders, _rows_at_once(largest))):

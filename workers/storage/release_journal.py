@@ -40,7 +40,7 @@ class Charged(Protocol):
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One update, or one that was charged and withheld (``version`` None), with its rows as of the commit."""
 
     path: Path
@@ -103,13 +103,13 @@ class Journal:
         """Keep the entry without reading it again: no database will know its version."""
         self._files.rename(path, path.with_suffix(SET_ASIDE))
 
-    def entries(self, *kinds: str) -> Iterator[Entry]:
+    def entries(self, *kinds: str) -> Iterator[JournalEntry]:
         """Yield every draft and committed entry, or those of other ``kinds`` of files. Raises Damaged."""
         for path in sorted(self.root.iterdir()) if self.root.is_dir() else ():
             if path.suffix in (kinds or (DRAFT, UPDATE)):
                 record = json.loads(self._sealer.open(_place(path), path.read_bytes()))
                 lists = {name: tuple(record[name]) for name in ("positions", "requests")}
-                yield Entry(path=path, **(record | lists))
+                yield JournalEntry(path=path, **(record | lists))
 
     def _make_root(self) -> None:
         if not self.root.is_dir():

@@ -33,7 +33,7 @@ SHOWN = 3
 """requests that a refusal names; of the others it tells the count"""
 
 
-def require_room(database: Database, everyone: Sequence[manifest.Entry]) -> None:
+def require_room(database: Database, everyone: Sequence[manifest.SampleDigests]) -> None:
     """Raises Refused where the database is too small for so many people."""
     people = len({subject for entry in everyone for subject in entry.subjects})
     if database.dialect == "sqlite" and people > SQLITE_PEOPLE:
@@ -44,8 +44,8 @@ def require_room(database: Database, everyone: Sequence[manifest.Entry]) -> None
 
 
 def admit(
-    storage: Storage, job: Preparation, bench: Bench, everyone: Sequence[manifest.Entry]
-) -> tuple[list[manifest.Entry], dict[str, int]]:
+    storage: Storage, job: Preparation, bench: Bench, everyone: Sequence[manifest.SampleDigests]
+) -> tuple[list[manifest.SampleDigests], dict[str, int]]:
     """Who is trained on, and how many samples each request keeps out.
 
     Imported weights were trained on everyone: there nobody can be left out, and the method forgets them instead.
@@ -86,7 +86,7 @@ def kept_out(left_out: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _require_nobody_returns(
-    everyone: Sequence[manifest.Entry], stones: Sequence[SuppressionEntry], held: Set[int]
+    everyone: Sequence[manifest.SampleDigests], stones: Sequence[SuppressionEntry], held: Set[int]
 ) -> None:
     """Raises Refused where these suppression entries name samples of the recipe."""
     out = _leaving(everyone, stones, held)
@@ -103,8 +103,8 @@ def _require_nobody_returns(
 
 
 def _leaving(
-    everyone: Sequence[manifest.Entry], stones: Sequence[SuppressionEntry], held: Set[int]
-) -> list[manifest.Entry]:
+    everyone: Sequence[manifest.SampleDigests], stones: Sequence[SuppressionEntry], held: Set[int]
+) -> list[manifest.SampleDigests]:
     """The samples that the suppression entries name and no legal hold keeps; ``held``: the indexes of those that one
     keeps.
     """
@@ -112,7 +112,7 @@ def _leaving(
     return [entry for entry in everyone if _named(entry, named) and entry.index not in held]
 
 
-def _samples_of(stones: Sequence[SuppressionEntry], out: Sequence[manifest.Entry]) -> dict[str, int]:
+def _samples_of(stones: Sequence[SuppressionEntry], out: Sequence[manifest.SampleDigests]) -> dict[str, int]:
     """How many of these samples each request names; requests that name none are absent."""
     counts = Counter(name for entry in out for name in (*entry.subjects, entry.sample))
     found: Counter[str] = Counter()
@@ -121,7 +121,7 @@ def _samples_of(stones: Sequence[SuppressionEntry], out: Sequence[manifest.Entry
     return {request: count for request, count in found.items() if count}
 
 
-def _named(entry: manifest.Entry, names: Set[str]) -> bool:
+def _named(entry: manifest.SampleDigests, names: Set[str]) -> bool:
     """A sample goes, or stays, with any of its subjects."""
     return entry.sample in names or not names.isdisjoint(entry.subjects)
 
@@ -164,7 +164,7 @@ def _held(session: Session, job: Preparation) -> frozenset[str]:
 
 
 def _kept_by_hold(
-    session: Session, storage: Storage, job: Preparation, bench: Bench, everyone: Sequence[manifest.Entry]
+    session: Session, storage: Storage, job: Preparation, bench: Bench, everyone: Sequence[manifest.SampleDigests]
 ) -> frozenset[int]:
     """The indexes of the samples that a legal hold keeps in.
 
@@ -186,7 +186,7 @@ def _kept_by_hold(
 
 
 def require_readable(
-    process: Process, job: Preparation, bench: Bench, guarantee: Guarantee, everyone: Sequence[manifest.Entry]
+    process: Process, job: Preparation, bench: Bench, guarantee: Guarantee, everyone: Sequence[manifest.SampleDigests]
 ) -> None:
     """Where updates read samples, see now that a second run of the recipe gives the same ones."""
     if not (needs_retained(bench.method, guarantee) or needs_forgotten(bench.method)):

@@ -40,7 +40,7 @@ from workers.guarantee.dry_run import dry_run, establish
 from workers.guarantee.needs import generator, needs_forgotten, needs_retained
 from workers.guarantee.refine import refine
 from workers.guarantee.register import freeze_guarantee, how_chosen, longest_of, register, report_of, terms_of
-from workers.runtime.db_retry import patiently
+from workers.runtime.db_retry import retry
 from workers.runtime.failures import refusal_of
 from workers.runtime.jobs import Preparation
 from workers.runtime.lease import fence
@@ -50,7 +50,7 @@ from workers.runtime.stopwatch import Stopwatch
 from workers.storage import checkpoint_format as codec
 from workers.storage import private_state as state
 from workers.storage.crypto_erase import bury, destroy_keys, drop_superseded_state
-from workers.storage.operator_notes import open_note
+from workers.storage.private_state import open_note
 from workers.storage.storage import Storage
 from workers.training import suggest as alternatives
 from workers.training.calibrate import Orders, require_useful_cap
@@ -260,7 +260,7 @@ def bring_into_service(process: Process, job: Preparation, ready: Ready, watch: 
             _withhold(process, job, draft.budget_cost)
             return False
         try:
-            patiently(lambda: publish_generation(storage, job, draft, ready.registered, leaving))  # noqa: B023
+            retry(lambda: publish_generation(storage, job, draft, ready.registered, leaving))  # noqa: B023
             return True
         except Replan as error:
             log.warning("%s", error)

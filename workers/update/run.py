@@ -26,7 +26,7 @@ from workers.guarantee.dry_run import guarantee_from_json
 from workers.guarantee.needs import generator, needs_forgotten, needs_retained
 from workers.guarantee.refine import refine
 from workers.runtime import recipes
-from workers.runtime.db_retry import patiently
+from workers.runtime.db_retry import retry
 from workers.runtime.jobs import Claimed, Deletions
 from workers.runtime.model import Bench, Benches
 from workers.runtime.process import Process
@@ -35,7 +35,7 @@ from workers.storage import manifest
 from workers.storage import private_state as state
 from workers.storage.checkpoint_format import Malformed
 from workers.storage.crypto_erase import destroy_keys, drop_superseded_state
-from workers.storage.operator_notes import seal_note
+from workers.storage.private_state import seal_note
 from workers.update.publish import Draft, Replan, note_commit, publish, write_draft
 from workers.update.select import Plan, forgotten, plan
 from workers.update.task_results import NUMBERS, Blocked, Postponed, Published, Result, end_without_version
@@ -181,7 +181,7 @@ def _why(error: Exception) -> CannotUpdate:
 def _publish(errand: Errand, current: Current, draft: Draft, results: Mapping[Claimed, Result]) -> None:
     storage = errand.process.storage
     start = time.perf_counter()
-    patiently(lambda: publish(storage, errand.job, draft, results))
+    retry(lambda: publish(storage, errand.job, draft, results))
     note_commit(storage.database, errand.job, draft, time.perf_counter() - start)
     drop_superseded_state(storage.database, storage.private, current.version.id)
     storage.figures.sweep(storage.database)
