@@ -30,10 +30,10 @@ from service.infra.tables import (
     Certificate,
     DeletionRequest,
     Erasure,
-    Forgotten,
     Generation,
     Membership,
     Model,
+    Removal,
     SuppressionEntry,
     Task,
     TreeHead,
@@ -299,13 +299,13 @@ def _samples_commitment(session: Session, key: bytes, request: DeletionRequest, 
         select(Membership.sample_digest)
         .distinct()
         .join(
-            Forgotten,
-            (Forgotten.generation_id == Membership.generation_id) & (Forgotten.position == Membership.position),
+            Removal,
+            (Removal.generation_id == Membership.generation_id) & (Removal.position == Membership.position),
         )
         .join(SuppressionEntry, named)
         .where(
             Membership.generation_id == version.generation_id,
-            Forgotten.version_id == version.id,
+            Removal.version_id == version.id,
             SuppressionEntry.request_id == request.id,
         )
     ).all()

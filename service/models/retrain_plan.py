@@ -21,7 +21,7 @@ from unlearning.accounting.policy import OnExhausted, Policy
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedRetrain:
     """A retrain that waits or runs; moments in microseconds since 1970."""
 
     reason: str
@@ -91,7 +91,7 @@ def why_due(session: Session, model: Model) -> str | None:
     return Reason.BUDGET_EXHAUSTED if refused is None or session.scalar(queued) else None
 
 
-def plan_of(session: Session, model: Model) -> Plan | None:
+def plan_of(session: Session, model: Model) -> PlannedRetrain | None:
     """The model's plan; None where no retrain is planned."""
     candidate = candidate_of(session, model.id)
     if candidate is None:
@@ -99,7 +99,7 @@ def plan_of(session: Session, model: Model) -> Plan | None:
     report = candidate.report or {}
     seconds = report.get("eta_seconds")
     left = None if seconds is None else int(float(seconds) * (1.0 - candidate.progress) * SECOND)
-    return Plan(
+    return PlannedRetrain(
         reason=str(report.get("reason")),
         generation=candidate.id,
         waiting=session.scalar(select(func.count(Task.id)).where(*waiting_for_retrain(model))) or 0,

@@ -9,7 +9,7 @@ from typing import cast
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
-from service.infra.tables import Recollection
+from service.infra.tables import StoredVector
 
 PIECE = 1 << 20
 _ROWID = text("SELECT rowid FROM recollections WHERE generation_id = :generation AND holder = :holder")
@@ -33,7 +33,7 @@ def _from_sqlite(session: Session, generation_id: int, holder: str) -> Iterator[
 
 def _from_postgres(session: Session, generation_id: int, holder: str, size: int) -> Iterator[bytes]:
     """PostgreSQL keeps what does not compress in slices, and reads those alone that are asked for."""
-    mine = (Recollection.generation_id == generation_id, Recollection.holder == holder)
+    mine = (StoredVector.generation_id == generation_id, StoredVector.holder == holder)
     for start in range(0, size, PIECE):
-        piece = session.execute(select(func.substr(Recollection.sealed, start + 1, PIECE)).where(*mine)).scalar_one()
+        piece = session.execute(select(func.substr(StoredVector.sealed, start + 1, PIECE)).where(*mine)).scalar_one()
         yield bytes(piece)
