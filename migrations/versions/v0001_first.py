@@ -209,7 +209,6 @@ def upgrade() -> None:
         sa.Column("generation_id", BIGINT, nullable=False),
         sa.Column("holder", sa.String(length=64), nullable=False),
         sa.Column("key_id", sa.String(length=36), nullable=False),
-        sa.Column("nonce", sa.LargeBinary(), nullable=False),
         sa.Column("sealed", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("generation_id", "holder", name="pk_recollections"),
         postgresql_partition_by="LIST (generation_id)",

@@ -18,6 +18,7 @@ from service.audit.signed_note import NotAuthentic, Signer
 from service.audit.verify import verify
 from service.certificates.issue import issue_due
 from service.certificates.issue import verify as verified
+from service.infra.files import Damaged
 from service.infra.tables import (
     AuditEntry,
     BudgetEntry,
@@ -332,6 +333,15 @@ def test_the_journal_names_nobody_and_is_sealed(world: World) -> None:
     assert {entry.version["id"] for entry in world.storage.journal.entries() if entry.version} == {
         row.id for row in world.rows_of(Version)
     }
+
+
+def test_an_entry_of_the_journal_opens_under_its_own_name_alone(world: World) -> None:
+    model_id = world.live(min_guarantee="proved")
+    released(world, model_id, "p1")
+    first, second = sorted(world.storage.journal.root.iterdir())
+    first.write_bytes(second.read_bytes())
+    with pytest.raises(Damaged):
+        list(world.storage.journal.entries())
 
 
 def test_vectors_of_weights_that_a_repair_has_left_behind_are_never_used(world: World, snapshot: Snapshot) -> None:

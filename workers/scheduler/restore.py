@@ -67,7 +67,7 @@ Export = tuple[str, list[dict[str, Any]]]
 def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Sequence[Export] = ()) -> Report:
     """Reconcile the database with the journal and the exports; from then on it is read-only until confirmed.
 
-    Repeatable. Raises NotAuthentic, Unsealable; then nothing was changed.
+    Repeatable. Raises NotAuthentic, Damaged; then nothing was changed.
     """
     entries = sorted(storage.journal.entries(), key=lambda each: (each.model_id, each.at, each.spent))
     with storage.database.write() as session:
