@@ -129,9 +129,9 @@ def test_nothing_to_forget_makes_no_version_and_costs_nothing(world: World) -> N
     assert (world.request(unknown).status, world.request(unknown).reason) == ("completed", "no_match")
     assert {name: after[name] - before[name] for name in before if name != "AuditEntry"} == {
         "Version": 0,
-        "Forgotten": 0,
+        "Removal": 0,
         "BudgetEntry": 0,
-        "Recollection": 0,
+        "StoredVector": 0,
     }
 
 
