@@ -26,8 +26,8 @@ from service.infra.tables import (
     Hold,
     Lease,
     Model,
-    Recollection,
     Restoration,
+    StoredVector,
     SuppressionEntry,
     Task,
     Version,
@@ -188,7 +188,7 @@ def _forget_again(session: Session, entry: JournalEntry, version: Version) -> No
     holders: Iterable[str] = target_of(session, entry.generation_id, entry.positions).holders
     if entry.rewritten:  # the backup's vectors belong to weights of before: none of them may be used
         holders = session.scalars(
-            select(Recollection.holder).where(Recollection.generation_id == entry.generation_id)
+            select(StoredVector.holder).where(StoredVector.generation_id == entry.generation_id)
         ).all()
     erase(session, version, entry.generation_id, drop_vectors(session, entry.generation_id, holders))
 

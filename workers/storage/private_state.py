@@ -17,7 +17,7 @@ from torch import Tensor
 
 from service.infra.db import Database
 from service.infra.files import Store, Stored
-from service.infra.tables import Recollection
+from service.infra.tables import StoredVector
 from unlearning.types import Json, State
 from workers.storage import checkpoint_format as codec
 from workers.storage.encryption import Sealer
@@ -89,7 +89,7 @@ def seal_vectors(keys: KeyStore, generation_id: int, vectors: Mapping[str, Tenso
 
 def write_vectors(session: Session, rows: list[Row]) -> None:
     """Insert a batch of ``seal_vectors``."""
-    session.execute(insert(Recollection), rows)
+    session.execute(insert(StoredVector), rows)
 
 
 def reseal_vectors(database: Database, keys: KeyStore, generation_id: int, vectors: Mapping[str, Tensor]) -> list[Row]:
@@ -104,8 +104,8 @@ def reseal_vectors(database: Database, keys: KeyStore, generation_id: int, vecto
             holder: key_id
             for batch in batches(sorted(vectors), BATCH)
             for holder, key_id in session.execute(
-                select(Recollection.holder, Recollection.key_id).where(
-                    Recollection.generation_id == generation_id, Recollection.holder.in_(batch)
+                select(StoredVector.holder, StoredVector.key_id).where(
+                    StoredVector.generation_id == generation_id, StoredVector.holder.in_(batch)
                 )
             )
         }
@@ -119,7 +119,7 @@ def reseal_vectors(database: Database, keys: KeyStore, generation_id: int, vecto
 
 def rewrite_vectors(session: Session, rows: Sequence[Row]) -> None:
     """Replace the rows of these people with those of ``reseal_vectors``."""
-    table = cast(Table, Recollection.__table__)
+    table = cast(Table, StoredVector.__table__)
     place = (table.c.generation_id == bindparam("generation"), table.c.holder == bindparam("whose"))
     change = update(table).where(*place).values(sealed=bindparam("fresh"))
     for batch in batches(rows, BATCH):
@@ -143,9 +143,9 @@ def drop_vectors(session: Session, generation_id: int, holders: Iterable[str]) -
     dropped: list[str] = []
     for batch in batches(holders, BATCH):
         gone = (
-            delete(Recollection)
-            .where(Recollection.generation_id == generation_id, Recollection.holder.in_(batch))
-            .returning(Recollection.key_id)
+            delete(StoredVector)
+            .where(StoredVector.generation_id == generation_id, StoredVector.holder.in_(batch))
+            .returning(StoredVector.key_id)
             .execution_options(synchronize_session=False)
         )
         dropped.extend(session.scalars(gone))
@@ -163,11 +163,11 @@ def _place(generation_id: int, holder: str) -> str:
 
 def _rows_of(session: Session, generation_id: int, holders: Sequence[str], at_once: int) -> Iterator[Sequence[Any]]:
     """Yield the sealed rows of these people in sorted order, ``at_once`` at a time, from one query."""
-    columns = (Recollection.holder, Recollection.key_id, Recollection.sealed)
+    columns = (StoredVector.holder, StoredVector.key_id, StoredVector.sealed)
     query = (
         select(*columns)
-        .where(Recollection.generation_id == generation_id, _among(session, holders))
-        .order_by(Recollection.holder)
+        .where(StoredVector.generation_id == generation_id, _among(session, holders))
+        .order_by(StoredVector.holder)
         .execution_options(yield_per=at_once)
     )
     return session.execute(query).partitions()
@@ -177,8 +177,8 @@ def _among(session: Session, holders: Sequence[str]) -> ColumnElement[bool]:
     """Return the condition with all names in one parameter: databases limit the number of parameters."""
     names = json.dumps(list(holders))
     if session.get_bind().dialect.name == "postgresql":
-        return Recollection.holder.in_(select(func.json_array_elements_text(cast_to(literal(names), JSON))))
-    return Recollection.holder.in_(select(func.json_each(names).table_valued("value").c.value))
+        return StoredVector.holder.in_(select(func.json_array_elements_text(cast_to(literal(names), JSON))))
+    return StoredVector.holder.in_(select(func.json_each(names).table_valued("value").c.value))
 
 
 def _opened(

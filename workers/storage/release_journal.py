@@ -21,7 +21,16 @@ from sqlalchemy.orm import Session
 from service.audit.log import canonical, recorded_at
 from service.infra.files import Files
 from service.infra.pseudonyms import new_id
-from service.infra.tables import DeletionRequest, Forgotten, Generation, Model, Record, SuppressionEntry, Task, Version
+from service.infra.tables import (
+    DeletionRequest,
+    Generation,
+    Model,
+    Record,
+    Removal,
+    SuppressionEntry,
+    Task,
+    Version,
+)
 from service.models.restore_guard import UPDATES
 from workers.storage.encryption import Sealer
 
@@ -158,7 +167,7 @@ def _describe(session: Session, job: Charged, budget_cost: int, version_id: str 
 
 
 def _positions(session: Session, version_id: str | None) -> list[int]:
-    return sorted(session.scalars(select(Forgotten.position).where(Forgotten.version_id == version_id)))
+    return sorted(session.scalars(select(Removal.position).where(Removal.version_id == version_id)))
 
 
 def _requests(session: Session, version_id: str) -> list[dict[str, Any]]:

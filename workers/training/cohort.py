@@ -11,7 +11,16 @@ from sqlalchemy.orm import Session
 
 from service.infra.db import Database
 from service.infra.pseudonyms import sample_digest
-from service.infra.tables import DeletionRequest, Forgotten, Generation, Hold, Membership, Model, SuppressionEntry, Task
+from service.infra.tables import (
+    DeletionRequest,
+    Generation,
+    Hold,
+    Membership,
+    Model,
+    Removal,
+    SuppressionEntry,
+    Task,
+)
 from service.infra.tenants import recipes_of
 from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
@@ -176,7 +185,7 @@ def _kept_by_hold(
     if not job.retrains or not kept:
         return frozenset(kept)
     present = session.get_one(Generation, session.get_one(Model, job.lease.model_id).generation_id)
-    gone = select(Forgotten.position).where(Forgotten.generation_id == present.id)
+    gone = select(Removal.position).where(Removal.generation_id == present.id)
     there = select(Membership.sample_digest).where(
         Membership.generation_id == present.id, Membership.position.not_in(gone)
     )

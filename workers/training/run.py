@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from service.audit.log import record
 from service.infra.db import Database
 from service.infra.fault_injection import crash_point
-from service.infra.tables import Generation, HoldoutPerson, Membership, Model, Recollection, Version
+from service.infra.tables import Generation, HoldoutPerson, Membership, Model, StoredVector, Version
 from service.infra.time import bucket
 from service.requests.reasons import Reason
 from unlearning.accounting.certificate import Guarantee, Reference
@@ -364,7 +364,7 @@ def clean(process: Process, job: Preparation) -> None:
         fence(session, job.lease)
         if session.scalar(select(Version.id).where(Version.generation_id == job.generation_id).limit(1)):
             raise RuntimeError(f"generation {job.generation_id} has a version: it is not being prepared")
-        for rows in (Membership, Recollection, HoldoutPerson):
+        for rows in (Membership, StoredVector, HoldoutPerson):
             session.execute(delete(rows).where(rows.generation_id == job.generation_id))
     VectorUnits.forget(process, job.generation_id)
     Orders.forget(process, job.generation_id)

@@ -11,13 +11,12 @@ import torch
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.audit.log import Overspent
 from service.infra.fault_injection import crash_point
 from service.infra.files import Damaged
-from service.infra.tables import Forgotten, Generation, Membership, Version
+from service.infra.tables import Generation, Membership, Removal, Version
 from service.infra.tenants import recipes_of
 from service.requests.reasons import Reason
-from unlearning.accounting.budget import Budget
+from unlearning.accounting.budget import Budget, Overspent
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Clock, Queue, next_action
 from unlearning.types import Examples, ForgetSet, Need, Refused, State, VectorsMissing
@@ -191,8 +190,8 @@ def _publish(errand: Errand, current: Current, draft: Draft, results: Mapping[Cl
 def _current(session: Session, job: Deletions) -> Current:
     generation = session.get_one(Generation, job.generation_id)
     frozen = generation.manifest or {}
-    gone = Forgotten.generation_id == generation.id
-    updates = session.scalar(select(func.count(Forgotten.version_id.distinct())).where(gone))
+    gone = Removal.generation_id == generation.id
+    updates = session.scalar(select(func.count(Removal.version_id.distinct())).where(gone))
     people = select(func.count(Membership.holder.distinct())).where(Membership.generation_id == generation.id)
     terms = Terms(
         method=generation.method,
@@ -206,7 +205,7 @@ def _current(session: Session, job: Deletions) -> Current:
         limit=generation.budget,
         count=int(frozen["samples"]),
         updates=updates or 0,
-        holders=session.scalar(people.where(Membership.position.in_(select(Forgotten.position).where(gone)))) or 0,
+        holders=session.scalar(people.where(Membership.position.in_(select(Removal.position).where(gone)))) or 0,
         **guarantee_from_json(frozen),
     )
     return Current(session.get_one(Version, job.current_id), terms, frozen)
