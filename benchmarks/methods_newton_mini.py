@@ -34,6 +34,7 @@ from unlearning.model.convex import distance_bound
 from unlearning.model.method import Method
 from unlearning.model.training import train
 from unlearning.quality.distance_left import calibration_sets, distance_left
+from unlearning.quality.simulate import left_by
 from unlearning.types import Examples, ForgetSet, Learned, Refused, State
 
 MNIST = Path(os.environ.get("EXPUNGE_MNIST", Path(__file__).parents[2] / "shared" / "data" / "mnist10k"))
@@ -63,8 +64,8 @@ class Scene:
         examples = recipe.samples.examples()
         learned = train(problem, examples)
         [chosen] = calibration_sets(examples, share, 1, 1)
-        forget = ForgetSet(frozenset(chosen.holders), tuple(chosen.positions.tolist()))
-        retain = examples.without(chosen.positions)
+        forget = replace(chosen, examples=None)
+        retain = left_by(examples, chosen)
         method = Retrain()
         state = method.prepare(problem, examples, learned)
         work = lambda: method.forget(problem, state, forget, retain, torch.Generator()).state.weights  # noqa: E731

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Policy, PolicyError
-from unlearning.evaluation.metrics import Certified, Instruments, Plan, Row, Spread, spread
+from unlearning.evaluation.metrics import CertifiedWeights, Instruments, Plan, Row, spread
 from unlearning.evaluation.run import evaluate, stream
 from unlearning.methods import NAMES
 from unlearning.model.method import Method
@@ -129,7 +129,7 @@ def support_vectors(features: Tensor, labels: Tensor, judged: Tensor) -> Tensor:
     return torch.from_numpy(machine.decision_function(judged.numpy()))
 
 
-def _certifier(request: Request, methods: Mapping[str, Method]) -> Callable[..., Certified]:
+def _certifier(request: Request, methods: Mapping[str, Method]) -> Callable[..., CertifiedWeights]:
     """Certify as an update of the service would: the strongest guarantee that the model has, and its noise."""
 
     count, brought = len(request.recipe.samples), parts_of(request.recipe)
@@ -137,7 +137,7 @@ def _certifier(request: Request, methods: Mapping[str, Method]) -> Callable[...,
 
     def certified(
         problem: Problem, method: str, forgotten: Forgotten, *, forget: ForgetSet, retain: Examples, updates: int
-    ) -> Certified:
+    ) -> CertifiedWeights:
         policy = request.policies[method]
         guarantee = guarantee_of(policy, problem, methods[method])
         if hidden and guarantee in (
@@ -152,7 +152,7 @@ def _certifier(request: Request, methods: Mapping[str, Method]) -> Callable[...,
             made = certify(bench, terms, refine(bench, terms, forgotten, retain), retain, size)
         except CapNotReached:
             raise Refused("The bound stays above max_distance.", "Raise max_distance and noise_std together.") from None
-        return Certified(made.state.weights, terms.noise_std, made.claim.to_json())
+        return CertifiedWeights(made.state.weights, terms.noise_std, made.claim.to_json())
 
     return certified
 
@@ -282,10 +282,11 @@ _CAPTION = (
 )
 
 
-def _cell(found: Spread | None) -> str:
+def _cell(found: tuple[float, float] | None) -> str:
     if found is None:
         return "-"
-    return f"{found.mean:.3g} ± {found.deviation:.1g}" if found.deviation else f"{found.mean:.3g}"
+    mean, deviation = found
+    return f"{mean:.3g} ± {deviation:.1g}" if deviation else f"{mean:.3g}"
 
 
 def _claimed(claim: Mapping[str, Any]) -> tuple[str, str]:

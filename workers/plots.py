@@ -42,7 +42,7 @@ def _lines(
     found = spread(rows, name)
     for index, method in enumerate(dict.fromkeys(row.method for row in rows)):
         points = sorted(
-            (float(each_round if by_round else fraction), value.mean, value.deviation)
+            (float(each_round if by_round else fraction), *value)
             for (who, fraction, each_round), value in found.items()
             if who == method
         )

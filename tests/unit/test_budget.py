@@ -12,10 +12,6 @@ from unlearning.accounting.budget import (
     UNITS,
     Budget,
     Overspent,
-    Prepared,
-    Released,
-    Withheld,
-    after,
     charge_of,
     epsilon_of,
     limit_of,
@@ -63,23 +59,6 @@ def test_mu_of_what_is_spent_is_never_too_small(spent: int) -> None:
     assert Fraction(mu_of(spent)) ** 2 * UNITS <= spent * (1 + Fraction(1, 10**14))
 
 
-events = st.lists(st.sampled_from([Released(), Withheld(), Prepared()]), max_size=40)
-
-
-@given(st.integers(0, 1000), st.integers(0, 100), events)
-def test_no_sequence_of_events_exceeds_the_limit_or_miscounts(limit: int, budget_cost: int, sequence: list) -> None:
-    budget = Budget(spent=0, limit=limit, budget_cost=budget_cost)
-    for count, event in enumerate(sequence):
-        try:
-            budget = after(budget, [event])
-        except Overspent:
-            assert budget.spent + budget_cost > limit and not isinstance(event, Prepared)
-            assert budget.exhausted and budget.updates_left == 0
-            break
-        paid = sum(not isinstance(each, Prepared) for each in sequence[: count + 1])
-        assert budget.spent == paid * budget_cost <= limit
-
-
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 10**4))
 def test_updates_left_is_the_number_that_fits_exactly(spent: int, limit: int, budget_cost: int) -> None:
     left = updates_left(spent, limit, budget_cost)
@@ -87,25 +66,9 @@ def test_updates_left_is_the_number_that_fits_exactly(spent: int, limit: int, bu
     assert would_overspend(spent + left * budget_cost, limit, budget_cost)
 
 
-def test_the_order_of_events_does_not_matter_and_a_held_draw_costs_like_a_release() -> None:
-    budget = Budget(spent=0, limit=100, budget_cost=7)
-    assert after(budget, [Released(), Withheld()]) == after(budget, [Withheld(), Released()])
-    assert after(budget, [Withheld()]).spent == after(budget, [Released()]).spent == 7
-    assert after(budget, [Prepared()]).spent == 0
-
-
-def test_an_unknown_event_is_refused_before_anything_is_counted() -> None:
-    budget = Budget(spent=0, limit=100, budget_cost=7)
-    with pytest.raises(TypeError, match="knows no event str"):
-        after(budget, [Released(), "released"])
-    assert budget.spent == 0
-
-
-def test_an_overspending_sequence_changes_nothing() -> None:
-    budget = Budget(spent=90, limit=100, budget_cost=7)
-    with pytest.raises(Overspent, match="97 of 100"):
-        after(budget, [Released(), Released()])
-    assert budget.spent == 90
+def test_more_than_the_limit_is_no_budget() -> None:
+    with pytest.raises(Overspent, match="107 units are spent of a limit of 100"):
+        Budget(spent=107, limit=100, budget_cost=7)
 
 
 def test_free_updates_and_no_limit_are_unlimited() -> None:

@@ -23,7 +23,7 @@ def test_sets_are_seeded_whole_people_and_their_samples() -> None:
     assert len({chosen.holders for chosen in sets}) > 1
     for chosen in sets:
         assert len(chosen.holders) == 2
-        assert chosen.positions.tolist() == [i for i in range(40) if examples.holders[i] in chosen.holders]
+        assert list(chosen.positions) == [i for i in range(40) if examples.holders[i] in chosen.holders]
 
 
 @pytest.mark.parametrize(("share", "size"), [(0.001, 1), (0.999, 9)])

@@ -188,7 +188,7 @@ def test_preparation_measures_how_near_the_tail_comes_to_retraining() -> None:
     method = Mini(steps=40, calibration_count=1)
     report = method.prepare(problem, examples, learned).facts["report"]
     [chosen] = calibration_sets(examples, 0.05, 1, made.training.seed)
-    gone = tuple(chosen.positions.tolist())
+    gone = tuple(list(chosen.positions))
     retrained = train(problem, examples, omit=gone).weights
     found = forgotten(method, made, *gone)
     assert report["distance_left"] == pytest.approx(  # type: ignore[index,call-overload]

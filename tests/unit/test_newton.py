@@ -373,7 +373,7 @@ def test_preparation_measures_how_near_a_step_comes_to_retraining() -> None:
     method = Newton(calibration_count=1)
     report = method.prepare(problem, examples, learned).facts["report"]
     [chosen] = calibration_sets(examples, 0.05, 1, made.training.seed)
-    forget, retain = without(examples, *chosen.positions.tolist())
+    forget, retain = without(examples, *list(chosen.positions))
     found = method.forget(problem, State(learned.weights), forget, retain, seeded()).state.weights
     retrained = converge(problem.double(), problem.initial().double(), retain, 1e-11)
     assert report["distance_left"] == pytest.approx(  # type: ignore[index,call-overload]

@@ -13,17 +13,13 @@ from unlearning.accounting.budget import Budget
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import (
     SECOND,
+    Action,
     Clock,
     Granularity,
-    Hold,
-    Nothing,
     OnExhausted,
     Policy,
     PolicyError,
     Queue,
-    Retrain,
-    Update,
-    Wait,
     next_action,
 )
 
@@ -152,37 +148,37 @@ HOURLY = {"cadence_seconds": 3600}
 
 TABLE = [
     # policy, budget, queue, retrain takes, expected
-    ({}, PLENTY, Queue(), 0, Nothing()),
-    ({}, PLENTY, Queue(waiting=1), 0, Update()),
-    ({}, PLENTY, Queue(waiting=5000), 0, Update()),
-    ({}, LAST, Queue(waiting=1), 0, Update()),
-    ({}, ENDLESS, Queue(waiting=1), 0, Update()),
-    ({}, ENDLESS, Queue(), 0, Nothing()),
+    ({}, PLENTY, Queue(), 0, Action("nothing")),
+    ({}, PLENTY, Queue(waiting=1), 0, Action("update")),
+    ({}, PLENTY, Queue(waiting=5000), 0, Action("update")),
+    ({}, LAST, Queue(waiting=1), 0, Action("update")),
+    ({}, ENDLESS, Queue(waiting=1), 0, Action("update")),
+    ({}, ENDLESS, Queue(), 0, Action("nothing")),
     # inside the cancel window
-    ({}, PLENTY, Queue(next_at=NOW + HOUR), 0, Wait(NOW + HOUR)),
-    ({}, PLENTY, Queue(next_at=NOW - HOUR), 0, Wait(NOW)),
-    ({}, PLENTY, Queue(waiting=1, next_at=NOW + HOUR), 0, Update()),
+    ({}, PLENTY, Queue(next_at=NOW + HOUR), 0, Action("wait", NOW + HOUR)),
+    ({}, PLENTY, Queue(next_at=NOW - HOUR), 0, Action("wait", NOW)),
+    ({}, PLENTY, Queue(waiting=1, next_at=NOW + HOUR), 0, Action("update")),
     # cadence
-    (HOURLY, PLENTY, Queue(waiting=1), 0, Update()),
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW - HOUR), 0, Update()),
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW - HOUR + 1), 0, Wait(NOW + 1)),
-    (HOURLY, PLENTY, Queue(waiting=5000, released_at=NOW), 0, Wait(NOW + HOUR)),
-    (HOURLY, PLENTY, Queue(released_at=NOW), 0, Nothing()),
+    (HOURLY, PLENTY, Queue(waiting=1), 0, Action("update")),
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW - HOUR), 0, Action("update")),
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW - HOUR + 1), 0, Action("wait", NOW + 1)),
+    (HOURLY, PLENTY, Queue(waiting=5000, released_at=NOW), 0, Action("wait", NOW + HOUR)),
+    (HOURLY, PLENTY, Queue(released_at=NOW), 0, Action("nothing")),
     # a deadline comes before the cadence, with time for two retrains
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR // 2), 0, Wait(NOW + HOUR // 2)),
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR), HOUR // 4, Wait(NOW + HOUR // 2)),
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR), HOUR // 2, Update()),
-    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW - HOUR), 0, Update()),
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR // 2), 0, Action("wait", NOW + HOUR // 2)),
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR), HOUR // 4, Action("wait", NOW + HOUR // 2)),
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW + HOUR), HOUR // 2, Action("update")),
+    (HOURLY, PLENTY, Queue(waiting=1, released_at=NOW, due_at=NOW - HOUR), 0, Action("update")),
     # exhausted
-    ({}, EMPTY, Queue(waiting=1), 0, Retrain("budget_exhausted")),
-    ({}, EMPTY, Queue(waiting=5000), 0, Retrain("budget_exhausted")),
-    ({}, EMPTY, Queue(), 0, Retrain("budget_exhausted")),
-    ({}, EMPTY, Queue(waiting=5000, retraining=True), 0, Nothing()),
-    (HOURLY, EMPTY, Queue(waiting=1, released_at=NOW), 0, Retrain("budget_exhausted")),
-    ({"on_exhausted": OnExhausted.HOLD}, EMPTY, Queue(waiting=1), 0, Hold("budget_exhausted")),
-    ({"on_exhausted": OnExhausted.HOLD}, EMPTY, Queue(), 0, Nothing()),
+    ({}, EMPTY, Queue(waiting=1), 0, Action("retrain")),
+    ({}, EMPTY, Queue(waiting=5000), 0, Action("retrain")),
+    ({}, EMPTY, Queue(), 0, Action("retrain")),
+    ({}, EMPTY, Queue(waiting=5000, retraining=True), 0, Action("nothing")),
+    (HOURLY, EMPTY, Queue(waiting=1, released_at=NOW), 0, Action("retrain")),
+    ({"on_exhausted": OnExhausted.HOLD}, EMPTY, Queue(waiting=1), 0, Action("hold")),
+    ({"on_exhausted": OnExhausted.HOLD}, EMPTY, Queue(), 0, Action("nothing")),
     # the old generation keeps releasing while the candidate trains
-    ({}, PLENTY, Queue(waiting=1, retraining=True), 0, Update()),
+    ({}, PLENTY, Queue(waiting=1, retraining=True), 0, Action("update")),
 ]
 
 
@@ -208,12 +204,12 @@ def test_no_plan_overspends_waits_in_the_past_or_leaves_a_deadline(
     policy = dataclasses.replace(Policy("recollection"), on_exhausted=on_exhausted, cadence_seconds=cadence)
     budget = Budget(spent=spent, limit=100, budget_cost=10)
     action = next_action(policy, budget, queue, Clock(NOW, takes))
-    if isinstance(action, Update):
+    if action.kind == "update":
         assert queue.waiting and not budget.exhausted
-    if isinstance(action, Wait):
-        assert action.until >= NOW
+    if action.kind == "wait":
+        assert action.until is not None and action.until >= NOW
         assert not queue.waiting or queue.due_at is None or action.until <= queue.due_at
-    if isinstance(action, Nothing):
+    if action.kind == "nothing":
         waits_for_nobody = not queue.waiting and (queue.next_at is None or budget.exhausted)
         assert waits_for_nobody or (budget.exhausted and queue.retraining)
 

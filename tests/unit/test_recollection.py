@@ -242,8 +242,8 @@ def test_the_measured_distance_left_is_that_of_a_real_retraining() -> None:
     method = replace(LAX, calibration_count=1)
     problem, examples, learned, state = prepared(network(), method)
     (chosen,) = module.calibration_sets(examples, 0.05, 1, problem.training.seed)
-    retrained = train(problem, examples, omit=chosen.positions.tolist(), reference="fixed-denominator").weights
-    unlearned = learned.weights + state.vectors[chosen.holders[0]]
+    retrained = train(problem, examples, omit=list(chosen.positions), reference="fixed-denominator").weights
+    unlearned = learned.weights + state.vectors[next(iter(chosen.holders))]
     expected = distance_left(learned.weights, unlearned, retrained)
     assert state.facts["report"]["distance_left"] == pytest.approx(expected, rel=1e-9)  # type: ignore[index,call-overload]
 
@@ -286,7 +286,7 @@ def test_a_converged_form_without_strong_convexity_is_refused() -> None:
 def test_forgetting_someone_twice_is_refused() -> None:
     problem, examples, _, state = prepared(network())
     first = release(problem, state, examples, "p1")
-    with pytest.raises(Refused, match="1 of 1 holders have no recollection"):
+    with pytest.raises(Refused, match="1 of 1 people have no vector"):
         release(problem, first, examples, "p1")
 
 

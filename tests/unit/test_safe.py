@@ -426,7 +426,7 @@ def test_preparation_reports_how_near_retraining_it_comes(
     sets = calibration_sets(everyone, 0.1, 2, problem.training.seed)
     measured = []
     for chosen in sets:
-        positions = chosen.positions.tolist()
+        positions = list(chosen.positions)
         retrained = train(problem, everyone, omit=positions).weights
         forgotten = stream(method, problem, everyone, learned, [positions]).weights
         measured.append(float((forgotten - retrained).norm() / (learned.weights - retrained).norm()))

@@ -7,8 +7,7 @@ exceed the (epsilon, delta) of the policy by rounding. Epsilon is derived from t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
@@ -87,44 +86,6 @@ class Budget:
     def exhausted(self) -> bool:
         """Does the next update not fit?"""
         return would_overspend(self.spent, self.limit, self.budget_cost)
-
-
-@dataclass(frozen=True)
-class Released:
-    """A version was published. It costs the generation's constant charge."""
-
-
-@dataclass(frozen=True)
-class Withheld:
-    """Noise was drawn and the utility gate looked at the result, which was then blocked. It costs the same."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """Version 1 of a generation was published and nobody had been forgotten in it. It costs nothing."""
-
-
-Event = Released | Withheld | Prepared
-
-
-def after(budget: Budget, events: Iterable[Event]) -> Budget:
-    """The budget after these events, or Overspent or TypeError with nothing changed."""
-    for event in events:
-        budget_cost = _cost(budget, event)
-        if would_overspend(budget.spent, budget.limit, budget_cost):
-            raise Overspent(f"{budget_cost} units do not fit: {budget.spent} of {budget.limit} are spent.")
-        budget = replace(budget, spent=budget.spent + budget_cost)
-    return budget
-
-
-def _cost(budget: Budget, event: Event) -> int:
-    match event:
-        case Released() | Withheld():
-            return budget.budget_cost
-        case Prepared():
-            return 0
-        case _:
-            raise TypeError(f"The accountant knows no event {type(event).__name__}. Nothing was counted.")
 
 
 def _positive(name: str, value: float) -> Fraction:

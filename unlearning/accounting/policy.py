@@ -337,37 +337,16 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Update:
-    """Forget everyone who waits, in one update."""
+class Action:
+    """What to do with a model now.
 
+    ``update``: forget everyone who waits, in one update. ``wait``: start nothing before ``until`` (microseconds since
+    1970). ``retrain``: build a candidate generation without everyone who waits, because the budget is used up.
+    ``hold``: block everyone who waits, for the same reason. ``nothing``: there is nothing to do, or it is being done.
+    """
 
-@dataclass(frozen=True)
-class Wait:
-    """Nothing may start before ``until`` (microseconds since 1970)."""
-
-    until: int
-
-
-@dataclass(frozen=True)
-class Retrain:
-    """Build a candidate generation without everyone who waits."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Hold:
-    """Everyone who waits is blocked, visibly, for this reason."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Nothing:
-    """There is nothing to do, or it is being done."""
-
-
-Action = Update | Wait | Retrain | Hold | Nothing
+    kind: Literal["update", "wait", "retrain", "hold", "nothing"]
+    until: int | None = None
 
 
 def next_action(policy: Policy, budget: Budget, queue: Queue, clock: Clock) -> Action:
@@ -379,17 +358,15 @@ def next_action(policy: Policy, budget: Budget, queue: Queue, clock: Clock) -> A
     if budget.exhausted:
         return _at_exhaustion(policy, queue)
     if not queue.waiting:
-        return Nothing() if queue.next_at is None else Wait(max(queue.next_at, clock.now))
+        return Action("nothing") if queue.next_at is None else Action("wait", max(queue.next_at, clock.now))
     opens = _opens_at(policy, queue, clock)
-    return Update() if opens <= clock.now else Wait(opens)
+    return Action("update") if opens <= clock.now else Action("wait", opens)
 
 
 def _at_exhaustion(policy: Policy, queue: Queue) -> Action:
     if policy.on_exhausted is OnExhausted.HOLD:
-        return Hold("budget_exhausted") if queue.waiting else Nothing()
-    if queue.retraining:
-        return Nothing()
-    return Retrain("budget_exhausted")
+        return Action("hold" if queue.waiting else "nothing")
+    return Action("nothing" if queue.retraining else "retrain")
 
 
 def _opens_at(policy: Policy, queue: Queue, clock: Clock) -> int:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
 from unlearning.evaluation.attacks import Classifier
+from unlearning.model.problem import Problem
 from unlearning.types import Examples, ForgetSet, Forgotten, Json, Progress, silent
-
-if TYPE_CHECKING:
-    from unlearning.model.problem import Problem
 
 
 @dataclass(frozen=True)
-class Certified:
+class CertifiedWeights:
     """An update as certified: w~ (d,), the noise it is published with, and the claim as JSON."""
 
     weights: Tensor
@@ -25,22 +23,9 @@ class Certified:
     claim: Mapping[str, Any] = field(default_factory=lambda: {"guarantee": "none"})
 
 
-class Certify(Protocol):
-    """Turns a method's result into an update. Raises Refused where the required guarantee cannot be had.
-
-    ``forget`` is who this release forgets, ``releases`` the number of releases before it.
-    """
-
-    def __call__(
-        self,
-        problem: Problem,
-        method: str,
-        forgotten: Forgotten,
-        *,
-        forget: ForgetSet,
-        retain: Examples,
-        updates: int,
-    ) -> Certified: ...
+Certify: TypeAlias = "Callable[..., CertifiedWeights]"
+"""Turns a method's result into an update, called as ``uncertified`` is. Raises Refused where the required guarantee
+cannot be had. ``forget`` is who this update forgets, ``updates`` the number of updates before it."""
 
 
 def uncertified(
@@ -51,9 +36,9 @@ def uncertified(
     forget: ForgetSet,  # noqa: ARG001
     retain: Examples,  # noqa: ARG001
     updates: int,  # noqa: ARG001
-) -> Certified:
+) -> CertifiedWeights:
     """No claim and no noise: y is w~."""
-    return Certified(forgotten.state.weights)
+    return CertifiedWeights(forgotten.state.weights)
 
 
 @dataclass(frozen=True)
@@ -131,17 +116,11 @@ class Row:
         return {name: _plain(value) for name, value in asdict(self).items()}
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Mean and standard deviation (over seeds; 0 for one seed) of one measurement."""
+def spread(rows: Sequence[Row], name: str) -> dict[tuple[str, float, int], tuple[float, float]]:
+    """Return mean and standard deviation over seeds of the field ``name``, by (method, fraction, round).
 
-    mean: float
-    deviation: float
-    count: int
-
-
-def spread(rows: Sequence[Row], name: str) -> dict[tuple[str, float, int], Spread]:
-    """By (method, fraction, round): the spread over seeds of the field ``name``; rows without it are left out."""
+    Rows without the field are left out; the deviation of one seed is 0.
+    """
     if name not in {each.name for each in fields(Row)}:
         raise ValueError(f"A row has no field {name!r}.")
     groups: dict[tuple[str, float, int], list[float]] = {}
@@ -156,7 +135,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _spread_of(values: Sequence[float]) -> Spread:
+def _spread_of(values: Sequence[float]) -> tuple[float, float]:
     mean = sum(values) / len(values)
     squares = sum((value - mean) ** 2 for value in values)
-    return Spread(mean, math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else 0.0, len(values))
+    return mean, math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else 0.0

@@ -8,8 +8,9 @@ where we train, the training (its seed plus this one).
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -26,7 +27,7 @@ from unlearning.evaluation.attacks import (
     shadows,
     signatures,
 )
-from unlearning.evaluation.metrics import Certified, Instruments, Plan, Row
+from unlearning.evaluation.metrics import CertifiedWeights, Instruments, Plan, Row
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem
 from unlearning.model.training import learn, train
@@ -49,19 +50,19 @@ def evaluate(
 
     A method that refuses gets a row that says why; it ends nothing else.
     """
-    steps = _Steps(instruments.progress, len(plan.seeds) * (1 + len(methods) * (1 + len(plan.fractions))))
+    done = _steps(instruments.progress, len(plan.seeds) * (1 + len(methods) * (1 + len(plan.fractions))))
     rows: list[Row] = []
     for seed in plan.seeds:
         scene = _scene(recipe, plan, instruments, seed, device)
-        steps.done()
+        done()
         cases = [_case(scene, fraction) for fraction in plan.fractions]
         rows += [_measured(scene, case, _untouched(case, scene)) for case in cases]
         for name, method in methods.items():
             prepared = _prepare(scene, name, method)
-            steps.done()
+            done()
             for case in cases:
                 rows.append(_row(scene, case, prepared))
-                steps.done()
+                done()
     return tuple(rows)
 
 
@@ -80,13 +81,13 @@ def stream(
     A row for each method and round. m, and what is forgotten, count from the first round on; attacks are left out.
     """
     quick = replace(plan, shadows=0, trials=0)
-    steps = _Steps(instruments.progress, len(plan.seeds) * len(methods) * rounds)
+    done = _steps(instruments.progress, len(plan.seeds) * len(methods) * rounds)
     rows: list[Row] = []
     for seed in plan.seeds:
         scene = _scene(recipe, quick, instruments, seed, device)
         batches = _rounds(scene, rounds, samples)
         for name, method in methods.items():
-            rows += _streamed(scene, _prepare(scene, name, method), batches, samples, steps)
+            rows += _streamed(scene, _prepare(scene, name, method), batches, samples, done)
     return tuple(rows)
 
 
@@ -150,7 +151,7 @@ class _Outcome:
     name: str
     reference: str
     weights: Tensor
-    certified: Certified
+    certified: CertifiedWeights
     size: int
     prepare_seconds: float | None = None
     forget_seconds: float | None = None
@@ -281,11 +282,11 @@ def _difference_attack(scene: _Scene, prepared: _Prepared) -> float | None:
 
 
 def _streamed(
-    scene: _Scene, prepared: _Prepared, batches: Sequence[ForgetSet], samples: int, steps: _Steps
+    scene: _Scene, prepared: _Prepared, batches: Sequence[ForgetSet], samples: int, done: Callable[[], None]
 ) -> Iterator[Row]:
     state, so_far = prepared.state, ForgetSet(frozenset(), ())
     for number, batch in enumerate(batches, start=1):
-        steps.done()
+        done()
         so_far = forget_set(scene.examples, so_far.holders | batch.holders)
         case = _Case(number * samples / len(scene.examples), so_far, left_by(scene.examples, so_far), None)
         if state is None:
@@ -310,7 +311,7 @@ def _rounds(scene: _Scene, rounds: int, samples: int) -> tuple[ForgetSet, ...]:
 
 def _untouched(case: _Case, scene: _Scene) -> _Outcome:  # noqa: ARG001  (the same for every forget set)
     weights = scene.learned.weights
-    return _Outcome(UNTOUCHED, scene.plan.reference, weights, Certified(weights), _bytes_of(State(weights)))
+    return _Outcome(UNTOUCHED, scene.plan.reference, weights, CertifiedWeights(weights), _bytes_of(State(weights)))
 
 
 def _refusal(scene: _Scene, case: _Case, prepared: _Prepared, reason: str) -> Row:
@@ -341,7 +342,7 @@ def _accuracy(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> float:
     return problem.accuracy(w.to(problem.dtype), x, y)
 
 
-def _noised(certified: Certified, seed: int) -> Tensor:
+def _noised(certified: CertifiedWeights, seed: int) -> Tensor:
     if certified.noise_std == 0.0:
         return certified.weights
     generator = torch.Generator().manual_seed(0x9E3779B9 + seed)
@@ -358,12 +359,7 @@ def _generator(scene: _Scene) -> torch.Generator:
     return torch.Generator().manual_seed(scene.seed)
 
 
-class _Steps:
-    """Counts finished steps into a share."""
-
-    def __init__(self, progress: Progress, total: int) -> None:
-        self._progress, self._total, self._count = progress, total, 0
-
-    def done(self) -> None:
-        self._count += 1
-        self._progress(min(1.0, self._count / self._total))
+def _steps(progress: Progress, total: int) -> Callable[[], None]:
+    """Return what is called after each of ``total`` steps: it tells ``progress`` the share that is done."""
+    count = itertools.count(1)
+    return lambda: progress(min(1.0, next(count) / total))

@@ -10,7 +10,7 @@ import torch
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem
 from unlearning.model.training import REFERENCES, train
-from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Need, Progress, Refused, State, silent
+from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Need, Progress, State, retained, silent
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,7 @@ class Retrain(Method):
         """Raises Refused where the retain set is not given or contains someone who is forgotten."""
         if not forget:
             return Forgotten(state)
-        if retain is None:
-            raise Refused("The retain set is not readable.", "Use recollection or safe, which do not need it.")
-        if len(retain) == 0:
-            raise Refused("Nobody is left to train on.", "Retire the model instead.")
-        if len(retain.only(torch.tensor(forget.positions))) > 0:
-            raise Refused("The retain set holds samples that are to be forgotten.", "Leave them out.")
-        learned = train(problem, retain, planned=state.tensors["positions"], reference=self.reference)
+        learned = train(problem, retained(forget, retain), planned=state.tensors["positions"], reference=self.reference)
         return Forgotten(State(learned.weights, state.tensors, state.facts))
 
 

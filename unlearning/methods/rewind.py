@@ -43,7 +43,19 @@ from unlearning.model.method import Bound, Method
 from unlearning.model.problem import Problem
 from unlearning.model.training import REFERENCES, advance, rate_of, replay, train
 from unlearning.quality.distance_left import mean_distance_left
-from unlearning.types import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, Refused, State, silent
+from unlearning.types import (
+    Examples,
+    ForgetSet,
+    Forgotten,
+    Json,
+    Learned,
+    Need,
+    Progress,
+    Refused,
+    State,
+    retained,
+    silent,
+)
 
 ITERATIONS = 500
 """of the fixed point that undoes one step"""
@@ -282,17 +294,12 @@ def _again(problem: Problem, examples: Examples) -> Learned:
 
 
 def _retained(state: State, forget: ForgetSet, retain: Examples | None) -> Examples:
-    if retain is None:
-        raise Refused("Rewinding needs the retained samples, and none were given.", "Hand over everyone who stays.")
-    if len(retain) == 0:
-        raise Refused("Nobody would be left to train on.", "Delete the model instead.")
+    kept = retained(forget, retain)
     trained = state.tensors["positions"].cpu()
     gone = torch.tensor(forget.positions, dtype=torch.int64)
     if not bool(torch.isin(gone, trained).all()):
         raise Refused("A sample of the forget set was never trained on.", "Forget samples of this training alone.")
-    if bool(torch.isin(gone, retain.positions.cpu()).any()):
-        raise Refused("A sample of the forget set is among the retained.", "Leave the forgotten out of them.")
-    return retain
+    return kept
 
 
 def _pack(batches: Sequence[Tensor]) -> dict[str, Tensor]:

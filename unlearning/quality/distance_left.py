@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,18 +12,11 @@ from torch import Tensor
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
+from unlearning.quality.simulate import forget_set, left_by
 from unlearning.types import Examples, ForgetSet, Ineffective, RecipeError, Refused, State, Vectors
 
 
-@dataclass(frozen=True)
-class CalibrationSet:
-    """A few holders drawn at random, and the manifest positions of their samples (int64, sorted)."""
-
-    holders: tuple[str, ...]
-    positions: Tensor
-
-
-def calibration_sets(examples: Examples, share: float, count: int, seed: int) -> tuple[CalibrationSet, ...]:
+def calibration_sets(examples: Examples, share: float, count: int, seed: int) -> tuple[ForgetSet, ...]:
     """``count`` independent draws of ``share`` of the holders (at least one, never all).
 
     Raises:
@@ -35,7 +28,7 @@ def calibration_sets(examples: Examples, share: float, count: int, seed: int) ->
     size = min(max(1, round(share * len(names))), len(names) - 1)
     generator = torch.Generator().manual_seed(seed)
     draws = (torch.randperm(len(names), generator=generator)[:size].tolist() for _ in range(count))
-    return tuple(_set_of(examples, tuple(sorted(names[index] for index in draw))) for draw in draws)
+    return tuple(forget_set(examples, [names[index] for index in draw]) for draw in draws)
 
 
 def distance_left(untouched: Tensor, unlearned: Tensor, retrained: Tensor) -> float:
@@ -56,7 +49,7 @@ def measure(
     state: State,
     *,
     retrained: Callable[[tuple[int, ...]], Tensor],
-    sets: Sequence[CalibrationSet],
+    sets: Sequence[ForgetSet],
 ) -> list[float]:
     """The distance left of one update of each set, in order. ``retrained`` maps positions to the reference's weights.
 
@@ -108,19 +101,12 @@ def _measure_one(
     state: State,
     *,
     retrained: Callable[[tuple[int, ...]], Tensor],
-    chosen: CalibrationSet,
+    chosen: ForgetSet,
 ) -> float:
-    positions, given = tuple(chosen.positions.tolist()), examples.only(chosen.positions)
-    forget = ForgetSet(frozenset(chosen.holders), positions, given, Vectors(state.vectors))
+    forget = replace(chosen, vectors=Vectors(state.vectors))
     generator = torch.Generator().manual_seed(problem.training.seed)
-    unlearned = method.forget(problem, state, forget, examples.without(chosen.positions), generator).state.weights
+    unlearned = method.forget(problem, state, forget, left_by(examples, chosen), generator).state.weights
     try:
         return distance_left(state.weights, unlearned, retrained(forget.positions))
     except RecipeError:
         return math.inf
-
-
-def _set_of(examples: Examples, holders: tuple[str, ...]) -> CalibrationSet:
-    chosen = frozenset(holders)
-    mask = torch.tensor([holder in chosen for holder in examples.holders])
-    return CalibrationSet(holders, examples.positions.cpu()[mask])

@@ -21,7 +21,7 @@ from service.models.restore_guard import unconfirmed
 from service.models.retrain_plan import budget_of, candidate_of, measured_seconds, plan_retrain
 from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from service.requests.status import change_tasks, settle
-from unlearning.accounting.policy import Clock, Nothing, Policy, Queue, Retrain, Wait, next_action
+from unlearning.accounting.policy import Clock, Policy, Queue, next_action
 from workers.runtime.jobs import Claimed, Deletions, Preparation, Work
 from workers.runtime.lease import SECOND, Lease, give_back, lock, take, take_beside
 from workers.update.task_results import refuse
@@ -181,9 +181,9 @@ def _must_wait(session: Session, model: Model, generation: Generation, count: in
     queue = Queue(waiting=count, due_at=due_at, released_at=released_at, retraining=retraining)
     clock = Clock(at, int((measured_seconds(generation) or 0.0) * SECOND))
     action = next_action(policy, budget_of(generation), queue, clock)
-    if isinstance(action, Wait):
+    if action.kind == "wait":
         model.due_at = action.until
-    return isinstance(action, Wait | Nothing | Retrain)
+    return action.kind in ("wait", "nothing", "retrain")
 
 
 def _hold_lost(session: Session, model: Model, generation: Generation, lost: Iterable[Waiting]) -> None:

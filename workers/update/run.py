@@ -19,7 +19,6 @@ from service.infra.tenants import recipes_of
 from service.requests.reasons import Reason
 from unlearning.accounting.budget import Budget
 from unlearning.accounting.certificate import Guarantee, Reference
-from unlearning.accounting.policy import Clock, Hold, Queue, Retrain, next_action
 from unlearning.types import Examples, ForgetSet, Need, Refused, State, VectorsMissing
 from workers.guarantee.certify import CapNotReached, Certified, Oversize, Size, Terms, certify
 from workers.guarantee.dry_run import guarantee_from_json
@@ -124,7 +123,7 @@ def _forget(errand: Errand, current: Current, planned: Plan, others: dict[Claime
 
     Raises CannotUpdate, Overspent, Replan.
     """
-    _require_budget(errand.job, current, len(planned.forget))
+    _require_budget(current.terms)
     certified = _compute(errand, current, planned)
     if _too_bad(errand.job, current, certified):
         cost = certified.budget_cost
@@ -213,12 +212,9 @@ def _current(session: Session, job: Deletions) -> Current:
     return Current(session.get_one(Version, job.current_id), terms, frozen)
 
 
-def _require_budget(job: Deletions, current: Current, waiting: int) -> None:
+def _require_budget(terms: Terms) -> None:
     """Stop before the work where the next update does not fit; the publish transaction decides in the end."""
-    terms = current.terms
-    budget = Budget(spent=terms.spent, limit=terms.limit, budget_cost=terms.budget_cost)
-    action = next_action(job.policy, budget, Queue(waiting=waiting), Clock(0))
-    if isinstance(action, Hold | Retrain):
+    if Budget(spent=terms.spent, limit=terms.limit, budget_cost=terms.budget_cost).exhausted:
         raise CannotUpdate(Reason.BUDGET_EXHAUSTED)
 
 

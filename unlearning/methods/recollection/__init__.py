@@ -47,7 +47,8 @@ from unlearning.model import room
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem
 from unlearning.model.training import REFERENCES, steps_per_epoch
-from unlearning.quality.distance_left import CalibrationSet, calibration_sets, distance_left
+from unlearning.quality.distance_left import calibration_sets, distance_left
+from unlearning.quality.simulate import left_by
 from unlearning.types import (
     Examples,
     ForgetSet,
@@ -323,12 +324,9 @@ class Recollection(Method):
             raise Refused("This preparation is not shared out.", "Prepare it in one piece.")
         return form
 
-    def _measure(self, form: Form, problem: Problem, state: State, examples: Examples, chosen: CalibrationSet) -> float:
-        given = examples.only(chosen.positions) if Need.FORGOTTEN in self.needs else None
-        theirs = Vectors(state.vectors)
-        forget = ForgetSet(frozenset(chosen.holders), tuple(chosen.positions.tolist()), given, theirs)
-        left = examples.without(chosen.positions)
-        unlearned = self.forget(problem, state, forget, left, torch.Generator()).state.weights
+    def _measure(self, form: Form, problem: Problem, state: State, examples: Examples, chosen: ForgetSet) -> float:
+        forget = replace(chosen, vectors=Vectors(state.vectors))
+        unlearned = self.forget(problem, state, forget, left_by(examples, chosen), torch.Generator()).state.weights
         try:
             retrained = form.retrained(examples, forget.positions)
         except RecipeError:  # the reference itself diverges: nothing to approximate

@@ -10,10 +10,10 @@ without the retained samples.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -81,29 +81,7 @@ class Course:
         return Step(rate, scale, w, batch.inputs, batch.targets, rows, gradient)
 
 
-class Form(Protocol):
-    """One model's products along its training, and its direct parts. ``mixing`` is (k, n), fixed at construction."""
-
-    def pull(self, step: Step, vectors: Tensor) -> Tensor:
-        """``H V - (1/b) sum_i mixing_i grad l_i`` (k, d) for ``vectors`` V (k, d); takes in the step's direct part.
-
-        Called once for every step, in order.
-        """
-
-    def push(self, step: Step, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """``H V`` (k, d) and the slopes of every sample's loss along every vector, (k, b)."""
-
-    def mixed(self) -> Tensor:
-        """``sum_i mixing_i G_i`` (k, d), once every step was pulled."""
-
-    def kept(self) -> Tensor:
-        """What is kept for each sample, (n, q); q may be 0."""
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What is kept for all of them."""
-
-
-def form_of(problem: Problem, examples: Examples, trajectory: Trajectory, mixing: Tensor) -> Form:
+def form_of(problem: Problem, examples: Examples, trajectory: Trajectory, mixing: Tensor) -> Factored | Replayed:
     """The form that fits the model."""
     head = head_of(problem)
     return Replayed(problem, trajectory, mixing) if head is None else Factored(head, examples, mixing)
@@ -113,6 +91,12 @@ def direct_sum(problem: Problem, tensors: Mapping[str, Tensor], examples: Exampl
     """``sum_i G_i`` (d,) over ``examples``, from what the form kept of each, (n, q), and of all."""
     head = head_of(problem)
     return replayed_sum(problem, tensors, examples) if head is None else factored_sums(head, examples, kept, None)[0]
+
+
+# Factored and Replayed are one model's products along its training, and its direct parts; mixing is (k, n).
+# pull: H V - (1/b) sum_i mixing_i grad l_i, (k, d), called once for every step, in order; it takes in the direct part.
+# push: H V, (k, d), and the slopes of every sample's loss along every vector, (k, b).
+# mixed: sum_i mixing_i G_i, (k, d), once every step was pulled. kept: what is kept for each sample, (n, q).
 
 
 class Factored:
@@ -248,7 +232,7 @@ def replayed_sum(problem: Problem, tensors: Mapping[str, Tensor], examples: Exam
 
 def mixed_gradients(problem: Problem, w: Tensor, x: Tensor, y: Tensor, mixing: Tensor) -> Tensor:
     """``sum_i mixing[j, i] grad l_i(w)`` for every row j of ``mixing`` (k, n): (k, d), without weight decay."""
-    pair = cast("tuple[Tensor, _Pullback]", vjp(lambda u: problem.sample_losses(u, x, y), w))
+    pair = cast("tuple[Tensor, Callable[[Tensor], tuple[Tensor]]]", vjp(lambda u: problem.sample_losses(u, x, y), w))
     sums: Tensor = vmap(lambda row: pair[1](row)[0], chunk_size=chunk_for(problem, w, x))(mixing)
     return sums.detach()
 
@@ -286,7 +270,3 @@ def _chosen(values: Tensor, rows: Tensor) -> Tensor:
     """``values[rows]``; without a copy for a full batch."""
     full = len(rows) == len(values) and bool((rows == torch.arange(len(values), device=rows.device)).all())
     return values if full else values[rows]
-
-
-class _Pullback(Protocol):
-    def __call__(self, cotangent: Tensor) -> tuple[Tensor]: ...

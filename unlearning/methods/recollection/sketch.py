@@ -29,7 +29,7 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from unlearning.methods.recollection.direct import Course, Form, direct_sum, form_of
+from unlearning.methods.recollection.direct import Course, Factored, Replayed, direct_sum, form_of
 from unlearning.model.linear_head import head_of
 from unlearning.model.problem import Problem
 from unlearning.model.room import require_room
@@ -148,7 +148,9 @@ class Sketch:
         generator = torch.Generator().manual_seed(problem.training.seed)
         return torch.randn(width, holders, generator=generator, dtype=problem.dtype).to(problem.device)
 
-    def _range(self, course: Course, form: Form, width: int, progress: Progress) -> tuple[Tensor, dict[str, Json]]:
+    def _range(
+        self, course: Course, form: Factored | Replayed, width: int, progress: Progress
+    ) -> tuple[Tensor, dict[str, Json]]:
         """Q (r, d) with orthonormal rows, and what the forward pass measured."""
         problem = course.problem
         mixed = torch.zeros(width, problem.dimension, dtype=problem.dtype, device=problem.device)
@@ -210,7 +212,7 @@ def require_steps_fit(problem: Problem, steps: int) -> None:
     require_room(what, size, problem.device, "Use rewind or retrain, or train fewer steps.")
 
 
-def _adjoint(course: Course, form: Form, rows: Tensor, progress: Progress) -> Tensor:
+def _adjoint(course: Course, form: Factored | Replayed, rows: Tensor, progress: Progress) -> Tensor:
     """The products of every row of ``rows`` (p, d) with every sample's recollection, (p, n), exactly."""
     problem = course.problem
     numbers = torch.zeros(len(rows), len(course.examples), dtype=rows.dtype, device=rows.device)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol, cast
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -40,16 +40,6 @@ SPECTRUM_POINTS = 5
 DENSE_LIMIT = 2048
 """up to this dimension the converged Hessian is factorised; above, conjugate gradients solve for all holders at once"""
 SOLVE_TOLERANCE = 1e-10
-
-
-class Form(Protocol):
-    """Where the vectors come from, and the retraining that they approximate."""
-
-    def state(self, examples: Examples, progress: Progress) -> State: ...
-
-    def retrained(self, examples: Examples, omit: Sequence[int]) -> Tensor: ...
-
-    def report(self, examples: Examples) -> dict[str, Json]: ...
 
 
 @dataclass(frozen=True)
@@ -224,6 +214,10 @@ class Converged:
         identity = torch.eye(self.problem.dimension, dtype=torch.float64, device=self.problem.device)
         factor = torch.linalg.cholesky(self._products(batch, identity))
         return torch.cholesky_solve(sides.T, factor).T
+
+
+Form: TypeAlias = Followed | Converged
+"""where the vectors come from, and the retraining that they approximate"""
 
 
 def _rows_of(examples: Examples, group: Sequence[str]) -> Tensor:
