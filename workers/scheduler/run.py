@@ -214,7 +214,7 @@ def _purge_one(session: Session, store: Store, version_id: str, digest: str) -> 
 
 
 def settle_unmatched(database: Database) -> int:
-    """Settle open requests without any task, except those that nobody has verified."""
+    """Settle the open requests that have no task, except those that nobody has verified."""
     with database.read() as session:
         tasks = select(Task.id).where(Task.request_id == DeletionRequest.id).exists()
         waiting = DeletionRequest.status.in_(("queued", "running", "blocked"))
@@ -227,7 +227,7 @@ def settle_unmatched(database: Database) -> int:
 
 
 def complete_served(database: Database) -> int:
-    """Settle tasks that waited for consumers, where every known consumer serves a newer version."""
+    """Settle the tasks that waited for consumers, where every known consumer serves a newer version."""
     with database.read() as session:
         if not consumers.moved_on(session):
             return 0
@@ -301,7 +301,7 @@ def open_scheduler(settings: Settings) -> Scheduler:
 
 
 def run(settings: Settings) -> None:
-    """Repeat ticks until SIGTERM or SIGINT. A tick that fails is logged, and the next one tries again."""
+    """Repeat the duties until SIGTERM or SIGINT. A tick that fails is logged, and the next one tries again."""
     scheduler = once_there(lambda: open_scheduler(settings))
     pulse = Pulse(scheduler.database, scheduler.owner, "scheduler", settings.lease_seconds, None)
     pulse.start()
