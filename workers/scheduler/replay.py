@@ -23,7 +23,7 @@ Said = dict[str, Any]
 
 
 @dataclass
-class Report:
+class RestoreReport:
     """What a restore did and could not do, for the operator who confirms it."""
 
     versions: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Report:
     unknown_until: int = 0
 
 
-def follow(session: Session, report: Report, said: Iterable[Said], pepper: Pepper) -> None:
+def follow(session: Session, report: RestoreReport, said: Iterable[Said], pepper: Pepper) -> None:
     """Repeat what the log says, in its order. Its entries are in the log already, so none is written."""
     for body in said:
         if body["kind"] in _OF_REQUESTS:
@@ -77,7 +77,7 @@ def follow(session: Session, report: Report, said: Iterable[Said], pepper: Peppe
             report.reapplied.append(f"{body['kind']} {what}")
 
 
-def _request(session: Session, report: Report, body: Said) -> bool:
+def _request(session: Session, report: RestoreReport, body: Said) -> bool:
     request = session.get(DeletionRequest, body["request"])
     if request is None:
         if body["kind"] == "request.accepted":
@@ -91,7 +91,7 @@ def _request(session: Session, report: Report, body: Said) -> bool:
     return True
 
 
-def _place(session: Session, report: Report, body: Said, pepper: Pepper) -> bool:
+def _place(session: Session, report: RestoreReport, body: Said, pepper: Pepper) -> bool:
     if session.get(Hold, body["hold"]) is not None:
         return False
     try:
@@ -104,7 +104,7 @@ def _place(session: Session, report: Report, body: Said, pepper: Pepper) -> bool
     return True
 
 
-def _lift_hold(session: Session, report: Report, body: Said) -> bool:
+def _lift_hold(session: Session, report: RestoreReport, body: Said) -> bool:
     report.holds_lost = [hold for hold in report.holds_lost if hold != body["hold"]]
     hold = session.get(Hold, body["hold"])
     if hold is None or hold.lifted_at is not None:
@@ -114,13 +114,13 @@ def _lift_hold(session: Session, report: Report, body: Said) -> bool:
     return True
 
 
-def _key_made(session: Session, report: Report, body: Said) -> bool:
+def _key_made(session: Session, report: RestoreReport, body: Said) -> bool:
     if session.get(ApiKey, body["key"]) is None:
         report.keys_lost.append(body["key"])
     return False
 
 
-def _rotate(session: Session, report: Report, body: Said) -> bool:
+def _rotate(session: Session, report: RestoreReport, body: Said) -> bool:
     """End the old key when the log says. The hash of its successor is lost."""
     report.keys_lost = [each for each in report.keys_lost if each != body["key"]]
     key = session.get(ApiKey, body["key"])
@@ -133,7 +133,7 @@ def _rotate(session: Session, report: Report, body: Said) -> bool:
     return True
 
 
-def _revoke(session: Session, report: Report, body: Said) -> bool:
+def _revoke(session: Session, report: RestoreReport, body: Said) -> bool:
     report.keys_lost = [key for key in report.keys_lost if key != body["key"]]
     key = session.get(ApiKey, body["key"])
     if key is None or key.revoked_at is not None:
@@ -142,13 +142,13 @@ def _revoke(session: Session, report: Report, body: Said) -> bool:
     return True
 
 
-def _webhook_added(session: Session, report: Report, body: Said) -> bool:
+def _webhook_added(session: Session, report: RestoreReport, body: Said) -> bool:
     if session.get(WebhookEndpoint, body["endpoint"]) is None:
         report.webhooks_lost.append(body["endpoint"])
     return False
 
 
-def _disable(session: Session, report: Report, body: Said) -> bool:
+def _disable(session: Session, report: RestoreReport, body: Said) -> bool:
     report.webhooks_lost = [each for each in report.webhooks_lost if each != body["endpoint"]]
     endpoint = session.get(WebhookEndpoint, body["endpoint"])
     if endpoint is None or endpoint.disabled_at is not None:
@@ -164,7 +164,7 @@ _OF_REQUESTS = (
     "request.cancelled",
     "suppression.lifted",
 )
-_OF_THE_REST: dict[str, Callable[[Session, Report, Said], bool]] = {
+_OF_THE_REST: dict[str, Callable[[Session, RestoreReport, Said], bool]] = {
     "hold.lifted": _lift_hold,
     "key.created": _key_made,
     "key.rotated": _rotate,
@@ -200,7 +200,7 @@ def _lift(session: Session, request: DeletionRequest, body: dict[str, Any]) -> N
         settle(session, [request.id])
 
 
-def to_do(report: Report) -> list[str]:
+def to_do(report: RestoreReport) -> list[str]:
     """Return what is left for the operator: a sentence or two for each kind of thing that is lost or in doubt."""
     lost = [_of_lost_key(key, report.replaced.get(key)) for key in report.keys_lost]
     kinds = (

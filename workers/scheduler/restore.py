@@ -46,7 +46,7 @@ from service.requests.reasons import Reason
 from service.requests.states import Status, awaits_decision, derive
 from service.requests.status import settle
 from workers.runtime.lease import give_back
-from workers.scheduler.replay import Report, follow, to_do
+from workers.scheduler.replay import RestoreReport, follow, to_do
 from workers.storage.private_state import drop_vectors
 from workers.storage.release_journal import SET_ASIDE, Entry, revived
 from workers.storage.storage import Storage
@@ -65,7 +65,7 @@ _RETIRED = (
 Export = tuple[str, list[dict[str, Any]]]
 
 
-def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Sequence[Export] = ()) -> Report:
+def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Sequence[Export] = ()) -> RestoreReport:
     """Reconcile the database with the journal and the exports; from then on it is read-only until confirmed.
 
     Repeatable. Raises CannotContinue, Unsealable; then nothing was changed.
@@ -73,7 +73,7 @@ def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Seq
     entries = sorted(storage.journal.entries(), key=lambda each: (each.model_id, each.at, each.spent))
     with storage.database.write() as session:
         _require_quiet(session, lease_seconds)
-        report = Report(
+        report = RestoreReport(
             unknown_from=session.scalar(select(func.max(AuditEntry.created_at))), unknown_until=now(session)
         )
         _note_what_may_have_changed(session, report, bool(exports))
@@ -94,7 +94,7 @@ def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Seq
     return report
 
 
-def _note_what_may_have_changed(session: Session, report: Report, with_log: bool) -> None:
+def _note_what_may_have_changed(session: Session, report: RestoreReport, with_log: bool) -> None:
     """List the holds, keys and webhooks of the backup: without a log nobody knows which of them were ended since."""
     if with_log:
         return
@@ -120,7 +120,7 @@ def _known(session: Session, entry: Entry) -> bool:
     return entry.version is not None and session.get(Version, entry.version["id"]) is not None
 
 
-def _take_up(session: Session, report: Report, entry: Entry, new: Iterable[Entry], published: set[str]) -> bool:
+def _take_up(session: Session, report: RestoreReport, entry: Entry, new: Iterable[Entry], published: set[str]) -> bool:
     """Add the entry's version to the database, or note why not. False where no database will know it."""
     if entry.version is None:  # a draw that was withheld: it is in what was spent
         return True
@@ -145,7 +145,7 @@ def _continues(session: Session, model: Model, entry: Entry) -> bool:
     return same and entry.version is not None and entry.version["parent_id"] == model.current_id
 
 
-def _adopt(session: Session, report: Report, entry: Entry, model: Model, in_log: bool) -> None:
+def _adopt(session: Session, report: RestoreReport, entry: Entry, model: Model, in_log: bool) -> None:
     version = revived(Version, entry.version or {})
     assert isinstance(version, Version)  # noqa: S101 (for mypy)
     parent = session.get_one(Version, version.parent_id)
@@ -169,7 +169,7 @@ def _adopt(session: Session, report: Report, entry: Entry, model: Model, in_log:
         )
 
 
-def _end_holds(session: Session, report: Report, entry: Entry, in_log: bool) -> None:
+def _end_holds(session: Session, report: RestoreReport, entry: Entry, in_log: bool) -> None:
     """End the backup's holds on people whom the update forgot: they were lifted before it."""
     gone = frozenset(entry.positions)
     for hold_id, kept in held_by(session, entry.tenant_id, entry.generation_id).items():
@@ -194,13 +194,13 @@ def _forget_again(session: Session, entry: Entry, version: Version) -> None:
     erase(session, version, entry.generation_id, drop_vectors(session, entry.generation_id, holders))
 
 
-def _spend(session: Session, report: Report, generation_id: int, units: int, version_id: str | None) -> None:
+def _spend(session: Session, report: RestoreReport, generation_id: int, units: int, version_id: str | None) -> None:
     if units:
         ledger.charge(session, generation_id, version_id, units)
         report.spent[str(generation_id)] = report.spent.get(str(generation_id), 0) + units
 
 
-def _retire(session: Session, report: Report, model: Model) -> None:
+def _retire(session: Session, report: RestoreReport, model: Model) -> None:
     """Retire the model: the version that was served last is not in the backup."""
     if model.status == "retired":
         return
@@ -214,7 +214,7 @@ def _retire(session: Session, report: Report, model: Model) -> None:
     report.retired.append(model.name)
 
 
-def _recover_requests(session: Session, report: Report, entry: Entry, known_model: bool) -> None:
+def _recover_requests(session: Session, report: RestoreReport, entry: Entry, known_model: bool) -> None:
     """Restore the requests that the update carried out, with their suppression entries, as completed."""
     for each in entry.requests:
         known = session.get(DeletionRequest, each["request"]["id"])
@@ -255,7 +255,7 @@ def _finish_request(session: Session, request: DeletionRequest, at: int) -> None
         request.reason, request.completed_at = None, request.completed_at or at
 
 
-def _spend_greatest(session: Session, report: Report, entries: Iterable[Entry]) -> None:
+def _spend_greatest(session: Session, report: RestoreReport, entries: Iterable[Entry]) -> None:
     """Charge up to the greatest spent of any entry, drafts included: somebody may have seen their weights."""
     for generation_id in sorted({entry.generation_id for entry in entries}):
         generation = session.get(Generation, generation_id, populate_existing=True)
@@ -283,7 +283,7 @@ def _restart(session: Session) -> None:
     settle(session, [task.request_id for task in running])
 
 
-def _queue_again(session: Session, report: Report) -> None:
+def _queue_again(session: Session, report: RestoreReport) -> None:
     """Queue a task for every suppression entry that names somebody who is still in a served generation."""
     at = ledger.recorded_at(session)
     for model in session.scalars(select(Model).where(Model.status.in_(("live", "exhausted")))).all():
@@ -301,7 +301,7 @@ def _queue_again(session: Session, report: Report) -> None:
         model.due_at = at
 
 
-def _file(session: Session, report: Report) -> None:
+def _file(session: Session, report: RestoreReport) -> None:
     waiting = unconfirmed(session)
     if waiting is None:
         waiting = Restoration(id=new_id(), started_at=ledger.recorded_at(session), report={})
