@@ -120,12 +120,12 @@ def protected_positions(session: Session, job: Job) -> frozenset[int]:
     In a model's first version a hold keeps nobody whose request was carried out in any model: nothing is left to
     keep. Later versions still have the person, and the hold keeps them.
     """
-    held = held_positions(session, job.tenant_id, job.generation_id)
-    if not held or not begins_model(job):
-        return held
+    protected = held_positions(session, job.tenant_id, job.generation_id)
+    if not protected or not begins_model(job):
+        return protected
     effective = suppressions.effective(session, job.tenant_id)
     named = suppressions.positions(session, job.tenant_id, job.model_name, job.generation_id, effective)
-    return held.difference(*named.values())
+    return protected.difference(*named.values())
 
 
 def begins_model(job: Job) -> bool:
@@ -153,9 +153,9 @@ def forgotten(session: Session, generation_id: int) -> frozenset[int]:
 def why_empty(session: Session, job: Job, task: Claimed) -> Reason:
     """Return ``already_forgotten`` where the model once had the request's samples, else ``no_match`` or the like."""
     columns = select(SuppressionEntry.subject_digest, SuppressionEntry.sample_digest)
-    stones = session.execute(columns.where(SuppressionEntry.request_id == task.request_id)).all()
-    samples = [sample for _, sample in stones if sample is not None]
-    named: list[tuple[str | None, list[str]]] = [(subject, []) for subject, _ in stones if subject is not None] or [
+    entries = session.execute(columns.where(SuppressionEntry.request_id == task.request_id)).all()
+    samples = [sample for _, sample in entries if sample is not None]
+    named: list[tuple[str | None, list[str]]] = [(subject, []) for subject, _ in entries if subject is not None] or [
         (None, samples)
     ]
     known = any(
@@ -167,7 +167,7 @@ def why_empty(session: Session, job: Job, task: Claimed) -> Reason:
     )
     if known:
         return Reason.ALREADY_FORGOTTEN
-    subjects = [subject for subject, _ in stones if subject is not None]
+    subjects = [subject for subject, _ in entries if subject is not None]
     held_out = suppressions.in_holdout(session, job.tenant_id, subjects, job.generation_id)
     return Reason.IN_HOLDOUT if held_out else Reason.NO_MATCH
 
