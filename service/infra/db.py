@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError
@@ -17,6 +18,8 @@ from sqlalchemy.orm import Session
 from service.infra.fault_injection import armed, crash_point
 from service.infra.files import filesystem_of
 
+BATCH = 500
+"""values in one statement: SQLite allows 32,766 variables, and PostgreSQL plans short lists better"""
 BUSY_SECONDS = 5.0
 SILENT_SECONDS = 60.0
 """a client that vanished without a word holds its locks no longer; no transaction of ours is idle for so long"""
@@ -27,6 +30,9 @@ CLOCKS = {
 }
 _PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"}
+
+
+Value = TypeVar("Value")
 
 
 class Busy(RuntimeError):
@@ -83,6 +89,13 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def batches(values: Iterable[Value], size: int = BATCH) -> Iterator[list[Value]]:
+    """Yield the values in lists of ``size``, the last one shorter."""
+    rest = iter(values)
+    while batch := list(islice(rest, size)):
+        yield batch
 
 
 def now(session: Session) -> int:

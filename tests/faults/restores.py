@@ -14,7 +14,7 @@ from service.requests.webhooks import disable
 from tests.faults.invariants import Broken
 from tests.faults.town import Standing, Town
 from workers.runtime.jobs import Work
-from workers.scheduler.replay import Report
+from workers.scheduler.replay import RestoreReport
 
 OVERLAP = 60_000_000
 """microseconds"""
@@ -91,7 +91,7 @@ class Restores(RuleBasedStateMachine):
             self.town.notifier.messages.append(model_id)
 
 
-def turned_back(before: Standing, after: Standing, report: Report, with_log: bool) -> list[Broken]:
+def turned_back(before: Standing, after: Standing, report: RestoreReport, with_log: bool) -> list[Broken]:
     """Holds, keys and webhooks that a restore has brought back, or lost, without a word in its report."""
     back = {
         "hold": after.holds - before.holds - set(report.holds_to_check),

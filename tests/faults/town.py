@@ -33,7 +33,7 @@ from tests.workers.worlds import TENANT
 from workers.runtime.jobs import Preparation, Work
 from workers.runtime.model import Benches
 from workers.runtime.stopwatch import Stopwatch
-from workers.scheduler.replay import Report
+from workers.scheduler.replay import RestoreReport
 from workers.scheduler.restore import restore
 from workers.scheduler.run import Scheduler, extend_log, open_scheduler
 from workers.storage.key_files import ERASED, SHARE_BYTES, KeyFileMissing, KeyFiles
@@ -221,7 +221,7 @@ class Town:
         self.notifier.messages.clear()
         self.benches = Benches(self.world.settings)
 
-    def play_back(self, image: bytes, with_log: bool) -> Report:
+    def play_back(self, image: bytes, with_log: bool) -> RestoreReport:
         """Every process stops; the database becomes the backup's; the operator restores and confirms.
 
         ``with_log``: the log was exported at the last moment.

@@ -22,7 +22,7 @@ from tests.workers.test_switch import before
 from tests.workers.worlds import TENANT, World
 from workers.training.run import prepare
 from workers.update import run as unlearn
-from workers.update.select import Plan, Target
+from workers.update.select import Selection, Target
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_publishing_a_version_that_still_holds_whom_a_request_names_is_refused(
     job = world.claim(model_id)
     plan = unlearn.plan
 
-    def careless(*values: object, **named: object) -> Plan:
+    def careless(*values: object, **named: object) -> Selection:
         whole = plan(*values, **named)  # type: ignore[arg-type]
         kept = next(positions for task, positions in whole.forget.items() if task.request_id == one)
         digest = world.request(one).subject_digest or ""

@@ -15,13 +15,13 @@ from sqlalchemy import cast as cast_to
 from sqlalchemy.orm import Session
 from torch import Tensor
 
-from service.infra.db import Database
+from service.infra.db import BATCH, Database, batches
 from service.infra.files import Store, Stored
 from service.infra.tables import StoredVector
 from unlearning.types import Json, State
 from workers.storage import checkpoint_format as codec
 from workers.storage.encryption import Sealer
-from workers.storage.key_store import BATCH, KeyStore, batches
+from workers.storage.key_store import KeyStore
 
 ROWS_BYTES = 32 * 2**20
 """of vectors that are held at once, while they are sealed or summed"""
@@ -102,7 +102,7 @@ def reseal_vectors(database: Database, keys: KeyStore, generation_id: int, vecto
     with database.read() as session:
         key_ids = {
             holder: key_id
-            for batch in batches(sorted(vectors), BATCH)
+            for batch in batches(sorted(vectors))
             for holder, key_id in session.execute(
                 select(StoredVector.holder, StoredVector.key_id).where(
                     StoredVector.generation_id == generation_id, StoredVector.holder.in_(batch)
@@ -122,7 +122,7 @@ def rewrite_vectors(session: Session, rows: Sequence[Row]) -> None:
     table = cast(Table, StoredVector.__table__)
     place = (table.c.generation_id == bindparam("generation"), table.c.holder == bindparam("whose"))
     change = update(table).where(*place).values(sealed=bindparam("fresh"))
-    for batch in batches(rows, BATCH):
+    for batch in batches(rows):
         named = [{"generation": row["generation_id"], "whose": row["holder"], "fresh": row["sealed"]} for row in batch]
         session.execute(change, named)
 
@@ -141,7 +141,7 @@ def read_vectors(
 def drop_vectors(session: Session, generation_id: int, holders: Iterable[str]) -> list[str]:
     """Delete the rows of these people; return the ids of the keys that must now be destroyed."""
     dropped: list[str] = []
-    for batch in batches(holders, BATCH):
+    for batch in batches(holders):
         gone = (
             delete(StoredVector)
             .where(StoredVector.generation_id == generation_id, StoredVector.holder.in_(batch))
