@@ -20,6 +20,7 @@ from service.infra.tables import (
     Hold,
     Membership,
     Model,
+    Removal,
     SuppressionEntry,
     Task,
 )

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from service.audit import log as ledger
 from service.infra.db import batches, now
 from service.infra.fault_injection import crash_point
-from service.infra.tables import Generation, Membership, Model, StoredVector, Task, Version
+from service.infra.tables import Generation, Membership, Model, Removal, StoredVector, Task, Version
 from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from workers.guarantee.certify import Size

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Select, select, union
 from sqlalchemy.orm import Session
 
 from service.infra.db import batches
-from service.infra.tables import Generation, Hold, Membership, SuppressionEntry
+from service.infra.tables import Generation, Hold, Membership, Removal, SuppressionEntry
 from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from unlearning.accounting.policy import Granularity
