@@ -72,7 +72,7 @@ class Trained:
 
     def request(self, positions: Sequence[int]) -> ForgetSet:
         given = self.examples.only(torch.tensor(sorted(positions)))
-        return ForgetSet(frozenset(given.holders), tuple(sorted(positions)), given)
+        return ForgetSet(frozenset(given.people), tuple(sorted(positions)), given)
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def check_rows() -> Iterator[Row]:
         slow = loop(case, range(case.count)).vectors
         published = Recollection(threshold=math.inf, carried_by="everyone")
         state = published.prepare(case.problem, case.examples, case.learned)
-        exact = torch.stack([state.vectors[holder] for holder in case.examples.holders])
+        exact = torch.stack([state.vectors[person] for person in case.examples.people])
         full = Sketch(rank=150, oversampling=1.0)
         kept = full.prepare(case.problem, case.examples, case.learned, SEED)
         moved = torch.stack([correction(case, full, kept, [position]) for position in range(0, 150, 10)])

@@ -80,12 +80,12 @@ class Samples:
         _check_finite("targets", targets)
         return inputs, targets
 
-    def examples(self, holders: Sequence[str] | None = None, device: torch.device | str = "cpu") -> Examples:
-        """All samples, at positions 0..n-1, on ``device``. Default holder: the subjects of a sample, joined."""
+    def examples(self, people: Sequence[str] | None = None, device: torch.device | str = "cpu") -> Examples:
+        """All samples, at positions 0..n-1, on ``device``. Default person: the subjects of a sample, joined."""
         inputs, targets = self.tensors()
-        names = tuple(holders) if holders is not None else tuple("+".join(people) for people in self.people)
+        names = tuple(people) if people is not None else tuple("+".join(subjects) for subjects in self.people)
         if len(names) != len(self):
-            raise RecipeError(f"There are {len(names)} holders for {len(self)} samples.", "Give one for each sample.")
+            raise RecipeError(f"{len(names)} people are named for {len(self)} samples.", "Name one for each sample.")
         return Examples(torch.arange(len(self), device=device), inputs.to(device), targets.to(device), names)
 
     def _check_lengths(self) -> None:

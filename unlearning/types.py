@@ -89,15 +89,15 @@ class Examples:
     """Samples by their position in the manifest.
 
     ``positions`` is (n,) int64, strictly increasing; ``inputs`` (n, ...) and ``targets`` (n, ...) are on
-    the work device; ``holders`` names, for each sample, whose vector it is part of: all samples of one
-    holder are forgotten together. A holder is a person, a set of people who share samples, or (at sample
-    granularity) a single sample.
+    the work device; ``people`` names, for each sample, whom it belongs to: all samples of one
+    name are forgotten together. A name stands for a person, for people who share samples, or, where a policy
+    forgets samples, for one sample.
     """
 
     positions: Tensor
     inputs: Tensor
     targets: Tensor
-    holders: tuple[str, ...]
+    people: tuple[str, ...]
 
     def __len__(self) -> int:
         return int(self.positions.numel())
@@ -111,7 +111,7 @@ class Examples:
         return self._keep(~torch.isin(self.positions, positions.to(self.positions.device)))
 
     def _keep(self, mask: Tensor) -> Examples:
-        kept = tuple(holder for holder, keep in zip(self.holders, mask.tolist(), strict=True) if keep)
+        kept = tuple(person for person, keep in zip(self.people, mask.tolist(), strict=True) if keep)
         return Examples(self.positions[mask], self.inputs[mask], self.targets[mask], kept)
 
 
@@ -208,11 +208,11 @@ class State:
 class ForgetSet:
     """Who is forgotten in this release.
 
-    ``holders`` and ``positions`` (sorted) say the same in two ways. ``examples`` holds their samples, or
+    ``people`` and ``positions`` (sorted) say the same in two ways. ``examples`` holds their samples, or
     None where the method does not need them. ``vectors`` gives what the method keeps for people.
     """
 
-    holders: frozenset[str]
+    people: frozenset[str]
     positions: tuple[int, ...]
     examples: Examples | None = None
     vectors: VectorSource = field(default_factory=Vectors)

@@ -147,7 +147,7 @@ def _certifier(request: Request, methods: Mapping[str, Method]) -> Callable[...,
             guarantee = Guarantee.NONE
         terms = _terms(policy, guarantee, forgotten, count=count, updates=updates)
         bench = Bench(request.recipe, problem, methods[method], digest="", parts=brought)
-        size = Size(len(forget.positions), len(forget.holders), len(forget.holders))
+        size = Size(len(forget.positions), len(forget.people), len(forget.people))
         try:
             made = certify(bench, terms, refine(bench, terms, forgotten, retain), retain, size)
         except CapNotReached:

@@ -106,7 +106,7 @@ def errors_along(
 ) -> Along:
     """||w~ - w_retrained||, and ||w - w_retrained|| of the weights that ``state`` has, at each size.
 
-    The holders in ``order`` are forgotten, one release for each size. ``state`` is what ``method.prepare`` gave for
+    The people in ``order`` are forgotten, one release for each size. ``state`` is what ``method.prepare`` gave for
     ``examples``. Where the method refuses, or its weights are not finite, that size and all later ones count as
     infinite: an order is never left out.
     """

@@ -156,24 +156,24 @@ def relearn_epochs(problem: Problem, w: Tensor, untouched: Tensor, forget: Examp
 class Signatures:
     """For each candidate person, the direction in which the weights move when they are left out: rows (k, d)."""
 
-    holders: tuple[str, ...]
+    people: tuple[str, ...]
     directions: Tensor
 
     def named(self, before: Tensor, after: Tensor) -> str:
         """Who was deleted between two versions (d,)? The candidate whose direction fits the difference best."""
         difference = (after.double() - before.double()).to(self.directions.device)
-        return self.holders[int((self.directions @ difference).argmax())]
+        return self.people[int((self.directions @ difference).argmax())]
 
 
 def signatures(
-    problem: Problem, w: Tensor, examples: Examples, holders: Sequence[str], *, rows: int = 2000, iterations: int = 25
+    problem: Problem, w: Tensor, examples: Examples, people: Sequence[str], *, rows: int = 2000, iterations: int = 25
 ) -> Signatures:
     """What an attacker who has everyone's data computes: (G + lambda)^{-1} times each person's summed gradient at w.
 
     G is the Gauss-Newton curvature on the first ``rows`` samples. Directions (k, d) are float64 and of length 1.
     """
     point = w.to(problem.dtype)
-    gradients = torch.stack([_summed_gradient(problem, point, examples, holder) for holder in holders])
+    gradients = torch.stack([_summed_gradient(problem, point, examples, person) for person in people])
     x, y = examples.inputs[:rows], examples.targets[:rows]
     damping = problem.decay.clamp(min=1e-3)
 
@@ -181,11 +181,11 @@ def signatures(
         return gauss_newton_products(problem, point, x, y, vectors) + damping * vectors
 
     directions = solve_rows(product, gradients, 1e-3, iterations).x.double()
-    return Signatures(tuple(holders), directions / directions.norm(dim=1, keepdim=True).clamp(min=1e-300))
+    return Signatures(tuple(people), directions / directions.norm(dim=1, keepdim=True).clamp(min=1e-300))
 
 
-def _summed_gradient(problem: Problem, w: Tensor, examples: Examples, holder: str) -> Tensor:
-    mask = torch.tensor([each == holder for each in examples.holders], device=examples.inputs.device)
+def _summed_gradient(problem: Problem, w: Tensor, examples: Examples, person: str) -> Tensor:
+    mask = torch.tensor([each == person for each in examples.people], device=examples.inputs.device)
     return problem.gradient(w, examples.inputs[mask], examples.targets[mask]) * int(mask.sum())
 
 
@@ -193,7 +193,7 @@ def _shadow(problem: Problem, retain: Examples, x: Tensor, y: Tensor) -> Tensor:
     first = int(retain.positions.max()) + 1
     positions = torch.cat([retain.positions, torch.arange(first, first + len(x), device=retain.positions.device)])
     pool = Examples(
-        positions, torch.cat([retain.inputs, x]), torch.cat([retain.targets, y]), retain.holders + ("",) * len(x)
+        positions, torch.cat([retain.inputs, x]), torch.cat([retain.targets, y]), retain.people + ("",) * len(x)
     )
     return train(problem, pool).weights
 

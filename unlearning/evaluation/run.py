@@ -109,7 +109,7 @@ class _Scene:
     @cached_property
     def marks(self) -> Signatures:
         """The difference attack's candidates, in random order, and what each one's deletion would look like."""
-        names = sorted(set(self.examples.holders))
+        names = sorted(set(self.examples.people))
         order = [names[index] for index in torch.randperm(len(names), generator=_generator(self)).tolist()]
         return signatures(self.problem, self.learned.weights, self.examples, order[: self.plan.candidates])
 
@@ -269,7 +269,7 @@ def _measured(scene: _Scene, case: _Case, outcome: _Outcome) -> Row:
 
 def _difference_attack(scene: _Scene, prepared: _Prepared) -> float | None:
     """The share of single deletions whose person is named from two versions, each with noise of its own."""
-    state, tried = prepared.state, scene.marks.holders[: scene.plan.trials] if scene.plan.trials else ()
+    state, tried = prepared.state, scene.marks.people[: scene.plan.trials] if scene.plan.trials else ()
     if state is None or not tried:
         return None
     hits = 0
@@ -287,7 +287,7 @@ def _streamed(
     state, so_far = prepared.state, ForgetSet(frozenset(), ())
     for number, batch in enumerate(batches, start=1):
         done()
-        so_far = forget_set(scene.examples, so_far.holders | batch.holders)
+        so_far = forget_set(scene.examples, so_far.people | batch.people)
         case = _Case(number * samples / len(scene.examples), so_far, left_by(scene.examples, so_far), None)
         if state is None:
             yield replace(_refusal(scene, case, prepared, prepared.refused or ""), round=number)

@@ -92,8 +92,8 @@ class Newton(Method):
         precision: "float64" or "float32".
         threshold: preparation refuses a distance left of this or more; None: it is not measured. A model trained
             elsewhere has no retraining to measure against.
-        calibration_count: how many sets of holders are really retrained without.
-        calibration_share: the share of all holders in each set.
+        calibration_count: how many sets of people are really retrained without.
+        calibration_share: the share of all people in each set.
 
     Raises:
         Refused: a value outside its range.

@@ -169,9 +169,9 @@ class Rewind(Method):
             included) that does not come from the data; checked at preparation. L follows from it in closed form.
         precision: ``training`` repeats the steps in the training's own dtype; ``float64`` trains once more in float64
             at preparation, because a proof counts rounding and float32's would drown it.
-        calibration_count: how many sets of holders are really retrained without at preparation, to report the
+        calibration_count: how many sets of people are really retrained without at preparation, to report the
             distance left; 0: none.
-        calibration_share: the share of all holders in each set.
+        calibration_share: the share of all people in each set.
     """
 
     name: ClassVar[str] = "rewind"

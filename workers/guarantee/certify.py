@@ -45,8 +45,8 @@ class Terms:
     """n, the samples of the manifest"""
     updates: int
     """how many updates forgot somebody so far"""
-    holders: int = 0
-    """how many of them were forgotten so far"""
+    unlearned: int = 0
+    """how many people the method has forgotten so far"""
     constants: tuple[Constant, ...] = ()
     """of an estimated bound"""
     design: Design | None = None
@@ -68,7 +68,7 @@ class Size:
 
     samples: int = 0
     people: int = 0
-    holders: int = 0
+    unlearned: int = 0
     """whom the method forgets; a candidate's first version also lacks people whom it never trained on"""
 
 
@@ -125,7 +125,7 @@ def bounded(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples |
     Raises CapNotReached, Refused.
     """
     if terms.design is not None:
-        _require_measured(terms.design, terms.holders + size.holders)
+        _require_measured(terms.design, terms.unlearned + size.unlearned)
     bound = terms.bound(bench.method)
     if bound is None:
         return None
@@ -135,9 +135,9 @@ def bounded(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples |
     return distance
 
 
-def _require_measured(design: Design, holders: int) -> None:
-    if holders > design.sizes[-1]:
-        raise Oversize(f"{holders} people in all would be forgotten and the calibration ends at {design.sizes[-1]}")
+def _require_measured(design: Design, people: int) -> None:
+    if people > design.sizes[-1]:
+        raise Oversize(f"{people} people in all would be forgotten and the calibration ends at {design.sizes[-1]}")
 
 
 def _claim(bench: Bench, terms: Terms, budget_cost: int, size: Size) -> Claim:

@@ -182,7 +182,7 @@ def drop_prepared(storage: Storage, generation_id: int) -> None:
 def _measure(process: Process, course: Course, number: int) -> None:
     """One order; its errors are sealed together with the order that they belong to."""
     crash_point("calibration-inside-order")
-    order = course.design.order(course.examples.holders, number)
+    order = course.design.order(course.examples.people, number)
     try:
         storage, device = process.storage, course.bench.problem.device
         with storage.database.read() as session:

@@ -50,7 +50,7 @@ class Course:
 
     @property
     def holders(self) -> list[str]:
-        return sorted(set(self.examples.holders))
+        return sorted(set(self.examples.people))
 
     def work_unit(self, number: int, count: int) -> list[str]:
         """The holders of one work unit of ``count``."""
@@ -65,7 +65,7 @@ def divisible(method: Method, bench: Bench, learned: Learned) -> Divisible | Non
 
 def wanted(process: Process, examples: Examples) -> int:
     """How many work units the setting and the number of holders make; below two it is not worth while."""
-    return min(process.settings.work_units, len(set(examples.holders)) // LEAST_HOLDERS)
+    return min(process.settings.work_units, len(set(examples.people)) // LEAST_HOLDERS)
 
 
 def lay_out(process: Process, job: Preparation, course: Course, count: int, more: Mapping[str, Any]) -> None:

@@ -319,7 +319,7 @@ def _draft(
     with watch.unlearning():
         if target.positions:
             forgotten, retain = _forget(storage, job, ready, target)
-        forgot = replace(size, holders=len(target.holders))
+        forgot = replace(size, unlearned=len(target.holders))
         refined = refine(ready.bench, ready.terms, forgotten, retain)
         certified = certify(ready.bench, ready.terms, refined, retain, forgot)
     with watch.phase("store"):

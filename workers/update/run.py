@@ -226,7 +226,7 @@ def _head(session: Session, job: Deletions) -> Head:
         limit=generation.budget,
         count=int(frozen["samples"]),
         updates=updates or 0,
-        holders=_holders_gone(session, generation.id),
+        unlearned=_holders_gone(session, generation.id),
         **guarantee_from_json(frozen),
     )
     return Head(

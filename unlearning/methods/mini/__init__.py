@@ -99,8 +99,8 @@ class Mini(Method):
         reference: the retraining that is approximated: "renormalised" (the paper's) or "fixed-denominator".
         amplification: an update is refused when ||dw|| exceeds this many times what its steps contribute.
         threshold: preparation refuses a distance left of this or more; None: it is not measured.
-        calibration_count: how many sets of holders are really retrained without.
-        calibration_share: the share of all holders in each set.
+        calibration_count: how many sets of people are really retrained without.
+        calibration_share: the share of all people in each set.
 
     Raises:
         Refused: a value outside its range.

@@ -44,11 +44,11 @@ def repaired(
 
 def require_room(problem: Problem, examples: Examples) -> None:
     """Raises Refused where everyone's vectors are too large to be held, and rewritten, at every update."""
-    holders = len(set(examples.holders))
-    if holders * problem.dimension <= GROUP_LIMIT:
+    people = len(set(examples.people))
+    if people * problem.dimension <= GROUP_LIMIT:
         return
     raise Refused(
-        f"repair_epochs rewrites the vectors of all {holders} people at every update, {problem.dimension} numbers "
+        f"repair_epochs rewrites the vectors of all {people} people at every update, {problem.dimension} numbers "
         f"each; together at most {GROUP_LIMIT} are served.",
         "Leave repair_epochs out, or use rewind.",
     )

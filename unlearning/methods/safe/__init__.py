@@ -146,9 +146,9 @@ class Safe(Method):
         ridge: added to the pooled covariance's diagonal, in units of the inputs' mean variance at preparation.
         cut: log q is cut to [-cut, cut].
         seed: of the projection.
-        calibration_count: how many sets of holders are really retrained without at preparation, to report the
+        calibration_count: how many sets of people are really retrained without at preparation, to report the
             distance left; 0: none.
-        calibration_share: the share of all holders in each set.
+        calibration_share: the share of all people in each set.
     """
 
     name: ClassVar[str] = "safe"
