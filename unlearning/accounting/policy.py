@@ -101,7 +101,7 @@ class Policy:
     which a method counts as working. ``cadence_seconds`` is the least time between updates.
     ``utility_tolerance`` is the greatest fall of holdout accuracy (a fraction) in one release, None for no gate.
     ``complete_when`` served: a request waits until every known consumer reports a version that lacks the person.
-    ``on_suppressed`` is for a registration alone: whoever asks while the model is prepared, and whoever a retrain
+    ``on_suppressed`` is for a registration alone: people who ask while the model is prepared, and people whom a retrain
     meets, is left out or forgotten without a question.
     ``options`` are the method's own fields.
 
@@ -156,23 +156,23 @@ class Policy:
             raise PolicyError("guarantee", what, "Ask for a guarantee that is at least as strong as the required one.")
 
     def in_force(self, method: str) -> Policy:
-        """The policy of a generation of ``method``: this one, or with its fallback in the method's place."""
+        """Return the policy of a generation of ``method``: this one, or with its fallback in the method's place."""
         if method == self.method or method != self.fallback:
             return self
         return replace(self, method=method, options={}, fallback=None)
 
     @property
     def budget_cost(self) -> int:
-        """Units that one update costs."""
+        """Return the units that one update costs."""
         return charge_of(self.max_distance, self.noise_std)
 
     @property
     def limit(self) -> int:
-        """Units that the policy allows in all."""
+        """Return the units that the policy allows in all."""
         return limit_of(self.epsilon, self.delta)
 
     def budget(self, guarantee: Guarantee, spent: int = 0) -> Budget:
-        """The budget of a generation of this policy: constant charges where a bound is claimed, none elsewhere."""
+        """Return the budget of a generation of this policy: constant charges under a bound, none elsewhere."""
         if guarantee is Guarantee.NONE:
             return Budget(spent=0, limit=None, budget_cost=0)
         return Budget(
@@ -191,7 +191,7 @@ class Policy:
         return what, f"Raise noise_std to at least {enough:.3g}, or lower max_distance."
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, all fields."""
+        """Return plain JSON values, all fields."""
         record = asdict(self)
         record["calibration"]["sizes"] = list(self.calibration.sizes)
         return {name: value.value if isinstance(value, StrEnum) else value for name, value in record.items()}
@@ -353,7 +353,7 @@ class Action:
 
 
 def next_action(policy: Policy, budget: Budget, queue: Queue, clock: Clock) -> Action:
-    """The next action of a live model. One action covers the whole queue, however long it is.
+    """Choose the next action of a live model. One action covers the whole queue, however long it is.
 
     Where the next release does not fit: ``hold`` holds what waits; ``retrain`` starts as soon as the forecast
     is zero, waiting requests or not, so that the next request finds a budget.
@@ -373,7 +373,7 @@ def _at_exhaustion(policy: Policy, queue: Queue) -> Action:
 
 
 def _opens_at(policy: Policy, queue: Queue, clock: Clock) -> int:
-    """When the cadence allows the next update; a deadline opens it earlier, two retrains ahead of itself.
+    """Return when the cadence allows the next update; a deadline opens it earlier, two retrains ahead of itself.
 
     Two retrains: time enough to retrain, and to retrain once more, should the update be refused.
     """

@@ -47,25 +47,25 @@ from unlearning.types import Examples, Forgotten, Json, Refused, State
 
 
 def published_h(steps: int, rewound: int, *, rate: float, smoothness: float, samples: int, forgotten: int) -> float:
-    """h(K) of theorem 3.1 as published; T = ``steps``, K = ``rewound``, n = ``samples``, m = ``forgotten``."""
+    """Return h(K) of theorem 3.1 as published; T = ``steps``, K = ``rewound``, n = ``samples``, m = ``forgotten``."""
     _check_counts(steps, rewound, samples, forgotten)
     inflated = rate * smoothness * samples / (samples - forgotten)
     return _grown(inflated, steps - rewound) * _power(rate * smoothness, rewound)
 
 
 def tight_h(steps: int, rewound: int, rate: float, smoothness: float) -> float:
-    """h(K) = ((1 + eta L)^(T-K) - 1) (1 + eta L)^K, never more than the published one (proof above)."""
+    """Return ((1 + eta L)^(T-K) - 1) (1 + eta L)^K, never more than the published h(K) (proof above)."""
     _check_counts(steps, rewound, 2, 1)
     return _grown(rate * smoothness, steps - rewound) * _power(rate * smoothness, rewound)
 
 
 def distance_of(h: float, samples: int, forgotten: int, gradient_bound: float, smoothness: float) -> float:
-    """Delta = 2 m G h(K) / (L n)."""
+    """Return Delta = 2 m G h(K) / (L n)."""
     return 2 * forgotten * gradient_bound * h / (smoothness * samples)
 
 
 def published_noise_std(distance: float, epsilon: float, delta: float) -> float:
-    """The paper's noise, Delta sqrt(2 ln(1.25/delta)) / epsilon. For comparison only: no claim is made with it."""
+    """Return the paper's noise, Delta sqrt(2 ln(1.25/delta)) / epsilon, for comparison. No claim is made with it."""
     return distance * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 
 
@@ -99,7 +99,7 @@ class Descent:
     rounding: Sequence[float] = ()
 
     def distance(self) -> float:
-        """Bound of ||rewound - retrained||: full batches, the same w_0. Infinite on overflow; K = T: rounding alone.
+        """Return the bound of ||rewound - retrained||: full batches, the same w_0. Infinite on overflow.
 
         d_0 = 0; d_{t+1} = growth_t d_t + eta_t c_t + 2 rounding_t with c_t = c before step T-K and 0 from it on,
         c = 2 m G / n (renormalised) or m G / n (fixed denominator), and growth_t = max |1 - eta_t (lambda + h)| over
@@ -118,7 +118,7 @@ class Descent:
         return distance
 
     def ignorance(self) -> float:
-        """What holds for any two data sets: the same w_0, and no data gradient longer than G (no step than C)."""
+        """Return the bound for any two data sets: the same w_0, no data gradient longer than G (no step than C)."""
         distance = 0.0
         for rate in self.rates:
             if self.step_clip is not None:
@@ -129,7 +129,7 @@ class Descent:
         return distance
 
     def require_useful(self) -> float:
-        """The distance. Raises Refused when it is vacuous: no smaller than ``ignorance``."""
+        """Return the distance. Raises Refused when it is vacuous: no smaller than ``ignorance``."""
         distance, ignorance = self.distance(), self.ignorance()
         if self.forgotten and distance >= ignorance:
             raise Refused(
@@ -302,12 +302,12 @@ def _check_counts(steps: int, rewound: int, samples: int, forgotten: int) -> Non
 
 
 def _power(growth: float, steps: int) -> float:
-    """(1 + growth)^steps, infinite instead of an overflow."""
+    """Return (1 + growth)^steps, infinite instead of an overflow."""
     exponent = steps * math.log1p(growth)
     return math.exp(exponent) if exponent < 709 else math.inf
 
 
 def _grown(growth: float, steps: int) -> float:
-    """(1 + growth)^steps - 1 without cancellation."""
+    """Return (1 + growth)^steps - 1 without cancellation."""
     exponent = steps * math.log1p(growth)
     return math.expm1(exponent) if exponent < 709 else math.inf

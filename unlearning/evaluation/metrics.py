@@ -37,7 +37,7 @@ def uncertified(
     retain: Examples,  # noqa: ARG001
     updates: int,  # noqa: ARG001
 ) -> CertifiedWeights:
-    """No claim and no noise: y is w~."""
+    """Return the update without claim and noise: y is w~."""
     return CertifiedWeights(forgotten.state.weights)
 
 
@@ -112,7 +112,7 @@ class Row:
     refused: str | None = None
 
     def to_json(self) -> dict[str, Json]:
-        """Plain JSON values; infinities and NaN become None."""
+        """Return plain JSON values; infinities and NaN become None."""
         return {name: _plain(value) for name, value in asdict(self).items()}
 
 

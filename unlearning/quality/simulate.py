@@ -13,7 +13,7 @@ from unlearning.types import Examples, ForgetSet, Forgotten, Need, Refused, Stat
 
 
 def forget_set(examples: Examples, people: Iterable[str]) -> ForgetSet:
-    """All samples of these people."""
+    """Return the forget set of all samples of these people."""
     chosen = frozenset(people)
     mask = torch.tensor([person in chosen for person in examples.people], device=examples.positions.device)
     positions = examples.positions[mask]
@@ -21,7 +21,7 @@ def forget_set(examples: Examples, people: Iterable[str]) -> ForgetSet:
 
 
 def choose(examples: Examples, count: int, generator: torch.Generator) -> ForgetSet:
-    """Random people, whole, until at least ``count`` samples are chosen.
+    """Choose random people, whole, until at least ``count`` samples are chosen.
 
     Raises:
         Refused: nobody would be left.
@@ -41,7 +41,7 @@ def choose(examples: Examples, count: int, generator: torch.Generator) -> Forget
 
 
 def left_by(examples: Examples, forget: ForgetSet) -> Examples:
-    """The examples that stay."""
+    """Return the examples that stay."""
     return examples.without(torch.tensor(forget.positions, dtype=torch.int64))
 
 

@@ -25,7 +25,7 @@ renormalised form sum to H^{-1} grad F(w_0) = 0.
 vectors, for models where one vector each costs too much. An update then needs the forgotten samples, and it is refused
 as ``OutOfTolerance`` where the probes say that it is too far from the exact vectors.
 
-**Repair** (``repair_epochs``, the paper's OUR strategy; ``repair.py``): after the addition the training goes
+**Repair** (``repair_epochs``, the paper's OUR strategy; ``repair.py``): after the addition the training runs
 on for some passes over who is left, and every remaining vector follows it. Trajectory form with exact vectors alone:
 a converged update ends in a minimiser already, and a sketch's numbers cannot follow a step.
 """
@@ -114,7 +114,7 @@ class Recollection(Method):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """The sketch finds the direct part again from the forgotten samples; exact vectors alone need nothing."""
+        """Name what an update reads: a sketch the forgotten samples, a repair everyone's vectors, otherwise nothing."""
         if self.rank is not None:
             return frozenset({Need.FORGOTTEN})
         return frozenset({Need.RETAINED, Need.VECTORS}) if self.repair_epochs else frozenset()
@@ -127,11 +127,11 @@ class Recollection(Method):
         if self.carried_by not in (None, *CARRIED_BY):
             raise ValueError(f"carried_by is {self.carried_by!r}; it must be None or one of {CARRIED_BY}.")
         if self.rank is not None and self.carried_by == "others":
-            raise ValueError("carried_by others goes with exact vectors: leave rank out, or carry by everyone.")
+            raise ValueError("carried_by others needs exact vectors: leave rank out, or carry by everyone.")
         if self.calibration_count < 1 or not 0.0 < self.calibration_share < 1.0:
             raise ValueError("calibration_count must be at least 1 and calibration_share in (0, 1).")
         if self.rank is not None and (self.curvature != "hessian" or self.repair_epochs):
-            raise ValueError("rank goes with curvature hessian and without repair_epochs alone.")
+            raise ValueError("rank needs curvature hessian and no repair_epochs.")
         if self.repair_epochs < 0:
             raise ValueError("repair_epochs must be 0 or more.")
         self._sketch(self.rank or 1)  # refuses values outside their range
@@ -167,11 +167,11 @@ class Recollection(Method):
             require_steps_fit(problem, steps_per_epoch(problem, samples) * problem.training.epochs)
 
     def length(self, problem: Problem) -> int:
-        """d; for the sketch the numbers that every row has."""
+        """Return d; for the sketch the numbers that every row has."""
         return problem.dimension if self.rank is None else self.rank + self.probes
 
     def divides(self, problem: Problem, learned: Learned) -> bool:
-        """Exact vectors along a trajectory do: every person's is a recursion of its own. A sketch's rows all come from
+        """Tell whether people's vectors are computed apart: exact ones along a trajectory are. A sketch's come from
         the same products, a converged model's from one factorisation, and a repair holds everyone's together."""
         return type(self._form(problem, learned)) is Followed and not self.repair_epochs
 
@@ -183,7 +183,7 @@ class Recollection(Method):
         people: Sequence[str],
         progress: Progress = silent,
     ) -> dict[str, Tensor]:
-        """The exact vectors of ``people``."""
+        """Compute the exact vectors of ``people``."""
         return self._followed(problem, learned).vectors(examples, people, progress)
 
     def complete(
@@ -203,7 +203,7 @@ class Recollection(Method):
         vectors: VectorSource,
         progress: Progress,
     ) -> State:
-        """The state with its report, if its vectors help."""
+        """Return the state with its report. Raises Ineffective where its vectors do not help."""
         report = {**form.report(examples), **self._effect(form, problem, state, examples, vectors)}
         report |= cast("Mapping[str, Json]", state.facts.get("report", {}))
         progress(1.0)
@@ -220,7 +220,7 @@ class Recollection(Method):
         retain: Examples | None,
         generator: torch.Generator,
     ) -> Forgotten:
-        """Add the vectors of ``forget.people``, in order of person, whatever order they are given in.
+        """Add the vectors of ``forget.people``, in order of person.
 
         ``retain`` is read by a repair alone.
 
@@ -296,7 +296,7 @@ class Recollection(Method):
     def _effect(
         self, form: Form, problem: Problem, state: State, examples: Examples, vectors: VectorSource
     ) -> dict[str, Json]:
-        """The distance left over the calibration sets, of the whole update and of the vectors without repair."""
+        """Measure the distance left over the calibration sets, by the whole update and by it without repair."""
         drawn = calibration_sets(examples, self.calibration_share, self.calibration_count, problem.training.seed)
         sets = [(replace(state, vectors=dict(vectors.read(chosen.people))), chosen) for chosen in drawn]
         try:
@@ -349,7 +349,7 @@ def _update_converged(state: State, total: Tensor, gone: int) -> State:
 
 
 def _counts(state: State) -> tuple[int, int]:
-    """How many samples the training had, and how many are forgotten."""
+    """Return how many samples the training had, and how many are forgotten."""
     return int(cast(int, state.facts["samples"])), int(cast(int, state.facts["forgotten"]))
 
 

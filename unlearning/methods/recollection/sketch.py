@@ -1,4 +1,4 @@
-"""Recollections of many people at once: the direct part from the samples, the rest in a few shared directions.
+"""Recollections of many people at once: the direct part from the samples, what is left in a few shared directions.
 
 With ``M_t = I - eta_t D_t (H_t + Lambda)``, Lambda the weight decay and D_t the derivative of clipping, a person's
 recollection is ``a_{t+1} = M_t a_t + (eta_t / |B_t|) D_t sum grad l_i(w_t)``. Split it: ``a = G + R`` with G the direct
@@ -85,7 +85,7 @@ class Sketch:
     def prepare(
         self, problem: Problem, examples: Examples, learned: Learned, seed: int, progress: Progress = silent
     ) -> State:
-        """The state of the sketch. ``seed`` is S's: it must be secret, and it is kept in ``facts``.
+        """Compute the state of the sketch. ``seed`` is S's: it must be secret, and it is kept in ``facts``.
 
         ``vectors`` holds for each person c (r), s (m) and what the direct part keeps of its samples, by position.
         ``facts["report"]`` holds ``norm_ratio``, ||R|| / ||G + R||; ``growth``, ||G + R|| / ||G||; and ``left_out``,
@@ -143,7 +143,7 @@ class Sketch:
         return Forgotten(fresh, {"recollection_norm": float(correction.norm()), "receipt": receipt})
 
     def _mixtures(self, problem: Problem, people: int) -> Tensor:
-        """(k, people), Gaussian; not secret."""
+        """Draw the mixtures (k, people), Gaussian; not secret."""
         width = min(math.ceil(self.rank * self.oversampling), people, problem.dimension)
         generator = torch.Generator().manual_seed(problem.training.seed)
         return torch.randn(width, people, generator=generator, dtype=problem.dtype).to(problem.device)
@@ -151,7 +151,7 @@ class Sketch:
     def _range(
         self, course: Course, form: Factored | Replayed, width: int, progress: Progress
     ) -> tuple[Tensor, dict[str, Json]]:
-        """Q (r, d) with orthonormal rows, and what the forward pass measured."""
+        """Return Q (r, d) with orthonormal rows, and what the forward pass measured."""
         problem = course.problem
         mixed = torch.zeros(width, problem.dimension, dtype=problem.dtype, device=problem.device)
         for done, step in enumerate(course.forward(), start=1):
@@ -179,7 +179,7 @@ class Sketch:
         )
 
     def _correction(self, problem: Problem, state: State, forget: ForgetSet) -> tuple[Tensor, Tensor]:
-        """``a~`` (d,), and ``s`` (m,) in float64, summed over the forgotten people in sorted order."""
+        """Return ``a~`` (d,), and ``s`` (m,) in float64, summed over the forgotten people in sorted order."""
         examples = forget.examples
         if examples is None or examples.positions.tolist() != list(forget.positions):
             raise Refused("The sketch needs the forgotten samples, and no others.", "Hand over exactly these.")
@@ -196,7 +196,7 @@ class Sketch:
         return direct + basis.T @ inside, total[len(basis) :].cpu()
 
     def _receipt(self, probed: Tensor) -> tuple[float, float]:
-        """Bound on the cumulative correction's distance from the exact one, and that correction's norm as probed."""
+        """Return a bound on the cumulative correction's distance from the exact one, and its probed norm."""
         quantile = float(chi2.ppf((1.0 - CONFIDENCE) / self.updates, self.probes))
         gap = float((probed[0] - probed[1]).norm())
         return gap / math.sqrt(quantile), float(probed[0].norm()) / math.sqrt(self.probes)
@@ -213,7 +213,7 @@ def require_steps_fit(problem: Problem, steps: int) -> None:
 
 
 def _adjoint(course: Course, form: Factored | Replayed, rows: Tensor, progress: Progress) -> Tensor:
-    """The products of every row of ``rows`` (p, d) with every sample's recollection, (p, n), exactly."""
+    """Return the products of every row of ``rows`` (p, d) with every sample's recollection, (p, n), exactly."""
     problem = course.problem
     numbers = torch.zeros(len(rows), len(course.examples), dtype=rows.dtype, device=rows.device)
     vectors = rows.clone()
@@ -227,13 +227,13 @@ def _adjoint(course: Course, form: Factored | Replayed, rows: Tensor, progress: 
 
 
 def _owners(examples: Examples, people: Sequence[str]) -> Tensor:
-    """For each sample the index of its person, (n,) int64."""
+    """Return for each sample the index of its person, (n,) int64."""
     index = {name: place for place, name in enumerate(people)}
     return torch.tensor([index[name] for name in examples.people], device=examples.positions.device)
 
 
 def _vectors(numbers: Tensor, kept: Tensor, owners: Tensor, people: Sequence[str]) -> dict[str, Tensor]:
-    """Each person's row: the sums of its samples' ``numbers`` (p, n), then their ``kept`` (n, q) one after another."""
+    """Return each person's row: the sums of its samples' ``numbers`` (p, n), then their ``kept`` (n, q) in turn."""
     owners, kept = owners.cpu(), kept.cpu()  # a scatter on a GPU adds in no fixed order
     totals = torch.zeros(len(people), len(numbers), dtype=numbers.dtype).index_add_(0, owners, numbers.T.cpu())
     order = torch.argsort(owners, stable=True)
@@ -242,7 +242,7 @@ def _vectors(numbers: Tensor, kept: Tensor, owners: Tensor, people: Sequence[str
 
 
 def _kept_of(vectors: Mapping[str, Tensor], examples: Examples, names: Sequence[str], width: int) -> Tensor:
-    """What the direct part kept of ``examples``, (n, q), from the end of their people's rows."""
+    """Return what the direct part kept of ``examples``, (n, q), from the end of their people's rows."""
     owners = _owners(examples, names).cpu()
     counts = torch.bincount(owners, minlength=len(names)).tolist()
     tails = [vectors[name][width:].cpu().reshape(count, -1) for name, count in zip(names, counts, strict=True)]
@@ -250,7 +250,7 @@ def _kept_of(vectors: Mapping[str, Tensor], examples: Examples, names: Sequence[
 
 
 def _probes(problem: Problem, count: int, seed: int) -> Iterator[Tensor]:
-    """S (count, d) in blocks of columns. Drawn on the CPU, so that it is the same on every device."""
+    """Yield S (count, d) in blocks of columns. Drawn on the CPU, so that it is the same on every device."""
     generator = torch.Generator().manual_seed(seed)
     for start in range(0, problem.dimension, BLOCK):
         width = min(BLOCK, problem.dimension - start)
@@ -259,7 +259,7 @@ def _probes(problem: Problem, count: int, seed: int) -> Iterator[Tensor]:
 
 
 def _probe(problem: Problem, vector: Tensor, count: int, seed: int) -> Tensor:
-    """``S v`` (count,) in float64 on the CPU."""
+    """Return ``S v`` (count,) in float64 on the CPU."""
     parts = zip(_probes(problem, count, seed), torch.split(vector, BLOCK), strict=True)
     return torch.stack([block.double() @ part.double() for block, part in parts]).sum(dim=0).cpu()
 

@@ -1,6 +1,6 @@
 """Where recollections come from: along a trajectory, exactly or by a sketch, or at a minimiser.
 
-The equations stand in ``unlearning/methods/recollection/__init__.py``.
+The equations are in ``unlearning/methods/recollection/__init__.py``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Followed:
         return State(self.weights, {}, {"samples": len(examples), "forgotten": 0}, vectors)
 
     def vectors(self, examples: Examples, people: Sequence[str], progress: Progress) -> dict[str, Tensor]:
-        """The vectors of ``people``; ``examples`` are everyone's."""
+        """Compute the vectors of ``people``; ``examples`` are everyone's."""
         groups = list(_groups(people, GROUP_LIMIT // self.problem.dimension))
         vectors: dict[str, Tensor] = {}
         for index, group in enumerate(groups):
@@ -69,7 +69,7 @@ class Followed:
         return vectors
 
     def carried(self, examples: Examples, vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """These vectors, each (d,), after the trajectory's steps too."""
+        """Carry these vectors, each (d,), through the trajectory's steps."""
         carried: dict[str, Tensor] = {}
         for group in _groups(sorted(vectors), GROUP_LIMIT // self.problem.dimension):
             start = torch.stack([vectors[person].to(self.weights) for person in group])
@@ -93,7 +93,7 @@ class Followed:
         }
 
     def _advance(self, examples: Examples, group: Sequence[str], vectors: Tensor, progress: Progress) -> Tensor:
-        """The vectors of ``group``, (len(group), d), after all steps; those given are overwritten."""
+        """Return the vectors of ``group``, (len(group), d), after all steps; those given are overwritten."""
         rows = _rows_of(examples, group)
         for step, w, batch in replay(self.problem, examples, self.trajectory):
             here = rows[torch.searchsorted(examples.positions.cpu(), self.trajectory.batches[step])]
@@ -130,7 +130,7 @@ class Followed:
             products[touched.to(device)] -= members @ own / batch.denominator
 
     def _spectrum(self, examples: Examples) -> list[float]:
-        """eta_t s_t lambda_max(H_t + decay) at a few steps spread over the trajectory; a measurement from below."""
+        """Return eta_t s_t lambda_max(H_t + decay), seen from below, at a few steps spread over the trajectory."""
         last = len(self.trajectory) - 1
         points = sorted({round(last * index / (SPECTRUM_POINTS - 1)) for index in range(SPECTRUM_POINTS)})
         generator = torch.Generator().manual_seed(self.problem.training.seed)
@@ -221,13 +221,13 @@ Form: TypeAlias = Followed | Converged
 
 
 def _rows_of(examples: Examples, group: Sequence[str]) -> Tensor:
-    """For each sample the row of its person in ``group``, -1 where the person is not in it; (n,) int64 on the CPU."""
+    """Return each sample's row of its person in ``group``, -1 where the person is not in it; (n,) int64 on the CPU."""
     row = {person: index for index, person in enumerate(group)}
     return torch.tensor([row.get(person, -1) for person in examples.people])
 
 
 def _gradient_sums(problem: Problem, w: Tensor, batch: Batch, here: Tensor, rows: Tensor) -> Tensor:
-    """``sum_{i in batch of row} grad l_i(w)``, (len(rows), d); ``here`` names each sample's row.
+    """Return ``sum_{i in batch of row} grad l_i(w)``, (len(rows), d); ``here`` names each sample's row.
 
     A product with a 0/1 matrix instead of a scatter: on a GPU a scatter adds in no fixed order.
     """
