@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from service.access.api_keys import Caller, Scope
-from service.requests.states import UNVERIFIED
+from service.requests.reasons import Reason
 
 
 def told(caller: Caller, answer: dict[str, Any]) -> dict[str, Any]:
@@ -20,5 +20,5 @@ def told(caller: Caller, answer: dict[str, Any]) -> dict[str, Any]:
 
 def _receipt(answer: dict[str, Any]) -> dict[str, Any]:
     """Keep what follows from the request alone, whoever is in the data."""
-    status = "blocked" if answer["reason"] == UNVERIFIED else "queued"
+    status = "blocked" if answer["reason"] == Reason.UNVERIFIED else "queued"
     return {"status": status} | {name: answer[name] for name in ("id", "received_at", "due_at")}

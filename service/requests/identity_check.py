@@ -18,7 +18,6 @@ from service.infra.tables import AuditEntry, DeletionRequest, Model, Suppression
 from service.requests.concerns import registered_after
 from service.requests.intake import (
     AT_ONCE,
-    LARGE,
     Accepted,
     Named,
     Order,
@@ -33,7 +32,8 @@ from service.requests.intake import (
     tasks_of,
     why_nothing,
 )
-from service.requests.states import UNVERIFIED, Status, awaits_decision, may_reject, may_verify, step
+from service.requests.reasons import Reason
+from service.requests.states import Status, awaits_decision, may_reject, may_verify, step
 from service.requests.status import record_status
 
 
@@ -42,13 +42,13 @@ def take_in(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> A
     named_models(session, tenant_id, order)
     at = recorded_at(session)
     drawn = draft(pepper, tenant_id, order, digests(pepper, tenant_id, order), at=at, touched=(), windows=AT_ONCE)
-    drawn.row.update(status=Status.BLOCKED.value, reason=UNVERIFIED, completed_at=None)
+    drawn.row.update(status=Status.BLOCKED.value, reason=Reason.UNVERIFIED, completed_at=None)
     drawn.row["suppress_after"] = suppress_after(session, order)
     session.execute(insert(DeletionRequest), drawn.row)
     crash_point("api-after-request")
     session.execute(
         insert(SuppressionEntry),
-        [stone | {"lifted_at": at, "lifted_reason": UNVERIFIED} for stone in drawn.suppressions],
+        [stone | {"lifted_at": at, "lifted_reason": Reason.UNVERIFIED} for stone in drawn.suppressions],
     )
     session.execute(insert(AuditEntry), drawn.entry)
     record_status(session, drawn.request)
@@ -90,9 +90,10 @@ def enforce(session: Session, request: DeletionRequest, windows: Windows) -> Rea
     rows = tasks_of(request.tenant_id, request.id, at, models=ids, windows=windows, large=found.large)
     if rows:
         session.execute(insert(Task), rows)
-    status, reason = Status.QUEUED, None
+    status: Status = Status.QUEUED
+    reason: Reason | None = None
     if found.large:
-        status, reason = Status.BLOCKED, LARGE
+        status, reason = Status.BLOCKED, Reason.LARGE
     elif not found.places:
         status, reason = Status.COMPLETED, why_nothing(session, request.tenant_id, named)
     request.status, request.reason = step(Status.BLOCKED, status), reason

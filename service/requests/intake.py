@@ -22,14 +22,11 @@ from service.infra.time import SECOND, instant, moment
 from service.infra.trace import carried
 from service.requests import suppression as suppressions
 from service.requests.concerns import latest_registration, others
+from service.requests.reasons import Reason
 from service.requests.states import Regulation, Status, Suppress, due_at
 from service.requests.status import record_status
 
 FORGETTING = ("preparing", "live", "exhausted")
-IN_HOLDOUT = "in_holdout"
-"""the reason of a completed task or request: the person has samples in the holdout alone, which nobody trains on"""
-LARGE = "large"
-"""the reason of a blocked task: unusually many samples, nobody has approved it, and its window is open"""
 
 
 class UnknownModels(LookupError):
@@ -169,13 +166,13 @@ def remains_in(session: Session, tenant_id: str, order: Order, named: Sequence[N
     return tuple(sorted(name for _, name in reach(session, left, named, AT_ONCE).places))
 
 
-def why_nothing(session: Session, tenant_id: str, named: Sequence[Named]) -> str:
+def why_nothing(session: Session, tenant_id: str, named: Sequence[Named]) -> Reason:
     """The reason of a request that touches no model."""
     known = any(suppressions.carried_out(session, tenant_id, each.subject, each.samples) for each in named)
     if known:
-        return "already_forgotten"
+        return Reason.ALREADY_FORGOTTEN
     subjects = [each.subject for each in named if each.subject is not None]
-    return IN_HOLDOUT if suppressions.in_holdout(session, tenant_id, subjects) else "no_match"
+    return Reason.IN_HOLDOUT if suppressions.in_holdout(session, tenant_id, subjects) else Reason.NO_MATCH
 
 
 def digests(pepper: Pepper, tenant_id: str, order: Order) -> tuple[Named, ...]:
@@ -224,9 +221,9 @@ def draft(
     """
     row = _request(tenant_id, order, named[0], at)
     if not touched:
-        row |= {"status": Status.COMPLETED.value, "reason": "no_match", "completed_at": at}
+        row |= {"status": Status.COMPLETED.value, "reason": Reason.NO_MATCH, "completed_at": at}
     if large:
-        row |= {"status": Status.BLOCKED.value, "reason": LARGE}
+        row |= {"status": Status.BLOCKED.value, "reason": Reason.LARGE}
     names = tuple(sorted(name for _, name in touched))
     accepted = entry(
         at,
@@ -365,7 +362,7 @@ def tasks_of(
             "request_id": request_id,
             "model_id": model_id,
             "status": "blocked" if model_id in large else "queued",
-            "reason": LARGE if model_id in large else None,
+            "reason": Reason.LARGE if model_id in large else None,
             "attempts": 0,
             "not_before": at + int(waits[model_id in large] * SECOND),
             "created_at": at,

@@ -22,7 +22,7 @@ from service.infra.tables import (
     SuppressionEntry,
     WebhookEndpoint,
 )
-from service.requests.states import UNVERIFIED
+from service.requests.reasons import Reason
 from service.requests.webhooks import pepper_of
 
 UNKNOWN = "unknown"
@@ -59,7 +59,7 @@ def uncovered_suppressions(session: Session, covering: Collection[str], tenant_i
 
     A request that was rekeyed has as many under one of these as under the pepper that it was made with.
     """
-    counts = or_(SuppressionEntry.lifted_at.is_(None), SuppressionEntry.lifted_reason == UNVERIFIED)
+    counts = or_(SuppressionEntry.lifted_at.is_(None), SuppressionEntry.lifted_reason == Reason.UNVERIFIED)
     foreign = select(SuppressionEntry.request_id).where(counts, SuppressionEntry.pepper_id.not_in(covering))
     query = (
         select(SuppressionEntry.request_id, SuppressionEntry.pepper_id, func.count())

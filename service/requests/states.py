@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
+from service.requests.reasons import Reason
+
 
 class Status(StrEnum):
     QUEUED = "queued"
@@ -49,13 +51,6 @@ class Decided(RuntimeError):
         self.code = code
 
 
-UNVERIFIED = "unverified"
-"""the reason of a blocked request whose sender nobody has yet found to be the person it names: it has no tasks"""
-AWAITING_RETRAIN = "awaiting_retrain"
-"""the reason of a queued task that no update can serve: the retrain does"""
-AWAITING_CONSUMERS = "awaiting_consumers"
-"""the reason of a running task whose version is published: somebody still serves one from before"""
-NOT_FOR_A_UPDATE = (AWAITING_RETRAIN, AWAITING_CONSUMERS)
 _OPEN = frozenset({Status.QUEUED, Status.RUNNING, Status.BLOCKED})
 TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.QUEUED: frozenset({Status.RUNNING, Status.BLOCKED, Status.COMPLETED, Status.CANCELLED}),
@@ -81,7 +76,7 @@ def derive(tasks: Iterable[str]) -> Status:
 
 def awaits_decision(status: Status, reason: str | None) -> bool:
     """Whether the request is unverified: held until it is verified, rejected or withdrawn."""
-    return status is Status.BLOCKED and reason == UNVERIFIED
+    return status is Status.BLOCKED and reason == Reason.UNVERIFIED
 
 
 def stands_alone(status: Status, reason: str | None) -> bool:

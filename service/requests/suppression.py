@@ -25,7 +25,7 @@ from service.infra.tables import (
     Version,
 )
 from service.requests.concerns import concerns, registration_of
-from service.requests.states import AWAITING_CONSUMERS
+from service.requests.reasons import Reason
 
 _CHUNK = 500  # SQLite allows 32,766 variables in a statement; PostgreSQL plans short lists better
 
@@ -83,7 +83,7 @@ def effective(session: Session, tenant_id: str) -> frozenset[str]:
 
     Versions are not asked for: a restored backup may lack the one that a request was carried out in.
     """
-    done = or_(Task.status == "completed", Task.reason == AWAITING_CONSUMERS)
+    done = or_(Task.status == "completed", Task.reason == Reason.AWAITING_CONSUMERS)
     query = select(Task.request_id).where(Task.tenant_id == tenant_id, Task.samples > 0, done).distinct()
     return frozenset(session.scalars(query))
 

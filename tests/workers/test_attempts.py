@@ -14,7 +14,7 @@ from service.infra.tables import Forgotten, Model
 from tests.workers.worlds import World
 from workers.app import Worker
 from workers.update import run as unlearn
-from workers.update.batches import HALVE_AFTER
+from workers.update.claim import HALVE_AFTER
 
 
 class Sick(Files):

@@ -17,8 +17,8 @@ from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.bounds.calibration import Calibrated, Design, calibrate, errors_along
 from unlearning.types import Refused
 from workers.scheduler.run import open_scheduler, sweep_files
-from workers.training import calibrate as measuring
-from workers.training.calibrate import Found, assist, require_useful_cap
+from workers.training.calibrate import Found, Orders, require_useful_cap
+from workers.training.parallel import assist
 
 ASKED: dict[str, Any] = {
     "guarantee": "calibrated",
@@ -182,8 +182,9 @@ def test_an_order_measured_by_another_process_equals_the_pure_function(world: Wo
     model_id = world.register("convex", "newton", **ASKED)
     release_connections(world)
     die_at(world, "calibration-after-order", lambda other: other.work(model_id))
-    assist(world.process, model_id)
-    course = measuring.course_of(world.process, world.generation(model_id), "convex")
+    assist(world.process, model_id, [Orders])
+    course = Orders.opened(world.process, world.generation(model_id), "convex")
+    assert course is not None
     rows = {row.number: row for row in world.rows_of(CalibrationOrder) if row.measured_at}
     assert set(rows) == {0, 1}
     for number, row in rows.items():

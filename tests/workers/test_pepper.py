@@ -24,9 +24,9 @@ from tests.workers.test_calibrate import ASKED as CALIBRATED
 from tests.workers.test_switch import before, in_generation
 from tests.workers.worlds import TENANT, World, open_world
 from workers import doctor as sickbay
-from workers.runtime.jobs import Retraining
+from workers.runtime.jobs import Preparation
 from workers.scheduler.webhook_sender import claim as letters
-from workers.training.retrain import retrain
+from workers.training import run as prepare
 
 READS = {"method": "newton", "min_guarantee": "proved"}
 """its updates read every retained sample"""
@@ -150,7 +150,7 @@ def test_whoever_is_forgotten_while_a_candidate_under_the_new_pepper_is_trained_
     world.work(model_id)
     after = changed(world)
     job = after.claim(model_id)
-    assert isinstance(job, Retraining)
+    assert isinstance(job, Preparation) and job.retrains
 
     def forget_and_hold() -> None:
         gone = after.delete("p2", models=("m",))
@@ -158,7 +158,7 @@ def test_whoever_is_forgotten_while_a_candidate_under_the_new_pepper_is_trained_
         assert after.request(gone).status == "completed"
         place(after, "p2")
 
-    retrain(after.process, job, before("unlearn", after, forget_and_hold))
+    prepare.prepare(after.process, job, before("unlearn", after, forget_and_hold))
     assert {after.request(each).status for each in together} == {"completed"}
     generation = after.generation(model_id)
     assert (generation.id, (generation.manifest or {})["pepper_id"]) == (job.generation_id, after.storage.pepper.id)

@@ -27,14 +27,14 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def asked_after_the_first_work_unit(world: World, monkeypatch: pytest.MonkeyPatch, subject: str) -> list[str]:
     """Somebody asks while the first work unit is computed; the request's id appears in the list."""
     asked: list[str] = []
-    compute: Any = work_units._compute
+    compute: Any = work_units.VectorUnits.compute
 
     def computed(*values: Any) -> None:
         compute(*values)
         if not asked:
             asked.append(world.delete(subject, models=("m",)))
 
-    monkeypatch.setattr(work_units, "_compute", computed)
+    monkeypatch.setattr(work_units.VectorUnits, "compute", computed)
     return asked
 
 

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import select
 
 from service.access.api_keys import authenticate, create_key, revoke_key
+from service.audit.import_export import CannotContinue
 from service.audit.log import newest_head
 from service.audit.signed_note import Signer
 from service.audit.verify import verify
@@ -44,8 +45,8 @@ from tests.workers.test_crashes import die_at
 from tests.workers.worlds import TENANT, World, open_world
 from workers import main
 from workers.scheduler import run as scheduler
-from workers.scheduler.restore import StillRunning, restore
-from workers.update.task_results import withhold
+from workers.scheduler.restore import restore
+from workers.update.task_results import end_without_version
 
 Snapshot = Callable[[World], World]
 
@@ -277,7 +278,7 @@ def test_a_draw_that_was_withheld_and_a_release_that_never_committed_count_as_sp
     old = snapshot(world)
     world.delete("p1")
     job = world.claim(model_id)
-    withhold(world.storage, job, budget_cost, {}, "utility_gate")  # type: ignore[arg-type]
+    end_without_version(world.storage, job, {}, budget_cost)  # type: ignore[arg-type]
     world.storage.database.close()
     world.storage.keys.close()
     world.expire_lease(model_id)
@@ -293,7 +294,7 @@ def test_a_draw_that_was_withheld_and_a_release_that_never_committed_count_as_sp
 
 def test_a_restore_waits_until_workers_and_scheduler_are_stopped(world: World) -> None:
     world.pulse().beat()
-    with pytest.raises(StillRunning, match="stop workers"):
+    with pytest.raises(CannotContinue, match="stop workers"):
         restore(world.storage, world.settings.lease_seconds, signer(world), [])
     with world.database.write() as session:
         session.get_one(Heartbeat, world.process.owner).beat_at = 1

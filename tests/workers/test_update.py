@@ -34,7 +34,7 @@ from workers.runtime.jobs import Deletions
 from workers.runtime.lease import Stale
 from workers.storage import checkpoint_format as codec
 from workers.storage import private_state as state
-from workers.update.run import release
+from workers.update.run import update
 
 
 def test_a_deletion_makes_one_new_version_without_the_person(world: World) -> None:
@@ -153,11 +153,11 @@ def test_a_worker_whose_lease_was_taken_over_writes_nothing(world: World) -> Non
     assert isinstance(winner, Deletions) and winner.lease.token == late.lease.token + 1
     before = world.footprint()
     with pytest.raises(Stale):
-        release(world.errand(late))
+        update(world.errand(late))
     assert world.footprint() == before
-    release(world.errand(winner))
+    update(world.errand(winner))
     with pytest.raises(Stale):
-        release(world.errand(late))
+        update(world.errand(late))
     assert (world.head(model_id).number, world.count(Forgotten), world.request(request).status) == (2, 3, "completed")
 
 
@@ -166,10 +166,10 @@ def test_a_publication_whose_commit_was_never_learned_is_not_made_twice(world: W
     world.delete("p3")
     job = world.claim(model_id)
     assert isinstance(job, Deletions)
-    release(world.errand(job))
+    update(world.errand(job))
     before = world.footprint()
     with pytest.raises(Stale):
-        release(world.errand(job))
+        update(world.errand(job))
     assert world.footprint() == before
 
 
@@ -535,7 +535,7 @@ def test_one_request_that_kills_workers_is_found_among_eight(world: World) -> No
         if poison in {task.id for task in job.tasks}:
             world.expire_lease(model_id)
         else:
-            release(world.errand(job))
+            update(world.errand(job))
     statuses = [world.request(request).status for request in requests]
     assert statuses == ["completed"] * 5 + ["blocked"] + ["completed"] * 2
     assert world.count(Forgotten) == 21

@@ -24,7 +24,7 @@ from service.infra.pseudonyms import Pepper, PepperMissing
 from service.infra.tables import WebhookDelivery, WebhookEndpoint
 from service.requests.webhooks import BACKOFF_SECONDS, MAX_ATTEMPTS, Outcome, disable, signature
 from workers.runtime.lease import SECOND
-from workers.scheduler.ssrf_guard import Outbound, Refused
+from workers.scheduler.ssrf_guard import NotPublic, Outbound
 
 ROUND = 50
 """deliveries under way at once, at most"""
@@ -82,7 +82,7 @@ class WebhookSender:
         crash_point("webhook-before-send")
         try:
             status = await self._outbound.post(letter.url, letter.payload, letter.headers)
-        except (Refused, OSError, TimeoutError, httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        except (NotPublic, OSError, TimeoutError, httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             log.warning("webhook %s not delivered: %s", letter.id, type(error).__name__)
             return _failure(error), None
         crash_point("webhook-after-send")
@@ -154,7 +154,7 @@ def _letter(pepper: Pepper, delivery: WebhookDelivery, endpoint: WebhookEndpoint
 
 
 def _failure(error: Exception) -> Outcome:
-    if isinstance(error, Refused):
+    if isinstance(error, NotPublic):
         return Outcome.REFUSED
     timed_out = isinstance(error, TimeoutError | httpx.TimeoutException)
     return Outcome.TIMED_OUT if timed_out else Outcome.NO_ANSWER

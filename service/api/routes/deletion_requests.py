@@ -41,7 +41,8 @@ from service.requests.cancel import TooLate, cancel
 from service.requests.concerns import suppressed
 from service.requests.deadlines import extend
 from service.requests.disclosure import told
-from service.requests.intake import LARGE, Accepted, Order, ReceivedInFuture, UnknownModels, Windows, accept, opening
+from service.requests.intake import Accepted, Order, ReceivedInFuture, UnknownModels, Windows, accept, opening
+from service.requests.reasons import Reason
 from service.requests.states import NotExtendable, Regulation, Status, Suppress, awaits_decision
 from service.requests.suppression import related
 
@@ -398,7 +399,7 @@ def _answer(accepted: Accepted) -> idempotency.Stored:
 def accepted_view(accepted: Accepted) -> TakenView:
     """The view of a request whose tasks were written a moment ago."""
     waiting = {"status": "queued", "samples": None, "version": None, "method": None, "reason": None}
-    large = {"status": "blocked", "reason": LARGE}
+    large = {"status": "blocked", "reason": Reason.LARGE}
     parts = [
         ModelPart.model_validate({"model": name} | waiting | (large if name in accepted.large else {}))
         for name in accepted.models
