@@ -153,11 +153,6 @@ def _longest_gradient(problem: Problem, examples: Examples, w: Tensor) -> float:
     return longest
 
 
-def lipschitz_ratio(gradient_difference: Tensor, weight_difference: Tensor) -> float:
-    """Return ||grad F(v) - grad F(w)|| / ||v - w||: a lower bound of L (the paper prints it inverted)."""
-    return float(gradient_difference.norm() / weight_difference.norm())
-
-
 def head_required(problem: Problem) -> Head:
     """Return the problem's linear head. Raises Refused where it has none."""
     head = head_of(problem)
