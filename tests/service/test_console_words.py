@@ -6,6 +6,7 @@ import html
 import re
 from pathlib import Path
 
+import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
@@ -60,6 +61,7 @@ def test_every_reason_that_the_code_gives_has_words() -> None:
     assert not [text for text in words.REASONS.values() if "_" in text]
 
 
+@pytest.mark.both_engines
 def test_what_finished_lately_is_ordered_by_its_end_and_not_by_its_receipt(
     login: Login, client: TestClient, service: Service
 ) -> None:

@@ -19,6 +19,8 @@ from service.infra.pseudonyms import new_id
 from service.infra.tables import AuditEntry, BudgetEntry, Generation, Membership, Model, TreeHead
 from service.models.generations import empty_generation, open_generation
 
+pytestmark = pytest.mark.both_engines
+
 SIGNER = Signer("log.example/one", b"s" * 32)
 
 
@@ -173,7 +175,6 @@ def test_ending_a_generation_leaves_nothing_of_its_people(database: Database) ->
                     sample_digest="x",
                     content_digest="c",
                     holder="s",
-                    pepper_id="p",
                 )
             )
     with database.write() as session:

@@ -52,6 +52,7 @@ def test_nobody_is_held_because_the_machine_failed_often(world: World, error: Ex
     assert world.count(Forgotten) == 3
 
 
+@pytest.mark.both_engines
 def test_a_commit_of_unknown_outcome_is_no_attempt_that_failed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The version is there, and its worker heard nothing: then it finds its lease given back, and writes nothing."""
     model_id = world.live()

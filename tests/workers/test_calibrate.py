@@ -149,6 +149,7 @@ def test_a_cap_below_the_measured_bound_is_refused_and_tells_only_a_power_of_ten
     assert list(world.storage.private.root.iterdir()) == []
 
 
+@pytest.mark.both_engines
 def test_orders_are_shared_out_and_a_killed_worker_loses_at_most_its_own(world: World) -> None:
     model_id = world.register("convex", "newton", **ASKED)
     release_connections(world)

@@ -38,6 +38,7 @@ def asked_after_the_first_work_unit(world: World, monkeypatch: pytest.MonkeyPatc
     return asked
 
 
+@pytest.mark.both_engines
 def test_a_preparation_is_interrupted_between_two_work_units_and_taken_up_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +64,7 @@ def order_of(world: World, *kinds: str) -> list[str]:
         return list(session.scalars(found))
 
 
+@pytest.mark.both_engines
 def test_a_waiting_deletion_is_done_before_a_preparation_begins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     live = world.live(min_guarantee="proved")
     other = world.register(name="other", min_guarantee="proved")

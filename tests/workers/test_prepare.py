@@ -23,6 +23,7 @@ def keys_in(world: World) -> int:
         return len(session.scalars(select(HolderKey.id)).all())
 
 
+@pytest.mark.both_engines
 def test_a_model_goes_live_with_its_manifest_and_one_sealed_vector_a_person(world: World) -> None:
     model_id = world.live()
     generation, head = world.generation(model_id), world.head(model_id)
@@ -183,6 +184,7 @@ def test_a_model_that_cannot_be_served_is_refused_with_its_reason(
     assert world.kinds()[-1] == "preparation.refused"
 
 
+@pytest.mark.both_engines
 def test_an_attempt_that_died_is_started_clean(world: World) -> None:
     model_id = world.register()
     job = world.claim(model_id)
@@ -196,6 +198,7 @@ def test_an_attempt_that_died_is_started_clean(world: World) -> None:
     assert world.report(model_id)["attempts"] == 2
 
 
+@pytest.mark.both_engines
 def test_a_late_preparation_writes_nothing_over_its_successor(world: World) -> None:
     model_id = world.register()
     late = world.claim(model_id)

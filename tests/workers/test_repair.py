@@ -90,6 +90,7 @@ def test_a_second_deletion_uses_the_vector_that_the_first_release_carried(world:
     assert (claim.guarantee, claim.epsilon) == (Guarantee.NONE, None)
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize(
     ("database_url", "point"),
     [*(("sqlite", point) for point in POINTS), ("postgresql", "publish-inside-commit")],

@@ -38,7 +38,7 @@ from service.infra.tables import (
 from service.models import restore_guard as backups
 from service.requests import identity_check as verification
 from service.requests import legal_holds as holds
-from service.requests import readmission
+from service.requests import suppression
 from service.requests.cancel import cancel
 from tests.faults.invariants import broken_after_restore
 from tests.workers.test_crashes import die_at
@@ -156,6 +156,7 @@ def test_what_was_released_since_the_backup_is_taken_up(world: World, snapshot: 
     assert "p5" not in repr(report) and (report.log_entries is None) is (not with_log)
 
 
+@pytest.mark.both_engines
 def test_the_log_goes_on_where_it_was_and_contradicts_no_signed_head(world: World, snapshot: Snapshot) -> None:
     model_id = world.live(min_guarantee="proved")
     scheduler.extend_log(world.database, signer(world))
@@ -185,6 +186,7 @@ def test_nothing_is_claimed_and_nothing_kept_until_the_operator_confirms(world: 
     assert old.request(waiting).status == "completed" and len(old.versions(model_id)) == 2
 
 
+@pytest.mark.both_engines
 def test_what_the_log_tells_is_done_again(world: World, snapshot: Snapshot) -> None:
     model_id = world.live(min_guarantee="proved")
     (gone,) = released(world, model_id, "p1")
@@ -193,7 +195,7 @@ def test_what_the_log_tells_is_done_again(world: World, snapshot: Snapshot) -> N
         keys = {name: create_key(session, world.storage.pepper, label=name, scopes=[name]) for name in (keep, stolen)}
     old = snapshot(world)
     with world.database.write() as session:
-        readmission.lift(session, session.get_one(DeletionRequest, gone), "deleted by mistake")
+        suppression.lift(session, session.get_one(DeletionRequest, gone), "deleted by mistake")
         revoke_key(session, keys[stolen].id)
     with world.database.write() as session:
         hold = holds.place(session, world.storage.pepper, TENANT, subject_id="p7", sample_id=None, reason="court").id
@@ -344,6 +346,7 @@ def test_vectors_of_weights_that_a_repair_has_left_behind_are_never_used(world: 
     assert (old.request(later).status, old.request(later).reason) == ("blocked", "vectors_missing")
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("method", ["recollection", "newton"])
 def test_a_release_whose_worker_died_at_its_commit_is_known_before_anything_of_it_is_final(
     world: World, snapshot: Snapshot, method: str, monkeypatch: pytest.MonkeyPatch

@@ -191,6 +191,7 @@ def test_the_old_generation_updates_on_while_the_candidate_is_built(world: World
     assert len(forgotten) == 3, "p7 was in the candidate's training"
 
 
+@pytest.mark.both_engines
 def test_a_release_that_the_switch_overtook_writes_nothing(world: World) -> None:
     model_id = world.live(min_guarantee="proved", fallback="retrain")
     world.delete(samples=["s0"])
@@ -217,6 +218,7 @@ def test_part_of_a_person_is_forgotten_by_the_fallback(world: World) -> None:
     assert len(entries(world, "retrain.planned")) == 1
 
 
+@pytest.mark.both_engines
 def test_only_one_worker_builds_the_candidate_and_a_dead_one_is_replaced(world: World) -> None:
     model_id = exhausted(world)
     first = world.claim(model_id)

@@ -24,6 +24,8 @@ from workers.training import parallel as work_units
 from workers.training import run as prepare
 from workers.training import start
 
+pytestmark = pytest.mark.both_engines
+
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 """what does not depend on the database"""
 
