@@ -206,7 +206,7 @@ class State:
 
 @dataclass(frozen=True)
 class ForgetSet:
-    """Who is forgotten in this release.
+    """Who is forgotten in this update.
 
     ``people`` and ``positions`` (sorted) say the same in two ways. ``examples`` holds their samples, or
     None where the method does not need them. ``vectors`` gives what the method keeps for people.

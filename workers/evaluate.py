@@ -277,7 +277,7 @@ def _show(rows: Sequence[Row]) -> None:
 
 _CAPTION = (
     "distance left: distance to retraining over that of doing nothing (0 is perfect); RA, FA, TA: accuracy on "
-    "retained, forgotten, holdout; published: TA of what a release would publish; MIA, LiRA: 0.5 is guessing; "
+    "retained, forgotten, holdout; published: TA of what an update would publish; MIA, LiRA: 0.5 is guessing; "
     "named: share of deleted people found from two versions"
 )
 

@@ -116,7 +116,7 @@ class Claim:
     ValueError.
 
     ``max_distance`` and ``noise_std`` are in units of the weights (Euclidean norm; standard deviation of one
-    coordinate). ``releases`` counts releases that were charged, ``spent`` and ``limit`` are whole units of
+    coordinate). ``updates`` counts updates that were charged, ``spent`` and ``limit`` are whole units of
     1e-12 mu^2, and ``spent`` includes draws that were charged and blocked. ``epsilon`` is at ``delta``.
     ``updates_left`` is None where nothing limits them. ``checked`` says what the service has verified, ``declared``
     what the operator says and nobody verifies, ``parts`` what the model brings along. Nothing here may be computed from

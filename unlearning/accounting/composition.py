@@ -57,11 +57,11 @@ def at_limit(generations: Iterable[Allowance], delta: float | None) -> Compositi
     None where one of them has no limit, or ``delta`` is None: then there is no bound. Without any generation nothing
     was computed from the person: exact.
     """
-    held = list(generations)
-    limits = [each.limit for each in held if each.limit is not None]
-    if delta is None or len(limits) < len(held):
+    every = list(generations)
+    limits = [each.limit for each in every if each.limit is not None]
+    if delta is None or len(limits) < len(every):
         return None
-    weakest = min((each.guarantee for each in held), key=lambda guarantee: guarantee.rank, default=Guarantee.EXACT)
+    weakest = min((each.guarantee for each in every), key=lambda guarantee: guarantee.rank, default=Guarantee.EXACT)
     mu = mu_of(sum(limits))
     return Composition(weakest, mu, epsilon_at(mu, delta), delta)
 

@@ -93,24 +93,30 @@ class Calibration:
 class Policy:
     """How one model forgets; fixed at registration.
 
-    ``noise_std`` and ``max_distance`` are in units of the weights. The defaults belong together: at epsilon 1 and
-    delta 1e-5 a release of cap 1e-5 under noise 0.01 costs mu^2 = 1e-6, about 70,000 releases. ``delta`` is at least
-    1e-12. ``min_guarantee`` is
-    the weakest guarantee that may be published. ``reference`` None is the one that the method approximates.
-    ``threshold`` is the greatest distance left ratio ``||retrained - unlearned|| / ||retrained - untouched||`` at
-    which a method counts as working. ``cadence_seconds`` is the least time between updates.
-    ``utility_tolerance`` is the greatest fall of holdout accuracy (a fraction) in one release, None for no gate.
-    ``complete_when`` served: a request waits until every known consumer reports a version that lacks the person.
-    ``on_suppressed`` is for a registration alone: people who ask while the model is prepared, and people whom a retrain
-    meets, is left out or forgotten without a question.
-    ``options`` are the method's own fields.
+    The defaults belong together: at epsilon 1 and delta 1e-5, an update of max_distance 1e-5 under noise_std 0.01
+    costs mu^2 = 1e-6, which leaves about 70,000 updates.
 
-    ``fallback`` is ``retrain`` or None. With it, a request that the method cannot serve waits for a cold retrain while
-    the current version is served, and the generation is a retrain where the method does not help on the model.
+    Args:
+        method: one of ``unlearning.methods.NAMES``.
+        fallback: ``retrain`` or None. With it, a request that the method cannot serve waits for a cold retrain while
+            the current version is served, and the generation is a retrain where the method does not help on the model.
+        min_guarantee: the weakest guarantee that may be published.
+        guarantee: how the distance to retraining shall be known. None takes ``exact`` or ``proved`` where the method
+            has it on this model, and ``none`` elsewhere: what is measured or estimated is asked for by name.
+        calibration: how ``calibrated`` is measured.
+        epsilon, delta: the generation's budget; delta is at least 1e-12.
+        noise_std, max_distance: in units of the weights.
+        reference: the retraining that the method approximates; None: the method's own.
+        threshold: the greatest ``||retrained - unlearned|| / ||retrained - untouched||`` that counts as working.
+        complete_when: with ``served`` a request waits until every known consumer reports a version without the person.
+        on_suppressed: for a registration alone. People who ask while the model is prepared, and people whom a retrain
+            meets, are left out or forgotten without a question.
+        cadence_seconds: the least time between updates.
+        utility_tolerance: the greatest fall of holdout accuracy (a fraction) in one update; None: no gate.
+        options: the method's own fields.
 
-    ``guarantee`` is how the distance to retraining shall be known; None takes ``exact`` or ``proved`` where the method
-    has it on this model, and ``none`` elsewhere: what is measured or estimated is asked for by name. ``calibration``
-    says how ``calibrated`` is measured.
+    Raises:
+        PolicyError: a value outside its range, or an update that costs more than the whole budget.
     """
 
     method: str
@@ -352,7 +358,7 @@ class Action:
 def next_action(policy: Policy, budget: Budget, queue: Queue, clock: Clock) -> Action:
     """Choose the next action of a live model. One action covers the whole queue, however long it is.
 
-    Where the next release does not fit: ``hold`` holds what waits; ``retrain`` starts as soon as the forecast
+    Where the next update does not fit: ``hold`` blocks what waits; ``retrain`` starts as soon as the forecast
     is zero, waiting requests or not, so that the next request finds a budget.
     """
     if budget.exhausted:

@@ -1,6 +1,6 @@
-"""Measured error bounds that hold for a whole stream of releases: guarantee `calibrated`.
+"""Measured error bounds that hold for a whole stream of updates: guarantee `calibrated`.
 
-Draw m random deletion orders over people; run the method release by release along each; really retrain at every size
+Draw m random deletion orders over people; run the method update by update along each; really retrain at every size
 of a grid. With a shape b(s) fixed beforehand, ``score_j = max_s error_j(s) / b(s)`` and q the k-th smallest score,
 ``k = m + 1 - floor((m + 1) alpha)``: if the real order is exchangeable with the drawn ones, its score is at most q with
 probability at least 1 - alpha (split conformal prediction: Vovk, Gammerman and Shafer 2005, section 4), and then
@@ -87,7 +87,7 @@ class Design:
 
 @dataclass(frozen=True)
 class Along:
-    """What one order showed: at each size the distance to a real retraining of the weights that the method released,
+    """What one order showed: at each size the distance to a real retraining of the weights that the method gave,
     and of those that forgot nobody."""
 
     errors: tuple[float, ...]
@@ -106,7 +106,7 @@ def errors_along(
 ) -> Along:
     """Return ||w~ - w_retrained||, and ||w - w_retrained|| of the weights that ``state`` has, at each size.
 
-    The people in ``order`` are forgotten, one release for each size. ``state`` is what ``method.prepare`` gave for
+    The people in ``order`` are forgotten, one update for each size. ``state`` is what ``method.prepare`` gave for
     ``examples``. Where the method refuses, or its weights are not finite, that size and all later ones count as
     infinite: an order is never left out.
     """

@@ -11,7 +11,7 @@ M-Lipschitz on the ball, its least eigenvalue there at least mu, and mu + lambda
     ||w - x - v|| <= (M ||u||^2 / 2 + lambda ||u|| + G + ||r||) / (lambda + mu)
                   <= (2 C (M C + lambda) + G + ||r||) / (lambda + mu)
 
-and projecting w - x on the ball, where v lies, brings it no farther from v. It holds for every release in turn,
+and projecting w - x on the ball, where v lies, brings it no farther from v. It holds for every update in turn,
 because nothing is asked of w but to lie in the ball.
 
 C and lambda are chosen. M, mu and G are measured at a few points: lower bounds of the truth (an upper one for mu), so

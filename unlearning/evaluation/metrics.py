@@ -80,7 +80,7 @@ class Row:
     """One method, forget set and seed. None: not measured (left out, or the method refused: see ``refused``).
 
     n samples before, m forgotten. ``cosine`` is between the method's step and the retraining's. ``round`` counts
-    the releases of a stream from 1. ``published_accuracy`` is the holdout accuracy of what a release would publish.
+    the updates of a stream from 1. ``published_accuracy`` is the holdout accuracy of what an update would publish.
     """
 
     method: str

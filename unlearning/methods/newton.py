@@ -17,7 +17,7 @@ Deviations, each with its reason:
 * Weight decay is (lambda/2)||w||^2 and the damping is in the Hessian alone. The reference code differentiates the sum
   of the parameters' norms, not of their squares, so its damping is neither lambda I nor constant.
 * The solve is conjugate gradients to a stated, recomputed relative residual. The paper's recursion has no stopping
-  rule; it is offered with its scale held against the measured largest eigenvalue, below half of which it diverges.
+  rule; it is offered with its scale compared with the measured largest eigenvalue, below half of which it diverges.
 * The projection applies to the result; a training whose weights already lie outside the ball is refused, because the
   paper's bound needs the constraint during training.
 * ``steps`` may be more than 1: the step again, until the gradient's norm is at most ``gradient_norm``. For strongly

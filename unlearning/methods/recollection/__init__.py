@@ -12,7 +12,7 @@ recursion linearises that retraining in the weights alone, exactly so for a quad
 1 - s, at s = 0. ADR 0015 has the measurement. Deviations from the reference code, with their reasons: the batch is
 clipped and not each sample (as the training does); a sample's gradient is added after the product (the code applies one
 factor too many); the derivative of clipping is used (a frozen scale is 1 % off); no noise is added here, since the
-certificate's noise is fresh at every release; the samples of one person share one vector (the published vectors of the
+certificate's noise is fresh at every update; the samples of one person share one vector (the published vectors of the
 samples sum to the published vector of the person); all people advance together in batched products.
 
 **Converged** (certificates.md). With w_0 the minimiser over n samples and H the Hessian of the objective there,
@@ -238,8 +238,8 @@ class Recollection(Method):
         gone = before + len(forget.positions)
         if gone >= samples:
             raise Refused(f"None of the {samples} samples would be left.", "Retire the model instead.")
-        release = _update_trajectory if problem.training.converge is None else _update_converged
-        fresh = release(state, total, gone)
+        update = _update_trajectory if problem.training.converge is None else _update_converged
+        fresh = update(state, total, gone)
         evidence: dict[str, Json] = {
             "recollection_norm": float(total.norm()),
             "distance_moved": float((fresh.weights - state.weights).norm()),

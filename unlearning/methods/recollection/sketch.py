@@ -61,7 +61,7 @@ class Sketch:
         rank: r, directions kept; at most d and the number of people are used.
         probes: m, numbers for each person that pay for the receipt.
         tolerance: the greatest receipt, as a share of the cumulative correction's norm (itself read off the probes).
-        releases: how many receipts share the confidence of 99 %; a further release is refused.
+        updates: how many receipts share the confidence of 99 %; a further update is refused.
         oversampling: k / r, mixtures in the forward pass.
         stability: the greatest ``||R|| / ||G + R||`` (beyond it R cancels G, and small errors of R are large errors
             of the sum) and the greatest ``||G + R|| / ||G||`` (beyond it the training expands what a gradient did, and
@@ -110,7 +110,7 @@ class Sketch:
         facts: dict[str, Json] = {
             "samples": len(examples),
             "forgotten": 0,
-            "released": 0,
+            "updates": 0,
             "seed": seed,
             "report": {"form": "sketch", "reference": "fixed-denominator", "rank": len(basis), **report},
         }
@@ -126,8 +126,8 @@ class Sketch:
         """
         if not forget:
             return Forgotten(state)
-        released = cast(int, state.facts["released"]) + 1
-        if released > self.updates:
+        count = cast(int, state.facts["updates"]) + 1
+        if count > self.updates:
             raise OutOfTolerance(f"All {self.updates} updates of this sketch are used.", "Take the fallback.")
         gone = cast(int, state.facts["forgotten"]) + len(forget.positions)
         if gone >= cast(int, state.facts["samples"]):
@@ -138,7 +138,7 @@ class Sketch:
         receipt, size = self._receipt(probed)
         if not receipt <= self.tolerance * size:
             raise OutOfTolerance("The sketch does not follow this request closely enough.", "Take the fallback.")
-        facts = {**state.facts, "released": released, "forgotten": gone}
+        facts = {**state.facts, "updates": count, "forgotten": gone}
         fresh = State(state.weights + correction.to(state.weights), {**state.tensors, "probed": probed}, facts)
         return Forgotten(fresh, {"recollection_norm": float(correction.norm()), "receipt": receipt})
 
