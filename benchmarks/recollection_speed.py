@@ -32,7 +32,7 @@ from unlearning.methods.recollection import Recollection
 from unlearning.methods.recollection.sketch import Sketch
 from unlearning.model.curvature import hessian_products
 from unlearning.model.training import replay, train
-from unlearning.types import Examples, ForgetSet, Learned, State
+from unlearning.types import Examples, ForgetSet, Learned, State, Vectors
 
 REPEATS = 3
 SUBSET = 40
@@ -255,7 +255,12 @@ def requests(among: int) -> list[list[int]]:
 def correction(case: Trained, sketch: Sketch, state: State, positions: Sequence[int]) -> Tensor:
     """a~ (d,). The tolerance is lifted: what is measured here must not depend on what would be refused."""
     lifted = replace(sketch, tolerance=math.inf)
-    return lifted.forget(case.problem, state, case.request(positions)).state.weights - state.weights
+    return (
+        lifted.forget(
+            case.problem, state, replace(case.request(positions), vectors=Vectors(state.vectors))
+        ).state.weights
+        - state.weights
+    )
 
 
 # The published way
