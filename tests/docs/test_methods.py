@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ def page(name: str) -> str:
 
 @pytest.mark.parametrize("name", [*PUBLISHED, "retrain"])
 def test_a_page_names_every_option(name: str) -> None:
-    method = import_module(f"unlearning.methods.{name}").METHOD
+    method = load(name)
     text = page(name)
     offered = [field.name for field in fields(method) if not field.metadata.get("secret")]
     assert not [name for name in offered if f"`{name}`" not in text]

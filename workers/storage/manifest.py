@@ -110,7 +110,7 @@ def examples(samples: Samples, kept: Sequence[SampleDigests], device: torch.devi
         positions=torch.arange(len(kept), device=device),
         inputs=inputs[index].to(device),
         targets=targets[index].to(device),
-        holders=tuple(entry.holder for entry in kept),
+        people=tuple(entry.holder for entry in kept),
     )
 
 
@@ -133,7 +133,7 @@ def found_again(
         positions=torch.tensor([place.position for place in wanted], dtype=torch.int64, device=device),
         inputs=inputs[index].to(device),
         targets=targets[index].to(device),
-        holders=tuple(place.holder for place in wanted),
+        people=tuple(place.holder for place in wanted),
     )
 
 

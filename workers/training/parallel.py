@@ -224,7 +224,7 @@ class VectorUnits(Units):
 
     def holders_of(self, number: int, count: int) -> list[str]:
         """Return the holders of one unit of ``count``."""
-        names = sorted(set(self.examples.holders))
+        names = sorted(set(self.examples.people))
         return names[len(names) * number // count : len(names) * (number + 1) // count]
 
     def compute(self, number: int, progress: Progress) -> None:
@@ -263,4 +263,4 @@ def divisible(bench: Bench, learned: Learned) -> Divisible | None:
 
 def wanted(process: Process, examples: Examples) -> int:
     """Return how many units the setting and the number of people make; fewer than two are not worth it."""
-    return min(process.settings.work_units, len(set(examples.holders)) // LEAST_HOLDERS)
+    return min(process.settings.work_units, len(set(examples.people)) // LEAST_HOLDERS)

@@ -301,7 +301,7 @@ def _draft(storage: Storage, job: Preparation, ready: Ready, watch: Stopwatch, l
     with watch.unlearning():
         if target.positions:
             forgotten, retain = _forget(storage, job, ready, target)
-        size = replace(leaving.size, holders=len(target.holders))
+        size = replace(leaving.size, unlearned=len(target.holders))
         refined = refine(ready.bench, terms, forgotten, retain)
         certified = certify(ready.bench, terms, refined, retain, size)
     with watch.phase("store"):

@@ -164,7 +164,7 @@ def require_vectors_fit(process: Process, bench: Bench, examples: Examples) -> N
     method.require_size(bench.problem, len(examples))
     if not isinstance(method, Divisible):
         return
-    holders = len(set(examples.holders))
+    holders = len(set(examples.people))
     size = NUMBER_BYTES * holders * method.length(bench.problem)
     if size > process.settings.vector_bytes:
         raise Refused(
@@ -190,7 +190,7 @@ def _steps(bench: Bench, examples: Examples) -> int:
 
 
 def _design(policy: Policy, guarantee: Guarantee, examples: Examples) -> Design | None:
-    return design_of(policy, len(set(examples.holders))) if guarantee is Guarantee.CALIBRATED else None
+    return design_of(policy, len(set(examples.people))) if guarantee is Guarantee.CALIBRATED else None
 
 
 def _freeze(

@@ -206,7 +206,7 @@ def _current(session: Session, job: Deletions) -> Current:
         limit=generation.budget,
         count=int(frozen["samples"]),
         updates=updates or 0,
-        holders=session.scalar(people.where(Membership.position.in_(select(Removal.position).where(gone)))) or 0,
+        unlearned=session.scalar(people.where(Membership.position.in_(select(Removal.position).where(gone)))) or 0,
         **guarantee_from_json(frozen),
     )
     return Current(session.get_one(Version, job.current_id), terms, frozen)
