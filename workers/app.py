@@ -111,7 +111,7 @@ class Worker:
         """Deletions wait: they are done first, and the preparation is taken up again at the end of the line."""
         if isinstance(job, Preparation):
             put_off(self._database, job)
-        queue.ring(self._database, self._process.notifier, [job.lease.model_id])
+        queue.notify(self._database, self._process.notifier, [job.lease.model_id])
 
     def _help(self, model_id: str) -> bool:
         """Nothing to claim: another worker may be preparing or calibrating the model, which are shared out.
@@ -139,7 +139,7 @@ class Worker:
         with self._database.read() as session:
             waits = session.scalar(select(Model.id).where(Model.id == model_id, Model.due_at <= now(session)))
         if waits is not None:
-            queue.ring(self._database, self._process.notifier, [model_id])
+            queue.notify(self._database, self._process.notifier, [model_id])
 
 
 def register(app: Celery, worker: Worker) -> None:

@@ -1,4 +1,4 @@
-"""What a request would cost, before it is made. Nothing is changed, and nothing computed from weights or data."""
+"""The cost of a request before it is made. Nothing is changed, and neither weights nor data are read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHUNK = 500
 
 @dataclass(frozen=True)
 class Cost:
-    """One model's part. ``charge`` is what the cap costs, in 1e-12 mu^2; an update may carry many requests for it."""
+    """One model's part in the cost. ``budget_cost`` is in 1e-12 mu^2; one update may carry many requests for it."""
 
     model: str
     samples: int
@@ -27,11 +27,11 @@ class Cost:
     updates_left: int | None
     """after this request; None: nothing limits them"""
     retrain_due: bool
-    """the charge does not fit, or is the last that does"""
+    """the cost does not fit into the budget, or is the last that does"""
 
 
 def estimate(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> list[Cost]:
-    """The cost in every live model that was trained on the subject. Raises RequestRefused."""
+    """Return the cost in every live model that was trained on the subject. Raises RequestRefused."""
     costs = []
     named = Named.of(pepper, tenant_id, order)
     for model in session.scalars(named_models(session, tenant_id, order)).all():

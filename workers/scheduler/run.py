@@ -34,7 +34,7 @@ from service.models import consumers
 from service.models.figures import Figures
 from service.models.restore_guard import UPDATES, unconfirmed
 from service.requests import legal_holds as holds
-from service.requests.states import NOT_FOR_A_UPDATE, UNVERIFIED
+from service.requests.states import NOT_FOR_AN_UPDATE, UNVERIFIED
 from service.requests.status import settle
 from workers.runtime.db_retry import once_there
 from workers.runtime.heartbeat import Pulse
@@ -97,7 +97,7 @@ class Scheduler:
             lambda: Figures(self.store.root).sweep(self.database),
             lambda: settle_unmatched(self.database),
             lambda: complete_served(self.database),
-            lambda: drive_large(self.database),
+            lambda: retry_large(self.database),
             lambda: expire_idempotency(self.database),
             lambda: forget_processes(self.database),
             lambda: drop_messages(self.database),
@@ -147,7 +147,7 @@ def sweep(database: Database, notifier: Celery) -> int:
         task = (
             select(Task.model_id)
             .where(Task.status.in_(("queued", "running")), Task.not_before <= at)
-            .where(Task.model_id == Model.id, func.coalesce(Task.reason, "").not_in(NOT_FOR_A_UPDATE))
+            .where(Task.model_id == Model.id, func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
             .exists()
         )
         retraining = (
@@ -238,13 +238,13 @@ def complete_served(database: Database) -> int:
         return len(consumers.complete(session))
 
 
-def drive_large(database: Database) -> int:
+def retry_large(database: Database) -> int:
     """Drive on unusually large requests whose hold window is over."""
     with database.read() as session:
         if not holds.large_and_due(session):
             return 0
     with database.write() as session:
-        return len(holds.drive_large(session))
+        return len(holds.retry_large(session))
 
 
 def expire_idempotency(database: Database) -> int:

@@ -101,7 +101,7 @@ def measure_all(process: Process, job: Preparation, course: Course, progress: Pr
         if number is None:
             time.sleep(POLL_SECONDS)
         else:
-            queue.ring(process.storage.database, process.notifier, [course.model_id])
+            queue.notify(process.storage.database, process.notifier, [course.model_id])
             _measure(process, course, number)
         if pieces.done() < orders:
             give_way(process.storage.database, process.settings.served_tenants)
@@ -160,10 +160,10 @@ def assist(process: Process, model_id: str) -> bool:
             return False
         with process.storage.database.write() as session:
             number = pieces.take(session)
-        queue.ring(process.storage.database, process.notifier, [model_id])
+        queue.notify(process.storage.database, process.notifier, [model_id])
         if number is not None:
             _measure(process, course, number)
-            queue.ring(process.storage.database, process.notifier, [model_id])
+            queue.notify(process.storage.database, process.notifier, [model_id])
         return number is not None
     return False
 

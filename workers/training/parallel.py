@@ -98,7 +98,7 @@ def compute_all(process: Process, job: Preparation, course: Course, progress: Pr
     """Every work unit, together with whoever helps. Raises Stale, and Interrupted between two work units."""
     pieces = Pieces(process, WorkUnit, course.generation_id)
     count = pieces.count()
-    queue.gather(process.notifier, course.model_id, count - pieces.done() - 1)
+    queue.notify_many(process.notifier, course.model_id, count - pieces.done() - 1)
     while (done := pieces.done()) < count:
         progress(done / count)
         with process.storage.database.write() as session:
@@ -107,7 +107,7 @@ def compute_all(process: Process, job: Preparation, course: Course, progress: Pr
         if number is None:
             time.sleep(POLL_SECONDS)
         else:
-            queue.ring(process.storage.database, process.notifier, [course.model_id])
+            queue.notify(process.storage.database, process.notifier, [course.model_id])
             _compute(process, course, number, lambda share, done=done: progress((done + share) / count))  # type: ignore[misc]
         if pieces.done() < count:
             give_way(process.storage.database, process.settings.served_tenants)
@@ -136,9 +136,9 @@ def assist(process: Process, model_id: str) -> bool:
         with process.storage.database.write() as session:
             number = pieces.take(session)
         if number is not None:
-            queue.ring(process.storage.database, process.notifier, [model_id])
+            queue.notify(process.storage.database, process.notifier, [model_id])
             _compute(process, course, number, silent)
-            queue.ring(process.storage.database, process.notifier, [model_id])
+            queue.notify(process.storage.database, process.notifier, [model_id])
         return number is not None
     return False
 

@@ -13,7 +13,7 @@ from service.infra.tables import DeletionRequest, Generation, Model, Task, Versi
 from service.infra.time import SECOND
 from service.models.restore_guard import unconfirmed
 from service.models.retrain_plan import budget_of, candidate_of, measured_seconds
-from service.requests.states import AWAITING_CONSUMERS, NOT_FOR_A_UPDATE
+from service.requests.states import AWAITING_CONSUMERS, NOT_FOR_AN_UPDATE
 from service.requests.status import change_tasks, settle
 from unlearning.accounting.policy import Clock, Policy, Queue, next_action
 from workers.runtime.collector import collector_at_rest
@@ -145,7 +145,7 @@ def _waiting(session: Session, model: Model, at: int) -> list[Waiting]:
     rows = session.execute(
         select(Task.id, Task.request_id, Task.attempts, func.coalesce(Task.lease_token, 0))
         .where(Task.model_id == model.id, Task.status.in_(("queued", "running")), Task.not_before <= at)
-        .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_A_UPDATE))
+        .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
         .order_by(Task.created_at, Task.id)
     )
     return [Waiting(*row) for row in rows]

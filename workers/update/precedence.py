@@ -16,7 +16,7 @@ from service.audit.log import record
 from service.infra.db import Database, now
 from service.infra.tables import Generation, Model, Task
 from service.infra.time import SECOND
-from service.requests.states import NOT_FOR_A_UPDATE
+from service.requests.states import NOT_FOR_AN_UPDATE
 from workers.runtime.jobs import Preparation
 from workers.runtime.lease import fence, give_back, give_back_beside
 from workers.runtime.work_units import models_with_free_pieces
@@ -46,7 +46,7 @@ def waiting_deletions(
         .join(Model, Model.id == Task.model_id)
         .where(Model.status == "live", Model.lease_expires_at <= at, func.coalesce(Model.due_at, 0) <= at)
         .where(Task.status.in_(("queued", "running")), Task.not_before <= since)
-        .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_A_UPDATE))
+        .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
         .group_by(Task.model_id)
         .order_by(func.min(Task.not_before), Task.model_id)
     )

@@ -19,7 +19,7 @@ from service.infra.tables import DeletionRequest, Generation, Model, Suppression
 from service.infra.time import SECOND
 from service.models import consumers
 from service.requests import suppression as suppressions
-from service.requests.states import AWAITING_CONSUMERS, AWAITING_RETRAIN, NOT_FOR_A_UPDATE
+from service.requests.states import AWAITING_CONSUMERS, AWAITING_RETRAIN, NOT_FOR_AN_UPDATE
 from service.requests.status import change_tasks, settle
 from service.requests.webhooks import announce_exhaustion
 from unlearning.accounting.policy import CompleteWhen
@@ -227,7 +227,7 @@ def next_due(session: Session, model: Model) -> int | None:
         select(func.min(Task.not_before)).where(
             Task.model_id == model.id,
             Task.status.in_(("queued", "running")),
-            func.coalesce(Task.reason, "").not_in(NOT_FOR_A_UPDATE),
+            func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE),
         )
     )
 

@@ -188,7 +188,7 @@ def create(body: Registration, service: Running, caller: Admin, response: Respon
             errors = [{"pointer": "/name", "detail": "This name is taken."}]
             raise Problem(409, "model_exists", "There is a model of this name; choose another.", errors) from None
         view = _view(model, None, None, None)
-    service.notify_one([model.id])
+    service.notify([model.id])
     response.headers["Location"] = f"{_PATH}/{model.name}"
     response.headers["Retry-After"] = "2"
     return view
