@@ -7,7 +7,7 @@ JOBS ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: demo up test check bench drills docs clean
+.PHONY: demo up test test-all check bench drills docs clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.runtime
@@ -24,6 +24,11 @@ up: $(VENV)/.runtime | recipes
 test: $(VENV)/.dev
 	@$(BIN)/python -m tests.harness.servers
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+
+# everything on SQLite and on PostgreSQL, and whole counts; `make drills` adds the long fault drills
+test-all: $(VENV)/.dev
+	@$(BIN)/python -m tests.harness.servers
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --engines=all --whole
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

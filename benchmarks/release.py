@@ -202,7 +202,7 @@ def timed_update(process: Process, benches: Benches, model_id: str) -> float:
 
     unlearn.note_commit = noted  # type: ignore[assignment]
     try:
-        unlearn.release(unlearn.Errand(process, benches, job, watch))
+        unlearn.update(unlearn.Errand(process, benches, job, watch))
     finally:
         unlearn.note_commit = original
     return committed[0] - start

@@ -10,11 +10,50 @@ import redis
 from tests.harness import servers
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one file share a pytest process, and with it their module's fixtures, unless they name a group."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("expunge")
+    group.addoption(
+        "--engines",
+        choices=["sqlite", "all"],
+        default="sqlite",
+        help="sqlite: tests that do not depend on the database's dialect, locks or isolation run on SQLite alone; "
+        "all: every test runs on PostgreSQL too (make test-all)",
+    )
+    group.addoption(
+        "--whole", action="store_true", help="repeat what is drawn at random as often as `make test-all`, not a tenth"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave PostgreSQL out where it makes no difference, and keep the tests of one file in one pytest process."""
+    if config.getoption("--engines") == "sqlite":
+        again = {(item.path, _name(item)) for item in items if _engine(item) == "sqlite"}
+        left_out = [
+            item
+            for item in items
+            if _engine(item) in {"postgresql", "postgres"}
+            and (item.path, _name(item)) in again
+            and item.get_closest_marker("both_engines") is None
+        ]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.name))
+
+
+def _engine(item: pytest.Item) -> str | None:
+    """Return the database that the test's parameters name, if they name one."""
+    params: dict[str, str] = (
+        item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    )
+    return params.get("database_url") or params.get("stack")
+
+
+def _name(item: pytest.Item) -> str:
+    """Return the name of the test's function."""
+    return item.originalname if isinstance(item, pytest.Function) else item.name
 
 
 @pytest.fixture(scope="session")

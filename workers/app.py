@@ -14,22 +14,21 @@ from service.infra.fault_injection import crash_point
 from service.infra.queue import notify as queue
 from service.infra.queue.messages import MODEL_ID, TASK
 from service.infra.tables import Model
+from service.requests.reasons import Reason
 from workers.runtime.db_retry import patiently
 from workers.runtime.failures import of_the_machine
 from workers.runtime.heartbeat import Pulse
-from workers.runtime.jobs import Deletions, Preparation, Retraining, Work
+from workers.runtime.jobs import Deletions, Preparation, Work
 from workers.runtime.lease import Stale
 from workers.runtime.model import Benches
 from workers.runtime.process import Process
 from workers.runtime.stopwatch import Stopwatch
-from workers.training import calibrate
-from workers.training import parallel as work_units
-from workers.training.retrain import retrain
+from workers.training.calibrate import Orders
+from workers.training.parallel import VectorUnits, assist
 from workers.training.run import prepare
-from workers.update.batches import HALVE_AFTER, HOLD_AFTER
-from workers.update.claim import claim
+from workers.update.claim import HALVE_AFTER, HOLD_AFTER, claim
 from workers.update.precedence import Interrupted, before, put_off
-from workers.update.run import Errand, release
+from workers.update.run import Errand, update
 from workers.update.task_results import give_up
 
 PAUSE_SECONDS = 2.0
@@ -100,7 +99,7 @@ class Worker:
             return
         except Exception as error:  # whatever a recipe or a disk may do: the tasks wait again, the process lives
             log.error("attempt on model %s failed: %s", model_id, _where(error))
-            why = f"failed:{type(error).__name__}"[:64]
+            why = f"{Reason.FAILED}:{type(error).__name__}"[:64]
             pause, most = (MACHINE_PAUSE_SECONDS, HALVE_AFTER) if of_the_machine(error) else (PAUSE_SECONDS, HOLD_AFTER)
             patiently(lambda: give_up(self._database, job, why, pause, most))
         finally:
@@ -119,19 +118,17 @@ class Worker:
         False: there was no free piece.
         """
         try:
-            return work_units.assist(self._process, model_id) or calibrate.assist(self._process, model_id)
+            return assist(self._process, model_id, (VectorUnits, Orders))
         except Exception as error:  # the piece is free again; who builds the generation will meet the same, and say so
             log.error("helping to prepare model %s failed: %s", model_id, _where(error))
             return False
 
     def _do(self, job: Work, watch: Stopwatch) -> None:
-        if isinstance(job, Retraining):
-            retrain(self._process, job, watch)
-        elif isinstance(job, Preparation):
+        if isinstance(job, Preparation):
             prepare(self._process, job, watch)
         else:
             _tell(job, "claimed")
-            release(Errand(self._process, self._benches, job, watch))
+            update(Errand(self._process, self._benches, job, watch))
             _tell(job, "attempted")
 
     def _ring_again(self, model_id: str) -> None:

@@ -86,14 +86,14 @@ def _scheduler(settings: Settings) -> int:
 def _restore(settings: Settings, exports: list[Path]) -> int:
     """The report as JSON on standard output, or why it was refused on standard error."""
     from service.audit.import_export import CannotContinue  # noqa: PLC0415
-    from workers.scheduler.restore import StillRunning, restore  # noqa: PLC0415
+    from workers.scheduler.restore import restore  # noqa: PLC0415
     from workers.storage.encryption import Unsealable  # noqa: PLC0415
     from workers.storage.storage import Storage  # noqa: PLC0415
 
     storage = Storage.of(settings)
     try:
         report = restore(storage, settings.lease_seconds, Signer.of(settings), [read_export(path) for path in exports])
-    except (CannotContinue, StillRunning, Unsealable) as error:
+    except (CannotContinue, Unsealable) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     finally:

@@ -30,7 +30,7 @@ from service.infra.tables import (
 from service.infra.tenants import DEFAULT_TENANT
 from service.infra.time import ALIVE_SECONDS, BUCKETS, SECOND
 from service.models.consumers import standing
-from service.requests.states import UNVERIFIED
+from service.requests.reasons import Reason
 from unlearning.accounting.budget import epsilon_of
 
 KINDS = ("worker", "scheduler")
@@ -128,7 +128,7 @@ def _deadlines(session: Session, at: int) -> Iterator[Metric]:
 
 def _unverified(session: Session) -> Iterator[Metric]:
     """Requests that nobody has verified: they belong to no model, and their clock runs all the same."""
-    waiting = (DeletionRequest.status == "blocked") & (DeletionRequest.reason == UNVERIFIED)
+    waiting = (DeletionRequest.status == "blocked") & (DeletionRequest.reason == Reason.UNVERIFIED)
     count, due_at = session.execute(select(func.count(), func.min(DeletionRequest.due_at)).where(waiting)).one()
     yield GaugeMetricFamily("expunge_requests_unverified", "Requests that wait to be verified or rejected", value=count)
     due = GaugeMetricFamily(

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from service.access.api_keys import Caller, Scope
 from service.api.types import Moment
-from service.requests.states import UNVERIFIED
+from service.requests.reasons import Reason
 
 OPENING = Field(description="opens the commitment in the audit log and the certificate; kept nowhere here")
 
@@ -30,6 +30,6 @@ def answer_for(caller: Caller, answer: dict[str, Any]) -> dict[str, Any]:
     with neither gets a receipt, which does not depend on who is in the data.
     """
     if Scope.DELETIONS_READ not in caller.scopes:
-        status = "blocked" if answer["reason"] == UNVERIFIED else "queued"
+        status = "blocked" if answer["reason"] == Reason.UNVERIFIED else "queued"
         return {"status": status} | {name: answer[name] for name in ("id", "received_at", "due_at")}
     return answer if Scope.PEOPLE_SEARCH in caller.scopes else answer | {"remains_in": None}

@@ -27,7 +27,7 @@ from service.infra.tables import Certificate, Heartbeat, Model, Task
 from service.infra.time import ALIVE_SECONDS, SECOND
 from service.models.recipe_files import is_other_module
 from service.models.retrain_plan import candidate_of
-from service.requests.states import AWAITING_RETRAIN
+from service.requests.reasons import Reason
 
 SKEW_SECONDS = 5
 """leases and deadlines go by the database's clock alone; receipts, log lines and webhooks by each machine's own"""
@@ -212,7 +212,11 @@ def _exhausted(database: Database) -> Iterator[Finding]:
             select(Model.id, Model.name, func.count(Task.id))
             .join(Task, Task.model_id == Model.id)
             .where(Model.status == "exhausted", Task.status.in_(("queued", "running", "blocked")))
-            .where(func.coalesce(Task.reason, "").in_(("", "budget_exhausted", AWAITING_RETRAIN, "retrain_refused")))
+            .where(
+                func.coalesce(Task.reason, "").in_(
+                    ("", Reason.BUDGET_EXHAUSTED, Reason.AWAITING_RETRAIN, Reason.RETRAIN_REFUSED)
+                )
+            )
             .group_by(Model.id, Model.name)
             .order_by(Model.name)
         )

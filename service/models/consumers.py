@@ -11,7 +11,7 @@ from service.audit.log import record, recorded_at
 from service.infra.db import now
 from service.infra.tables import Consumer, Model, Task, Version
 from service.infra.time import SECOND
-from service.requests.states import AWAITING_CONSUMERS
+from service.requests.reasons import Reason
 from service.requests.status import settle
 
 SILENT_SECONDS = 300
@@ -65,7 +65,7 @@ def moved_on(session: Session) -> list[str]:
     query = (
         select(Task.id)
         .join(wanted, wanted.id == Task.version_id)
-        .where(Task.status == "running", Task.reason == AWAITING_CONSUMERS, ~lagging.exists())
+        .where(Task.status == "running", Task.reason == Reason.AWAITING_CONSUMERS, ~lagging.exists())
     )
     return list(session.scalars(query))
 
@@ -76,7 +76,7 @@ def complete(session: Session) -> list[str]:
     tasks = [session.get_one(Task, task_id) for task_id in moved_on(session)]
     for task in tasks:
         task.status, task.completed_at = "completed", at
-        task.reason = None if task.samples else "already_forgotten"
+        task.reason = None if task.samples else Reason.ALREADY_FORGOTTEN
     return settle(session, [task.request_id for task in tasks])
 
 

@@ -1,6 +1,6 @@
 """The plan to retrain a model: one candidate generation, however many requests wait for it.
 
-While it is built the old generation keeps releasing. Only workers plan and carry it out; the API shows it.
+While it is built, the served generation goes on publishing updates. Workers plan and build it; the API shows it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
+from service.audit.log import record
 from service.infra.db import now
-from service.infra.tables import Generation, Model, Task, WorkUnit
+from service.infra.tables import Generation, Model, Task, Version, WorkUnit
 from service.infra.time import SECOND
-from service.requests.states import AWAITING_CONSUMERS, AWAITING_RETRAIN
+from service.models.generations import open_generation
+from service.requests.reasons import Reason
 from unlearning.accounting.budget import Budget
+from unlearning.accounting.policy import OnExhausted, Policy
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,55 @@ def candidate_of(session: Session, model_id: str) -> Generation | None:
     """The model's candidate generation, if one is planned or being built."""
     query = select(Generation).where(Generation.model_id == model_id, Generation.status == "candidate")
     return session.scalars(query.order_by(Generation.id.desc()).limit(1)).one_or_none()
+
+
+def plan_retrain(session: Session, model: Model, note: str | None = None) -> Generation | None:
+    """Return the model's candidate: the planned one, or a new one where a retrain is due; None where none is due.
+
+    The caller has locked the model's row. ``note`` is sealed and says why the policy's fallback was taken.
+    """
+    planned = candidate_of(session, model.id)
+    why = None if planned is not None else why_due(session, model)
+    if why is None:
+        return planned
+    policy = Policy.from_json(model.policy)
+    generation = Generation(
+        tenant_id=model.tenant_id,
+        model_id=model.id,
+        status="candidate",
+        method=policy.method,
+        guarantee="none",
+        noise_std=policy.noise_std,
+        max_distance=policy.max_distance,
+        epsilon=policy.epsilon,
+        delta=policy.delta,
+        report={"reason": why, "eta_seconds": measured_seconds(session.get_one(Generation, model.generation_id))},
+        manifest={"note": note},
+        created_at=now(session),
+    )
+    open_generation(session, generation)
+    facts = generation.report or {}
+    record(session, model.tenant_id, "retrain.planned", model_id=model.id, generation=generation.id, **facts)
+    return generation
+
+
+def why_due(session: Session, model: Model) -> str | None:
+    """Return why a retrain is to be planned now: ``fallback`` or ``budget_exhausted``; None where none is.
+
+    After a refused retrain only a waiting request makes the next one due: without one it would be refused again.
+    """
+    queued = select(func.count()).select_from(Task).where(*_open_tasks(model))
+    if session.scalar(queued.where(Task.reason == Reason.AWAITING_RETRAIN)):
+        return "fallback"
+    if model.status != "exhausted" or Policy.from_json(model.policy).on_exhausted is not OnExhausted.RETRAIN:
+        return None
+    published_at = session.scalar(select(Version.published_at).where(Version.id == model.current_id))
+    refused = session.scalar(
+        select(Generation.id).where(
+            Generation.model_id == model.id, Generation.status == "refused", Generation.created_at >= published_at
+        )
+    )
+    return Reason.BUDGET_EXHAUSTED if refused is None or session.scalar(queued) else None
 
 
 def plan_of(session: Session, model: Model) -> Plan | None:
@@ -70,12 +122,13 @@ def work_units_of(session: Session, generation_id: int) -> tuple[int, int]:
 
 def waiting_for_retrain(model: Model) -> tuple[ColumnElement[bool], ...]:
     """The tasks that wait for the retrain: all of an exhausted model's, else those that no update can serve."""
-    waits = (
-        Task.model_id == model.id,
-        Task.status.in_(("queued", "running")),
-        func.coalesce(Task.reason, "") != AWAITING_CONSUMERS,
-    )
-    return waits if model.status == "exhausted" else (*waits, Task.reason == AWAITING_RETRAIN)
+    waits = _open_tasks(model)
+    return waits if model.status == "exhausted" else (*waits, Task.reason == Reason.AWAITING_RETRAIN)
+
+
+def _open_tasks(model: Model) -> tuple[ColumnElement[bool], ...]:
+    waits = func.coalesce(Task.reason, "") != Reason.AWAITING_CONSUMERS
+    return Task.model_id == model.id, Task.status.in_(("queued", "running")), waits
 
 
 def budget_of(generation: Generation) -> Budget:

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from service.infra.db import now
 from service.infra.tables import DeletionRequest, Model, SuppressionEntry, Task
 from service.requests.identity_check import withdraw
-from service.requests.intake import LARGE
+from service.requests.reasons import Reason
 from service.requests.states import RequestRefused, Status, awaits_decision
 from service.requests.status import settle
 
@@ -32,7 +32,7 @@ def cancel(session: Session, request: DeletionRequest) -> None:
     if request.status == "cancelled":
         return
     tasks = session.scalars(select(Task).where(Task.request_id == request.id)).all()
-    waiting = ("queued", "blocked") if request.reason == LARGE else ("queued",)
+    waiting = ("queued", "blocked") if request.reason == Reason.LARGE else ("queued",)
     if not tasks or any(task.status not in waiting or task.not_before <= at for task in tasks):
         raise RequestRefused(409, "not_cancellable", _TOO_LATE)
     for task in tasks:

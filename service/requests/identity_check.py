@@ -14,7 +14,6 @@ from service.infra.fault_injection import crash_point
 from service.infra.pseudonyms import Pepper
 from service.infra.tables import DeletionRequest, Model, SuppressionEntry, Task
 from service.requests.intake import (
-    LARGE,
     Accepted,
     Named,
     Order,
@@ -28,7 +27,8 @@ from service.requests.intake import (
     why_nothing,
     write,
 )
-from service.requests.states import UNVERIFIED, Status, awaits_decision, may_reject, may_verify, step
+from service.requests.reasons import Reason
+from service.requests.states import Status, awaits_decision, may_reject, may_verify, step
 from service.requests.status import record_status
 from service.requests.suppression import registered_after
 
@@ -38,7 +38,7 @@ def accept_unverified(session: Session, pepper: Pepper, tenant_id: str, order: O
     named_models(session, tenant_id, order)
     named = Named.of(pepper, tenant_id, order)
     row = new_row(session, tenant_id, order, named)
-    row |= {"status": Status.BLOCKED.value, "reason": UNVERIFIED}
+    row |= {"status": Status.BLOCKED.value, "reason": Reason.UNVERIFIED}
     request = write(session, pepper, order, named, row)
     record_status(session, request)
     session.flush()
@@ -78,9 +78,10 @@ def enforce(session: Session, request: DeletionRequest, windows: Windows) -> Rea
     rows = tasks_of(request, found, at, windows)
     if rows:
         session.execute(insert(Task), rows)
-    status, reason = Status.QUEUED, None
+    status: Status = Status.QUEUED
+    reason: Reason | None = None
     if found.large:
-        status, reason = Status.BLOCKED, LARGE
+        status, reason = Status.BLOCKED, Reason.LARGE
     elif not found.places:
         status, reason = Status.COMPLETED, why_nothing(session, request.tenant_id, named)
     request.status, request.reason = step(Status.BLOCKED, status), reason

@@ -22,14 +22,11 @@ from service.infra.tables import AuditEntry, DeletionRequest, Model, Suppression
 from service.infra.time import SECOND, instant, moment
 from service.infra.trace import carried
 from service.requests import suppression
-from service.requests.states import UNVERIFIED, Regulation, RequestRefused, Status, Suppress, due_at
+from service.requests.reasons import Reason
+from service.requests.states import Regulation, RequestRefused, Status, Suppress, due_at
 from service.requests.status import record_status
 
 FORGETTING = ("preparing", "live", "exhausted")
-IN_HOLDOUT = "in_holdout"
-"""the reason of a completed task or request: the person has samples in the holdout alone, which nobody trains on"""
-LARGE = "large"
-"""the reason of a blocked task: unusually many samples, nobody has approved it, and its window is open"""
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,7 @@ def accept(session: Session, pepper: Pepper, tenant_id: str, order: Order, windo
     found = reach(session, models, named, windows)
     row = new_row(session, tenant_id, order, named)
     if found.large:
-        row |= {"status": Status.BLOCKED.value, "reason": LARGE}
+        row |= {"status": Status.BLOCKED.value, "reason": Reason.LARGE}
     if not found.places:
         why = why_nothing(session, tenant_id, named)
         row |= {"status": Status.COMPLETED.value, "reason": why, "completed_at": row["created_at"]}
@@ -178,12 +175,12 @@ def _remains_in(session: Session, tenant_id: str, order: Order, named: Named) ->
     return tuple(sorted(model.name for model in left if _touches(session, model, named)))
 
 
-def why_nothing(session: Session, tenant_id: str, named: Named) -> str:
+def why_nothing(session: Session, tenant_id: str, named: Named) -> Reason:
     """Return the reason of a request that has no task."""
     if suppression.carried_out(session, tenant_id, named.subject, named.samples):
-        return "already_forgotten"
+        return Reason.ALREADY_FORGOTTEN
     subjects = [] if named.subject is None else [named.subject]
-    return IN_HOLDOUT if suppression.in_holdout(session, tenant_id, subjects) else "no_match"
+    return Reason.IN_HOLDOUT if suppression.in_holdout(session, tenant_id, subjects) else Reason.NO_MATCH
 
 
 def opening(pepper: Pepper, salt: bytes) -> bytes:
@@ -282,7 +279,7 @@ def _suppressions(request: dict[str, Any], named: Named, *, in_force: bool) -> l
             "sample_digest": sample,
             "created_at": request["created_at"],
             "lifted_at": None if in_force else request["created_at"],
-            "lifted_reason": None if in_force else UNVERIFIED,
+            "lifted_reason": None if in_force else Reason.UNVERIFIED,
         }
         for subject, sample in pairs
     ]
@@ -301,7 +298,7 @@ def tasks_of(request: DeletionRequest, found: Reach, at: int, windows: Windows) 
                 "request_id": request.id,
                 "model_id": model_id,
                 "status": "blocked" if large else "queued",
-                "reason": LARGE if large else None,
+                "reason": Reason.LARGE if large else None,
                 "attempts": 0,
                 "not_before": at + int(wait * SECOND),
                 "created_at": at,

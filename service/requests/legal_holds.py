@@ -19,7 +19,7 @@ from service.infra.db import now
 from service.infra.pseudonyms import Pepper, new_id, sample_digest, subject_digest
 from service.infra.tables import AuditEntry, DeletionRequest, Forgotten, Hold, Membership, Model, Task, Version
 from service.requests import suppression
-from service.requests.intake import LARGE
+from service.requests.reasons import Reason
 from service.requests.status import settle
 
 _SERVED = ("preparing", "live", "exhausted")
@@ -69,7 +69,7 @@ def end(session: Session, hold: Hold, at: int) -> list[str]:
     """Do what ``lift`` does at this moment (microseconds since 1970), without an audit entry."""
     hold.lifted_at = at
     waiting = select(Task).where(
-        Task.tenant_id == hold.tenant_id, Task.status == "blocked", Task.reason == "legal_hold"
+        Task.tenant_id == hold.tenant_id, Task.status == "blocked", Task.reason == Reason.LEGAL_HOLD
     )
     return _queue_again(session, session.scalars(waiting).all())
 
@@ -88,7 +88,9 @@ def retry(session: Session, request: DeletionRequest) -> list[str]:
 
 def large_and_due(session: Session) -> list[str]:
     """Return the ids of the tasks that were blocked for their size and whose window is over."""
-    query = select(Task.id).where(Task.status == "blocked", Task.reason == LARGE, Task.not_before <= now(session))
+    query = select(Task.id).where(
+        Task.status == "blocked", Task.reason == Reason.LARGE, Task.not_before <= now(session)
+    )
     return list(session.scalars(query))
 
 

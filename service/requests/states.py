@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
+from service.requests.reasons import Reason
+
 
 class Status(StrEnum):
     QUEUED = "queued"
@@ -55,13 +57,6 @@ class RequestRefused(Exception):
         self.retry_seconds = retry_seconds
 
 
-UNVERIFIED = "unverified"
-"""the reason of a blocked request whose sender nobody has identified yet: it has no tasks"""
-AWAITING_RETRAIN = "awaiting_retrain"
-"""the reason of a queued task that no update can carry out: a retrain does"""
-AWAITING_CONSUMERS = "awaiting_consumers"
-"""the reason of a running task whose version is published, while a consumer still serves an older one"""
-NOT_FOR_AN_UPDATE = (AWAITING_RETRAIN, AWAITING_CONSUMERS)
 _OPEN = frozenset({Status.QUEUED, Status.RUNNING, Status.BLOCKED})
 TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.QUEUED: frozenset({Status.RUNNING, Status.BLOCKED, Status.COMPLETED, Status.CANCELLED}),
@@ -90,7 +85,7 @@ def derive(tasks: Iterable[str]) -> Status:
 
 def awaits_decision(status: Status, reason: str | None) -> bool:
     """Return whether the request is unverified: blocked until it is verified, rejected or withdrawn."""
-    return status is Status.BLOCKED and reason == UNVERIFIED
+    return status is Status.BLOCKED and reason == Reason.UNVERIFIED
 
 
 def stands_alone(status: Status, reason: str | None) -> bool:

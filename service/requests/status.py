@@ -13,6 +13,7 @@ from sqlalchemy.orm.attributes import set_committed_value
 from service.audit.log import entry, recorded_at
 from service.infra.tables import AuditEntry, Certificate, DeletionRequest, Task
 from service.infra.time import rfc_3339
+from service.requests.reasons import Reason
 from service.requests.states import Status, derive, stands_alone, step
 from service.requests.webhooks import News, announce
 
@@ -151,4 +152,4 @@ def _reason(status: Status, tasks: list[Any]) -> str | None:
     """Return why a request is blocked, or that nobody matched where it completed without any task."""
     if status is Status.BLOCKED:
         return next((task.reason for task in tasks if task.status == Status.BLOCKED), None)
-    return "no_match" if status is Status.COMPLETED and not tasks else None
+    return Reason.NO_MATCH if status is Status.COMPLETED and not tasks else None

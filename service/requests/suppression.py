@@ -27,7 +27,8 @@ from service.infra.tables import (
     Task,
     Version,
 )
-from service.requests.states import AWAITING_CONSUMERS, RequestRefused, Status, Suppress
+from service.requests.reasons import Reason
+from service.requests.states import RequestRefused, Status, Suppress
 
 _CHUNK = 500  # SQLite allows 32,766 variables in a statement; PostgreSQL plans short lists better
 _ENDED = (Status.COMPLETED, Status.CANCELLED, Status.REJECTED)
@@ -134,7 +135,7 @@ def effective(session: Session, tenant_id: str) -> frozenset[str]:
 
     Versions are not read: a restored backup may lack the version that a request was carried out in.
     """
-    done = or_(Task.status == "completed", Task.reason == AWAITING_CONSUMERS)
+    done = or_(Task.status == "completed", Task.reason == Reason.AWAITING_CONSUMERS)
     query = select(Task.request_id).where(Task.tenant_id == tenant_id, Task.samples > 0, done).distinct()
     return frozenset(session.scalars(query))
 

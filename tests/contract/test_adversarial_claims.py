@@ -33,7 +33,7 @@ from workers.guarantee.refine import refine
 from workers.guarantee.register import reference_of, terms_of
 from workers.runtime.method_options import method_of
 from workers.runtime.model import Bench
-from workers.training.retrain import cold
+from workers.training.start import cold
 
 torch.set_num_threads(1)
 

@@ -79,7 +79,19 @@ def copy_tree(target: Path) -> Path:
 
 def suite(root: Path, tests: Iterable[str]) -> subprocess.CompletedProcess[str]:
     """Run these tests on the source under ``root``, up to the first failure."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-rf", "-p", "no:cacheprovider", "--no-header", *tests]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-rf",
+        "-p",
+        "no:cacheprovider",
+        "--no-header",
+        "--engines=all",
+        *tests,
+    ]
     environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False

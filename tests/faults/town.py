@@ -30,7 +30,7 @@ from service.requests.webhooks import add_endpoint
 from tests.faults.judge import exported
 from tests.faults.worlds import World, open_world, settings_of, sqlite_databases
 from tests.workers.worlds import TENANT
-from workers.runtime.jobs import Preparation, Retraining, Work
+from workers.runtime.jobs import Preparation, Work
 from workers.runtime.model import Benches
 from workers.runtime.stopwatch import Stopwatch
 from workers.scheduler.replay import Report
@@ -38,9 +38,8 @@ from workers.scheduler.restore import restore
 from workers.scheduler.run import Scheduler, extend_log, open_scheduler
 from workers.storage.key_files import ERASED, SHARE_BYTES, KeyFileMissing, KeyFiles
 from workers.storage.key_store import KeyRecord, KeyStore
-from workers.training.retrain import retrain
 from workers.training.run import prepare
-from workers.update.run import Errand, release
+from workers.update.run import Errand, update
 
 LEASE_SECONDS = 30.0
 MODELS: dict[str, dict[str, Any]] = {
@@ -188,12 +187,10 @@ class Town:
     def carry_out(self, job: Work) -> None:
         """What the worker does that holds this claim, late or not. Raises Stale, Died."""
         watch = Stopwatch(self.world.pulse())
-        if isinstance(job, Retraining):
-            retrain(self.world.process, job, watch)
-        elif isinstance(job, Preparation):
+        if isinstance(job, Preparation):
             prepare(self.world.process, job, watch)
         else:
-            release(Errand(self.world.process, self.benches, job, watch))
+            update(Errand(self.world.process, self.benches, job, watch))
 
     def photograph(self) -> Photograph:
         """As everything is now."""

@@ -7,6 +7,7 @@ from base64 import b64decode
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
 
 from service.api.dependencies import Service
@@ -101,6 +102,7 @@ def test_a_leaf_or_a_head_that_is_not_there_is_not_found(client: TestClient, ser
     assert client.get("/v1/audit-log/consistency", params={"old_size": 99}).status_code == 404
 
 
+@pytest.mark.both_engines
 def test_a_tenant_verifies_the_whole_log_and_reads_its_own_part(
     api: TestClient, service: Service, key_of: Keys
 ) -> None:

@@ -45,6 +45,7 @@ def test_a_request_inside_its_window_is_cancelled_as_a_whole(
     assert kinds == ["request.accepted", "request.cancelled"]
 
 
+@pytest.mark.both_engines
 def test_one_task_that_has_begun_keeps_the_whole_request(window: None, client: TestClient, service: Service) -> None:
     live_model(service)
     live_model(service, "faces", {"ada": ["x"]})
@@ -66,6 +67,7 @@ def test_without_a_window_nothing_can_be_cancelled(client: TestClient, service: 
     assert client.delete(f"{PATH}/{'0' * 32}").status_code == 404
 
 
+@pytest.mark.both_engines
 def test_a_batch_gives_each_item_its_outcome(client: TestClient, service: Service) -> None:
     live_model(service)
     items = [{"subject_id": "ada"}, {"subject_id": "bob", "models": ["canary"]}, {"subject_id": "nobody"}]

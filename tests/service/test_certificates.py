@@ -320,6 +320,7 @@ def kinds(service: Service) -> list[str]:
         return list(session.scalars(select(AuditEntry.kind)))
 
 
+@pytest.mark.both_engines
 def test_a_certificate_waits_for_the_keys_and_for_the_log(client: TestClient, service: Service) -> None:
     model = live_model(service)
     made = client.post(PATH, json={"subject_id": "ada"}, headers={"Idempotency-Key": "k"}).json()
@@ -339,6 +340,7 @@ def test_a_certificate_waits_for_the_keys_and_for_the_log(client: TestClient, se
     assert client.get(path).content == first.content
 
 
+@pytest.mark.both_engines
 def test_a_certificate_among_many_costs_a_few_statements(client: TestClient, service: Service) -> None:
     live_model(service)
     for number in range(30):

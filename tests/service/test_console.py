@@ -160,6 +160,7 @@ def test_a_key_sees_what_it_may_read_alone(login: Login, held: str) -> None:
     assert client.get(f"/console/requests/{held}").status_code == 404
 
 
+@pytest.mark.both_engines
 def test_the_overview_shows_what_is_late_held_and_spent(login: Login, held: str, service: Service) -> None:
     with service.database.write() as session:
         model = session.scalars(select(Model)).one()
@@ -208,6 +209,7 @@ def test_a_request_is_cancelled_inside_its_window_by_who_may(login: Login, held:
     assert after.status_code == 200 and "badge cancelled" in after.text
 
 
+@pytest.mark.both_engines
 def test_the_lookup_leads_to_the_request(login: Login, held: str) -> None:
     client = login()
     assert held in client.get("/console/requests", params={"id": f" {held.upper()} "}).text

@@ -6,6 +6,7 @@ import html
 import re
 from pathlib import Path
 
+import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
@@ -13,8 +14,7 @@ from service.api.console import words
 from service.api.dependencies import Service
 from service.infra.db import now
 from service.infra.tables import DeletionRequest, Model, Task
-from service.requests.intake import LARGE
-from service.requests.states import AWAITING_CONSUMERS, AWAITING_RETRAIN, UNVERIFIED
+from service.requests.reasons import Reason
 from service.requests.status import settle
 from tests.service.conftest import Login
 from tests.service.worlds import live_model
@@ -48,10 +48,10 @@ def test_every_reason_that_the_code_gives_has_words() -> None:
     codes = {code for source in sources for code in CODE.findall(source)}
     assert len(codes) > 15
     codes |= {
-        LARGE,
-        UNVERIFIED,
-        AWAITING_RETRAIN,
-        AWAITING_CONSUMERS,
+        Reason.LARGE,
+        Reason.UNVERIFIED,
+        Reason.AWAITING_RETRAIN,
+        Reason.AWAITING_CONSUMERS,
         "model_retired",
         "model_refused",
         "left_out",
@@ -61,6 +61,7 @@ def test_every_reason_that_the_code_gives_has_words() -> None:
     assert not [text for text in words.REASONS.values() if "_" in text]
 
 
+@pytest.mark.both_engines
 def test_what_finished_lately_is_ordered_by_its_end_and_not_by_its_receipt(
     login: Login, client: TestClient, service: Service
 ) -> None:

@@ -23,6 +23,8 @@ SCRIPT = """
 import sys
 from fastapi.testclient import TestClient
 from service.api.app import create_app
+
+pytestmark = pytest.mark.both_engines
 with TestClient(create_app()) as client:
     client.headers["Authorization"] = sys.argv[1]
     client.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers={"Idempotency-Key": "once"})

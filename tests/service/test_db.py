@@ -204,6 +204,8 @@ from service.infra.tables import Lease
 with Database({url!r}).write(crash="api-inside-commit") as session:
     session.add_all(Lease(name=str(n), token=1, owner="me", expires_at=0) for n in range(50))
 import time; time.sleep(1)
+
+pytestmark = pytest.mark.both_engines
 """
     environment = {"EXPUNGE_TEST_BUILD": "1", "EXPUNGE_CRASH_AT": "api-inside-commit", "PATH": "", "PYTHONPATH": "."}
     done = subprocess.run([sys.executable, "-c", script], env=environment, check=False, capture_output=True)

@@ -31,6 +31,7 @@ def post(client: TestClient, key: str | None = None, **body: Any) -> Any:
     return client.post(PATH, json=body, headers=headers)
 
 
+@pytest.mark.both_engines
 def test_a_known_subject_is_queued_for_every_model_that_was_trained_on_them(
     client: TestClient, service: Service
 ) -> None:
@@ -101,6 +102,7 @@ def test_an_unknown_model_is_refused_and_nothing_is_written(client: TestClient, 
             assert session.scalar(select(func.count()).select_from(table)) == 0
 
 
+@pytest.mark.both_engines
 def test_the_same_key_and_body_is_the_same_request(client: TestClient, service: Service) -> None:
     live_model(service)
     first, again = post(client, "k-1", subject_id="ada"), post(client, "k-1", subject_id="ada")
@@ -139,6 +141,7 @@ def test_a_quoted_key_and_a_bare_one_are_the_same(client: TestClient) -> None:
     assert post(client, '"k1"', subject_id="ada").json() == post(client, "k1", subject_id="ada").json()
 
 
+@pytest.mark.both_engines
 def test_an_expired_key_may_be_used_again(client: TestClient, service: Service) -> None:
     first = post(client, "k-1", subject_id="ada").json()
     with service.database.write() as session:
@@ -147,6 +150,7 @@ def test_an_expired_key_may_be_used_again(client: TestClient, service: Service) 
     assert post(client, "k-1", subject_id="bob").json()["id"] != first["id"]
 
 
+@pytest.mark.both_engines
 def test_many_calls_with_one_key_make_one_request(client: TestClient, service: Service) -> None:
     live_model(service)
     with ThreadPoolExecutor(8) as pool:
@@ -158,6 +162,7 @@ def test_many_calls_with_one_key_make_one_request(client: TestClient, service: S
         assert session.scalar(select(func.count()).select_from(Task)) == 1
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_a_key_that_is_in_use_right_now_is_refused_at_once(client: TestClient, service: Service) -> None:
     with service.database.read() as session:
@@ -172,6 +177,7 @@ def test_a_key_that_is_in_use_right_now_is_refused_at_once(client: TestClient, s
     assert post(client, "k-1", subject_id="ada").status_code == 202
 
 
+@pytest.mark.both_engines
 def test_no_table_holds_the_subject_in_clear(client: TestClient, service: Service) -> None:
     live_model(service)
     post(client, subject_id=CANARY)
@@ -211,6 +217,7 @@ def test_a_request_cannot_come_from_the_future(client: TestClient) -> None:
     assert (answer.status_code, answer.json()["code"]) == (422, "received_in_future")
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize(
     "body",
     [
@@ -275,6 +282,7 @@ def test_a_request_is_completed_only_when_every_model_is(client: TestClient, ser
     assert [part["version"] for part in shown["models"]] == [2, 2]
 
 
+@pytest.mark.both_engines
 def test_the_list_pages_through_everything_once_newest_first(client: TestClient, service: Service) -> None:
     live_model(service)
     made = [post(client, subject_id="ada" if n % 2 else f"p{n}").json()["id"] for n in range(7)]
@@ -314,6 +322,7 @@ def test_a_broker_that_is_down_does_not_fail_the_request(client: TestClient, ser
     assert post(client, subject_id="ada").status_code == 202
 
 
+@pytest.mark.both_engines
 def test_membership_rows_are_found_by_sample_in_long_lists(service: Service, client: TestClient) -> None:
     live_model(service, "many", {f"p{n}": [f"s{n}"] for n in range(1200)})
     object.__setattr__(service, "settings", service.settings.model_copy(update={"max_sample_ids": 2000}))

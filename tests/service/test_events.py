@@ -44,6 +44,7 @@ def read(client: TestClient, last: int | None, **headers: str) -> list[dict[str,
     return [{"id": int(line["id"]), "event": line["event"]} | json.loads(line["data"]) for line in lines]
 
 
+@pytest.mark.both_engines
 def test_events_come_in_the_logs_order_after_the_last_that_was_seen(client: TestClient, service: Service) -> None:
     grow(service, "request.accepted", "key.created", "version.published", "request.completed")
     everything = read(client, -1)

@@ -46,6 +46,7 @@ def test_ready_needs_a_live_worker(api: TestClient, service: Service) -> None:
     assert api.get("/readyz").json() == {"status": "ready", "workers": 1}
 
 
+@pytest.mark.both_engines
 def test_ready_needs_the_schema_of_this_release(api: TestClient, service: Service) -> None:
     beat(service, 0)
     with service.database.write() as session:
@@ -67,6 +68,7 @@ def scrape(api: TestClient) -> dict[tuple[str, tuple[tuple[str, str], ...]], flo
     }
 
 
+@pytest.mark.both_engines
 def test_metrics_are_what_the_database_says(client: TestClient, service: Service) -> None:
     model = live_model(service)
     live_model(service, "digits", tenant_id="other")
@@ -116,6 +118,7 @@ def test_metrics_are_what_the_database_says(client: TestClient, service: Service
     assert any(name == "expunge_worker_heartbeat_timestamp_seconds" for name, _ in after)
 
 
+@pytest.mark.both_engines
 def test_a_missed_deadline_counts_once_per_request_verified_or_not(client: TestClient, service: Service) -> None:
     for name in ("digits", "letters"):
         live_model(service, name)

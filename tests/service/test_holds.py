@@ -110,6 +110,7 @@ def test_a_hold_of_another_tenant_does_not_exist(client: TestClient, key_of: Any
     assert client.get(PATH, headers=other).json()["data"] == []
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("call", ["request", "hold"])
 def test_a_publication_and_what_it_must_see_take_turns(client: TestClient, service: Service, call: str) -> None:

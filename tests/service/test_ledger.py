@@ -19,6 +19,8 @@ from service.infra.pseudonyms import new_id
 from service.infra.tables import AuditEntry, BudgetEntry, Generation, Membership, Model, TreeHead
 from service.models.generations import empty_generation, open_generation
 
+pytestmark = pytest.mark.both_engines
+
 SIGNER = Signer("log.example/one", b"s" * 32)
 
 

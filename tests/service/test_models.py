@@ -80,6 +80,7 @@ def test_a_planned_retrain_is_shown_with_who_waits_and_when_it_should_end(client
     assert answer.headers["retry-after"]
 
 
+@pytest.mark.both_engines
 def test_a_name_is_taken_once_for_each_tenant(client: TestClient, service: Service) -> None:
     assert client.post("/v1/models", json=BODY).status_code == 202
     answer = client.post("/v1/models", json=BODY)
@@ -131,6 +132,7 @@ def test_a_policy_that_cannot_be_used_names_the_field_and_not_the_value(
         assert session.scalars(select(Model)).all() == []
 
 
+@pytest.mark.both_engines
 def test_models_are_listed_by_name_page_by_page(client: TestClient, service: Service) -> None:
     for name in ("c", "a", "b"):
         live_model(service, name)
@@ -264,6 +266,7 @@ def test_a_model_key_cannot_download_checkpoints(client: TestClient, checkpoint:
     assert client.get(PATH, headers=key_of("checkpoints:read", tenant_id="other")).status_code == 404
 
 
+@pytest.mark.both_engines
 def test_the_budget_says_what_was_spent_and_what_is_left(client: TestClient, service: Service) -> None:
     model = live_model(service)
     empty = client.get("/v1/models/digits/budget").json()

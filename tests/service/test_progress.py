@@ -59,6 +59,7 @@ def stored(database: Database, request_id: str) -> DeletionRequest:
         return session.get_one(DeletionRequest, request_id)
 
 
+@pytest.mark.both_engines
 def test_a_request_walks_through_its_life(database: Database) -> None:
     made = a_request(database, "queued", "queued")
     for statuses, expected in [
@@ -114,6 +115,7 @@ def test_a_cancelled_request_stays_cancelled(database: Database) -> None:
     assert stored(database, made).status == "cancelled"
 
 
+@pytest.mark.both_engines
 def test_two_models_that_finish_at_once_complete_the_request(database: Database) -> None:
     for _ in range(10):
         made = a_request(database, "running", "running")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
@@ -31,6 +32,7 @@ def complete(service: Service) -> None:
         settle(session, [task.request_id for task in tasks])
 
 
+@pytest.mark.both_engines
 def test_lifting_waits_for_the_request_then_admits_to_new_generations_once(
     client: TestClient, service: Service
 ) -> None:

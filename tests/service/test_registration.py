@@ -88,6 +88,7 @@ def test_a_registration_that_was_refused_gives_its_name_up(client: TestClient, s
     assert renamed == ids
 
 
+@pytest.mark.both_engines
 def test_the_longest_name_is_given_up_too(service: Service) -> None:
     name = "n" * registration.LONGEST_NAME
     for _ in range(12):

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.requests.reasons import Reason
 from service.requests.states import (
     TRANSITIONS,
-    UNVERIFIED,
     Regulation,
     RequestRefused,
     Status,
@@ -129,7 +129,7 @@ def test_a_deadline_is_extended_once_while_it_runs(
     assert refused.value.code in {"no_deadline", "not_open", "already_extended", "deadline_passed"}
 
 
-REASONS = st.sampled_from([None, UNVERIFIED, "large", "legal_hold", "no_match"])
+REASONS = st.sampled_from([None, Reason.UNVERIFIED, "large", "legal_hold", "no_match"])
 
 
 @given(st.sampled_from(list(Status)), REASONS)

@@ -36,6 +36,7 @@ def rotate_signing(service: Service, monkeypatch: pytest.MonkeyPatch) -> Verifie
     return Verifier.parse(done.stdout)
 
 
+@pytest.mark.both_engines
 def test_the_log_is_one_log_across_a_rotation(
     client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +98,7 @@ def test_a_process_that_holds_a_retired_key_signs_nothing(
         assert integrate(session, Signer.of(service.settings)) == 1
 
 
+@pytest.mark.both_engines
 def test_a_rotation_that_was_cut_short_is_completed(
     client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

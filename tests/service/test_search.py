@@ -14,6 +14,8 @@ from service.api.dependencies import Service
 from service.infra.tables import AuditEntry, DeletionRequest, Forgotten
 from tests.service.worlds import live_model, publish
 
+pytestmark = pytest.mark.both_engines
+
 PATH = "/v1/deletion-requests"
 TOLD = {"id", "status", "received_at", "due_at", "opening"}
 Keys = Callable[..., dict[str, str]]

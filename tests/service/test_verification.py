@@ -228,6 +228,7 @@ def test_only_its_tenants_writers_decide(client: TestClient, service: Service, k
     assert shown(client, request)["reason"] == "unverified"
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 @pytest.mark.parametrize(
     ("first", "second"),

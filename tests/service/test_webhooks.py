@@ -67,6 +67,7 @@ def test_completed_and_held_requests_are_news_that_names_nobody(client: TestClie
     assert all(each.id.startswith("msg_") and each.attempts == 0 and each.delivered_at is None for each in sent)
 
 
+@pytest.mark.both_engines
 def test_news_is_undone_with_its_transaction(client: TestClient, service: Service) -> None:
     client.post(PATH, json=URL)
     with pytest.raises(KeyError), service.database.write() as session:

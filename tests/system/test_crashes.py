@@ -6,11 +6,14 @@ import signal
 from pathlib import Path
 
 import httpx
+import pytest
 import redis
 from sqlalchemy import func, select
 
 from service.infra.tables import BudgetEntry, Forgotten, Membership, Model, Version
 from tests.harness.stack import Stack
+
+pytestmark = pytest.mark.both_engines
 
 
 def test_a_worker_killed_in_the_middle_of_a_deletion_completes_it_once_after_a_restart(stack: Stack) -> None:

@@ -18,6 +18,7 @@ from tests.harness.stack import Stack
 PROVED = {"min_guarantee": "proved", "noise_std": 0.01, "max_distance": 1e-5, "epsilon": 1.0, "delta": 1e-5}
 
 
+@pytest.mark.both_engines
 def test_a_person_is_forgotten_in_the_convex_digits_with_a_proof(stack: Stack) -> None:
     name = stack.live("digits", **PROVED)
     before = stack.head(name)
@@ -98,6 +99,7 @@ def test_one_request_reaches_every_model_that_knew_the_person(stack: Stack) -> N
     assert {stack.head(name)["number"] for name in names} == {2}
 
 
+@pytest.mark.both_engines
 def test_waiting_requests_are_released_together(stack: Stack) -> None:
     name = stack.live("tiny")
     stack.stop("worker")
@@ -121,6 +123,7 @@ def test_the_head_can_be_downloaded_and_its_predecessor_is_gone(stack: Stack) ->
     assert not list(stack.settings.store.rglob(f"*{purged['checkpoint_sha256']}*"))
 
 
+@pytest.mark.both_engines
 def test_the_audit_log_tells_the_whole_life_and_verifies_with_the_public_key(stack: Stack) -> None:
     name = stack.live("tiny")
     request = stack.forgotten(name, subject_id="tiny-person-1")
@@ -132,6 +135,7 @@ def test_the_audit_log_tells_the_whole_life_and_verifies_with_the_public_key(sta
     assert verify(log(stack.client), head, Verifier.load(stack.home / "log.vkey")).size > 0
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("arguments", [["audit", "verify"], ["doctor"], ["models", "list"]], ids=" ".join)
 def test_the_command_line_agrees(stack: Stack, arguments: list[str]) -> None:
     stack.live("tiny")

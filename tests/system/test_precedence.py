@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.harness.stack import Stack
 from tests.system.test_deletions import expunge, run
 
 WORK_UNITS = 4
 
 
+@pytest.mark.both_engines
 def test_a_deletion_is_published_while_the_only_worker_prepares_another_model(stack: Stack) -> None:
     small = stack.live("tiny")
     big = stack.register("shared_out")

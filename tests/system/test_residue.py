@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.harness.residue import complain, ear, found, head_weights, listen, load_recipe, personal, secret_of, windows
 from tests.harness.stack import Stack
+
+pytestmark = pytest.mark.both_engines
 
 
 def test_nothing_of_a_forgotten_person_is_left_in_any_byte(stack: Stack) -> None:

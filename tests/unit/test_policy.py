@@ -92,7 +92,7 @@ WRONG = [
     ({"granularity": "row"}, "granularity", "Allowed: subject, sample."),
     ({"reference": "mean"}, "reference", "Allowed: renormalised, fixed-denominator."),
     ({"on_exhausted": "stop"}, "on_exhausted", "Allowed: retrain, hold."),
-    ({"on_exhausted": "rewind"}, "on_exhausted", "A rewind keeps the budget that is used up"),
+    ({"on_exhausted": "rewind"}, "on_exhausted", "Allowed: retrain, hold."),
     ({"calibration": 3}, "calibration", "calibration is 3. It must be an object: alpha, orders, sizes."),
     ({"calibration": {"power": 1}}, "power", "A calibration has no field 'power'. Its fields: alpha, orders, sizes."),
     ({"cadence_seconds": 1.5}, "cadence_seconds", "cadence_seconds is 1.5. It must be a whole number of seconds"),

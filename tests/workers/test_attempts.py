@@ -14,7 +14,7 @@ from service.infra.tables import Forgotten, Model
 from tests.workers.worlds import World
 from workers.app import Worker
 from workers.update import run as unlearn
-from workers.update.batches import HALVE_AFTER
+from workers.update.claim import HALVE_AFTER
 
 
 class Sick(Files):
@@ -52,6 +52,7 @@ def test_nobody_is_held_because_the_machine_failed_often(world: World, error: Ex
     assert world.count(Forgotten) == 3
 
 
+@pytest.mark.both_engines
 def test_a_commit_of_unknown_outcome_is_no_attempt_that_failed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The version is there, and its worker heard nothing: then it finds its lease given back, and writes nothing."""
     model_id = world.live()

@@ -17,8 +17,8 @@ from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.bounds.calibration import Calibrated, Design, calibrate, errors_along
 from unlearning.types import Refused
 from workers.scheduler.run import open_scheduler, sweep_files
-from workers.training import calibrate as measuring
-from workers.training.calibrate import Found, assist, require_useful_cap
+from workers.training.calibrate import Found, Orders, require_useful_cap
+from workers.training.parallel import assist
 
 ASKED: dict[str, Any] = {
     "guarantee": "calibrated",
@@ -149,6 +149,7 @@ def test_a_cap_below_the_measured_bound_is_refused_and_tells_only_a_power_of_ten
     assert list(world.storage.private.root.iterdir()) == []
 
 
+@pytest.mark.both_engines
 def test_orders_are_shared_out_and_a_killed_worker_loses_at_most_its_own(world: World) -> None:
     model_id = world.register("convex", "newton", **ASKED)
     release_connections(world)
@@ -182,8 +183,9 @@ def test_an_order_measured_by_another_process_equals_the_pure_function(world: Wo
     model_id = world.register("convex", "newton", **ASKED)
     release_connections(world)
     die_at(world, "calibration-after-order", lambda other: other.work(model_id))
-    assist(world.process, model_id)
-    course = measuring.course_of(world.process, world.generation(model_id), "convex")
+    assist(world.process, model_id, [Orders])
+    course = Orders.opened(world.process, world.generation(model_id), "convex")
+    assert course is not None
     rows = {row.number: row for row in world.rows_of(CalibrationOrder) if row.measured_at}
     assert set(rows) == {0, 1}
     for number, row in rows.items():

@@ -14,6 +14,8 @@ from tests.workers.worlds import World, open_world
 from workers.runtime.heartbeat import Pulse
 from workers.update.claim import claim
 
+pytestmark = pytest.mark.both_engines
+
 
 def test_of_eight_claims_at_once_one_wins(world: World) -> None:
     model_id = world.live()

@@ -16,6 +16,8 @@ from tests.workers.worlds import World, open_world
 from workers.runtime.lease import retrain_lease
 from workers.scheduler.run import open_scheduler, sweep_files
 
+pytestmark = pytest.mark.both_engines
+
 UPDATE_POINTS = (
     "worker-after-claim",
     "worker-after-digest",

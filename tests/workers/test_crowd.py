@@ -15,6 +15,7 @@ from unlearning.accounting.certificate import Claim, Guarantee
 WAITING = 5_000
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.drill)], indirect=True)
 def test_five_thousand_requests_at_an_exhausted_budget_are_one_plan_one_alert_and_one_retrain(world: World) -> None:
     model_id = world.live("crowd", "newton", min_guarantee="proved", epsilon=1.0, noise_std=0.01, max_distance=0.0018)

@@ -49,6 +49,7 @@ def everything(url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Ever
     return read
 
 
+@pytest.mark.both_engines
 def test_keys_come_back_by_id_until_they_are_destroyed(keys: KeyStore) -> None:
     made = dict(keys.create(1, 1200))
     assert len(set(made.values())) == 1200
@@ -59,6 +60,7 @@ def test_keys_come_back_by_id_until_they_are_destroyed(keys: KeyStore) -> None:
     assert keys.fetch(made) == {key_id: made[key_id] for key_id in rest}
 
 
+@pytest.mark.both_engines
 def test_a_generation_ends_with_all_its_keys_and_no_others(keys: KeyStore, tmp_path: Path) -> None:
     first, second = dict(keys.create(1, 3)), dict(keys.create(2, 3))
     keys.destroy_generation(1)
@@ -116,6 +118,7 @@ def test_a_process_without_the_key_folder_neither_reads_nor_destroys(url: str, k
     elsewhere.close()
 
 
+@pytest.mark.both_engines
 def test_a_key_that_is_destroyed_between_its_row_and_its_file_is_gone(
     keys: KeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

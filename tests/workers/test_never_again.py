@@ -22,8 +22,6 @@ from tests.workers.test_switch import before
 from tests.workers.worlds import TENANT, World
 from workers.training.run import prepare
 from workers.update import run as unlearn
-from workers.update.publish import Lacking
-from workers.update.run import release
 from workers.update.select import Plan, Target
 
 
@@ -85,8 +83,8 @@ def test_publishing_a_version_that_still_holds_whom_a_request_names_is_refused(
 
     before_it = world.footprint()
     monkeypatch.setattr(unlearn, "plan", careless)
-    with pytest.raises(Lacking, match=f"request {other} names 3 samples that this version still holds"):
-        release(world.errand(job))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match=f"request {other} names 3 samples that this version still holds"):
+        unlearn.update(world.errand(job))  # type: ignore[arg-type]
     assert world.footprint() == before_it and world.head(model_id).number == 1
 
 

@@ -27,17 +27,18 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def asked_after_the_first_work_unit(world: World, monkeypatch: pytest.MonkeyPatch, subject: str) -> list[str]:
     """Somebody asks while the first work unit is computed; the request's id appears in the list."""
     asked: list[str] = []
-    compute: Any = work_units._compute
+    compute: Any = work_units.VectorUnits.compute
 
     def computed(*values: Any) -> None:
         compute(*values)
         if not asked:
             asked.append(world.delete(subject, models=("m",)))
 
-    monkeypatch.setattr(work_units, "_compute", computed)
+    monkeypatch.setattr(work_units.VectorUnits, "compute", computed)
     return asked
 
 
+@pytest.mark.both_engines
 def test_a_preparation_is_interrupted_between_two_work_units_and_taken_up_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +64,7 @@ def order_of(world: World, *kinds: str) -> list[str]:
         return list(session.scalars(found))
 
 
+@pytest.mark.both_engines
 def test_a_waiting_deletion_is_done_before_a_preparation_begins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     live = world.live(min_guarantee="proved")
     other = world.register(name="other", min_guarantee="proved")

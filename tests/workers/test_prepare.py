@@ -23,6 +23,7 @@ def keys_in(world: World) -> int:
         return len(session.scalars(select(HolderKey.id)).all())
 
 
+@pytest.mark.both_engines
 def test_a_model_goes_live_with_its_manifest_and_one_sealed_vector_a_person(world: World) -> None:
     model_id = world.live()
     generation, head = world.generation(model_id), world.head(model_id)
@@ -74,9 +75,8 @@ def test_people_who_ask_during_training_are_forgotten_before_version_1(world: Wo
     assert isinstance(job, Preparation)
     watch = Stopwatch(world.pulse())
     ready = prepare.make_ready(world.process, job, watch)
-    ending = prepare.ending_of(job)
     request = world.delete("p3")
-    prepare.bring_into_service(world.storage, job, ready, watch, ending)
+    assert prepare.bring_into_service(world.process, job, ready, watch)
     head, generation = world.head(model_id), world.generation(model_id)
     assert (head.number, head.samples, head.people) == (1, 3, 1)
     assert (world.task(request).status, world.task(request).samples) == ("completed", 3)
@@ -91,7 +91,6 @@ def test_people_who_ask_at_the_last_moment_are_forgotten_before_version_1(world:
     assert isinstance(job, Preparation)
     watch = Stopwatch(world.pulse())
     ready = prepare.make_ready(world.process, job, watch)
-    ending = prepare.ending_of(job)
     first = world.delete("p3")
     late: list[str] = []
     original = ready.bench.problem.accuracy
@@ -102,7 +101,7 @@ def test_people_who_ask_at_the_last_moment_are_forgotten_before_version_1(world:
         return original(*values)  # type: ignore[arg-type]
 
     ready.bench.problem.accuracy = accuracy_and_a_request  # type: ignore[method-assign]
-    prepare.bring_into_service(world.storage, job, ready, watch, ending)
+    assert prepare.bring_into_service(world.process, job, ready, watch)
     assert {world.request(request).status for request in (first, late[0])} == {"completed"}
     assert (world.head(model_id).samples, world.head(model_id).people) == (6, 2)
     assert world.generation(model_id).spent == world.generation(model_id).budget_cost
@@ -125,10 +124,9 @@ def test_a_legal_hold_during_training_keeps_its_person_and_holds_the_request(wor
     assert isinstance(job, Preparation)
     watch = Stopwatch(world.pulse())
     ready = prepare.make_ready(world.process, job, watch)
-    ending = prepare.ending_of(job)
     world.hold("p3")
     request = world.delete("p3")
-    prepare.bring_into_service(world.storage, job, ready, watch, ending)
+    assert prepare.bring_into_service(world.process, job, ready, watch)
     assert (world.request(request).reason, world.head(model_id).samples) == ("legal_hold", 0)
 
 
@@ -186,6 +184,7 @@ def test_a_model_that_cannot_be_served_is_refused_with_its_reason(
     assert world.kinds()[-1] == "preparation.refused"
 
 
+@pytest.mark.both_engines
 def test_an_attempt_that_died_is_started_clean(world: World) -> None:
     model_id = world.register()
     job = world.claim(model_id)
@@ -199,6 +198,7 @@ def test_an_attempt_that_died_is_started_clean(world: World) -> None:
     assert world.report(model_id)["attempts"] == 2
 
 
+@pytest.mark.both_engines
 def test_a_late_preparation_writes_nothing_over_its_successor(world: World) -> None:
     model_id = world.register()
     late = world.claim(model_id)

@@ -90,6 +90,7 @@ def test_a_second_deletion_uses_the_vector_that_the_first_release_carried(world:
     assert (claim.guarantee, claim.epsilon) == (Guarantee.NONE, None)
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize(
     ("database_url", "point"),
     [*(("sqlite", point) for point in POINTS), ("postgresql", "publish-inside-commit")],
@@ -122,7 +123,7 @@ def test_a_worker_whose_lease_was_taken_over_changes_no_vector(world: World) -> 
     after = {row.holder: row.sealed for row in world.rows_of(Recollection)}
     assert isinstance(job, Deletions)
     with pytest.raises(Stale):
-        unlearn.release(world.errand(job))
+        unlearn.update(world.errand(job))
     assert {row.holder: row.sealed for row in world.rows_of(Recollection)} == after
     assert all(before[holder] != sealed for holder, sealed in after.items())
 
@@ -153,7 +154,7 @@ def test_whoever_asked_during_training_is_repaired_away_with_version_1(world: Wo
     watch = Stopwatch(world.pulse())
     ready = prepare.make_ready(world.process, job, watch)
     request = world.delete("p3")
-    prepare.bring_into_service(world.storage, job, ready, watch, prepare.ending_of(job))
+    assert prepare.bring_into_service(world.process, job, ready, watch)
     assert (world.request(request).status, world.head(model_id).number) == ("completed", 1)
     world.expire_lease(model_id)
     world.delete("p5")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import torch
 from sqlalchemy import select
 
@@ -12,6 +13,8 @@ from service.infra.tables import Recollection
 from tests.harness.residue import share_in_file
 from tests.workers.worlds import World
 from workers.storage import private_state as state
+
+pytestmark = pytest.mark.both_engines
 
 
 def everything_written(world: World, folder: Path) -> Iterator[tuple[str, bytes]]:

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import select
 
 from service.access.api_keys import authenticate, create_key, revoke_key
+from service.audit.import_export import CannotContinue
 from service.audit.log import newest_head
 from service.audit.signed_note import Signer
 from service.audit.verify import verify
@@ -44,8 +45,8 @@ from tests.workers.test_crashes import die_at
 from tests.workers.worlds import TENANT, World, open_world
 from workers import main
 from workers.scheduler import run as scheduler
-from workers.scheduler.restore import StillRunning, restore
-from workers.update.task_results import withhold
+from workers.scheduler.restore import restore
+from workers.update.task_results import end_without_version
 
 Snapshot = Callable[[World], World]
 
@@ -155,6 +156,7 @@ def test_what_was_released_since_the_backup_is_taken_up(world: World, snapshot: 
     assert "p5" not in repr(report) and (report.log_entries is None) is (not with_log)
 
 
+@pytest.mark.both_engines
 def test_the_log_goes_on_where_it_was_and_contradicts_no_signed_head(world: World, snapshot: Snapshot) -> None:
     model_id = world.live(min_guarantee="proved")
     scheduler.extend_log(world.database, signer(world))
@@ -184,6 +186,7 @@ def test_nothing_is_claimed_and_nothing_kept_until_the_operator_confirms(world: 
     assert old.request(waiting).status == "completed" and len(old.versions(model_id)) == 2
 
 
+@pytest.mark.both_engines
 def test_what_the_log_tells_is_done_again(world: World, snapshot: Snapshot) -> None:
     model_id = world.live(min_guarantee="proved")
     (gone,) = released(world, model_id, "p1")
@@ -277,7 +280,7 @@ def test_a_draw_that_was_withheld_and_a_release_that_never_committed_count_as_sp
     old = snapshot(world)
     world.delete("p1")
     job = world.claim(model_id)
-    withhold(world.storage, job, budget_cost, {}, "utility_gate")  # type: ignore[arg-type]
+    end_without_version(world.storage, job, {}, budget_cost)  # type: ignore[arg-type]
     world.storage.database.close()
     world.storage.keys.close()
     world.expire_lease(model_id)
@@ -293,7 +296,7 @@ def test_a_draw_that_was_withheld_and_a_release_that_never_committed_count_as_sp
 
 def test_a_restore_waits_until_workers_and_scheduler_are_stopped(world: World) -> None:
     world.pulse().beat()
-    with pytest.raises(StillRunning, match="stop workers"):
+    with pytest.raises(CannotContinue, match="stop workers"):
         restore(world.storage, world.settings.lease_seconds, signer(world), [])
     with world.database.write() as session:
         session.get_one(Heartbeat, world.process.owner).beat_at = 1
@@ -343,6 +346,7 @@ def test_vectors_of_weights_that_a_repair_has_left_behind_are_never_used(world: 
     assert (old.request(later).status, old.request(later).reason) == ("blocked", "vectors_missing")
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("method", ["recollection", "newton"])
 def test_a_release_whose_worker_died_at_its_commit_is_known_before_anything_of_it_is_final(
     world: World, snapshot: Snapshot, method: str, monkeypatch: pytest.MonkeyPatch

@@ -177,6 +177,7 @@ def change(world: World, made: Doors) -> NewKey:
     return successor
 
 
+@pytest.mark.both_engines
 def test_no_door_that_was_closed_after_the_backup_is_open_after_the_restore(world: World, snapshot: Snapshot) -> None:
     world.live(min_guarantee="proved")
     made = doors(world)

@@ -1,4 +1,4 @@
-"""Retraining as a release: one plan for everyone who waits, the old generation releases on, and nobody slips
+"""Preparation as a release: one plan for everyone who waits, the old generation releases on, and nobody slips
 through.
 """
 
@@ -25,13 +25,12 @@ from service.infra.tables import (
 from tests.workers import meanwhile
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.certificate import Claim, Guarantee
-from workers.runtime.jobs import Deletions, Retraining
+from workers.runtime.jobs import Deletions, Preparation
 from workers.runtime.lease import Stale, retrain_lease
 from workers.runtime.stopwatch import Stopwatch
 from workers.scheduler import run as scheduler
 from workers.training import run as prepare
-from workers.training.retrain import ending_of, retrain
-from workers.update.run import release
+from workers.update.run import update
 
 ONE_UPDATE = {"epsilon": 1.0, "noise_std": 0.01, "max_distance": 0.0018}
 """a policy whose budget allows two updates"""
@@ -144,17 +143,16 @@ def test_people_forgotten_before_are_not_in_the_new_generation(world: World) -> 
     assert rows_in(world, Membership, world.generation(model_id).id) == 36 - gone
 
 
-def start_retrain(world: World, model_id: str) -> tuple[Retraining, prepare.Ready, Stopwatch]:
+def start_retrain(world: World, model_id: str) -> tuple[Preparation, prepare.Ready, Stopwatch]:
     """A candidate that is trained and not yet in service."""
     job = world.claim(model_id)
-    assert isinstance(job, Retraining)
+    assert isinstance(job, Preparation) and job.retrains
     watch = Stopwatch(world.pulse())
-    ending = ending_of(world.storage, job)
-    return job, prepare.make_ready(world.process, job, watch, ending.learn), watch
+    return job, prepare.make_ready(world.process, job, watch), watch
 
 
-def finish_retrain(world: World, job: Retraining, ready: prepare.Ready, watch: Stopwatch) -> None:
-    prepare.bring_into_service(world.storage, job, ready, watch, ending_of(world.storage, job))
+def finish_retrain(world: World, job: Preparation, ready: prepare.Ready, watch: Stopwatch) -> None:
+    assert prepare.bring_into_service(world.process, job, ready, watch)
 
 
 def test_people_who_ask_during_the_retrain_are_forgotten_in_it_before_the_switch(world: World) -> None:
@@ -181,7 +179,7 @@ def test_the_old_generation_updates_on_while_the_candidate_is_built(world: World
     other = world.delete("p7")
     deletions = world.claim(model_id, owner="second")
     assert isinstance(deletions, Deletions)
-    release(world.errand(deletions))
+    update(world.errand(deletions))
     assert (world.request(other).status, world.head(model_id).number) == ("completed", 2)
     finish_retrain(world, job, ready, watch)
     head = world.head(model_id)
@@ -193,6 +191,7 @@ def test_the_old_generation_updates_on_while_the_candidate_is_built(world: World
     assert len(forgotten) == 3, "p7 was in the candidate's training"
 
 
+@pytest.mark.both_engines
 def test_a_release_that_the_switch_overtook_writes_nothing(world: World) -> None:
     model_id = world.live(min_guarantee="proved", fallback="retrain")
     world.delete(samples=["s0"])
@@ -205,7 +204,7 @@ def test_a_release_that_the_switch_overtook_writes_nothing(world: World) -> None
     assert world.request(request).status == "completed"
     before = world.footprint()
     with pytest.raises(Stale):
-        release(world.errand(slow))
+        update(world.errand(slow))
     assert world.footprint() == before
 
 
@@ -219,21 +218,22 @@ def test_part_of_a_person_is_forgotten_by_the_fallback(world: World) -> None:
     assert len(entries(world, "retrain.planned")) == 1
 
 
+@pytest.mark.both_engines
 def test_only_one_worker_builds_the_candidate_and_a_dead_one_is_replaced(world: World) -> None:
     model_id = exhausted(world)
     first = world.claim(model_id)
-    assert isinstance(first, Retraining)
+    assert isinstance(first, Preparation) and first.retrains
     assert world.claim(model_id, owner="second") is None
     world.change(Lease, retrain_lease(model_id), expires_at=1)
     second = world.claim(model_id, owner="second")
-    assert isinstance(second, Retraining)
+    assert isinstance(second, Preparation) and second.retrains
     assert (second.generation_id, second.attempt) == (first.generation_id, 2)
     with pytest.raises(Stale):
-        retrain(world.process, first, Stopwatch(world.pulse()))
-    retrain(world.process, second, Stopwatch(world.pulse()))
+        prepare.prepare(world.process, first, Stopwatch(world.pulse()))
+    prepare.prepare(world.process, second, Stopwatch(world.pulse()))
     assert world.model(model_id).status == "live"
     with pytest.raises(Stale):
-        retrain(world.process, second, Stopwatch(world.pulse()))
+        prepare.prepare(world.process, second, Stopwatch(world.pulse()))
 
 
 def test_a_retrain_that_is_refused_holds_who_waits_and_keeps_the_old_head(world: World) -> None:
@@ -307,7 +307,8 @@ def test_the_scheduler_rings_for_a_retrain_and_not_while_it_runs(world: World) -
     notifier = world.process.notifier
     world.change(Model, model_id, notified_at=1)
     assert scheduler.sweep(world.database, notifier) == 1
-    assert isinstance(world.claim(model_id), Retraining)
+    job = world.claim(model_id)
+    assert isinstance(job, Preparation) and job.retrains
     world.delete("p5")
     assert scheduler.sweep(world.database, notifier) == 0
     world.change(Lease, retrain_lease(model_id), expires_at=1)

@@ -20,6 +20,8 @@ from unlearning.types import VectorsMissing
 from workers.storage import private_state as state
 from workers.storage.encryption import Unsealable
 
+pytestmark = pytest.mark.both_engines
+
 CPU = torch.device("cpu")
 MEBIBYTE = 2**20
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from service.infra.tables import AuditEntry
 from service.infra.time import BUCKETS, LONGEST, SHORTEST, bucket
 from tests.workers.worlds import World
+from workers.guarantee.certify import Certified
 from workers.runtime.heartbeat import Pulse
 from workers.runtime.stopwatch import UNLEARN, Stopwatch
 from workers.update import run as unlearn
@@ -69,12 +70,12 @@ def test_no_entry_version_or_row_tells_more_than_the_bucket(world: World, monkey
     model_id = world.live()
     slow = 0.3
 
-    def forget(*given: object) -> object:
+    def certify(*given: Any) -> Certified:
         time.sleep(slow)
-        return forget_really(*given)
+        return certify_really(*given)
 
-    forget_really = unlearn._forget
-    monkeypatch.setattr(unlearn, "_forget", forget)
+    certify_really = unlearn.certify
+    monkeypatch.setattr(unlearn, "certify", certify)
     world.delete("p3")
     world.work(model_id)
     entries = {entry.kind: entry.created_at for entry in world.rows_of(AuditEntry)}

@@ -30,15 +30,14 @@ from tests.workers.test_calibrate import ASKED as CALIBRATED
 from tests.workers.test_retrain import entries, exhausted, finish_retrain, generations, rows_in, start_retrain
 from tests.workers.worlds import TENANT, World, seconds
 from unlearning.accounting.certificate import Claim, Guarantee
-from workers.runtime.jobs import Deletions, Preparation, Retraining
+from workers.runtime.jobs import Deletions, Preparation
 from workers.runtime.lease import retrain_lease
 from workers.runtime.stopwatch import Stopwatch
 from workers.scheduler import run as scheduler
 from workers.storage import checkpoint_format as codec
 from workers.training import run as prepare
-from workers.training.retrain import retrain
 from workers.training.run import Ready
-from workers.update.run import release
+from workers.update.run import update
 
 
 def while_drafting(ready: Ready, act: Callable[[], None]) -> None:
@@ -85,6 +84,7 @@ def in_generation(world: World, generation_id: int, sample: str) -> bool:
         return session.scalar(found) is not None
 
 
+@pytest.mark.both_engines
 def test_a_request_that_comes_after_the_draft_waits_for_the_new_generation(world: World) -> None:
     """Requiring it in the switch would draft again as long as requests stream in."""
     model_id = exhausted(world)
@@ -109,7 +109,7 @@ def test_whoever_the_old_generation_forgets_during_the_draft_is_not_in_the_switc
         done.append(world.delete("p7"))
         deletions = world.claim(model_id, owner="second")
         assert isinstance(deletions, Deletions)
-        release(world.errand(deletions))
+        update(world.errand(deletions))
         assert world.request(done[0]).status == "completed"
 
     while_drafting(ready, release_another)
@@ -129,8 +129,8 @@ def test_a_hold_that_comes_between_training_and_switch_keeps_its_person(world: W
     model_id = exhausted(world)
     held = world.delete("p5")
     job = world.claim(model_id)
-    assert isinstance(job, Retraining)
-    retrain(world.process, job, before("unlearn", world, lambda: world.hold("p5")))
+    assert isinstance(job, Preparation) and job.retrains
+    prepare.prepare(world.process, job, before("unlearn", world, lambda: world.hold("p5")))
     assert (world.request(held).status, world.request(held).reason) == ("blocked", "legal_hold")
     assert in_generation(world, world.generation(model_id).id, "s15")
     assert world.head(model_id).samples == 0
@@ -177,7 +177,7 @@ def test_part_of_a_person_asked_during_the_first_preparation_is_held(world: Worl
     assert isinstance(job, Preparation)
     ready = prepare.make_ready(world.process, job, watch)
     part = world.delete(samples=["s15"])
-    prepare.bring_into_service(world.storage, job, ready, watch, prepare.ending_of(job))
+    assert prepare.bring_into_service(world.process, job, ready, watch)
     assert (world.request(part).status, world.request(part).reason) == ("blocked", "partial_subject")
     assert (world.model(model_id).status, world.head(model_id).samples) == ("live", 0)
 
@@ -241,9 +241,9 @@ def test_a_draw_below_the_gate_in_which_somebody_was_forgotten_is_charged(world:
     model_id = exhausted(world, utility_tolerance=0.1)
     world.change(Version, world.head(model_id).id, holdout_accuracy=2.0)
     job = world.claim(model_id)
-    assert isinstance(job, Retraining)
+    assert isinstance(job, Preparation) and job.retrains
 
-    retrain(world.process, job, before("method", world, lambda: world.delete("p5")))
+    prepare.prepare(world.process, job, before("method", world, lambda: world.delete("p5")))
     with world.database.read() as session:
         candidate = session.get_one(Generation, job.generation_id)
         paid = [
@@ -258,7 +258,8 @@ def test_after_three_dead_workers_whoever_waits_is_held_and_can_be_driven_on(wor
     model_id = exhausted(world)
     requests = [world.delete("p5"), world.delete("p6")]
     for _ in range(3):
-        assert isinstance(world.claim(model_id), Retraining)
+        job = world.claim(model_id)
+        assert isinstance(job, Preparation) and job.retrains
         world.change(Lease, retrain_lease(model_id), expires_at=1)
     assert world.claim(model_id) is None
     assert {(world.request(each).status, world.request(each).reason) for each in requests} == {
@@ -316,11 +317,13 @@ def test_a_candidate_is_rung_for_whatever_the_models_own_lease_and_cadence_say(w
         later = now(session) + seconds(3600)
     world.change(Model, model_id, due_at=later, lease_expires_at=later, notified_at=1)
     assert scheduler.sweep(world.database, world.process.notifier) == 1
-    assert isinstance(world.claim(model_id), Retraining)
+    job = world.claim(model_id)
+    assert isinstance(job, Preparation) and job.retrains
     world.change(Model, model_id, notified_at=1)
     assert scheduler.sweep(world.database, world.process.notifier) == 0
 
 
+@pytest.mark.both_engines
 def test_a_deadline_opens_the_cadence_two_measured_retrains_ahead(world: World) -> None:
     model_id = world.live(cadence_seconds=36_000)
     for person in ("p1", "p2"):
@@ -361,7 +364,7 @@ def test_a_calibrated_candidate_that_lacks_a_held_person_is_trained_again_and_no
     world.work(model_id)
     assert world.task(held).reason == "awaiting_retrain"
     job = world.claim(model_id)
-    assert isinstance(job, Retraining)
+    assert isinstance(job, Preparation) and job.retrains
     drafts: list[int] = []
 
     def place_a_hold() -> None:
@@ -378,7 +381,7 @@ def test_a_calibrated_candidate_that_lacks_a_held_person_is_trained_again_and_no
             with super().phase(name):
                 yield
 
-    retrain(world.process, job, Watch(world.pulse()))
+    prepare.prepare(world.process, job, Watch(world.pulse()))
     assert (world.request(held).status, world.request(held).reason) == ("blocked", "legal_hold")
     assert in_generation(world, world.generation(model_id).id, "s15")
 
@@ -393,7 +396,7 @@ def test_whoever_is_forgotten_while_the_candidate_is_trained_and_held_since_does
     together = world.delete("p5"), world.delete("p6")
     world.work(model_id)
     job = world.claim(model_id)
-    assert isinstance(job, Retraining)
+    assert isinstance(job, Preparation) and job.retrains
 
     def forget_and_hold() -> None:
         gone = world.delete("p2")
@@ -401,7 +404,7 @@ def test_whoever_is_forgotten_while_the_candidate_is_trained_and_held_since_does
         assert world.request(gone).status == "completed"
         world.hold("p2")
 
-    retrain(world.process, job, before("unlearn", world, forget_and_hold))
+    prepare.prepare(world.process, job, before("unlearn", world, forget_and_hold))
     assert {world.request(each).status for each in together} == {"completed"}
     assert world.generation(model_id).id == job.generation_id
     assert not in_generation(world, job.generation_id, "s6")

@@ -20,8 +20,8 @@ from service.infra.tenants import recipes_of
 from tests.workers.worlds import RECIPES, World, open_world
 from workers.scheduler.run import sweep
 from workers.storage.crypto_erase import destroy_keys
-from workers.training.calibrate import assist as assist_calibration
-from workers.training.parallel import assist
+from workers.training.calibrate import Orders
+from workers.training.parallel import VectorUnits, assist
 
 ONE, TWO = "one", "two"
 Ask = Callable[..., Any]
@@ -111,8 +111,7 @@ def test_a_worker_does_no_work_of_a_tenant_that_its_settings_do_not_name(shared:
     assert ask(ONE, "POST", "/v1/models", **body).status_code == 202
     model_id = shared.model_named("m")
     mine.work(model_id)
-    for help_out in (assist, assist_calibration):
-        help_out(mine.process, model_id)
+    assert not assist(mine.process, model_id, [VectorUnits, Orders])
     model = mine.model(model_id)
     assert (model.status, model.lease_token, model.notified_at) == ("preparing", 0, 0)
     assert sweep(shared.database, shared.process.notifier) == 1, "the bell rings again for a worker that serves them"

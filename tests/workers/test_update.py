@@ -34,9 +34,10 @@ from workers.runtime.jobs import Deletions
 from workers.runtime.lease import Stale
 from workers.storage import checkpoint_format as codec
 from workers.storage import private_state as state
-from workers.update.run import release
+from workers.update.run import update
 
 
+@pytest.mark.both_engines
 def test_a_deletion_makes_one_new_version_without_the_person(world: World) -> None:
     model_id = world.live()
     request = world.delete("p3")
@@ -103,6 +104,7 @@ def test_a_proved_release_lies_within_its_cap_of_the_retained_minimiser(world: W
     assert float((secret - w.detach().reshape(-1)).norm()) <= 1e-6
 
 
+@pytest.mark.both_engines
 def test_everything_that_waits_goes_into_one_release(world: World) -> None:
     model_id = world.live()
     requests = [world.delete(f"p{index}") for index in range(6)] + [world.delete("p2")]
@@ -143,6 +145,7 @@ def test_a_sample_of_several_people_goes_with_any_of_them(world: World) -> None:
     assert world.head(model_id).samples == 2
 
 
+@pytest.mark.both_engines
 def test_a_worker_whose_lease_was_taken_over_writes_nothing(world: World) -> None:
     model_id = world.live()
     request = world.delete("p3")
@@ -153,23 +156,24 @@ def test_a_worker_whose_lease_was_taken_over_writes_nothing(world: World) -> Non
     assert isinstance(winner, Deletions) and winner.lease.token == late.lease.token + 1
     before = world.footprint()
     with pytest.raises(Stale):
-        release(world.errand(late))
+        update(world.errand(late))
     assert world.footprint() == before
-    release(world.errand(winner))
+    update(world.errand(winner))
     with pytest.raises(Stale):
-        release(world.errand(late))
+        update(world.errand(late))
     assert (world.head(model_id).number, world.count(Forgotten), world.request(request).status) == (2, 3, "completed")
 
 
+@pytest.mark.both_engines
 def test_a_publication_whose_commit_was_never_learned_is_not_made_twice(world: World) -> None:
     model_id = world.live()
     world.delete("p3")
     job = world.claim(model_id)
     assert isinstance(job, Deletions)
-    release(world.errand(job))
+    update(world.errand(job))
     before = world.footprint()
     with pytest.raises(Stale):
-        release(world.errand(job))
+        update(world.errand(job))
     assert world.footprint() == before
 
 
@@ -187,6 +191,7 @@ def test_a_cancelled_request_is_never_carried_out(world: World) -> None:
     assert broken(world.database) == []
 
 
+@pytest.mark.both_engines
 def test_a_live_lease_is_not_claimed(world: World) -> None:
     model_id = world.live()
     world.delete("p3")
@@ -194,6 +199,7 @@ def test_a_live_lease_is_not_claimed(world: World) -> None:
     assert world.claim(model_id, owner="second") is None
 
 
+@pytest.mark.both_engines
 def test_the_budget_is_never_overspent_and_what_does_not_fit_is_held(world: World) -> None:
     model_id = world.live(epsilon=1.0, noise_std=0.01, max_distance=0.0018, on_exhausted="hold")
     generation = world.generation(model_id)
@@ -356,6 +362,7 @@ def test_a_legal_hold_keeps_its_person_and_lets_the_others_go(world: World) -> N
     assert world.head(model_id).samples == 3
 
 
+@pytest.mark.both_engines
 def test_a_legal_hold_that_appears_while_computing_is_respected(world: World) -> None:
     model_id = world.live(min_guarantee="proved")
     held, free = world.delete("p1"), world.delete("p2")
@@ -368,6 +375,7 @@ def test_a_legal_hold_that_appears_while_computing_is_respected(world: World) ->
     assert world.generation(model_id).spent == world.generation(model_id).budget_cost
 
 
+@pytest.mark.both_engines
 def test_a_request_that_arrives_while_computing_waits_for_the_next_release(world: World) -> None:
     model_id = world.live(min_guarantee="proved")
     first = world.delete("p1")
@@ -440,6 +448,7 @@ def test_every_phase_of_an_update_is_timed(world: World) -> None:
     assert {row.seconds for row in rows} <= set(BUCKETS)
 
 
+@pytest.mark.both_engines
 def test_keys_are_destroyed_after_the_commit_and_only_theirs(world: World) -> None:
     model_id = world.live()
     with world.database.read() as session:
@@ -453,6 +462,7 @@ def test_keys_are_destroyed_after_the_commit_and_only_theirs(world: World) -> No
     assert world.count(Recollection) == 11
 
 
+@pytest.mark.both_engines
 def test_the_secret_state_of_a_superseded_version_is_gone(world: World) -> None:
     model_id = world.live()
     world.delete("p3")
@@ -535,7 +545,7 @@ def test_one_request_that_kills_workers_is_found_among_eight(world: World) -> No
         if poison in {task.id for task in job.tasks}:
             world.expire_lease(model_id)
         else:
-            release(world.errand(job))
+            update(world.errand(job))
     statuses = [world.request(request).status for request in requests]
     assert statuses == ["completed"] * 5 + ["blocked"] + ["completed"] * 2
     assert world.count(Forgotten) == 21

@@ -32,7 +32,9 @@ from workers.scheduler.restore import restore
 from workers.scheduler.run import LEASE, open_scheduler
 from workers.scheduler.ssrf_guard import Outbound
 from workers.scheduler.webhook_sender import WebhookSender
-from workers.update.run import release
+from workers.update.run import update
+
+pytestmark = pytest.mark.both_engines
 
 __all__ = ["receiver", "snapshot"]
 PATH = "/v1/deletion-requests"
@@ -93,7 +95,7 @@ def test_one_request_through_every_state_and_each_step_is_on_record(world: World
         job = world.claim(model_id)
         assert stood(request)[0] == "running"
         hold = api.post("/v1/holds", json={"subject_id": "p1", "reason": "court"}).json()["id"]
-        release(world.errand(job))  # type: ignore[arg-type]
+        update(world.errand(job))  # type: ignore[arg-type]
         assert stood(request) == ("blocked", "legal_hold")
         assert api.delete(f"/v1/holds/{hold}").status_code == 200
         assert stood(request) == ("queued", None)
@@ -174,7 +176,7 @@ def test_the_worst_day(world: World, snapshot: Snapshot) -> None:
         held, gone = ask(api, "p1"), ask(api, "p2")
         job = world.claim(model_id)
         hold = api.post("/v1/holds", json={"subject_id": "p1", "reason": "court"}).json()["id"]
-        release(world.errand(job))  # type: ignore[arg-type]
+        update(world.errand(job))  # type: ignore[arg-type]
         assert stands(api, held) == ("blocked", "legal_hold") and world.head(model_id).number == 3
         assert world.model(model_id).status == "exhausted"
         queue = [ask(api, "p3"), ask(api, "p4")]

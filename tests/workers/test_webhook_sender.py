@@ -326,6 +326,7 @@ def test_a_slow_receiver_ends_at_the_deadline_and_leaves_room_for_others(
     assert sum(delivery.attempts for delivery in deliveries(database)) == ROUND_PER_ENDPOINT
 
 
+@pytest.mark.both_engines
 def test_two_webhook_senders_never_take_up_the_same_attempt(database: Database, receiver: Receiver) -> None:
     subscribe(database, receiver.url, news=4)
     assert (len(claim(database, SESSION_KEY)), claim(database, SESSION_KEY)) == (4, [])
@@ -343,6 +344,7 @@ def test_the_thread_delivers_and_stops(database: Database, receiver: Receiver) -
     assert len(receiver.seen) == 1
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize(("point", "sent"), [("webhook-before-send", 0), ("webhook-after-send", 1)])
 def test_a_delivery_survives_the_death_of_its_webhook_sender(
     database: Database, database_url: str, receiver: Receiver, point: str, sent: int

@@ -22,16 +22,26 @@ from workers.scheduler.run import open_scheduler
 from workers.storage import private_state as state
 from workers.training import parallel as work_units
 from workers.training import run as prepare
+from workers.training import start
+
+pytestmark = pytest.mark.both_engines
 
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 """what does not depend on the database"""
+
+
+def opened(world: World, model_id: str) -> work_units.VectorUnits:
+    """Open the units that a preparation has laid out."""
+    units = work_units.VectorUnits.opened(world.process, world.generation(model_id), "shared_out")
+    assert units is not None
+    return units
 
 
 def test_work_units_give_the_vectors_that_one_piece_gives(world: World) -> None:
     model_id = world.register("shared_out")
     release_connections(world)
     die_at(world, "prepare-after-work-units", lambda other: other.work(model_id))
-    course = work_units.course_of(world.process, world.generation(model_id), "shared_out")
+    course = opened(world, model_id)
     whole = Method().prepare(course.bench.problem, course.examples, train(course.bench.problem, course.examples))
     world.expire_lease(model_id)
     world.work(model_id)
@@ -94,13 +104,13 @@ def test_a_worker_that_was_given_up_writes_nothing_into_its_work_unit(world: Wor
     model_id = world.register("shared_out")
     release_connections(world)
     die_at(world, "work-unit-inside", lambda other: other.work(model_id))
-    course = work_units.course_of(world.process, world.generation(model_id), "shared_out")
+    course = opened(world, model_id)
     late = open_world(world.settings)
     with late.database.write() as session:
         pieces = work_units.Pieces(late.process, WorkUnit, course.generation_id)
         number = pieces.take(session)
     world.change(WorkUnit, (course.generation_id, number), owner="somebody else")
-    work_units._compute(late.process, course, int(number or 0), lambda _: None)
+    opened(late, model_id).attempt(int(number or 0), lambda _: None)
     late.storage.close()
     assert world.rows_of(Recollection) == []
 
@@ -158,7 +168,7 @@ def test_a_sketch_that_does_not_fit_is_refused_before_the_training_and_never_adv
     world: World, monkeypatch: pytest.MonkeyPatch, policy: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(room, "available_bytes", lambda _device: 500)
-    monkeypatch.setattr(prepare, "learn", never)
+    monkeypatch.setattr(start, "learn", never)
     small = open_world(world.settings.model_copy(update={"vector_bytes": policy.pop("vector_bytes", 2**30)}))
     model_id = small.register("network", **policy)
     small.work(model_id)

@@ -223,9 +223,6 @@ def _known(record: Mapping[Any, Any], kind: type[Policy | Calibration], what: st
 
 
 def _read(name: str, value: object, methods: Collection[str] | None) -> Any:
-    if (name, value) == ("on_exhausted", "rewind"):
-        hint = "A rewind keeps the budget that is used up, so no release would fit after it: use retrain or hold."
-        raise PolicyError(name, "on_exhausted is 'rewind'.", hint)
     if name in _CHOICES:
         choice = _CHOICES[name]
         return choice(_one_of(name, value, [member.value for member in choice]))

@@ -28,14 +28,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Preparation(Job):
-    """A model to be prepared. ``attempt`` counts from 1."""
+    """A generation to be built: a model's first, or a candidate. ``attempt`` counts from 1."""
 
     attempt: int
 
-
-@dataclass(frozen=True)
-class Retraining(Preparation):
-    """A candidate generation to be built while the old one keeps releasing; its lease stands beside the model's own."""
+    @property
+    def retrains(self) -> bool:
+        """Whether it builds a candidate under a second lease, while the served generation goes on."""
+        return self.lease.name is not None
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import func, insert, or_, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from service.audit import log as ledger
-from service.audit.import_export import continue_log
+from service.audit.import_export import CannotContinue, continue_log
 from service.audit.signed_note import Signer
 from service.infra.db import now
 from service.infra.pseudonyms import new_id
@@ -21,8 +21,6 @@ from service.infra.tables import (
     ApiKey,
     AuditEntry,
     DeletionRequest,
-    Erasure,
-    Forgotten,
     Generation,
     Heartbeat,
     Hold,
@@ -43,28 +41,24 @@ from service.models.restore_guard import unconfirmed
 from service.requests import identity_check as verification
 from service.requests import legal_holds as holds
 from service.requests import suppression as suppressions
-from service.requests.states import AWAITING_CONSUMERS, Status, awaits_decision, derive
+from service.requests.reasons import Reason
+from service.requests.states import Status, awaits_decision, derive
 from service.requests.status import settle
 from workers.runtime.lease import give_back
 from workers.scheduler.replay import Report, follow, to_do
-from workers.storage.key_store import BATCH, batches
 from workers.storage.private_state import drop_vectors
 from workers.storage.release_journal import SET_ASIDE, Entry, revived
 from workers.storage.storage import Storage
+from workers.update.publish import erase, mark_forgotten
 from workers.update.select import held_by, target_of
-from workers.update.task_results import note_exhaustion
+from workers.update.task_results import end_open_tasks, note_exhaustion, queue_tasks
 
 BEYOND_ANY_CLAIM = 1 << 20
 """added to every lease's token: a worker from before the restore never passes the fence"""
-MODEL_RETIRED = "model_retired"
 _RETIRED = (
     "The backup is older than what is served of this model, and holds neither its people nor its state. "
     "Register its recipe under another name with --on-suppressed leave_out; everybody who asked stays out of it."
 )
-
-
-class StillRunning(RuntimeError):
-    """A worker or scheduler is alive. Nothing was changed."""
 
 
 Export = tuple[str, list[dict[str, Any]]]
@@ -73,7 +67,7 @@ Export = tuple[str, list[dict[str, Any]]]
 def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Sequence[Export] = ()) -> Report:
     """Reconcile the database with the journal and the exports; from then on it is read-only until confirmed.
 
-    Repeatable. Raises StillRunning, CannotContinue, Unsealable; then nothing was changed.
+    Repeatable. Raises CannotContinue, Unsealable; then nothing was changed.
     """
     entries = sorted(storage.journal.entries(), key=lambda each: (each.model_id, each.at, each.spent))
     with storage.database.write() as session:
@@ -116,7 +110,9 @@ def _require_quiet(session: Session, lease_seconds: float) -> None:
     since = now(session) - int(lease_seconds * SECOND)
     alive = session.scalars(select(Heartbeat.process).where(Heartbeat.beat_at >= since)).all()
     if alive:
-        raise StillRunning(f"{len(alive)} processes were seen within {lease_seconds:g} s; stop workers and scheduler.")
+        raise CannotContinue(
+            f"{len(alive)} processes were seen within {lease_seconds:g} s; stop workers and scheduler."
+        )
 
 
 def _known(session: Session, entry: Entry) -> bool:
@@ -188,25 +184,13 @@ def _end_holds(session: Session, report: Report, entry: Entry, in_log: bool) -> 
 
 def _forget_again(session: Session, entry: Entry, version: Version) -> None:
     """Mark what the version lacks, and drop the vectors that the backup brought back; their keys are gone."""
-    rows = [{"generation_id": entry.generation_id, "position": p, "version_id": version.id} for p in entry.positions]
-    for batch in batches(rows, BATCH):
-        session.execute(insert(Forgotten), batch)
+    mark_forgotten(session, version, entry.positions)
     holders: Iterable[str] = target_of(session, entry.generation_id, entry.positions).holders
     if entry.rewritten:  # the backup's vectors belong to weights of before: none of them may be used
         holders = session.scalars(
             select(Recollection.holder).where(Recollection.generation_id == entry.generation_id)
         ).all()
-    keys = drop_vectors(session, entry.generation_id, holders)
-    session.add_all(
-        Erasure(
-            tenant_id=entry.tenant_id,
-            generation_id=entry.generation_id,
-            version_id=version.id,
-            key_id=key_id,
-            created_at=version.published_at,
-        )
-        for key_id in keys
-    )
+    erase(session, version, entry.generation_id, drop_vectors(session, entry.generation_id, holders))
 
 
 def _spend(session: Session, report: Report, generation_id: int, units: int, version_id: str | None) -> None:
@@ -224,12 +208,7 @@ def _retire(session: Session, report: Report, model: Model) -> None:
     head = session.get(Version, model.current_id) if model.current_id else None
     if head is not None:
         head.status, head.retired_at = "retired", at
-    tasks = session.scalars(
-        select(Task).where(Task.model_id == model.id, Task.status.in_(("queued", "running", "blocked")))
-    ).all()
-    for task in tasks:
-        task.status, task.samples, task.reason, task.completed_at = "completed", 0, MODEL_RETIRED, at
-    settle(session, [task.request_id for task in tasks])
+    end_open_tasks(session, model, Reason.MODEL_RETIRED)
     ledger.record(session, model.tenant_id, "model.retired", model_id=model.id, name=model.name, reason="restored")
     report.retired.append(model.name)
 
@@ -258,7 +237,7 @@ def _recover_requests(session: Session, report: Report, entry: Entry, known_mode
 def _lost(task: dict[str, Any], entry: Entry) -> dict[str, Any]:
     """What a task is whose version no database will know: carried out, in a model that nobody is served any more."""
     at = task["completed_at"] or entry.at
-    return {"status": "completed", "reason": MODEL_RETIRED, "version_id": None, "completed_at": at}
+    return {"status": "completed", "reason": Reason.MODEL_RETIRED, "version_id": None, "completed_at": at}
 
 
 def _finish_task(session: Session, row: dict[str, Any]) -> None:
@@ -298,7 +277,7 @@ def _restart(session: Session) -> None:
     for lease in session.scalars(select(Lease)):
         lease.token += BEYOND_ANY_CLAIM
         lease.expires_at = 0
-    busy = (Task.status == "running") & (func.coalesce(Task.reason, "") != AWAITING_CONSUMERS)
+    busy = (Task.status == "running") & (func.coalesce(Task.reason, "") != Reason.AWAITING_CONSUMERS)
     running = session.scalars(select(Task).where(busy)).all()
     for task in running:
         task.status = "queued"
@@ -306,22 +285,19 @@ def _restart(session: Session) -> None:
 
 
 def _queue_again(session: Session, report: Report) -> None:
-    """A task for every suppression entry that names somebody who is still in a served generation."""
+    """Queue a task for every suppression entry that names somebody who is still in a served generation."""
     at = ledger.recorded_at(session)
     for model in session.scalars(select(Model).where(Model.status.in_(("live", "exhausted")))).all():
         named = suppressions.positions(session, model.tenant_id, model.name, model.generation_id or 0)
         tasks = {task.request_id: task for task in session.scalars(select(Task).where(Task.model_id == model.id))}
-        for request_id in sorted(named):
-            task = tasks.get(request_id)
-            if task is not None and task.status != "completed":
-                continue
-            if task is None:
-                task = Task(id=new_id(), tenant_id=model.tenant_id, request_id=request_id, model_id=model.id)
-                session.add(task)
-            task.status, task.reason, task.not_before, task.created_at = "queued", None, at, at
-            task.completed_at = None
-            report.forgotten_again.append(request_id)
+        again = [tasks[each] for each in named if each in tasks and tasks[each].status == "completed"]
+        for task in again:
+            task.status, task.reason, task.completed_at = "queued", None, None
+            task.not_before = task.created_at = at
+        missing = named.keys() - tasks.keys()
+        queue_tasks(session, model, missing)
         settle(session, named)
+        report.forgotten_again += sorted({*missing, *(task.request_id for task in again)})
         note_exhaustion(session, model)
         model.due_at = at
 

@@ -34,7 +34,7 @@ from service.models import consumers
 from service.models.figures import Figures
 from service.models.restore_guard import UPDATES, unconfirmed
 from service.requests import legal_holds as holds
-from service.requests.states import NOT_FOR_AN_UPDATE, UNVERIFIED
+from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from service.requests.status import settle
 from workers.runtime.db_retry import once_there
 from workers.runtime.heartbeat import Pulse
@@ -221,7 +221,7 @@ def settle_unmatched(database: Database) -> int:
     with database.read() as session:
         tasks = select(Task.id).where(Task.request_id == DeletionRequest.id).exists()
         waiting = DeletionRequest.status.in_(("queued", "running", "blocked"))
-        decided = func.coalesce(DeletionRequest.reason, "") != UNVERIFIED
+        decided = func.coalesce(DeletionRequest.reason, "") != Reason.UNVERIFIED
         lonely = session.scalars(select(DeletionRequest.id).where(waiting, decided, ~tasks)).all()
     if not lonely:
         return 0

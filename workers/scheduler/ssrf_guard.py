@@ -31,8 +31,8 @@ Address = IPv4Address | IPv6Address
 Resolver = Callable[[str, int], Awaitable[list[str]]]
 
 
-class Refused(ValueError):
-    """The URL leads where no webhook may go."""
+class NotPublic(ValueError):
+    """The URL leads to an address that no webhook may go to."""
 
 
 async def resolve(host: str, port: int) -> list[str]:
@@ -54,7 +54,7 @@ class Outbound:
         """The status of the answer.
 
         Raises:
-            Refused: the URL leads to an address that is not public, or is not https.
+            NotPublic: the URL leads to an address that is not public, or is not https.
             TimeoutError: the deadline passed.
             OSError, httpx.HTTPError, httpx.InvalidURL: there is no such name, or no answer.
         """
@@ -79,7 +79,7 @@ class Outbound:
         port = target.port or (443 if target.scheme == "https" else 80)
         found = [ip_address(text.partition("%")[0]) for text in await self.resolver(target.raw_host.decode(), port)]
         if not found or not all(self._admitted(target.scheme, address) for address in found):
-            raise Refused("A webhook goes to public addresses over https only.")
+            raise NotPublic("A webhook goes to public addresses over https only.")
         return found[0]
 
     def _admitted(self, scheme: str, address: Address) -> bool:

@@ -23,7 +23,7 @@ from service.infra.fault_injection import crash_point
 from service.infra.tables import WebhookDelivery, WebhookEndpoint
 from service.infra.time import SECOND
 from service.requests.webhooks import BACKOFF_SECONDS, MAX_ATTEMPTS, DeliveryOutcome, disable, signature
-from workers.scheduler.ssrf_guard import Outbound, Refused
+from workers.scheduler.ssrf_guard import NotPublic, Outbound
 
 ROUND = 50
 """deliveries under way at once, at most"""
@@ -81,7 +81,7 @@ class WebhookSender:
         crash_point("webhook-before-send")
         try:
             status = await self._outbound.post(letter.url, letter.payload, letter.headers)
-        except (Refused, OSError, TimeoutError, httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        except (NotPublic, OSError, TimeoutError, httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             log.warning("webhook %s not delivered: %s", letter.id, type(error).__name__)
             return _failure(error), None
         crash_point("webhook-after-send")
@@ -146,7 +146,7 @@ def _letter(session_key: bytes, delivery: WebhookDelivery, endpoint: WebhookEndp
 
 
 def _failure(error: Exception) -> DeliveryOutcome:
-    if isinstance(error, Refused):
+    if isinstance(error, NotPublic):
         return DeliveryOutcome.REFUSED
     timed_out = isinstance(error, TimeoutError | httpx.TimeoutException)
     return DeliveryOutcome.TIMED_OUT if timed_out else DeliveryOutcome.NO_ANSWER

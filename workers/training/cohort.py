@@ -14,14 +14,14 @@ from service.infra.pseudonyms import sample_digest
 from service.infra.tables import DeletionRequest, Forgotten, Generation, Hold, Membership, Model, SuppressionEntry, Task
 from service.infra.tenants import recipes_of
 from service.requests import suppression as suppressions
-from service.requests.intake import LARGE
+from service.requests.reasons import Reason
 from service.requests.suppression import concerns, registration_of
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import ForgottenInRecipe
 from unlearning.types import Refused
 from workers.guarantee.needs import needs_forgotten, needs_retained
 from workers.runtime import recipes
-from workers.runtime.jobs import Preparation, Retraining
+from workers.runtime.jobs import Preparation
 from workers.runtime.model import Bench
 from workers.runtime.process import Process
 from workers.storage import manifest
@@ -59,7 +59,7 @@ def admit(
             overruled = _leaving(everyone, [stone for stone in stones if stone.request_id in done], frozenset())
             held -= {entry.index for entry in overruled}
         before = _before_registration(session, job)
-    if not isinstance(job, Retraining) and job.policy.on_suppressed is ForgottenInRecipe.REFUSE:
+    if not job.retrains and job.policy.on_suppressed is ForgottenInRecipe.REFUSE:
         _require_nobody_returns(everyone, [stone for stone in stones if stone.request_id in before], held)
     if bench.recipe.weights is not None:
         return list(everyone), {}
@@ -131,7 +131,7 @@ def _suppressions(session: Session, job: Preparation) -> list[SuppressionEntry]:
     approved.
     """
     undecided = select(Task.id).where(
-        Task.request_id == SuppressionEntry.request_id, Task.model_id == job.lease.model_id, Task.reason == LARGE
+        Task.request_id == SuppressionEntry.request_id, Task.model_id == job.lease.model_id, Task.reason == Reason.LARGE
     )
     rows = session.execute(
         select(SuppressionEntry, DeletionRequest.models, DeletionRequest.suppress_after)
@@ -173,7 +173,7 @@ def _kept_by_hold(
     """
     held = _held(session, job)
     kept = [entry.index for entry in everyone if _named(entry, held)]
-    if not isinstance(job, Retraining) or not kept:
+    if not job.retrains or not kept:
         return frozenset(kept)
     present = session.get_one(Generation, session.get_one(Model, job.lease.model_id).generation_id)
     gone = select(Forgotten.position).where(Forgotten.generation_id == present.id)

@@ -1,123 +1,174 @@
-"""Preparing in work units: the vectors of some holders each, computed by whichever workers there are.
+"""Parts of a preparation that any worker may compute: numbered units, each with one owner, whose results are merged.
 
-Every work unit follows the same trajectory, which lies sealed in the private store until version 1 is published. Its
-rows are written under its holders' keys, and the work unit is marked done with the last of them: a preparation that is
-taken up again neither trains anew nor repeats a work unit. A message only says that there is work; the table says what
-it is.
+Every unit starts from the same sealed state. It lies in the private store until version 1 is published, and a note in
+the generation's manifest names it. A preparation whose worker was lost repeats neither its training nor a unit that is
+done. A notification only says that there is work; the table says what it is.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar, Self
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from service.infra.db import now
 from service.infra.fault_injection import crash_point
+from service.infra.files import Damaged
 from service.infra.queue import notify as queue
 from service.infra.tables import Generation, Model, WorkUnit
+from service.infra.tenants import recipes_of
+from unlearning.accounting.policy import Policy
 from unlearning.model.method import Divisible, Method
 from unlearning.types import Examples, Learned, Progress, Refused, State, Trajectory, silent
+from workers.runtime import recipes
 from workers.runtime.jobs import Preparation
 from workers.runtime.lease import fence
-from workers.runtime.model import Bench
+from workers.runtime.model import Bench, build
 from workers.runtime.process import Process
-from workers.runtime.work_units import BUILT, POLL_SECONDS, Pieces, Taken
+from workers.runtime.work_units import BUILT, POLL_SECONDS, Piece, Pieces, Taken
+from workers.storage import manifest
 from workers.storage import private_state as state
-from workers.storage.storage import Storage
-from workers.training import resume as resumed
-from workers.training.resume import Unprepared
+from workers.storage.checkpoint_format import Malformed
+from workers.storage.encryption import Unsealable
 from workers.update.precedence import give_way
 
-NOTE = "trained"
 LEAST_HOLDERS = 64
-"""in a work unit: each one pays for following the trajectory, which costs as much as a few vectors"""
+"""Fewer people than this make no unit: following the trajectory costs each unit as much as a few vectors."""
 
 
 @dataclass(frozen=True)
-class Course:
-    """What every work unit of one generation starts from."""
+class Units(ABC):
+    """All units of one kind of one generation, and what they start from."""
 
+    process: Process
     generation_id: int
     model_id: str
     bench: Bench
-    method: Divisible
     examples: Examples
-    learned: Learned
+    state: State
+    digest: str
+    """of the sealed state"""
+
+    NOTE: ClassVar[str]
+    """the name of the note in the manifest"""
+    RECORD: ClassVar[type[Piece]]
 
     @property
-    def holders(self) -> list[str]:
-        return sorted(set(self.examples.holders))
+    def pieces(self) -> Pieces:
+        """Return the rows of the units."""
+        return Pieces(self.process, self.RECORD, self.generation_id)
 
-    def work_unit(self, number: int, count: int) -> list[str]:
-        """The holders of one work unit of ``count``."""
-        names = self.holders
-        return names[len(names) * number // count : len(names) * (number + 1) // count]
+    @abstractmethod
+    def compute(self, number: int, progress: Progress) -> None:
+        """Compute one unit that this process owns and store its result. Raises Taken where it owns it no more."""
 
+    @classmethod
+    def lay_out(cls, process: Process, job: Preparation, kept: State, count: int, more: Mapping[str, Any]) -> str:
+        """Seal what the units start from, note it with ``more``, add ``count`` units; return the state's digest.
 
-def divisible(method: Method, bench: Bench, learned: Learned) -> Divisible | None:
-    """The method, where its preparation can be shared out on this training."""
-    return method if isinstance(method, Divisible) and method.divides(bench.problem, learned) else None
-
-
-def wanted(process: Process, examples: Examples) -> int:
-    """How many work units the setting and the number of holders make; below two it is not worth while."""
-    return min(process.settings.work_units, len(set(examples.holders)) // LEAST_HOLDERS)
-
-
-def lay_out(process: Process, job: Preparation, course: Course, count: int, more: Mapping[str, Any]) -> None:
-    """Keep the trajectory, sealed, and what else a preparation that is taken up needs; lay the work units out."""
-    trajectory = course.learned.trajectory
-    tensors = trajectory.tensors() if trajectory is not None else {}
-    kept = state.keep(process.storage.private, process.storage.sealer, State(course.learned.weights, tensors), {})
-    note = {**more, "state": kept.digest, "policy": job.policy.to_json()}
-    with process.storage.database.write() as session:
-        fence(session, job.lease)
-        generation = session.get_one(Generation, job.generation_id)
-        generation.manifest = (generation.manifest or {}) | {NOTE: note}
-        Pieces(process, WorkUnit, job.generation_id).lay_out(session, count)
-
-
-def course_of(process: Process, generation: Generation, recipe: str) -> Course:
-    """Load what the work units start from. Raises Unprepared, Refused."""
-    note = resumed.note_of(generation, NOTE)
-    if note is None:
-        raise Unprepared("nothing is trained")
-    found = resumed.resume(process, generation, recipe, note)
-    learned = Learned(found.state.weights, Trajectory.from_tensors(found.state.tensors))
-    method = divisible(found.bench.method, found.bench, learned)
-    if method is None:
-        raise Unprepared("the method's preparation is not shared out")
-    return Course(generation.id, generation.model_id, found.bench, method, found.examples, learned)
-
-
-def compute_all(process: Process, job: Preparation, course: Course, progress: Progress) -> None:
-    """Every work unit, together with whoever helps. Raises Stale, and Interrupted between two work units."""
-    pieces = Pieces(process, WorkUnit, course.generation_id)
-    count = pieces.count()
-    queue.notify_many(process.notifier, course.model_id, count - pieces.done() - 1)
-    while (done := pieces.done()) < count:
-        progress(done / count)
-        with process.storage.database.write() as session:
+        Raises Stale.
+        """
+        storage = process.storage
+        digest = state.keep(storage.private, storage.sealer, kept, {}).digest
+        with storage.database.write() as session:
             fence(session, job.lease)
-            number = pieces.take(session)
-        if number is None:
-            time.sleep(POLL_SECONDS)
-        else:
-            queue.notify(process.storage.database, process.notifier, [course.model_id])
-            _compute(process, course, number, lambda share, done=done: progress((done + share) / count))  # type: ignore[misc]
-        if pieces.done() < count:
-            give_way(process.storage.database, process.settings.served_tenants)
+            generation = session.get_one(Generation, job.generation_id)
+            note = {**more, "state": digest, "policy": job.policy.to_json()}
+            generation.manifest = (generation.manifest or {}) | {cls.NOTE: note}
+            Pieces(process, cls.RECORD, job.generation_id).lay_out(session, count)
+        return digest
+
+    @classmethod
+    def note_of(cls, generation: Generation) -> dict[str, Any] | None:
+        """Return what ``lay_out`` noted while the generation is being built; None where nothing is laid out."""
+        found = (generation.manifest or {}).get(cls.NOTE)
+        return found if isinstance(found, dict) and generation.status in BUILT else None
+
+    @classmethod
+    def opened(cls, process: Process, generation: Generation, recipe: str) -> Self | None:
+        """Open what was laid out; None where it is gone, or the recipe or its surroundings changed. Raises Refused."""
+        note, frozen, storage = cls.note_of(generation), generation.manifest or {}, process.storage
+        if note is None:
+            return None
+        policy = Policy.from_json(note["policy"])
+        bench = build(process.settings, generation.tenant_id, recipe, policy)
+        device = bench.problem.device
+        if bench.digest != frozen["recipe_digest"] or not manifest.replayable(frozen["libraries"], device):
+            return None
+        try:
+            made = state.load(storage.private, storage.sealer, note["state"], device)
+            samples = recipes.load(recipes_of(process.settings.recipes, generation.tenant_id), recipe).recipe.samples
+            with storage.database.read() as session:
+                places = manifest.places(session, generation.id)
+            entries = manifest.entries(storage.pepper, generation.tenant_id, samples, policy.granularity)
+            examples = manifest.found_again(samples, entries, places, frozenset(), device)
+        except (Damaged, Unsealable, Malformed, manifest.Changed):
+            return None
+        return cls(process, generation.id, generation.model_id, bench, examples, made, note["state"])
+
+    @classmethod
+    def forget(cls, process: Process, generation_id: int) -> None:
+        """Delete the units, the note and the sealed state."""
+        Pieces(process, cls.RECORD, generation_id).clear()
+        cls.drop_state(process, generation_id)
+
+    @classmethod
+    def drop_state(cls, process: Process, generation_id: int) -> None:
+        """Delete the note and the sealed state. The scheduler deletes a state that a crash leaves."""
+        with process.storage.database.write() as session:
+            generation = session.get_one(Generation, generation_id)
+            kept = dict(generation.manifest or {})
+            note = kept.pop(cls.NOTE, None)
+            if note is not None:
+                generation.manifest = kept
+        if note is not None:
+            process.storage.private.delete(note["state"])
+
+    def compute_all(self, job: Preparation, progress: Progress) -> None:
+        """Compute every unit, together with the workers that help. Raises Stale, and Interrupted between two units."""
+        process, pieces = self.process, self.pieces
+        count = pieces.count()
+        queue.notify_many(process.notifier, self.model_id, count - pieces.done() - 1)
+        while (done := pieces.done()) < count:
+            progress(done / count)
+            with process.storage.database.write() as session:
+                fence(session, job.lease)
+                number = pieces.take(session)
+            if number is None:
+                time.sleep(POLL_SECONDS)
+            else:
+                self.attempt(number, partial(_within, progress, done, count))
+            if pieces.done() < count:
+                give_way(process.storage.database, process.settings.served_tenants)
+
+    def attempt(self, number: int, progress: Progress) -> None:
+        """Notify other workers and compute one unit; give it back where that fails."""
+        queue.notify(self.process.storage.database, self.process.notifier, [self.model_id])
+        try:
+            self.compute(number, progress)
+        except Taken:
+            return
+        except BaseException:
+            self.pieces.let_go(number)
+            raise
+
+    def mark_done(self, session: Session, number: int) -> Any:
+        """Mark a unit of ours as done and return its row. Progress resets the attempts. Raises Taken."""
+        row = self.pieces.ours(session, number)
+        row.done_at = now(session)
+        generation = session.get_one(Generation, self.generation_id)
+        generation.attempts = min(generation.attempts, 1)
+        return row
 
 
-def assist(process: Process, model_id: str) -> bool:
-    """Compute one free work unit of a generation that another worker is building, and pass the bell on.
-
-    False: there was none.
-    """
+def assist(process: Process, model_id: str, kinds: Iterable[type[Units]]) -> bool:
+    """Compute one free unit of a generation that another worker is building; return False where there is none."""
     with process.storage.database.read() as session:
         model = session.get(Model, model_id)
         generations = session.scalars(
@@ -125,68 +176,92 @@ def assist(process: Process, model_id: str) -> bool:
         ).all()
     if model is None or not process.settings.serves(model.tenant_id):
         return False
-    for generation in generations:
-        pieces = Pieces(process, WorkUnit, generation.id)
-        if resumed.note_of(generation, NOTE) is None or not pieces.any_free():
+    for kind, generation in ((kind, generation) for generation in generations for kind in kinds):
+        if kind.note_of(generation) is None or not Pieces(process, kind.RECORD, generation.id).any_free():
             continue
         try:
-            course = course_of(process, generation, model.recipe)
-        except (Unprepared, Refused):
+            units = kind.opened(process, generation, model.recipe)
+        except Refused:  # the worker that builds the generation meets the same, and says so
+            return False
+        if units is None:
             return False
         with process.storage.database.write() as session:
-            number = pieces.take(session)
+            number = units.pieces.take(session)
         if number is not None:
-            queue.notify(process.storage.database, process.notifier, [model_id])
-            _compute(process, course, number, silent)
+            units.attempt(number, silent)
             queue.notify(process.storage.database, process.notifier, [model_id])
         return number is not None
     return False
 
 
-def completed(storage: Storage, course: Course, progress: Progress) -> State:
-    """The method's state once all work units are done; its vectors stay where they are. Raises Refused."""
-    problem = course.bench.problem
-    numbers = course.method.length(problem)
-    vectors = state.Kept(storage.database, storage.keys, course.generation_id, numbers, problem.device)
-    return course.method.complete(problem, course.examples, course.learned, vectors, progress)
+def _within(progress: Progress, done: int, count: int, share: float) -> None:
+    progress((done + share) / count)
 
 
-def forget(process: Process, generation_id: int) -> None:
-    """A preparation starts anew, or is over: its work units and its trajectory are of no use."""
-    Pieces(process, WorkUnit, generation_id).clear()
-    resumed.drop(process.storage, generation_id, NOTE)
+class VectorUnits(Units):
+    """The vectors of some people each, all computed along the same trajectory."""
 
+    NOTE = "trained"
+    RECORD = WorkUnit
 
-def _compute(process: Process, course: Course, number: int, progress: Progress) -> None:
-    pieces = Pieces(process, WorkUnit, course.generation_id)
-    crash_point("work-unit-inside")
-    holders = course.work_unit(number, pieces.count())
-    try:
-        vectors = course.method.part(course.bench.problem, course.examples, course.learned, holders, progress)
-        _store(process.storage, course, pieces, number, vectors)
-    except Taken:
-        return
-    except BaseException:
-        pieces.let_go(number)
-        raise
-    crash_point("work-unit-after")
+    @classmethod
+    def opened(cls, process: Process, generation: Generation, recipe: str) -> Self | None:
+        """Open what was laid out; None where it cannot be used any more. Raises Refused."""
+        found = super().opened(process, generation, recipe)
+        return None if found is None or divisible(found.bench, found.learned) is None else found
 
+    @property
+    def learned(self) -> Learned:
+        """Return the training that the units follow."""
+        return Learned(self.state.weights, Trajectory.from_tensors(self.state.tensors))
 
-def _store(storage: Storage, course: Course, pieces: Pieces, number: int, vectors: Mapping[str, Any]) -> None:
-    """Write the work unit's rows in place of what a dead worker wrote of them, then its mark. Progress resets
-    attempts.
-    """
-    with storage.database.write() as session:
-        pieces.ours(session, number)
-        left = state.drop_vectors(session, course.generation_id, vectors)
-    if left:
-        storage.keys.destroy(left)
-    for rows in state.seal_vectors(storage.keys, course.generation_id, vectors):
+    @property
+    def method(self) -> Divisible:
+        """Return the method, which divides on this training."""
+        found = divisible(self.bench, self.learned)
+        if found is None:
+            raise ValueError("the method's preparation cannot be shared out")
+        return found
+
+    def holders_of(self, number: int, count: int) -> list[str]:
+        """Return the holders of one unit of ``count``."""
+        names = sorted(set(self.examples.holders))
+        return names[len(names) * number // count : len(names) * (number + 1) // count]
+
+    def compute(self, number: int, progress: Progress) -> None:
+        """Compute the unit's vectors and write them in place of what a lost worker wrote. Raises Taken."""
+        crash_point("work-unit-inside")
+        holders = self.holders_of(number, self.pieces.count())
+        vectors = self.method.part(self.bench.problem, self.examples, self.learned, holders, progress)
+        storage, pieces = self.process.storage, self.pieces
         with storage.database.write() as session:
             pieces.ours(session, number)
-            state.write_vectors(session, rows)
-        crash_point("work-unit-inside-rows")
-    with storage.database.write() as session:
-        pieces.ours(session, number).done_at = now(session)
-        generation = session.get_one(Generation, course.generation_id)
-        generation.attempts = min(generation.attempts, 1)
+            left = state.drop_vectors(session, self.generation_id, vectors)
+        if left:
+            storage.keys.destroy(left)
+        for rows in state.seal_vectors(storage.keys, self.generation_id, vectors):
+            with storage.database.write() as session:
+                pieces.ours(session, number)
+                state.write_vectors(session, rows)
+            crash_point("work-unit-inside-rows")
+        with storage.database.write() as session:
+            self.mark_done(session, number)
+        crash_point("work-unit-after")
+
+    def completed(self, progress: Progress) -> State:
+        """Return the method's state once all units are done; its vectors stay in the database. Raises Refused."""
+        storage, problem = self.process.storage, self.bench.problem
+        numbers, device = self.method.length(problem), problem.device
+        vectors = state.Kept(storage.database, storage.keys, self.generation_id, numbers, device)
+        return self.method.complete(problem, self.examples, self.learned, vectors, progress)
+
+
+def divisible(bench: Bench, learned: Learned) -> Divisible | None:
+    """Return the method where its preparation can be shared out on this training; None elsewhere."""
+    method: Method = bench.method
+    return method if isinstance(method, Divisible) and method.divides(bench.problem, learned) else None
+
+
+def wanted(process: Process, examples: Examples) -> int:
+    """Return how many units the setting and the number of people make; fewer than two are not worth it."""
+    return min(process.settings.work_units, len(set(examples.holders)) // LEAST_HOLDERS)

@@ -1,185 +1,208 @@
-"""The switch: the one transaction in which a candidate generation becomes the model's.
+"""The transaction that publishes a generation's first version: version 1 of a model, or the switch to a retrain.
 
-It is made under the model's row lock and the candidate's lease. Whoever was forgotten in the old generation since the
-training began is not in the version that it publishes; waiting tasks end with it, or wait on for the new generation.
+The switch is made under the model's row lock and the candidate's lease. People who were forgotten in the served
+generation since the training began are not in the version that it publishes. Waiting tasks end with it, or wait for
+an update of the new generation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from sqlalchemy import and_, case, delete, insert, or_, select
+from sqlalchemy import and_, case, delete, or_, select
 from sqlalchemy.orm import Session
 
 from service.audit import log as ledger
 from service.infra.db import now
 from service.infra.fault_injection import crash_point
-from service.infra.tables import Erasure, Forgotten, Generation, Membership, Model, Recollection, Task, Version
+from service.infra.tables import Forgotten, Generation, Membership, Model, Recollection, Task, Version
 from service.requests import suppression as suppressions
-from service.requests.intake import LARGE
-from service.requests.states import AWAITING_CONSUMERS
+from service.requests.reasons import Reason
 from workers.guarantee.certify import Size
-from workers.runtime.jobs import Claimed, Retraining
-from workers.runtime.lease import Stale, fence, give_back, give_back_beside
+from workers.runtime.jobs import Claimed, Preparation
+from workers.runtime.lease import Stale, give_back, give_back_beside
 from workers.storage.key_store import BATCH, batches
 from workers.storage.storage import Storage
 from workers.update.publish import (
-    Departure,
     Draft,
-    Registered,
-    SuppressionAppeared,
-    Unusable,
+    Replan,
+    erase,
     make_version,
-    require_no_hold,
+    publication,
+    require_current,
     sample_digests,
     still_there,
 )
 from workers.update.select import Asked, Target, asked, held_positions, target_of, why_empty
-from workers.update.task_results import Outcome, Published, finish, next_due, note_exhaustion, queue_tasks, wrap_up
-
-OPEN = ("queued", "running", "blocked")
+from workers.update.task_results import OPEN, Blocked, Postponed, Published, Result, finish, queue_newcomers
 
 
-class HeldPersonMissing(Unusable):
-    """A legal hold keeps somebody whom the candidate was trained without: train it again."""
-
-
-class ForgottenPersonBack(Unusable):
-    """A legal hold would keep somebody in the candidate whom the model has forgotten: train it again without them."""
+class TrainAgain(RuntimeError):
+    """A legal hold contradicts what the candidate was trained on: nothing of it can be used. Nothing was written."""
 
 
 @dataclass(frozen=True)
-class Present:
-    """What the candidate is to replace."""
+class Registered:
+    """What preparation adds to the generation with its first version.
 
-    generation_id: int
-    current_id: str
-    accuracy: float | None
-
-
-@dataclass(frozen=True)
-class Shift(Departure):
-    """What a switch does: whom the candidate still forgets, and how much goes with its first version."""
-
-    present: Present
-    asked: Asked
-    leaving: Mapping[str, frozenset[int]]
-    """by request: the old generation's positions that the candidate's first version lacks"""
-
-
-def shift(session: Session, job: Retraining) -> Shift:
-    """What a switch would do as the database stands: everybody who asked by now is gone with it."""
-    model = session.get_one(Model, job.lease.model_id)
-    found = asked(session, job, _cancellable(session, model.id))
-    return _shift(session, job, model, found, target_of(session, job.generation_id, found.going))
-
-
-def _shift(session: Session, job: Retraining, model: Model, found: Asked, target: Target) -> Shift:
-    if model.current_id is None or model.generation_id is None:
-        raise Stale(f"model {model.id} has no head to replace")
-    head = session.get_one(Version, model.current_id)
-    present = Present(model.generation_id, head.id, head.holdout_accuracy)
-    leaving = _leaving(session, job, present.generation_id, found, target)
-    going = frozenset().union(*leaving.values())
-    people = target_of(session, present.generation_id, going).people
-    return Shift(target, Size(len(going), people), present, found, leaving)
-
-
-def switch(storage: Storage, job: Retraining, draft: Draft, registered: Registered, drafted: Shift) -> None:
-    """Make the candidate the model's generation.
-
-    An update that is being computed on the old generation meanwhile is stale: its tasks end here.
-    Raises Stale, HoldAppeared, TombstoneAppeared, HeldPersonMissing, ForgottenPersonBack, Overspent; then nothing was
-    written.
+    ``left_out`` counts for each request the samples of the recipe that it kept out of the training.
     """
-    crash_point("worker-before-publish")
-    with storage.database.write(crash="publish-inside-commit") as session:
-        model = fence(session, job.lease)
-        require_no_hold(session, job, draft.target)
-        found = asked(session, job, _cancellable(session, model.id))
-        current = _shift(session, job, model, found, draft.target)
-        if (current.present, current.size) != (drafted.present, drafted.size):
-            raise SuppressionAppeared("the model moved on while the switch was drafted")
-        old_id = current.present.generation_id
-        _require_held_people(session, job, old_id)
-        outcomes, newcomers = _outcomes(session, job, current)
-        digests = sample_digests(session, old_id, frozenset().union(*current.leaving.values()))
-        _exchange(session, model, job, registered)
-        make_version(session, job, draft, session.get_one(Version, current.present.current_id), digests)
-        crash_point("switch-after-version")
-        _erase_all(session, job, old_id, draft.version_id)
-        finish(session, job, Published(draft.version_id, draft.method), outcomes)
-        queue_tasks(session, model, newcomers)
-        crash_point("switch-after-tasks")
-        note_exhaustion(session, model)
-        wrap_up(session, model, next_due(session, model))
-        entry = storage.journal.write(session, job, draft.budget_cost, draft.version_id)
-    crash_point("worker-after-commit")
-    storage.journal.confirm(entry)
+
+    report: Mapping[str, Any]
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
-def _exchange(session: Session, model: Model, job: Retraining, registered: Registered) -> None:
-    """The old generation ends, the candidate lives, and an update that still computes on the old one is fenced off."""
-    at = now(session)
-    old, new = session.get_one(Generation, model.generation_id), session.get_one(Generation, job.generation_id)
-    old.status, old.phase, old.ended_at = "ended", None, at
-    new.status, new.progress, new.phase = "live", 1.0, None
-    new.report = (new.report or {}) | dict(registered.report)
-    model.status, model.reason, model.generation_id = "live", None, new.id
+@dataclass(frozen=True)
+class Departure:
+    """The people who leave the served model with a generation's first version, as the database says now."""
+
+    target: Target
+    """whom the method still forgets in the new generation"""
+    size: Size
+    """how many leave in all"""
+    asked: Asked
+    replaced: Version | None = None
+    """the current version, which the switch replaces; None for version 1"""
+    leaving: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """by request: the positions of the replaced generation that the new version lacks"""
+
+
+def departure(session: Session, job: Preparation) -> Departure:
+    """Return who leaves with the first version if it is drafted now: everyone who has asked."""
+    found = asked(session, job, _cancellable(session, job))
+    return _departure(session, job, found, target_of(session, job.generation_id, found.going))
+
+
+def _departure(session: Session, job: Preparation, found: Asked, target: Target) -> Departure:
+    if not job.retrains:
+        return Departure(target, Size(len(target.positions), target.people), found)
+    model = session.get_one(Model, job.model_id)
+    if model.current_id is None or model.generation_id is None:
+        raise Stale(f"model {model.id} has no current version to replace")
+    replaced = session.get_one(Version, model.current_id)
+    leaving = _leaving(session, job, model.generation_id, found, target)
+    going = frozenset().union(*leaving.values())
+    people = target_of(session, model.generation_id, going).people
+    return Departure(target, Size(len(going), people), found, replaced, leaving)
+
+
+def publish_generation(
+    storage: Storage, job: Preparation, draft: Draft, registered: Registered, drafted: Departure
+) -> None:
+    """Publish a generation's first version, without anyone who asked to be forgotten before this moment.
+
+    An update that is computed on a replaced generation at this moment is stale afterwards: its tasks end here.
+    Raises Stale, Replan, TrainAgain, Overspent; then nothing was written.
+    """
+    with publication(storage, job, draft) as (session, model):
+        found = asked(session, job, _cancellable(session, job))
+        current = _departure(session, job, found, draft.target)
+        replaced = current.replaced
+        if replaced is None:
+            require_current(model, None)
+            results = _first_results(session, job, current, registered)
+            digests = sample_digests(session, job.generation_id, draft.target.positions)
+        else:
+            _require_unchanged(session, job, current, drafted)
+            results = _switch_results(session, job, current, replaced)
+            going = frozenset().union(*current.leaving.values())
+            digests = sample_digests(session, replaced.generation_id, going)
+            _end_replaced(session, model, job, replaced)
+        generation = session.get_one(Generation, job.generation_id)
+        generation.status, generation.progress, generation.phase = "live", 1.0, None
+        generation.report = (generation.report or {}) | dict(registered.report)
+        model.status, model.reason, model.generation_id = "live", None, generation.id
+        make_version(session, job, draft, replaced, digests)
+        if replaced is not None:
+            crash_point("switch-after-version")
+            _erase_all(session, replaced.generation_id, session.get_one(Version, draft.version_id))
+        finish(session, job, results, draft.version_id, draft.method)
+        queue_newcomers(session, job, model)
+        if replaced is not None:
+            crash_point("switch-after-tasks")
+
+
+def _require_unchanged(session: Session, job: Preparation, current: Departure, drafted: Departure) -> None:
+    """Check that the model is what the draft was made for. Raises Replan, TrainAgain."""
+    before, after = drafted.replaced, current.replaced
+    if before is None or after is None or (before.id, drafted.size) != (after.id, current.size):
+        raise Replan("the model moved on while the switch was drafted")
+    _require_held_people(session, job, after.generation_id)
+
+
+def _end_replaced(session: Session, model: Model, job: Preparation, replaced: Version) -> None:
+    """End the served generation, and fence off an update that is still computed on it."""
+    old = session.get_one(Generation, replaced.generation_id)
+    old.status, old.phase, old.ended_at = "ended", None, now(session)
     model.lease_token += 1
     give_back(model)
     give_back_beside(session, model.id)
-    ledger.record(session, job.tenant_id, "generation.switched", model_id=model.id, generation=new.id, replaces=old.id)
+    facts: dict[str, Any] = {"model_id": model.id, "generation": job.generation_id, "replaces": old.id}
+    ledger.record(session, job.tenant_id, "generation.switched", **facts)
 
 
-def _erase_all(session: Session, job: Retraining, old_id: int, version_id: str) -> None:
-    """Every vector of the old generation goes now; its keys are destroyed once this transaction is committed."""
-    at = now(session)
+def _erase_all(session: Session, old_id: int, version: Version) -> None:
+    """Delete every vector of the replaced generation; its keys are destroyed after the commit."""
     gone = delete(Recollection).where(Recollection.generation_id == old_id).returning(Recollection.key_id)
-    rows = [
-        {
-            "tenant_id": job.tenant_id,
-            "generation_id": old_id,
-            "version_id": version_id,
-            "key_id": key_id,
-            "created_at": at,
-        }
-        for key_id in session.scalars(gone.execution_options(synchronize_session=False))
-    ]
-    for batch in batches(rows, BATCH):
-        session.execute(insert(Erasure), batch)
+    erase(session, version, old_id, session.scalars(gone.execution_options(synchronize_session=False)).all())
 
 
-def _outcomes(session: Session, job: Retraining, current: Shift) -> tuple[dict[Claimed, Outcome], list[str]]:
-    """What becomes of each open task, and which requests need a task. Raises TombstoneAppeared, ForgottenPersonBack."""
+def _first_results(
+    session: Session, job: Preparation, current: Departure, registered: Registered
+) -> dict[Claimed, Result]:
+    """Return the result of every waiting task with version 1. Raises Replan where someone asked since the draft."""
+    found = current.asked
+    missing = found.going.difference(current.target.positions)
+    if missing:
+        raise Replan(still_there(found.named, missing))
+    rows = session.execute(
+        select(Task.id, Task.request_id).where(Task.model_id == job.model_id, Task.status.in_(("queued", "running")))
+    )
+    results: dict[Claimed, Result] = {}
+    for task_id, request_id in rows:
+        positions = found.named.get(request_id, frozenset())
+        left_out = registered.left_out.get(request_id, 0)
+        task = Claimed(task_id, request_id)
+        if positions & found.protected:
+            results[task] = Blocked(Reason.LEGAL_HOLD)
+        elif request_id in found.partial:
+            results[task] = Blocked(Reason.PARTIAL_SUBJECT)
+        elif positions:
+            results[task] = Published(len(positions) + left_out)
+        else:
+            results[task] = Published(left_out, Reason.LEFT_OUT if left_out else why_empty(session, job, task))
+    return results
+
+
+def _switch_results(session: Session, job: Preparation, current: Departure, replaced: Version) -> dict[Claimed, Result]:
+    """Return the result of each open task with the switch. Raises Replan, TrainAgain."""
     named, target = current.asked.named, frozenset(current.target.positions)
-    newcomers = set(named)
-    outcomes: dict[Claimed, Outcome] = {}
+    results: dict[Claimed, Result] = {}
     for task_id, request_id, status in _tasks(session, job, named):
-        newcomers.discard(request_id)
         positions = named.get(request_id, frozenset())
         if status == "completed" and not positions <= target | current.asked.protected:
-            raise SuppressionAppeared(still_there(named, positions - target))
+            raise Replan(still_there(named, positions - target))
         if status == "completed" and positions - target:
-            raise ForgottenPersonBack("somebody was forgotten while the candidate was trained, and held since")
+            raise TrainAgain("somebody was forgotten while the candidate was trained, and is under a legal hold since")
         if status not in OPEN:
             continue
         task = Claimed(task_id, request_id)
         if positions & current.asked.protected:
-            outcomes[task] = Outcome("blocked", None, "legal_hold")
+            results[task] = Blocked(Reason.LEGAL_HOLD)
         elif positions <= target:
             samples = len(current.leaving.get(request_id, positions))
-            why = (
-                None if samples else why_empty(session, replace(job, generation_id=current.present.generation_id), task)
-            )
-            outcomes[task] = Outcome("completed", samples, why)
+            served = replace(job, generation_id=replaced.generation_id)
+            results[task] = Published(samples, None if samples else why_empty(session, served, task))
         elif status != "blocked":
-            outcomes[task] = Outcome("queued")
-    return outcomes, sorted(newcomers)
+            results[task] = Postponed()
+    return results
 
 
-def _leaving(session: Session, job: Retraining, old_id: int, found: Asked, target: Target) -> dict[str, frozenset[int]]:
+def _leaving(
+    session: Session, job: Preparation, old_id: int, found: Asked, target: Target
+) -> dict[str, frozenset[int]]:
     old = suppressions.positions(session, job.tenant_id, job.model_name, old_id)
     protected = held_positions(session, job.tenant_id, old_id)
     gone = frozenset(target.positions)
@@ -190,29 +213,34 @@ def _leaving(session: Session, job: Retraining, old_id: int, found: Asked, targe
     }
 
 
-def _tasks(session: Session, job: Retraining, named: Mapping[str, frozenset[int]]) -> list[tuple[str, str, str]]:
-    """(id, request, status) of the model's open tasks, and of all that the candidate's samples are named by.
+def _tasks(session: Session, job: Preparation, named: Mapping[str, frozenset[int]]) -> list[tuple[str, str, str]]:
+    """Return (id, request, status) of the model's open tasks and of the tasks that name samples of the candidate.
 
-    What only waits for consumers is carried out: it counts as completed.
+    A task that only waits for consumers is carried out, and counts as completed.
     """
-    status = case((Task.reason == AWAITING_CONSUMERS, "completed"), else_=Task.status).label("status")
-    columns = select(Task.id, Task.request_id, status).where(Task.model_id == job.lease.model_id)
+    status = case((Task.reason == Reason.AWAITING_CONSUMERS, "completed"), else_=Task.status).label("status")
+    columns = select(Task.id, Task.request_id, status).where(Task.model_id == job.model_id)
     found = {row.id: row for row in session.execute(columns.where(Task.status.in_(OPEN)))}
     for batch in batches(named, BATCH):
         found |= {row.id: row for row in session.execute(columns.where(Task.request_id.in_(batch)))}
     return [(row.id, row.request_id, row.status) for row in found.values()]
 
 
-def _cancellable(session: Session, model_id: str) -> frozenset[str]:
-    """Requests whose cancel window is open, and large ones that nobody has approved yet."""
+def _cancellable(session: Session, job: Preparation) -> frozenset[str]:
+    """Return the requests that a retrain does not carry out yet: they can be cancelled, or wait for an approval.
+
+    Version 1 carries out everything.
+    """
+    if not job.retrains:
+        return frozenset()
     inside = and_(Task.status == "queued", Task.not_before > now(session))
-    large = and_(Task.status == "blocked", Task.reason == LARGE)
-    query = select(Task.request_id).where(Task.model_id == model_id, or_(inside, large))
+    large = and_(Task.status == "blocked", Task.reason == Reason.LARGE)
+    query = select(Task.request_id).where(Task.model_id == job.model_id, or_(inside, large))
     return frozenset(session.scalars(query))
 
 
-def _require_held_people(session: Session, job: Retraining, old_id: int) -> None:
-    """Whoever a legal hold keeps in the old generation must be in the candidate."""
+def _require_held_people(session: Session, job: Preparation, old_id: int) -> None:
+    """Check that the candidate holds everyone whom a legal hold keeps in the served generation. Raises TrainAgain."""
     protected = held_positions(session, job.tenant_id, old_id)
     gone = frozenset(session.scalars(select(Forgotten.position).where(Forgotten.generation_id == old_id)))
     for batch in batches(sorted(protected - gone), BATCH):
@@ -224,4 +252,4 @@ def _require_held_people(session: Session, job: Retraining, old_id: int) -> None
             Membership.generation_id == job.generation_id, Membership.sample_digest.in_(wanted)
         )
         if wanted - set(session.scalars(there)):
-            raise HeldPersonMissing("a legal hold was placed on somebody whom the candidate lacks")
+            raise TrainAgain("a legal hold was placed on somebody whom the candidate lacks")

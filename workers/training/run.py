@@ -1,16 +1,15 @@
-"""Preparation: freeze the manifest, train or import, compute what the method keeps, publish version 1.
+"""Preparation: freeze the manifest, train or import, compute what the method keeps, publish the first version.
 
-A worker that dies leaves rows and keys behind; the next attempt deletes them and starts clean. A refusal deletes
-them too: a refused model has nothing but its reason.
+A retrain is the preparation of a candidate generation, trained without everyone who asked, with a fresh budget. A
+worker that dies leaves rows and keys behind; the next attempt deletes them. A refusal deletes them too: a refused
+generation has nothing but its reason.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 import torch
 from sqlalchemy import delete, select
@@ -19,26 +18,24 @@ from sqlalchemy.orm import Session
 from service.audit.log import record
 from service.infra.db import Database
 from service.infra.fault_injection import crash_point
-from service.infra.pseudonyms import new_id
 from service.infra.tables import Generation, HoldoutPerson, Membership, Model, Recollection, Version
 from service.infra.time import bucket
+from service.requests.reasons import Reason
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.model.closed_form import DoesNotRun
-from unlearning.model.training import learn
 from unlearning.types import (
     Examples,
     ForgetSet,
     Forgotten,
     Ineffective,
     Json,
-    Learned,
     Progress,
     RecipeError,
     Refused,
     State,
     Unsuited,
 )
-from workers.guarantee.certify import CapNotReached, Size, Terms, certify
+from workers.guarantee.certify import CapNotReached, Terms, certify
 from workers.guarantee.dry_run import dry_run, establish
 from workers.guarantee.needs import generator, needs_forgotten, needs_retained
 from workers.guarantee.refine import refine
@@ -52,28 +49,18 @@ from workers.runtime.process import Process
 from workers.runtime.stopwatch import Stopwatch
 from workers.storage import checkpoint_format as codec
 from workers.storage import private_state as state
-from workers.storage.crypto_erase import destroy_keys
+from workers.storage.crypto_erase import bury, destroy_keys, drop_superseded_state
+from workers.storage.operator_notes import open_note
 from workers.storage.storage import Storage
-from workers.training import calibrate
-from workers.training import parallel as work_units
 from workers.training import suggest as alternatives
+from workers.training.calibrate import Orders, require_useful_cap
 from workers.training.cohort import kept_out
-from workers.training.progress import Shown
-from workers.training.resume import Unprepared
-from workers.training.start import Begun, again, begin
-from workers.update import claim
-from workers.update.blocked import NUMBERS
-from workers.update.publish import (
-    Departure,
-    Draft,
-    HoldAppeared,
-    Registered,
-    SuppressionAppeared,
-    Unusable,
-    publish_first,
-)
-from workers.update.select import Target, asked, target_of
-from workers.update.version_files import write_files
+from workers.training.parallel import VectorUnits
+from workers.training.promote import Departure, Registered, TrainAgain, departure, publish_generation
+from workers.training.start import Begun, again, begin, shown
+from workers.update.publish import Draft, Replan, write_draft
+from workers.update.select import Target
+from workers.update.task_results import NUMBERS, charge_withheld, refuse
 
 log = logging.getLogger(__name__)
 
@@ -89,97 +76,73 @@ class Ready:
     registered: Registered
 
 
-@dataclass(frozen=True)
-class Ending:
-    """How a generation that was made ready comes into service, or does not."""
-
-    look: Callable[[Session], Departure]
-    """who leaves the served model with the generation's first version, as the database stands"""
-    terms: Callable[[Terms, Departure], Terms]
-    """what that version may claim"""
-    publish: Callable[[Storage, Draft, Registered, Departure], None]
-    refuse: Callable[[Session, str, str], None]
-    learn: Callable[..., Learned]
-    evidence: Mapping[str, Json] = field(default_factory=dict)
-    """sealed with the first version's state"""
-
-
 def prepare(process: Process, job: Preparation, watch: Stopwatch) -> None:
-    """Prepare the model, or refuse it with a plain reason. Raises Stale where the lease was taken over."""
-    build_generation(process, job, watch, ending_of(job))
+    """Build a generation and publish its first version; or refuse it with a reason, and leave nothing half done.
 
-
-def ending_of(job: Preparation) -> Ending:
-    """A model's first generation ends in version 1, or in a refusal of the model."""
-
-    def refuse(session: Session, what: str, hint: str) -> None:
-        claim.refuse(session, session.get_one(Model, job.lease.model_id), generation_of(session, job), what, hint)
-
-    def look(session: Session) -> Departure:
-        target = target_of(session, job.generation_id, asked(session, job).going)
-        return Departure(target, Size(len(target.positions), target.people))
-
-    return Ending(
-        look=look,
-        terms=lambda terms, _: terms,
-        publish=lambda storage, draft, registered, _: publish_first(storage, job, draft, registered),
-        refuse=refuse,
-        learn=learn,
-    )
-
-
-def build_generation(process: Process, job: Preparation, watch: Stopwatch, ending: Ending) -> None:
-    """Make the generation ready, bring it into service; or refuse, and leave nothing half done.
-
-    It starts clean, unless an earlier attempt had trained and was computing work units, or calibrating: that is taken
-    up where it stood. What the recipe's code raises is refused at once, as it would be raised at every attempt.
+    It starts from nothing, unless an earlier attempt was computing work units, or calibrating: then it continues
+    there. What the recipe's code raises is refused at once, because every attempt would raise it. Raises Stale.
     """
-    storage = process.storage
     try:
-        ready = taken_up(process, job, watch)
-        if ready is None:
-            ready = _made_ready(process, job, watch, ending)
-        bring_into_service(storage, job, ready, watch, ending)
+        while not _built(process, job, watch):
+            pass
     except DoesNotRun as error:
         raised = error.__cause__
         own = refusal_of(raised, process.settings.recipes) if isinstance(raised, Exception) else None
-        _give_up(process, job, ending, own or error)
+        _give_up(process, job, own or error)
     except (Refused, RecipeError, CapNotReached, codec.Malformed) as error:
-        _give_up(process, job, ending, error)
+        _give_up(process, job, error)
     except Exception as error:
         refused = refusal_of(error, process.settings.recipes)
         if refused is None:
             raise
-        _give_up(process, job, ending, refused)
-    else:
-        work_units.forget(process, job.generation_id)
-        calibrate.drop_prepared(storage, job.generation_id)
-        storage.figures.sweep(storage.database)
-        destroy_keys(storage.database, storage.keys, storage.journal.root, process.settings.served_tenants)
+        _give_up(process, job, refused)
 
 
-def _give_up(process: Process, job: Preparation, ending: Ending, error: Exception) -> None:
+def _built(process: Process, job: Preparation, watch: Stopwatch) -> bool:
+    """Build and publish or withhold; False where a legal hold contradicts the training, and it must be repeated."""
+    storage = process.storage
+    with storage.database.read() as session:
+        replaced = session.get_one(Model, job.model_id).current_id
+    ready = taken_up(process, job, watch) or _made_ready(process, job, watch)
+    try:
+        published = bring_into_service(process, job, ready, watch)
+    except TrainAgain:
+        clean(process, job)
+        return False
+    if not published:
+        return True
+    VectorUnits.forget(process, job.generation_id)
+    Orders.drop_state(process, job.generation_id)
+    if replaced is not None:
+        drop_superseded_state(storage.database, storage.private, replaced)
+        bury(storage.database)
+    storage.figures.sweep(storage.database)
+    destroy_keys(storage.database, storage.keys, storage.journal.root, process.settings.served_tenants)
+    return True
+
+
+def _give_up(process: Process, job: Preparation, error: Exception) -> None:
     clean(process, job)
     with process.storage.database.write() as session:
-        fence(session, job.lease)
-        ending.refuse(session, *reason_of(error))
+        model = fence(session, job.lease)
+        refuse(session, model, generation_of(session, job), *reason_of(error))
 
 
-def _made_ready(process: Process, job: Preparation, watch: Stopwatch, ending: Ending) -> Ready:
-    """Ready by the policy's method; where that does not help on this model, by the policy's fallback."""
+def _made_ready(process: Process, job: Preparation, watch: Stopwatch) -> Ready:
+    """Make it ready by the policy's method; where that does not help on this model, by the policy's fallback."""
     try:
         begun = again(process, job, watch)
         if begun is not None:
             return finish(process, job, watch, begun)
         clean(process, job)
-        return make_ready(process, job, watch, ending.learn)
+        return make_ready(process, job, watch)
     except Ineffective as why:
         clean(process, job)
-        return make_ready(process, _switched(process.storage.database, job, why), watch, ending.learn)
+        return make_ready(process, _switched(process.storage.database, job, why), watch)
 
 
 def _switched(database: Database, job: Preparation, why: Ineffective) -> Preparation:
-    """The generation's method is the policy's fallback from now on, for a worker that takes it up too."""
+    """Make the policy's fallback the generation's method, also for a worker that continues the preparation."""
     fallback = job.policy.fallback
     if fallback is None:  # _prepared has refused already
         raise why
@@ -189,29 +152,29 @@ def _switched(database: Database, job: Preparation, why: Ineffective) -> Prepara
         switched = {"from": generation.method, "to": fallback, "why": NUMBERS.sub("#", why.what)}
         generation.method, generation.manifest = fallback, (generation.manifest or {}) | {"switched": switched}
         kind, instead = "preparation.switched", job.policy.method
-        record(session, job.tenant_id, kind, model_id=job.lease.model_id, method=fallback, instead=instead)
+        record(session, job.tenant_id, kind, model_id=job.model_id, method=fallback, instead=instead)
     return replace(job, policy=job.policy.in_force(fallback))
 
 
 def generation_of(session: Session, job: Preparation) -> Generation:
-    """The generation that is being built."""
+    """Return the generation that is being built."""
     return session.get_one(Generation, job.generation_id)
 
 
-def make_ready(process: Process, job: Preparation, watch: Stopwatch, learn: Callable[..., Learned] = learn) -> Ready:
-    """Manifest, training, the method's state and its sealed rows. Raises Refused and its like."""
-    return finish(process, job, watch, begin(process, job, watch, learn))
+def make_ready(process: Process, job: Preparation, watch: Stopwatch) -> Ready:
+    """Freeze the manifest, train, compute the method's state and seal its rows. Raises Refused and the like."""
+    return finish(process, job, watch, begin(process, job, watch))
 
 
 def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -> Ready:
-    """The method's state and its sealed rows, and the generation's terms. Raises Refused and its like."""
+    """Compute the method's state, seal its rows and fix the generation's terms. Raises Refused and the like."""
     started, bench = time.monotonic(), begun.bench
     with watch.phase("method"):
-        made = _prepared(process, job, begun, Shown(process.storage.database, job).part("method", 0.5, 0.95))
+        made = _prepared(process, job, begun, shown(process.storage.database, job, "method", 0.5, 0.95))
     crash_point("prepare-after-rows")
     seconds = begun.seconds + time.monotonic() - started
     report = report_of(made, bench, job) | {"seconds": bucket(seconds)}
-    longest = begun.course.method.length(bench.problem) if begun.course is not None else longest_of(made)
+    longest = begun.units.method.length(bench.problem) if begun.units is not None else longest_of(made)
     terms = register(process.storage.database, job, begun.guarantee, made, len(begun.examples), longest=longest)
     with watch.phase("bound"):
         terms, found = establish(bench, replace(terms, design=begun.design), begun.examples, made)
@@ -220,31 +183,30 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
     report = process.storage.figures.keep(job.generation_id, report)
     bare = State(made.weights, made.tensors, made.facts)
     if terms.design is not None:
-        calibrate.open_orders(process, job, bare, terms.design, {"report": report, "left_out": begun.left_out})
-    registered = Registered(report, begun.left_out)
-    return _settled(process, job, watch, Ready(bench, terms, begun.examples, bare, registered))
+        Orders.lay_out(process, job, bare, terms.design.orders, {"report": report, "left_out": begun.left_out})
+    ready = Ready(bench, terms, begun.examples, bare, Registered(report, begun.left_out))
+    return _settled(process, job, watch, ready)
 
 
 def taken_up(process: Process, job: Preparation, watch: Stopwatch) -> Ready | None:
-    """A preparation that was calibrating when its worker was lost, with the orders that are done. None: start anew."""
+    """Go on with a calibration whose worker was lost, with the orders that are done; None where there is none."""
     with process.storage.database.read() as session:
         generation = generation_of(session, job)
-    kept = calibrate.prepared_of(generation)
+    kept = Orders.note_of(generation)
     if kept is None:
         return None
-    try:
-        with watch.phase("load"):
-            course = calibrate.course_of(process, generation, job.recipe)
-    except Unprepared:
+    with watch.phase("load"):
+        orders = Orders.opened(process, generation, job.recipe)
+    if orders is None:
         return None
     reference = Reference((generation.manifest or {})["reference"])
-    terms = replace(terms_of(job.policy, Guarantee.CALIBRATED, reference, len(course.examples)), design=course.design)
+    terms = replace(terms_of(job.policy, Guarantee.CALIBRATED, reference, len(orders.examples)), design=orders.design)
     registered = Registered(kept["report"], kept["left_out"])
-    return _settled(process, job, watch, Ready(course.bench, terms, course.examples, course.state, registered))
+    return _settled(process, job, watch, Ready(orders.bench, terms, orders.examples, orders.state, registered))
 
 
 def _settled(process: Process, job: Preparation, watch: Stopwatch, ready: Ready) -> Ready:
-    """The last of what registration learns: the calibration, where one is asked for, and the dry run."""
+    """Add the last of what registration learns: the calibration, where one is asked for, and the dry run."""
     if ready.terms.design is not None:
         with watch.phase("calibrate"):
             _calibrate(process, job)
@@ -256,20 +218,23 @@ def _settled(process: Process, job: Preparation, watch: Stopwatch, ready: Ready)
 def _calibrate(process: Process, job: Preparation) -> None:
     with process.storage.database.read() as session:
         generation = generation_of(session, job)
-    course = calibrate.course_of(process, generation, job.recipe)
-    shown = Shown(process.storage.database, job).part("calibrate", 0.5, 0.95)
-    found = calibrate.measure_all(process, job, course, shown)
-    calibrate.require_useful_cap(found, job.policy.max_distance)
+    orders = Orders.opened(process, generation, job.recipe)
+    if orders is None:
+        raise RuntimeError("the calibration's state was laid out and cannot be opened")
+    orders.compute_all(job, shown(process.storage.database, job, "calibrate", 0.5, 0.95))
+    require_useful_cap(orders.found(), job.policy.max_distance)
 
 
 def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progress) -> State:
-    """The method's state, its rows written. Where the method does not help on this model, and no fallback does, the
-    refusal names those that do."""
+    """Return the method's state; its rows are written.
+
+    Raises Ineffective where the fallback is to try, and Refused otherwise: the refusal names methods that do help.
+    """
     bench = begun.bench
     try:
-        if begun.course is not None:
-            work_units.compute_all(process, job, begun.course, progress)
-            return work_units.completed(process.storage, begun.course, progress)
+        if begun.units is not None:
+            begun.units.compute_all(job, progress)
+            return begun.units.completed(progress)
         made = bench.method.prepare(bench.problem, begun.examples, begun.learned, progress)
     except (Ineffective, Unsuited) as error:
         if isinstance(error, Ineffective) and job.policy.fallback is not None:
@@ -280,22 +245,47 @@ def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progre
     return made
 
 
-def bring_into_service(storage: Storage, job: Preparation, ready: Ready, watch: Stopwatch, ending: Ending) -> None:
-    """Publish; whoever asked meanwhile is forgotten first, and then it is tried again."""
+def bring_into_service(process: Process, job: Preparation, ready: Ready, watch: Stopwatch) -> bool:
+    """Publish the first version, with everyone forgotten who has asked by then; False where it is withheld.
+
+    Raises TrainAgain, Stale.
+    """
+    storage = process.storage
     while True:
         with storage.database.read() as session:
-            departure = ending.look(session)
-        claimed = replace(ready, terms=ending.terms(ready.terms, departure))
-        draft = _draft(storage, job, claimed, watch, (departure, ending.evidence))
+            leaving = departure(session, job)
+        draft = _draft(storage, job, ready, watch, leaving)
+        if _accuracy_fell(job, draft, leaving):
+            _throw_away(storage, draft)
+            _withhold(process, job, draft.budget_cost)
+            return False
         try:
-            patiently(partial(ending.publish, storage, draft, ready.registered, departure))
-            return
-        except (SuppressionAppeared, HoldAppeared) as error:
+            patiently(lambda: publish_generation(storage, job, draft, ready.registered, leaving))  # noqa: B023
+            return True
+        except Replan as error:
             log.warning("%s", error)
             _throw_away(storage, draft)
-        except Unusable:
+        except TrainAgain:
             _throw_away(storage, draft)
             raise
+
+
+def _accuracy_fell(job: Preparation, draft: Draft, leaving: Departure) -> bool:
+    """Return whether a retrain loses more accuracy than the policy allows."""
+    before = None if leaving.replaced is None else leaving.replaced.holdout_accuracy
+    tolerance = job.policy.utility_tolerance
+    return tolerance is not None and before is not None and before - draft.accuracy > tolerance
+
+
+def _withhold(process: Process, job: Preparation, budget_cost: int) -> None:
+    """Refuse a retrain whose weights were looked at. It is charged, so that nobody repeats the draw until it passes."""
+    clean(process, job)
+    with process.storage.database.write() as session:
+        model = fence(session, job.lease)
+        charge_withheld(session, process.storage, job, budget_cost)
+        what = "The retrained model's accuracy fell by more than the policy allows."
+        hint = "Retry the blocked requests to retrain once more."
+        refuse(session, model, generation_of(session, job), what, hint, reason=Reason.UTILITY_GATE)
 
 
 def _throw_away(storage: Storage, draft: Draft) -> None:
@@ -304,38 +294,46 @@ def _throw_away(storage: Storage, draft: Draft) -> None:
     storage.store.delete(draft.checkpoint.digest)
 
 
-def _draft(
-    storage: Storage,
-    job: Preparation,
-    ready: Ready,
-    watch: Stopwatch,
-    going: tuple[Departure, Mapping[str, Json]],
-) -> Draft:
-    departure, evidence = going
-    target, size = departure.target, departure.size
+def _draft(storage: Storage, job: Preparation, ready: Ready, watch: Stopwatch, leaving: Departure) -> Draft:
+    target = leaving.target
+    terms = _terms(job, ready.terms, target)
     forgotten, retain = Forgotten(ready.state), ready.examples
     with watch.unlearning():
         if target.positions:
             forgotten, retain = _forget(storage, job, ready, target)
-        forgot = replace(size, holders=len(target.holders))
-        refined = refine(ready.bench, ready.terms, forgotten, retain)
-        certified = certify(ready.bench, ready.terms, refined, retain, forgot)
+        size = replace(leaving.size, holders=len(target.holders))
+        refined = refine(ready.bench, terms, forgotten, retain)
+        certified = certify(ready.bench, terms, refined, retain, size)
     with watch.phase("store"):
-        checkpoint, kept = write_files(storage, certified, evidence)
-        resealed = state.reseal_vectors(storage.database, storage.keys, job.generation_id, certified.state.vectors)
-    return Draft(
-        version_id=new_id(),
-        checkpoint=checkpoint,
-        state=kept,
-        method=ready.terms.method,
-        claim=certified.claim,
-        accuracy=certified.accuracy,
-        budget_cost=certified.budget_cost,
-        target=target,
-        size=size,
-        seconds={},
-        vectors=resealed,
+        return write_draft(storage, job, certified, target, leaving.size, evidence=_evidence(storage, job))
+
+
+def _terms(job: Preparation, terms: Terms, target: Target) -> Terms:
+    """Return what the first version may claim.
+
+    A retrain that forgets nobody is exact and costs nothing: all who leave were left out of the training. Where the
+    method has to forget somebody who asked since, the generation's own terms apply.
+    """
+    if not job.retrains or target.positions:
+        return terms
+    return replace(
+        terms,
+        method="retrain",
+        guarantee=Guarantee.EXACT,
+        reference=Reference.RENORMALISED,
+        noise_std=0.0,
+        max_distance=0.0,
+        budget_cost=0,
+        constants=(),
+        design=None,
     )
+
+
+def _evidence(storage: Storage, job: Preparation) -> dict[str, Json]:
+    """Return why the policy's fallback was taken, where the retrain was planned for that."""
+    with storage.database.read() as session:
+        note = (generation_of(session, job).manifest or {}).get("note")
+    return {"fallback": open_note(storage.sealer, note)} if note else {}
 
 
 def _forget(storage: Storage, job: Preparation, ready: Ready, target: Target) -> tuple[Forgotten, Examples]:
@@ -344,14 +342,13 @@ def _forget(storage: Storage, job: Preparation, ready: Ready, target: Target) ->
     if not len(retain):
         raise Refused("Everyone asked to be forgotten while the model was prepared.", "Register it with other data.")
     bench = ready.bench
-    vectors = state.Kept(
-        storage.database, storage.keys, job.generation_id, bench.problem.dimension, bench.problem.device
-    )
+    problem = bench.problem
+    vectors = state.Kept(storage.database, storage.keys, job.generation_id, problem.dimension, problem.device)
     theirs = ready.examples.only(gone) if needs_forgotten(bench.method) else None
     forget = ForgetSet(frozenset(target.holders), target.positions, theirs, vectors)
     draws = generator(bench.problem.device)
     reads = retain if needs_retained(bench.method, ready.terms.guarantee) else None
-    return bench.method.forget(bench.problem, ready.state, forget, reads, draws), retain
+    return bench.method.forget(problem, ready.state, forget, reads, draws), retain
 
 
 def _keep_vectors(storage: Storage, job: Preparation, made: State) -> None:
@@ -369,8 +366,8 @@ def clean(process: Process, job: Preparation) -> None:
             raise RuntimeError(f"generation {job.generation_id} has a version: it is not being prepared")
         for rows in (Membership, Recollection, HoldoutPerson):
             session.execute(delete(rows).where(rows.generation_id == job.generation_id))
-    work_units.forget(process, job.generation_id)
-    calibrate.forget_orders(process, job.generation_id)
+    VectorUnits.forget(process, job.generation_id)
+    Orders.forget(process, job.generation_id)
     process.storage.figures.delete(job.generation_id)
     process.storage.keys.destroy_generation(job.generation_id)
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from sqlalchemy import insert
 
+from service.infra.db import Database
 from service.infra.fault_injection import crash_point
-from service.infra.tables import Generation, HoldoutPerson
+from service.infra.tables import Generation, HoldoutPerson, Model
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.bounds.calibration import Design
 from unlearning.methods.recollection.sketch import require_steps_fit
 from unlearning.model.method import Divisible
 from unlearning.model.parts import require_declared
-from unlearning.model.training import steps_per_epoch
-from unlearning.types import Examples, Learned, Refused
+from unlearning.model.problem import Problem
+from unlearning.model.training import learn, steps_per_epoch, train
+from unlearning.recipe import Recipe
+from unlearning.types import Examples, Learned, Progress, Refused, State
 from workers.guarantee.choose import design_of, guarantee_of, may_claim_without_her, require_closed_form, require_needs
-from workers.runtime.jobs import Preparation, Retraining
+from workers.runtime.jobs import Preparation
 from workers.runtime.lease import fence
 from workers.runtime.model import Bench, build
 from workers.runtime.process import Process
@@ -27,24 +31,22 @@ from workers.runtime.stopwatch import Stopwatch
 from workers.storage import manifest
 from workers.storage.key_store import BATCH, batches
 from workers.storage.storage import Storage
-from workers.training import parallel as work_units
 from workers.training.cohort import admit, require_readable, require_room
-from workers.training.parallel import Course
-from workers.training.progress import Shown
-from workers.training.resume import Unprepared, note_of
+from workers.training.parallel import VectorUnits, divisible, wanted
 
 NUMBER_BYTES = 4
+PROGRESS_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A trained model whose method's state is still to be computed. ``course``: in work units; None: in one piece."""
+    """A trained model whose method's state is still to be computed: in ``units``, or by one worker (None)."""
 
     bench: Bench
     guarantee: Guarantee
     examples: Examples
     learned: Learned
-    course: Course | None
+    units: VectorUnits | None
     design: Design | None
     left_out: Mapping[str, int]
     """how many samples each request keeps out"""
@@ -52,58 +54,113 @@ class Begun:
     """that it took so far"""
 
 
-def begin(process: Process, job: Preparation, watch: Stopwatch, learn: Callable[..., Learned]) -> Begun:
-    """Manifest and training. Raises Refused and its like."""
-    started = time.monotonic()
+def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun:
+    """Freeze the manifest, train or import, and lay work units out. Raises Refused and the like."""
+    started, storage = time.monotonic(), process.storage
     with watch.phase("load"):
         bench = build(process.settings, job.tenant_id, job.recipe, job.policy)
         require_needs(job.policy, bench.method, bench.recipe)
         guarantee = guarantee_of(job.policy, bench.problem, bench.method)
-        if isinstance(job, Retraining) or may_claim_without_her(job.policy, guarantee, bench.recipe):
+        if job.retrains or may_claim_without_her(job.policy, guarantee, bench.recipe):
             require_declared(bench.recipe, bench.parts)
-        everyone = manifest.entries(process.storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
-        require_room(process.storage.database, everyone)
-        kept, left_out = admit(process.storage, job, bench, everyone)
+        everyone = manifest.entries(storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
+        require_room(storage.database, everyone)
+        kept, left_out = admit(storage, job, bench, everyone)
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device)
         require_closed_form(bench.method, bench.problem, examples)
         design = _design(job.policy, guarantee, examples)
         require_vectors_fit(process, bench, examples)
         require_readable(process, job, bench, guarantee, everyone)
-        _freeze(process.storage, job, bench, kept, everyone)
+        _freeze(storage, job, bench, kept, everyone)
     crash_point("prepare-after-manifest")
     with watch.phase("train"):
-        shown = Shown(process.storage.database, job).part("train", 0.05, 0.5)
-        learned = learn(bench.recipe, bench.problem, examples, shown)
+        learned = _learned(storage, job, bench, examples)
     crash_point("prepare-after-train")
-    course = _course(process, job, bench, examples, learned)
     seconds = time.monotonic() - started
-    if course is not None:
-        more = {"left_out": left_out, "seconds": seconds}
-        work_units.lay_out(process, job, course, work_units.wanted(process, examples), more)
-        crash_point("prepare-after-work-units")
-    return Begun(bench, guarantee, examples, learned, course, design, left_out, seconds)
+    units = _units(process, job, bench, examples, learned, note={"left_out": left_out, "seconds": seconds})
+    return Begun(bench, guarantee, examples, learned, units, design, left_out, seconds)
 
 
 def again(process: Process, job: Preparation, watch: Stopwatch) -> Begun | None:
-    """A preparation that was computing its work units when its worker was lost. None: begin anew."""
+    """Go on with a preparation whose worker was lost while it computed work units; None where there is none."""
     with process.storage.database.read() as session:
         generation = session.get_one(Generation, job.generation_id)
-    note = note_of(generation, work_units.NOTE)
+    note = VectorUnits.note_of(generation)
     if note is None:
         return None
-    try:
-        with watch.phase("load"):
-            course = work_units.course_of(process, generation, job.recipe)
-    except Unprepared:
+    with watch.phase("load"):
+        units = VectorUnits.opened(process, generation, job.recipe)
+    if units is None:
         return None
-    guarantee = guarantee_of(job.policy, course.bench.problem, course.bench.method)
-    design = _design(job.policy, guarantee, course.examples)
+    guarantee = guarantee_of(job.policy, units.bench.problem, units.bench.method)
+    design = _design(job.policy, guarantee, units.examples)
     left_out, seconds = note["left_out"], note["seconds"]
-    return Begun(course.bench, guarantee, course.examples, course.learned, course, design, left_out, seconds)
+    return Begun(units.bench, guarantee, units.examples, units.learned, units, design, left_out, seconds)
+
+
+def shown(database: Database, job: Preparation, phase: str, start: float, stop: float) -> Progress:
+    """Return the progress of a phase, which is this stretch of the whole, written where the API reads it.
+
+    It is written twice a second at most. Raises Stale once the lease is lost.
+    """
+    written = 0.0
+
+    def show(share: float) -> None:
+        nonlocal written
+        if time.monotonic() - written < PROGRESS_SECONDS:
+            return
+        written = time.monotonic()
+        with database.write() as session:
+            fence(session, job.lease)
+            generation = session.get_one(Generation, job.generation_id)
+            generation.progress, generation.phase = min(start + (stop - start) * share, 0.99), phase
+
+    return show
+
+
+def _learned(storage: Storage, job: Preparation, bench: Bench, examples: Examples) -> Learned:
+    """Train or import; a retrain always trains. Raises Refused."""
+    progress = shown(storage.database, job, "train", 0.05, 0.5)
+    if not job.retrains:
+        return learn(bench.recipe, bench.problem, examples, progress)
+    with storage.database.read() as session:
+        served = session.get_one(Generation, session.get_one(Model, job.model_id).generation_id)
+    if (served.manifest or {}).get("recipe_digest") != bench.digest:
+        raise Refused(
+            "The recipe's file is not the one that the model was registered with.",
+            "Restore it, or register the new one under another name.",
+        )
+    return cold(bench.recipe, bench.problem, examples, progress)
+
+
+def cold(recipe: Recipe, problem: Problem, examples: Examples, progress: Progress) -> Learned:
+    """Train from the data-independent initialisation: only that earns a fresh budget.
+
+    Raises Refused for a model that was trained elsewhere: its weights came from everyone.
+    """
+    if recipe.weights is not None:
+        raise Refused(
+            "The model was trained elsewhere, so it cannot be retrained here.",
+            "Train it again without the people who asked, and register the new weights.",
+        )
+    return train(problem, examples, progress=progress)
+
+
+def _units(
+    process: Process, job: Preparation, bench: Bench, examples: Examples, learned: Learned, *, note: Mapping[str, Any]
+) -> VectorUnits | None:
+    """Add work units where the method's preparation divides and there are enough people."""
+    count = wanted(process, examples)
+    if count < 2 or divisible(bench, learned) is None:
+        return None
+    kept = State(learned.weights, {} if learned.trajectory is None else learned.trajectory.tensors())
+    digest = VectorUnits.lay_out(process, job, kept, count, note)
+    crash_point("prepare-after-work-units")
+    return VectorUnits(process, job.generation_id, job.model_id, bench, examples, kept, digest)
 
 
 def require_vectors_fit(process: Process, bench: Bench, examples: Examples) -> None:
-    """Raises Refused where the holders' vectors, or a sketch's steps, would take more room than there is for them."""
+    """Require room for the holders' vectors, or for a sketch's steps. Raises Refused."""
     method = bench.method
     method.require_size(bench.problem, len(examples))
     if not isinstance(method, Divisible):
@@ -119,7 +176,7 @@ def require_vectors_fit(process: Process, bench: Bench, examples: Examples) -> N
 
 
 def _smaller(bench: Bench, examples: Examples) -> str:
-    """Say what works in place of exact vectors: a sketch only where it can be had."""
+    """Return what to use in place of exact vectors: a sketch only where it fits."""
     if bench.problem.training.converge is not None:
         return "Use newton or retrain."
     try:
@@ -131,15 +188,6 @@ def _smaller(bench: Bench, examples: Examples) -> str:
 
 def _steps(bench: Bench, examples: Examples) -> int:
     return steps_per_epoch(bench.problem, len(examples)) * bench.problem.training.epochs
-
-
-def _course(process: Process, job: Preparation, bench: Bench, examples: Examples, learned: Learned) -> Course | None:
-    if work_units.wanted(process, examples) < 2:
-        return None
-    method = work_units.divisible(bench.method, bench, learned)
-    if method is None:
-        return None
-    return Course(job.generation_id, job.lease.model_id, bench, method, examples, learned)
 
 
 def _design(policy: Policy, guarantee: Guarantee, examples: Examples) -> Design | None:

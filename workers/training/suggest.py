@@ -1,4 +1,4 @@
-"""What a model that its method does not help could use instead: the other methods, measured on the same training."""
+"""Measure the other methods on a model that its method does not help, to suggest one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from workers.runtime.method_options import method_of
 from workers.runtime.model import Bench
 
 CERTAIN = "retrain"
-"""nothing is left of the distance to itself"""
+"""The method whose distance to retraining is zero."""
 
 
 def hint(bench: Bench, policy: Policy, examples: Examples, learned: Learned, progress: Progress) -> str:
-    """One sentence: which methods stay below the policy's threshold on this model, best first, with their figures.
+    """Return one sentence: which methods stay below the policy's threshold on this model, best first, with figures.
 
-    Each prepares as a registration with its default options would: a few retrainings each, which is little beside
-    recollection's own preparation.
+    Each prepares as a registration with its default options does. That takes a few retrainings each, which is little
+    compared with the preparation of recollection.
     """
     others = [name for name in NAMES if name != policy.method and not load(name).exact]
     policies = {name: replace(policy, method=name, fallback=None, options={}) for name in others}
@@ -34,7 +34,7 @@ def hint(bench: Bench, policy: Policy, examples: Examples, learned: Learned, pro
 
 
 def _left(bench: Bench, policy: Policy, examples: Examples, learned: Learned, progress: Progress) -> float | None:
-    """The method's distance left; None where it cannot serve the model, or where that is not known."""
+    """Return the method's distance left; None where it cannot serve the model, or where that is not known."""
     try:
         method = method_of(policy)
         require_needs(policy, method, bench.recipe)

@@ -1,8 +1,15 @@
-"""Claiming a model's work under its lease, in one short transaction. Nothing is computed while it is open."""
+"""Claim a model's work under its lease, in one short transaction. Nothing is computed while it is open.
+
+An attempt is counted when it is claimed. After two claims without a result the batch is halved, so that one request
+that kills workers is found among many. A request that failed alone three times is blocked. Failures of the machine
+count as two attempts at most, so that no request is blocked for a full disk.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -12,32 +19,62 @@ from service.infra.db import Database, now
 from service.infra.tables import DeletionRequest, Generation, Model, Task, Version
 from service.infra.time import SECOND
 from service.models.restore_guard import unconfirmed
-from service.models.retrain_plan import budget_of, candidate_of, measured_seconds
-from service.requests.states import AWAITING_CONSUMERS, NOT_FOR_AN_UPDATE
+from service.models.retrain_plan import budget_of, candidate_of, measured_seconds, plan_retrain
+from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from service.requests.status import change_tasks, settle
 from unlearning.accounting.policy import Clock, Policy, Queue, next_action
-from workers.runtime.collector import collector_at_rest
 from workers.runtime.jobs import Claimed, Deletions, Preparation, Work
-from workers.runtime.lease import Lease, give_back, lock, take
-from workers.update.batches import HOLD_AFTER, Choice, Waiting, choose
-from workers.update.blocked import NUMBERS
-from workers.update.retrain_plan import claim_retrain
+from workers.runtime.lease import Lease, give_back, lock, take, take_beside
+from workers.update.task_results import refuse
 
+HALVE_AFTER = 2
+HOLD_AFTER = 3
 SERVED = ("live", "exhausted")
 LARGEST_BATCH = 10_000
-"""tasks that one update takes; their vectors are never held together"""
+"""tasks that one update takes at most; their vectors are never in memory together"""
 
 
-@collector_at_rest()
+@dataclass(frozen=True)
+class Waiting:
+    """A task that may be claimed. ``group`` is the token of its last claim; tasks that failed together share it."""
+
+    id: str
+    request_id: str
+    attempts: int
+    group: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The tasks to ``take`` together, and those to ``hold`` because they failed alone too often."""
+
+    take: tuple[Waiting, ...]
+    hold: tuple[Waiting, ...]
+
+    def attempts(self, task: Waiting) -> int:
+        """Return the task's attempts with this claim counted: two at most, unless it is claimed alone."""
+        return task.attempts + 1 if len(self.take) == 1 else min(task.attempts + 1, HALVE_AFTER)
+
+
+def choose(waiting: Sequence[Waiting], limit: int) -> Choice:
+    """Choose the next batch of at most ``limit`` tasks from ``waiting``, oldest first."""
+    lost = tuple(task for task in waiting if task.attempts >= HOLD_AFTER)
+    rest = [task for task in waiting if task.attempts < HOLD_AFTER]
+    suspects = [task for task in rest if task.attempts >= HALVE_AFTER]
+    if not suspects:
+        return Choice(tuple(rest[:limit]), lost)
+    first = min(task.group for task in suspects)
+    together = [task for task in suspects if task.group == first]
+    return Choice(tuple(together[: (len(together) + 1) // 2]), lost)
+
+
 def claim(
     database: Database, model_id: str, owner: str, lease_seconds: float, tenants: Collection[str] | None = None
 ) -> Work | None:
-    """Take a lease and its work: preparation, the waiting deletions, or the building of a candidate generation.
+    """Claim a model's work under a lease: its preparation, its waiting deletions, or its candidate generation.
 
-    ``tenants``: whom this worker serves; None: everyone.
-
-    None: nothing waits, it is not time yet, other workers are at it, the model is of a tenant that this worker does not
-    serve, or a restored backup waits for the operator.
+    Returns None where nothing waits or may start yet, other workers have the lease, this worker does not serve the
+    model's tenant, or a restored backup waits for the operator. ``tenants``: those that this worker serves; None: all.
     """
     with database.write() as session:
         at = now(session)
@@ -49,53 +86,47 @@ def claim(
             return None
         free = model.lease_expires_at <= at
         if model.status == "preparing" and free:
-            return _preparation(session, model, take(model, owner, at, lease_seconds))
+            generation = session.get_one(Generation, model.generation_id)
+            return _building(session, model, generation, take(model, owner, at, lease_seconds))
         if model.status not in SERVED:
             return None
         deletions = _deletions(session, model, owner, at, lease_seconds) if free else None
-        return deletions or claim_retrain(session, model, owner, at, lease_seconds)
+        return deletions or _retraining(session, model, owner, at, lease_seconds)
 
 
-def _preparation(session: Session, model: Model, lease: Lease) -> Preparation | None:
-    generation = session.get_one(Generation, model.generation_id)
+def _job(model: Model, generation: Generation, lease: Lease) -> dict[str, Any]:
+    """Return the fields that every job has."""
+    return {
+        "lease": lease,
+        "tenant_id": model.tenant_id,
+        "model_name": model.name,
+        "recipe": model.recipe,
+        "policy": Policy.from_json(model.policy).in_force(generation.method),
+        "generation_id": generation.id,
+    }
+
+
+def _building(session: Session, model: Model, generation: Generation, lease: Lease) -> Preparation | None:
+    """Count the attempt; None where too many were lost, and the generation is refused."""
+    kind = "preparation" if generation.id == model.generation_id else "retrain"
     if generation.attempts >= HOLD_AFTER:
         what = f"worker_lost: {HOLD_AFTER} attempts ended without a result, the last in phase {generation.phase}."
-        refuse(session, model, generation, what, "Read the worker's log, and register the model again.")
+        again = ", and register the model again" if kind == "preparation" else ""
+        refuse(session, model, generation, what, f"Read the worker's log{again}.", reason=Reason.WORKER_LOST)
         return None
     generation.attempts += 1
-    record(session, model.tenant_id, "preparation.claimed", model_id=model.id, attempt=generation.attempts)
-    return Preparation(
-        lease=lease,
-        tenant_id=model.tenant_id,
-        model_name=model.name,
-        recipe=model.recipe,
-        policy=Policy.from_json(model.policy).in_force(generation.method),
-        generation_id=generation.id,
-        attempt=generation.attempts,
-    )
+    facts: dict[str, Any] = {"model_id": model.id, "generation": generation.id, "attempt": generation.attempts}
+    record(session, model.tenant_id, f"{kind}.claimed", **facts)
+    return Preparation(**_job(model, generation, lease), attempt=generation.attempts)
 
 
-def refuse(session: Session, model: Model, generation: Generation, what: str, hint: str) -> None:
-    """The model will not be served: say why, and end its requests, for nothing was ever published."""
-    model.status, model.reason, model.due_at = "refused", f"{what} {hint}", None
-    give_back(model)
-    at = now(session)
-    generation.status, generation.phase, generation.ended_at = "refused", None, at
-    generation.report = (generation.report or {}) | {"refused": {"what": what, "hint": hint}}
-    record(
-        session,
-        model.tenant_id,
-        "preparation.refused",
-        model_id=model.id,
-        generation=generation.id,
-        what=NUMBERS.sub("#", what),
-    )
-    open_tasks = session.scalars(
-        select(Task).where(Task.model_id == model.id, Task.status.in_(("queued", "running", "blocked")))
-    ).all()
-    for task in open_tasks:
-        task.status, task.samples, task.reason, task.completed_at = "completed", 0, "model_refused", at
-    settle(session, [task.request_id for task in open_tasks])
+def _retraining(session: Session, model: Model, owner: str, at: int, lease_seconds: float) -> Preparation | None:
+    """Claim the model's candidate, planning one where it is due; None where none is, or another worker builds it."""
+    generation = plan_retrain(session, model)
+    lease = None if generation is None else take_beside(session, model.id, owner, at, lease_seconds)
+    if generation is None or lease is None:
+        return None
+    return _building(session, model, generation, lease)
 
 
 def _deletions(session: Session, model: Model, owner: str, at: int, lease_seconds: float) -> Deletions | None:
@@ -109,7 +140,7 @@ def _deletions(session: Session, model: Model, owner: str, at: int, lease_second
     if not choice.take or model.current_id is None:
         give_back(model)
         return None
-    _mark_running(session, choice, lease)
+    tasks = _mark_running(session, choice, lease)
     record(
         session,
         model.tenant_id,
@@ -117,31 +148,13 @@ def _deletions(session: Session, model: Model, owner: str, at: int, lease_second
         model_id=model.id,
         generation=generation.id,
         token=lease.token,
-        requests=sorted(task.request_id for task in choice.take),
+        requests=sorted(task.request_id for task in tasks),
     )
-    return Deletions(
-        lease=lease,
-        tenant_id=model.tenant_id,
-        model_name=model.name,
-        recipe=model.recipe,
-        policy=Policy.from_json(model.policy).in_force(generation.method),
-        generation_id=generation.id,
-        current_id=model.current_id,
-        tasks=_claimed(session, choice.take),
-    )
-
-
-def _claimed(session: Session, taken: Sequence[Waiting]) -> tuple[Claimed, ...]:
-    traced = select(DeletionRequest.id, DeletionRequest.traceparent).where(
-        DeletionRequest.traceparent.is_not(None),
-        DeletionRequest.id.in_([task.request_id for task in taken]),
-    )
-    traces: dict[str, str | None] = {row.id: row.traceparent for row in session.execute(traced)}
-    return tuple(Claimed(task.id, task.request_id, traces.get(task.request_id)) for task in taken)
+    return Deletions(**_job(model, generation, lease), current_id=model.current_id, tasks=tasks)
 
 
 def _waiting(session: Session, model: Model, at: int) -> list[Waiting]:
-    """Queued tasks whose time has come, and running ones: their worker is lost, for the lease has run out."""
+    """Return queued tasks whose time has come, and running ones: the lease has run out, so their worker is lost."""
     rows = session.execute(
         select(Task.id, Task.request_id, Task.attempts, func.coalesce(Task.lease_token, 0))
         .where(Task.model_id == model.id, Task.status.in_(("queued", "running")), Task.not_before <= at)
@@ -152,43 +165,34 @@ def _waiting(session: Session, model: Model, at: int) -> list[Waiting]:
 
 
 def _must_wait(session: Session, model: Model, generation: Generation, count: int, at: int) -> bool:
-    """Whether the cadence, a pause after a failed attempt, or a retrain keeps the next update back."""
+    """Return whether the cadence, a pause after a failed attempt, or a retrain delays the next update."""
     if model.due_at is not None and model.due_at > at:
         return True
     policy = Policy.from_json(model.policy)
-    queue = _queue(session, model, policy, count)
-    action = next_action(policy, budget_of(generation), queue, _clock(generation, at))
+    due_at = released_at = None
+    if policy.cadence_seconds:
+        due_at = session.scalar(
+            select(func.min(DeletionRequest.due_at))
+            .join(Task, Task.request_id == DeletionRequest.id)
+            .where(Task.model_id == model.id, Task.status.in_(("queued", "running")))
+            .where(func.coalesce(Task.reason, "") != Reason.AWAITING_CONSUMERS)
+        )
+        released_at = session.scalar(select(Version.published_at).where(Version.id == model.current_id))
+    retraining = model.status == "exhausted" and candidate_of(session, model.id) is not None
+    queue = Queue(waiting=count, due_at=due_at, released_at=released_at, retraining=retraining)
+    clock = Clock(at, int((measured_seconds(generation) or 0.0) * SECOND))
+    action = next_action(policy, budget_of(generation), queue, clock)
     if action.kind == "wait":
         model.due_at = action.until
     return action.kind in ("wait", "nothing", "retrain")
 
 
-def _queue(session: Session, model: Model, policy: Policy, count: int) -> Queue:
-    """What the planner is told; moments are read only where a cadence needs them."""
-    retraining = model.status == "exhausted" and candidate_of(session, model.id) is not None
-    if not policy.cadence_seconds:
-        return Queue(waiting=count, retraining=retraining)
-    due_at = session.scalar(
-        select(func.min(DeletionRequest.due_at))
-        .join(Task, Task.request_id == DeletionRequest.id)
-        .where(Task.model_id == model.id, Task.status.in_(("queued", "running")))
-        .where(func.coalesce(Task.reason, "") != AWAITING_CONSUMERS)
-    )
-    released_at = session.scalar(select(Version.published_at).where(Version.id == model.current_id))
-    return Queue(waiting=count, due_at=due_at, released_at=released_at, retraining=retraining)
-
-
-def _clock(generation: Generation, at: int) -> Clock:
-    """Now, and how long a retrain takes by the generation's own training."""
-    return Clock(at, int((measured_seconds(generation) or 0.0) * SECOND))
-
-
 def _hold_lost(session: Session, model: Model, generation: Generation, lost: Iterable[Waiting]) -> None:
-    """Hold, visibly, what failed alone too often; its clock runs on."""
+    """Block the tasks that failed alone too often; their deadlines stay as they are."""
     requests = []
     for task in lost:
         row = session.get_one(Task, task.id)
-        row.status, row.reason = "blocked", row.reason or "worker_lost"
+        row.status, row.reason = "blocked", row.reason or Reason.WORKER_LOST
         requests.append(task.request_id)
         record(
             session,
@@ -203,10 +207,16 @@ def _hold_lost(session: Session, model: Model, generation: Generation, lost: Ite
     settle(session, requests)
 
 
-def _mark_running(session: Session, choice: Choice, lease: Lease) -> None:
+def _mark_running(session: Session, choice: Choice, lease: Lease) -> tuple[Claimed, ...]:
     alike: dict[int, list[str]] = {}
     for task in choice.take:
         alike.setdefault(choice.attempts(task), []).append(task.id)
     for attempts, ids in alike.items():
         change_tasks(session, ids, status="running", attempts=attempts, lease_token=lease.token)
-    settle(session, [task.request_id for task in choice.take])
+    requests = [task.request_id for task in choice.take]
+    settle(session, requests)
+    traced = select(DeletionRequest.id, DeletionRequest.traceparent).where(
+        DeletionRequest.traceparent.is_not(None), DeletionRequest.id.in_(requests)
+    )
+    traces: dict[str, str | None] = {row.id: row.traceparent for row in session.execute(traced)}
+    return tuple(Claimed(task.id, task.request_id, traces.get(task.request_id)) for task in choice.take)

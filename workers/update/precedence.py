@@ -1,8 +1,8 @@
-"""Which work comes first: deletions, then the pieces of preparations, then preparations.
+"""Decide which work comes first: deletions, then units of preparations, then preparations.
 
 A preparation may take hours, an update takes seconds, and one worker does one thing at a time. So a worker looks for
-waiting deletions before it begins a preparation and after every piece of one, where it gives the preparation back.
-What is done of it is kept, and it is taken up again afterwards.
+waiting deletions before it begins a preparation and after every unit of one. There it gives the preparation back.
+What is done of it is kept, and a later claim continues it.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from service.audit.log import record
 from service.infra.db import Database, now
 from service.infra.tables import Generation, Model, Task
 from service.infra.time import SECOND
-from service.requests.states import NOT_FOR_AN_UPDATE
+from service.requests.reasons import NOT_FOR_AN_UPDATE
 from workers.runtime.jobs import Preparation
 from workers.runtime.lease import fence, give_back, give_back_beside
 from workers.runtime.work_units import models_with_free_pieces
 
 PATIENCE_SECONDS = 0.5
-"""how long a deletion has waited before a preparation is interrupted for it: an idle worker would have taken it"""
+"""A preparation is interrupted for a deletion that has waited this long. An idle worker would have taken it before."""
 
 
 class Interrupted(Exception):
-    """Deletions wait, so the preparation is given back between two pieces."""
+    """Stops a preparation between two units, because deletions wait."""
 
 
 def waiting_deletions(
     session: Session, tenants: Collection[str] | None = None, patience_seconds: float = 0.0
 ) -> list[str]:
-    """Ids of the live models that have a deletion a worker could take now, the longest waiting first.
+    """Return the ids of the live models with a deletion that a worker can take now, the longest waiting first.
 
     Args:
         session: reads the queue.
-        tenants: whom the worker serves; None: everyone.
-        patience_seconds: only deletions that could have been taken for so long already.
+        tenants: the tenants that the worker serves; None: all.
+        patience_seconds: only deletions that have been ready for this long.
     """
     at = now(session)
     since = at - int(patience_seconds * SECOND)
@@ -58,10 +58,10 @@ def waiting_deletions(
 def before(
     database: Database, model_id: str, tenants: Collection[str] | None = None
 ) -> tuple[Sequence[str], str | None]:
-    """What precedes a model's work: the models with waiting deletions, and a model with free pieces.
+    """Return what comes before a model's work: the models with waiting deletions, and a model with free units.
 
-    Nothing precedes a waiting deletion of the model itself, and pieces precede preparations alone. ``tenants``: whom
-    the worker serves; None: everyone.
+    Nothing comes before a waiting deletion of the model itself. Units come before preparations only. ``tenants``: the
+    tenants that the worker serves; None: all.
     """
     with database.read() as session:
         deletions = waiting_deletions(session, tenants)
@@ -74,14 +74,14 @@ def before(
 
 
 def give_way(database: Database, tenants: Collection[str] | None = None) -> None:
-    """Raises Interrupted where deletions of ``tenants`` wait; called between two pieces of a preparation."""
+    """Stop a preparation between two units where deletions of ``tenants`` wait. Raises Interrupted."""
     with database.read() as session:
         if waiting_deletions(session, tenants, PATIENCE_SECONDS):
             raise Interrupted
 
 
 def put_off(database: Database, job: Preparation) -> None:
-    """Give an interrupted preparation back, for any worker to take up. It was no failed attempt. Raises Stale, Busy."""
+    """Give an interrupted preparation back to any worker. It does not count as an attempt. Raises Stale, Busy."""
     with database.write() as session:
         model = fence(session, job.lease)
         generation = session.get_one(Generation, job.generation_id)

@@ -1,4 +1,4 @@
-"""What a batch of deletions means for a generation: which positions go, which tasks are empty, which must be
+"""Decide what a batch of deletions means for a generation: which positions are forgotten, which tasks are empty or
 blocked.
 """
 
@@ -12,16 +12,15 @@ from sqlalchemy.orm import Session
 
 from service.infra.tables import Forgotten, Generation, Hold, Membership, SuppressionEntry
 from service.requests import suppression as suppressions
-from service.requests.intake import IN_HOLDOUT
+from service.requests.reasons import Reason
 from unlearning.accounting.policy import Granularity
-from workers.runtime.collector import collector_at_rest
-from workers.runtime.jobs import Claimed, Deletions, Job, Preparation, Retraining
+from workers.runtime.jobs import Claimed, Deletions, Job, Preparation
 from workers.storage.key_store import BATCH, batches
 
 
 @dataclass(frozen=True)
 class Target:
-    """Who goes: sorted positions and holders, and how many people they are."""
+    """What is forgotten: sorted positions, the holders whose rows they are, and the number of people."""
 
     positions: tuple[int, ...] = ()
     holders: tuple[str, ...] = ()
@@ -30,49 +29,46 @@ class Target:
 
 @dataclass(frozen=True)
 class Plan:
-    """Each task of the batch stands in exactly one of three: to forget (with its positions), empty, held."""
+    """A batch of tasks. Each is in exactly one of three: to forget (with its positions), empty, held (blocked)."""
 
     forget: Mapping[Claimed, frozenset[int]]
-    empty: Mapping[Claimed, str]
-    held: Mapping[Claimed, str]
+    empty: Mapping[Claimed, Reason]
+    held: Mapping[Claimed, Reason]
     target: Target
 
 
-@collector_at_rest()
 def plan(session: Session, job: Deletions, atomic: bool) -> Plan:
-    """Read what the tasks name. ``atomic``: a holder has one vector, and goes whole or not at all."""
+    """Read what the tasks name. ``atomic``: a holder has one vector, and all its samples are forgotten or none."""
     found = suppressions.positions(
         session, job.tenant_id, job.model_name, job.generation_id, [task.request_id for task in job.tasks]
     )
     named = {task: frozenset(found[task.request_id]) for task in job.tasks if task.request_id in found}
     empty = {task: why_empty(session, job, task) for task in job.tasks if task not in named}
     under_hold = held_positions(session, job.tenant_id, job.generation_id)
-    held = {task: "legal_hold" for task, positions in named.items() if positions & under_hold}
+    held = {task: Reason.LEGAL_HOLD for task, positions in named.items() if positions & under_hold}
     forget = {task: positions for task, positions in named.items() if task not in held}
     if atomic and job.policy.granularity is Granularity.SUBJECT:
         torn = partial(session, job.generation_id, {task.request_id: positions for task, positions in forget.items()})
-        held |= {task: "partial_subject" for task in forget if task.request_id in torn}
+        held |= {task: Reason.PARTIAL_SUBJECT for task in forget if task.request_id in torn}
         forget = {task: positions for task, positions in forget.items() if task not in held}
     return Plan(forget, empty, held, target_of(session, job.generation_id, frozenset().union(*forget.values())))
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What all suppression entries name in a generation and is not forgotten yet, by request, and what of it must
-    stay for now.
-    """
+    """What all suppression entries name in a generation and is not forgotten yet, and what of it must stay for now."""
 
     named: Mapping[str, frozenset[int]]
     protected: frozenset[int]
     """under a legal hold"""
     partial: frozenset[str]
-    """requests for part of a holder whose vector goes whole or not at all"""
+    """requests for part of a holder, where a holder is forgotten as a whole"""
     later: frozenset[str]
     """requests that can still be cancelled"""
 
     @property
     def going(self) -> frozenset[int]:
-        """The positions to forget now."""
+        """Return the positions to forget now."""
         stay = self.partial | self.later
         free = (p for request, p in self.named.items() if request not in stay and p.isdisjoint(self.protected))
         return frozenset().union(*free)
@@ -91,7 +87,7 @@ def asked(session: Session, job: Job, later: frozenset[str] = frozenset()) -> As
 
 
 def target_of(session: Session, generation_id: int, positions: Iterable[int]) -> Target:
-    """The target that these positions make."""
+    """Return the target that these positions make."""
     wanted = tuple(sorted(positions))
     holders: set[str] = set()
     people: set[str] = set()
@@ -105,7 +101,7 @@ def target_of(session: Session, generation_id: int, positions: Iterable[int]) ->
 
 
 def held_positions(session: Session, tenant_id: str, generation_id: int) -> frozenset[int]:
-    """The positions of the generation that a legal hold in force protects, by a subject or by the sample."""
+    """Return the positions of the generation that a legal hold in force protects, by a subject or by the sample."""
 
     def under(same: ColumnElement[bool]) -> Select[int]:
         query = select(Membership.position).join(Hold, same)
@@ -119,10 +115,10 @@ def held_positions(session: Session, tenant_id: str, generation_id: int) -> froz
 
 
 def protected_positions(session: Session, job: Job) -> frozenset[int]:
-    """The positions of the job's generation that a legal hold keeps in it.
+    """Return the positions of the job's generation that a legal hold keeps in it.
 
-    Into a model's first version no hold brings somebody back whose request was carried out anywhere: there is nothing
-    left to keep. Later versions have the person still, and the hold keeps them.
+    In a model's first version a hold keeps nobody whose request was carried out in any model: nothing is left to
+    keep. Later versions still have the person, and the hold keeps them.
     """
     held = held_positions(session, job.tenant_id, job.generation_id)
     if not held or not begins_model(job):
@@ -133,12 +129,12 @@ def protected_positions(session: Session, job: Job) -> frozenset[int]:
 
 
 def begins_model(job: Job) -> bool:
-    """Whether the job prepares a model's first generation."""
-    return isinstance(job, Preparation) and not isinstance(job, Retraining)
+    """Return whether the job prepares a model's first generation."""
+    return isinstance(job, Preparation) and not job.retrains
 
 
 def held_by(session: Session, tenant_id: str, generation_id: int) -> dict[str, set[int]]:
-    """Return the positions that each hold in force protects, by its id."""
+    """Return the positions that each hold in force protects, by its id; a twin counts as its original."""
     found: dict[str, set[int]] = {}
     same = (Membership.subject_digest == Hold.subject_digest, Membership.sample_digest == Hold.sample_digest)
     for each in same:
@@ -150,12 +146,12 @@ def held_by(session: Session, tenant_id: str, generation_id: int) -> dict[str, s
 
 
 def forgotten(session: Session, generation_id: int) -> frozenset[int]:
-    """Every position of the generation that is forgotten."""
+    """Return every position of the generation that is forgotten."""
     return frozenset(session.scalars(select(Forgotten.position).where(Forgotten.generation_id == generation_id)))
 
 
-def why_empty(session: Session, job: Job, task: Claimed) -> str:
-    """``already_forgotten`` where the model ever knew the request's samples, ``no_match`` where it never did."""
+def why_empty(session: Session, job: Job, task: Claimed) -> Reason:
+    """Return ``already_forgotten`` where the model once had the request's samples, else ``no_match`` or the like."""
     columns = select(SuppressionEntry.subject_digest, SuppressionEntry.sample_digest)
     stones = session.execute(columns.where(SuppressionEntry.request_id == task.request_id)).all()
     samples = [sample for _, sample in stones if sample is not None]
@@ -170,14 +166,14 @@ def why_empty(session: Session, job: Job, task: Claimed) -> str:
         for subject, those in named
     )
     if known:
-        return "already_forgotten"
+        return Reason.ALREADY_FORGOTTEN
     subjects = [subject for subject, _ in stones if subject is not None]
     held_out = suppressions.in_holdout(session, job.tenant_id, subjects, job.generation_id)
-    return IN_HOLDOUT if held_out else "no_match"
+    return Reason.IN_HOLDOUT if held_out else Reason.NO_MATCH
 
 
 def partial(session: Session, generation_id: int, named: Mapping[str, frozenset[int]]) -> frozenset[str]:
-    """The requests that would take only part of some holder's samples, even together with the others."""
+    """Return the requests that would forget only part of some holder's samples, even together with the others."""
     if not _named_by_sample(session, named):
         return frozenset()
     gone = forgotten(session, generation_id)
@@ -199,7 +195,7 @@ def _has_vectors(session: Session, generation_id: int) -> bool:
 
 
 def _named_by_sample(session: Session, request_ids: Iterable[str]) -> bool:
-    """Whether any of the requests names samples; a request that names a subject takes every sample of its holders."""
+    """Return whether a request names samples. A request that names a subject takes every sample of its holders."""
     return any(
         session.scalar(
             select(SuppressionEntry.id)

@@ -1,13 +1,14 @@
-"""What becomes of the tasks of a claim, and the small transactions that end one without making a version.
+"""The result of an update for each task, and the small transactions that end a claim without a new version.
 
-Each begins with the fence: a worker whose lease was taken over writes nothing.
+Each transaction begins with the fence: a worker whose lease was taken over writes nothing.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
@@ -18,66 +19,83 @@ from service.infra.pseudonyms import new_id
 from service.infra.tables import DeletionRequest, Generation, Model, SuppressionEntry, Task
 from service.infra.time import SECOND
 from service.models import consumers
+from service.models.retrain_plan import budget_of, candidate_of, plan_retrain, waiting_for_retrain, why_due
 from service.requests import suppression as suppressions
-from service.requests.states import AWAITING_CONSUMERS, AWAITING_RETRAIN, NOT_FOR_AN_UPDATE
+from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from service.requests.status import change_tasks, settle
 from service.requests.webhooks import announce_exhaustion
 from unlearning.accounting.policy import CompleteWhen
+from unlearning.types import Json
 from workers.runtime.jobs import Claimed, Deletions, Job
 from workers.runtime.lease import fence, give_back, give_back_beside
 from workers.storage.key_store import batches
 from workers.storage.storage import Storage
-from workers.update.retrain_plan import exhausted, plan_retrain, retrain_due
 
 SETTLED_AT_ONCE = 5_000
+OPEN = ("queued", "running", "blocked")
+NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
+"""Numbers in a refusal are computed from people's data, so what is stored for long leaves them out."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of a task: completed with so many samples, held, or queued again; and why if there is more to say.
+class Published:
+    """The task is completed: ``samples`` left the model; where there were none, ``reason`` says why."""
 
-    ``note`` is sealed, for operators: why the policy's fallback was taken.
+    samples: int
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """The task cannot be carried out. ``facts`` are counts for the audit log."""
+
+    reason: Reason
+    facts: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Postponed:
+    """The task waits again: for the retrain (``awaiting_retrain``), or for the next update (None).
+
+    It waits until the retrain is published, or until the model's ``due_at``. ``note`` is sealed and says why the
+    policy's fallback was taken.
     """
 
-    status: str
-    samples: int | None = None
-    reason: str | None = None
+    reason: Reason | None = None
     note: str | None = None
 
 
-def settle_without_version(
-    database: Database, job: Deletions, outcomes: Mapping[Claimed, Outcome], **facts: Any
+Result: TypeAlias = Published | Blocked | Postponed
+
+
+def end_without_version(
+    storage: Storage, job: Deletions, results: Mapping[Claimed, Result], budget_cost: int = 0
 ) -> None:
-    """End a claim that changes no weights: nothing to forget, or everything held. Costs nothing. Raises Stale."""
-    with database.write() as session:
-        model = fence(session, job.lease)
-        finish(session, job, Published(model.current_id, job.policy.method), outcomes)
-        record_outcomes(session, job, outcomes, facts)
-        wrap_up(session, model, next_due(session, model))
+    """End a claim that changes no weights: there is nothing to forget, or everything is blocked or postponed.
 
-
-def withhold(
-    storage: Storage, job: Deletions, budget_cost: int, outcomes: Mapping[Claimed, Outcome], reason: str
-) -> None:
-    """Hold a release whose draw was looked at: it is charged all the same, and never redrawn until it passes.
-
-    Raises Stale, Overspent.
+    ``budget_cost`` is the cost of an update that was computed, measured and withheld. It is charged all the same, so
+    that nobody repeats the draw until it passes. Raises Stale, Overspent.
     """
     with storage.database.write() as session:
         model = fence(session, job.lease)
-        if budget_cost:
-            ledger.charge(session, job.generation_id, None, budget_cost)
-            storage.journal.confirm(storage.journal.write(session, job, budget_cost, None))
-        finish(session, job, Published(model.current_id, job.policy.method), outcomes)
-        record_outcomes(session, job, outcomes, {"withheld": reason, "budget_cost": budget_cost})
+        charge_withheld(session, storage, job, budget_cost)
+        finish(session, job, results, model.current_id, job.policy.method)
+        _record(session, job, results)
         note_exhaustion(session, model)
-        wrap_up(session, model, next_due(session, model))
+        wrap_up(session, model)
+
+
+def charge_withheld(session: Session, storage: Storage, job: Job, budget_cost: int) -> None:
+    """Charge an update that was computed and will never be published. Raises Overspent."""
+    if budget_cost:
+        ledger.charge(session, job.generation_id, None, budget_cost)
+        storage.journal.confirm(storage.journal.write(session, job, budget_cost, None))
 
 
 def give_up(database: Database, job: Job, why: str, pause_seconds: float, most: int) -> None:
-    """An attempt failed: its tasks wait again, for a while. Nothing is discarded. Raises Stale, Busy.
+    """Let the tasks of a failed attempt wait again for a pause. Nothing is discarded. Raises Stale, Busy.
 
-    ``most``: what the attempts made so far count at most, this one included.
+    The attempts made so far, this one included, count as ``most`` at most.
     """
     with database.write() as session:
         model = fence(session, job.lease)
@@ -97,95 +115,133 @@ def give_up(database: Database, job: Job, why: str, pause_seconds: float, most: 
         wrap_up(session, model, later)
 
 
-@dataclass(frozen=True)
-class Published:
-    """What completed tasks point to: a version, and the method that made it."""
+def finish(session: Session, job: Job, results: Mapping[Claimed, Result], version_id: str | None, method: str) -> None:
+    """Write each task's result and its request's status; plan the retrain that any of them waits for.
 
-    version_id: str | None
-    method: str
-
-
-def finish(session: Session, job: Job, made: Published, outcomes: Mapping[Claimed, Outcome]) -> None:
-    """Write each task's outcome, and what follows for its request; plan the retrain that any of them waits for."""
+    Completed tasks point to ``version_id`` and to the ``method`` that made it.
+    """
     at = ledger.recorded_at(session)
-    serving = consumers.behind(session, made.version_id) if job.policy.complete_when is CompleteWhen.SERVED else False
-    alike: dict[_Change, list[str]] = {}
-    for task, outcome in outcomes.items():
-        alike.setdefault(_change(outcome, made, at, serving), []).append(task.id)
+    behind = consumers.behind(session, version_id) if job.policy.complete_when is CompleteWhen.SERVED else False
+    alike: dict[tuple[tuple[str, Any], ...], list[str]] = {}
+    for task, result in results.items():
+        columns = _columns(result, behind)
+        if isinstance(result, Published):
+            done_at = at if columns["status"] == "completed" else None
+            columns |= {"version_id": version_id, "method": method, "completed_at": done_at}
+        alike.setdefault(tuple(columns.items()), []).append(task.id)
     if alike:
         session.flush()
-        for change, ids in alike.items():
-            change_tasks(session, ids, **change._asdict())
-        for batch in batches((task.request_id for task in outcomes), SETTLED_AT_ONCE):
+        for values, ids in alike.items():
+            change_tasks(session, ids, **dict(values))
+        for batch in batches((task.request_id for task in results), SETTLED_AT_ONCE):
             settle(session, batch)
-    if any(outcome.reason == AWAITING_RETRAIN for outcome in outcomes.values()):
-        notes = (outcome.note for outcome in outcomes.values() if outcome.note)
-        plan_retrain(session, session.get_one(Model, job.lease.model_id), next(notes, None))
+    waiting = [
+        each for each in results.values() if isinstance(each, Postponed) and each.reason == Reason.AWAITING_RETRAIN
+    ]
+    if waiting:
+        plan_retrain(session, session.get_one(Model, job.model_id), waiting[0].note)
 
 
-class _Change(NamedTuple):
-    """What becomes of a task's row."""
+def _columns(result: Result, behind: bool) -> dict[str, Any]:
+    """Return the columns of a task with this result.
 
-    status: str
-    samples: int | None
-    reason: str | None
-    method: str | None
-    version_id: str | None
-    completed_at: int | None
+    ``behind``: a consumer still serves a version of before, so people who were in it are not gone yet.
+    """
+    columns: dict[str, Any] = {"status": "blocked", "samples": None, "reason": result.reason}
+    if isinstance(result, Postponed):
+        columns["status"] = "queued"
+    elif isinstance(result, Published):
+        columns |= {"status": "completed", "samples": result.samples}
+        if behind and (result.samples or result.reason == Reason.ALREADY_FORGOTTEN):
+            columns |= {"status": "running", "reason": Reason.AWAITING_CONSUMERS}
+    return {**columns, "version_id": None, "method": None, "completed_at": None}
 
 
-def _change(outcome: Outcome, made: Published, at: int, serving: bool) -> _Change:
-    """``serving``: somebody still serves a version from before, so whoever was in it is not gone yet."""
-    done = outcome.status == "completed"
-    waits = done and serving and bool(outcome.samples or outcome.reason == "already_forgotten")
-    return _Change(
-        status="running" if waits else outcome.status,
-        samples=outcome.samples,
-        reason=AWAITING_CONSUMERS if waits else outcome.reason,
-        method=made.method if done else None,
-        version_id=made.version_id if done else None,
-        completed_at=at if done and not waits else None,
+def _record(session: Session, job: Job, results: Mapping[Claimed, Result]) -> None:
+    blocked = {task.request_id: each for task, each in results.items() if isinstance(each, Blocked)}
+    reasons = sorted({each.reason for each in results.values() if each.reason})
+    kind = (
+        "update.blocked" if blocked else "release.postponed" if Reason.AWAITING_RETRAIN in reasons else "release.empty"
     )
-
-
-def record_outcomes(session: Session, job: Job, outcomes: Mapping[Claimed, Outcome], facts: Mapping[str, Any]) -> None:
-    held = sorted(task.request_id for task, outcome in outcomes.items() if outcome.status == "blocked")
-    reasons = sorted({outcome.reason for outcome in outcomes.values() if outcome.reason})
-    postponed = any(outcome.reason == AWAITING_RETRAIN for outcome in outcomes.values())
-    kind = "update.blocked" if held else "release.postponed" if postponed else "release.empty"
+    facts: dict[str, Any] = {}
+    for each in blocked.values():
+        facts |= each.facts
     ledger.record(
         session,
         job.tenant_id,
         kind,
-        model_id=job.lease.model_id,
-        requests=held or sorted(task.request_id for task in outcomes),
+        model_id=job.model_id,
+        requests=sorted(blocked or (task.request_id for task in results)),
         reasons=reasons,
         **facts,
     )
 
 
-def queue_newcomers(session: Session, job: Deletions, model: Model, since: int) -> None:
-    """A task for every matching suppression entry that has none: nobody slips through.
+def refuse(
+    session: Session,
+    model: Model,
+    generation: Generation,
+    what: str,
+    hint: str,
+    *,
+    reason: Reason = Reason.RETRAIN_REFUSED,
+) -> None:
+    """Refuse a generation that is being built, with what happened and a hint.
 
-    Only suppression entries written since shortly before the parent need looking at: its own publication saw the
-    others.
+    Of a model's first generation nothing was ever published, so its requests end. Where a candidate is refused the
+    served generation stays, and the tasks that waited for the retrain are blocked with ``reason``.
     """
+    generation.status, generation.phase, generation.ended_at = "refused", None, now(session)
+    generation.report = (generation.report or {}) | {"refused": {"what": what, "hint": hint}}
+    model.due_at = None
+    facts: dict[str, Any] = {"model_id": model.id, "generation": generation.id}
+    if model.generation_id == generation.id:
+        model.status, model.reason = "refused", f"{what} {hint}"
+        give_back(model)
+        ledger.record(session, model.tenant_id, "preparation.refused", **facts, what=NUMBERS.sub("#", what))
+        end_open_tasks(session, model, Reason.MODEL_REFUSED)
+        return
+    model.reason = f"The retrain was refused. {what} {hint}"
+    give_back_beside(session, model.id)
+    ledger.record(session, model.tenant_id, "retrain.refused", **facts, reason=reason)
+    tasks = session.scalars(select(Task).where(*waiting_for_retrain(model))).all()
+    for task in tasks:
+        task.status, task.reason = "blocked", reason
+    for batch in batches((task.request_id for task in tasks), SETTLED_AT_ONCE):
+        settle(session, batch)
+
+
+def end_open_tasks(session: Session, model: Model, reason: Reason) -> None:
+    """Complete every open task of a model that is served no more: no sample leaves with it."""
+    at = ledger.recorded_at(session)
+    tasks = session.scalars(select(Task).where(Task.model_id == model.id, Task.status.in_(OPEN))).all()
+    for task in tasks:
+        task.status, task.samples, task.reason, task.completed_at = "completed", 0, reason, at
+    settle(session, [task.request_id for task in tasks])
+
+
+def queue_newcomers(session: Session, job: Job, model: Model, since: int = 0) -> None:
+    """Add a task for every request without one whose suppression entries name a sample that is still in the model.
+
+    Only entries written from ``since`` on are read (microseconds since 1970): an update's parent saw the older ones.
+    """
+    has_task = select(Task.id).where(Task.request_id == SuppressionEntry.request_id, Task.model_id == model.id)
     recent = session.scalars(
         select(SuppressionEntry.request_id)
         .join(DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id)
-        .where(
-            SuppressionEntry.tenant_id == job.tenant_id,
-            SuppressionEntry.created_at >= since,
-            ~select(Task.id).where(Task.request_id == SuppressionEntry.request_id, Task.model_id == model.id).exists(),
-        )
+        .where(SuppressionEntry.tenant_id == job.tenant_id, SuppressionEntry.created_at >= since, ~has_task.exists())
         .distinct()
     ).all()
-    found = suppressions.positions(session, job.tenant_id, job.model_name, job.generation_id, recent) if recent else {}
-    queue_tasks(session, model, found)
+    if recent:
+        queue_tasks(
+            session,
+            model,
+            suppressions.positions(session, job.tenant_id, job.model_name, job.generation_id, recent),
+        )
 
 
 def queue_tasks(session: Session, model: Model, request_ids: Collection[str]) -> None:
-    """A task for each of these requests, which have none in the model: they stay open until it has carried them out."""
+    """Add a task for each of these requests, which have none in the model; their requests are open again."""
     at = ledger.recorded_at(session)
     session.add_all(
         Task(
@@ -204,24 +260,32 @@ def queue_tasks(session: Session, model: Model, request_ids: Collection[str]) ->
 
 
 def note_exhaustion(session: Session, model: Model) -> None:
-    """Say once, and visibly, that the next update does not fit any more; plan the retrain that mends it.
+    """Write one audit entry when the next update no longer fits the budget, and plan the retrain that renews it.
 
-    One plan and one entry a model, however many requests wait: they need not be there yet.
+    There is one plan and one entry for each model, however many requests wait.
     """
     session.flush()
-    if model.status != "live" or not exhausted(session, model):
+    generation = session.get_one(Generation, model.generation_id, populate_existing=True)
+    if model.status != "live" or not budget_of(generation).exhausted:
         return
     model.status = "exhausted"
     session.flush()
-    ledger.record(session, model.tenant_id, "budget.exhausted", model_id=model.id, generation=model.generation_id)
-    announce_exhaustion(session, model.generation_id or 0)
+    ledger.record(session, model.tenant_id, "budget.exhausted", model_id=model.id, generation=generation.id)
+    announce_exhaustion(session, generation.id)
     plan_retrain(session, model)
 
 
-def next_due(session: Session, model: Model) -> int | None:
-    """When the model's next work may be claimed: a waiting task, or a retrain; None where there is none."""
+def wrap_up(session: Session, model: Model, due_at: int | None = None) -> None:
+    """Give the lease back; the next work is due at ``due_at``, or when the next waiting task or retrain is."""
     session.flush()
-    if retrain_due(session, model):
+    session.execute(update(Generation).where(Generation.id == model.generation_id).values(phase=None))
+    model.due_at = _next_due(session, model) if due_at is None else due_at
+    give_back(model)
+    session.flush()
+
+
+def _next_due(session: Session, model: Model) -> int | None:
+    if candidate_of(session, model.id) is not None or why_due(session, model) is not None:
         return now(session)
     return session.scalar(
         select(func.min(Task.not_before)).where(
@@ -230,10 +294,3 @@ def next_due(session: Session, model: Model) -> int | None:
             func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE),
         )
     )
-
-
-def wrap_up(session: Session, model: Model, due_at: int | None) -> None:
-    session.execute(update(Generation).where(Generation.id == model.generation_id).values(phase=None))
-    model.due_at = due_at
-    give_back(model)
-    session.flush()

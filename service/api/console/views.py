@@ -26,7 +26,7 @@ from service.infra.tables import (
 )
 from service.infra.time import DAY_SECONDS, HOUR_SECONDS, SECOND
 from service.models.consumers import standing
-from service.requests.intake import LARGE
+from service.requests.reasons import Reason
 from unlearning.accounting.budget import epsilon_of, updates_left
 
 _OPEN = ("queued", "running", "blocked")
@@ -207,7 +207,7 @@ def timeline(session: Session, request: DeletionRequest) -> list[Happening]:
 def window_ends(session: Session, request: DeletionRequest) -> int | None:
     """Until when the request can be cancelled in its window; None: no longer (``service.requests.cancel`` decides)."""
     tasks = session.execute(select(Task.status, Task.not_before).where(Task.request_id == request.id)).all()
-    waiting = ("queued", "blocked") if request.reason == LARGE else ("queued",)
+    waiting = ("queued", "blocked") if request.reason == Reason.LARGE else ("queued",)
     if not tasks or any(status not in waiting for status, _ in tasks):
         return None
     ends = min(not_before for _, not_before in tasks)

@@ -34,7 +34,8 @@ from service.requests import idempotency
 from service.requests.cancel import cancel
 from service.requests.deadlines import extend
 from service.requests.identity_check import accept_unverified
-from service.requests.intake import LARGE, Accepted, Order, Windows, accept, opening
+from service.requests.intake import Accepted, Order, Windows, accept, opening
+from service.requests.reasons import Reason
 from service.requests.states import Regulation, Status, Suppress, awaits_decision
 from service.requests.suppression import related, suppressed
 
@@ -331,7 +332,7 @@ def _answer(accepted: Accepted) -> idempotency.StoredAnswer:
 def accepted_view(accepted: Accepted) -> TakenView:
     """The view of a request whose tasks were written a moment ago."""
     waiting = {"status": "queued", "samples": None, "version": None, "method": None, "reason": None}
-    large = {"status": "blocked", "reason": LARGE}
+    large = {"status": "blocked", "reason": Reason.LARGE}
     parts = [
         ModelPart.model_validate({"model": name} | waiting | (large if name in accepted.large else {}))
         for name in accepted.models

@@ -71,7 +71,7 @@ class Registration(BaseModel):
     granularity: Literal["subject", "sample"] | None = None
     reference: Literal["renormalised", "fixed-denominator"] | None = None
     threshold: _Number | None = None
-    on_exhausted: Literal["retrain", "rewind", "hold"] | None = None
+    on_exhausted: Literal["retrain", "hold"] | None = None
     complete_when: Literal["published", "served"] | None = None
     on_suppressed: Literal["refuse", "leave_out"] | None = Field(
         default=None, description="samples of people who asked to be forgotten before this registration"

@@ -1,0 +1,112 @@
+"""Print the figures by which a reader can tell how large the house is and how it is written, for any working tree.
+
+``python -m tests.docs.figures [TREE]``; docs/adr/0043 holds them before and after the rooms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import builtins
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.docs import plain_english
+
+PACKAGES = ("service", "workers", "unlearning")
+MOST_FILES, MOST_LINES = 14, 400
+BUILT_IN = {name for name, each in vars(builtins).items() if isinstance(each, type) and issubclass(each, BaseException)}
+
+
+def figures(tree: Path) -> dict[str, object]:
+    """Return each figure by its name, in the order of the table."""
+    sources = [path for package in PACKAGES for path in sorted((tree / package).rglob("*.py"))]
+    lines = {path: len(path.read_text().splitlines()) for path in sources}
+    classes = [
+        each for path in sources for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.ClassDef)
+    ]
+    folders = [path for package in PACKAGES for path in [tree / package, *(tree / package).rglob("*/")]]
+    every, documented, verbs = plain_english.share(sources)
+    found: dict[str, object] = {
+        f"lines of {', '.join(PACKAGES)}": sum(lines.values()),
+        "files": len(sources),
+        "classes, underscored ones included": len(classes),
+        "exceptions": len(exceptions(classes)),
+        f"folders with more than {MOST_FILES} files": sum(len([*path.glob("*.py")]) > MOST_FILES for path in folders),
+        f"files over {MOST_LINES} lines": sum(count > MOST_LINES for count in lines.values()),
+        "functions": every,
+        "functions with a docstring": f"{documented / every:.0%}",
+        "docstrings that open with a verb": f"{verbs / documented:.0%}",
+        "terms in the glossary": len(re.findall(r"^\*\*.+?\*\*", (tree / "docs" / "glossary.md").read_text(), re.M)),
+        "reasons": len(codes := reasons(sources)),
+        "reasons without a page": len(codes - named(tree)),
+        "lines of tests": sum(len(path.read_text().splitlines()) for path in (tree / "tests").rglob("*.py")),
+    }
+    return found | {f"{name} that one update runs through": value for name, value in reach(tree).items()}
+
+
+def exceptions(classes: Sequence[ast.ClassDef]) -> set[str]:
+    """Return the names of the classes that are exceptions, directly or through one another."""
+    bases = [
+        (each.name, {base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "") for base in each.bases})
+        for each in classes
+    ]
+    known: set[str] = set()
+    while more := {name for name, above in bases if above & (BUILT_IN | known)} - known:
+        known |= more
+    return known
+
+
+def reasons(sources: Sequence[Path]) -> set[str]:
+    """Return the codes of the reasons: the members of the enum ``Reason``, or the keys of the table ``REASONS``."""
+    codes: set[str] = set()
+    for path in sources:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and node.name == "Reason":
+                values = [each.value for each in node.body if isinstance(each, ast.Assign)]
+                firsts = [each.elts[0] if isinstance(each, ast.Tuple) else each for each in values]
+                codes |= {
+                    each.value for each in firsts if isinstance(each, ast.Constant) and isinstance(each.value, str)
+                }
+            elif (
+                isinstance(node, ast.Assign)
+                and ast.unparse(node.targets[0]) == "REASONS"
+                and isinstance(node.value, ast.Dict)
+            ):
+                codes |= {ast.literal_eval(key) for key in node.value.keys if key is not None}
+    return codes
+
+
+def named(tree: Path) -> set[str]:
+    """Return every word that a page of docs shows as code; a decision record is not a page for users."""
+    pages = [path for path in (tree / "docs").rglob("*.md") if path.parent.name != "adr"]
+    return {word for path in pages for word in re.findall(r"`(\w+)`", path.read_text())}
+
+
+def reach(tree: Path) -> Mapping[str, int]:
+    """Return how many modules and functions one update runs through in this tree, and how deep."""
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("reach.py"))]
+    done = subprocess.run(
+        command, cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)}, capture_output=True, text=True, check=True
+    )
+    found: Mapping[str, int] = json.loads(done.stdout)
+    return found
+
+
+def main() -> None:
+    """Print one line for each figure."""
+    parser = argparse.ArgumentParser(prog="python -m tests.docs.figures", description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "tree", nargs="?", type=Path, default=plain_english.ROOT, help="a working tree; default: this one"
+    )
+    for name, value in figures(parser.parse_args().tree.resolve()).items():
+        print(f"{value!s:>8}  {name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""The script that prints the figures counts what it says."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from tests.docs import figures
+from tests.docs.reach import Trace
+
+
+def test_an_exception_is_found_through_its_parents() -> None:
+    source = "class A(ValueError): ...\nclass B(A): ...\nclass C(a.B): ...\nclass D: ..."
+    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    assert figures.exceptions(classes) == {"A", "B", "C"}
+
+
+def test_reasons_are_the_members_of_the_enum_or_the_keys_of_the_table(tmp_path: Path) -> None:
+    (tmp_path / "enum.py").write_text('class Reason:\n    A = ("a", "A sentence.")\n    B = "b"\n')
+    (tmp_path / "table.py").write_text('REASONS = {"c": "a sentence"}\n')
+    assert figures.reasons(sorted(tmp_path.iterdir())) == {"a", "b", "c"}
+
+
+def test_functions_are_counted_once_and_their_nesting_at_its_deepest(tmp_path: Path) -> None:
+    (tmp_path / "service").mkdir()
+    path = tmp_path / "service" / "one.py"
+    path.write_text("def outer():\n    return [inner() for _ in range(2)]\n\ndef inner():\n    return 1\n")
+    scope: dict[str, object] = {}
+    exec(compile(path.read_text(), str(path), "exec"), scope)
+    found = Trace(tmp_path).of(scope["outer"])  # type: ignore[arg-type]
+    assert found == {"modules": 1, "functions": 2, "depth": 2}
