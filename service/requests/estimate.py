@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from service.infra.db import batches
 from service.infra.pseudonyms import Pepper
 from service.infra.tables import Forgotten, Generation, Membership, Model
 from service.requests.intake import Named, Order, named_models
 from unlearning.accounting.budget import updates_left
-
-_CHUNK = 500
 
 
 @dataclass(frozen=True)
@@ -64,5 +63,4 @@ def _count(session: Session, generation_id: int, named: Named) -> int:
     )
     if named.subject is not None:
         return session.scalar(count.where(Membership.subject_digest == named.subject)) or 0
-    parts = (named.samples[start : start + _CHUNK] for start in range(0, len(named.samples), _CHUNK))
-    return sum(session.scalar(count.where(Membership.sample_digest.in_(part))) or 0 for part in parts)
+    return sum(session.scalar(count.where(Membership.sample_digest.in_(part))) or 0 for part in batches(named.samples))

@@ -11,14 +11,12 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
 from service.audit.log import entry, recorded_at
+from service.infra.db import batches
 from service.infra.tables import AuditEntry, Certificate, DeletionRequest, Task
 from service.infra.time import rfc_3339
 from service.requests.reasons import Reason
 from service.requests.states import Status, derive, stands_alone, step
 from service.requests.webhooks import News, announce
-
-NAMED_AT_ONCE = 1_000
-"""ids in one statement"""
 
 
 class _Columns(NamedTuple):
@@ -49,9 +47,8 @@ def change_tasks(session: Session, ids: Sequence[str], **values: Any) -> None:
 def _change(
     session: Session, kind: type[DeletionRequest] | type[Task], ids: Sequence[str], values: dict[str, Any]
 ) -> None:
-    for start in range(0, len(ids), NAMED_AT_ONCE):
-        these = kind.id.in_(ids[start : start + NAMED_AT_ONCE])
-        change = update(kind).where(these).values(**values)
+    for batch in batches(ids):
+        change = update(kind).where(kind.id.in_(batch)).values(**values)
         session.execute(change, execution_options={"synchronize_session": False})
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from sqlalchemy import ColumnElement, or_, select, true, update
 
 from service.audit.log import record
-from service.infra.db import Database, now
+from service.infra.db import BATCH, Database, batches, now
 from service.infra.fault_injection import crash_point
 from service.infra.files import Store
 from service.infra.tables import Certificate, Erasure, Generation, Task, Version
 from service.models.generations import empty_generation
-from workers.storage.key_store import BATCH, KeyStore, batches
+from workers.storage.key_store import KeyStore
 from workers.storage.release_journal import confirm_committed
 
 EMPTIED = "emptied"

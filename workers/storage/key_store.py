@@ -7,24 +7,20 @@ process can read neither half, and backups leave both out.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import LargeBinary, String, delete, insert, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from service.infra.db import Database
+from service.infra.db import BATCH, Database, batches
 from service.infra.fault_injection import crash_point
 from service.infra.pseudonyms import new_id
 from service.infra.settings import Settings
 from service.infra.tables import Serial
 from workers.storage.encryption import new_key
 from workers.storage.key_files import KeyFileMissing, KeyFiles
-
-BATCH = 500
-T = TypeVar("T")
 
 
 class KeyRecord(DeclarativeBase):
@@ -148,13 +144,6 @@ class KeyStore:
         with self._database.read() as session:
             used = set(session.scalars(select(HolderKey.file).where(HolderKey.file.in_(listed)).distinct()))
         return [name for name in listed if name not in used]
-
-
-def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items in lists of ``size``, the last one shorter."""
-    iterator = iter(items)
-    while batch := list(islice(iterator, size)):
-        yield batch
 
 
 def _by_file(session: Session, ids: list[str]) -> dict[str, list[Any]]:

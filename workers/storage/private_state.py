@@ -14,13 +14,13 @@ from sqlalchemy import cast as cast_to
 from sqlalchemy.orm import Session
 from torch import Tensor
 
-from service.infra.db import Database
+from service.infra.db import BATCH, Database, batches
 from service.infra.files import Store, Stored
 from service.infra.tables import Recollection
 from unlearning.types import Json, State
 from workers.storage import checkpoint_format as codec
 from workers.storage.encryption import SealedRow, Sealer, open_row, seal_row
-from workers.storage.key_store import BATCH, KeyStore, batches
+from workers.storage.key_store import KeyStore
 
 ROWS_BYTES = 32 * 2**20
 """of vectors that are held at once, while they are sealed or summed"""

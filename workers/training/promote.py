@@ -15,7 +15,7 @@ from sqlalchemy import and_, case, delete, or_, select
 from sqlalchemy.orm import Session
 
 from service.audit import log as ledger
-from service.infra.db import now
+from service.infra.db import BATCH, batches, now
 from service.infra.fault_injection import crash_point
 from service.infra.tables import Forgotten, Generation, Membership, Model, Recollection, Task, Version
 from service.requests import suppression as suppressions
@@ -23,7 +23,6 @@ from service.requests.reasons import Reason
 from workers.guarantee.certify import Size
 from workers.runtime.jobs import Claimed, Preparation
 from workers.runtime.lease import Stale, give_back, give_back_beside
-from workers.storage.key_store import BATCH, batches
 from workers.storage.storage import Storage
 from workers.update.publish import (
     Draft,

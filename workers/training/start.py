@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import insert
 
-from service.infra.db import Database
+from service.infra.db import BATCH, Database, batches
 from service.infra.fault_injection import crash_point
 from service.infra.tables import Generation, HoldoutPerson, Model
 from unlearning.accounting.certificate import Guarantee
@@ -29,7 +29,6 @@ from workers.runtime.model import Bench, build
 from workers.runtime.process import Process
 from workers.runtime.stopwatch import Stopwatch
 from workers.storage import manifest
-from workers.storage.key_store import BATCH, batches
 from workers.storage.storage import Storage
 from workers.training.cohort import admit, require_readable, require_room
 from workers.training.parallel import VectorUnits, divisible, wanted

@@ -15,7 +15,7 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
 from service.audit import log as ledger
-from service.infra.db import Database, now
+from service.infra.db import BATCH, Database, batches, now
 from service.infra.fault_injection import crash_point
 from service.infra.files import Stored
 from service.infra.pseudonyms import new_id
@@ -32,7 +32,6 @@ from workers.runtime.jobs import Claimed, Deletions, Job
 from workers.runtime.lease import Stale, fence
 from workers.storage import checkpoint_format as codec
 from workers.storage import private_state as state
-from workers.storage.key_store import BATCH, batches
 from workers.storage.private_state import Row
 from workers.storage.storage import Storage
 from workers.update.select import Target, protected_positions

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Select, select, union
 from sqlalchemy.orm import Session
 
+from service.infra.db import BATCH, batches
 from service.infra.tables import Forgotten, Generation, Hold, Membership, SuppressionEntry
 from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from unlearning.accounting.policy import Granularity
 from workers.runtime.jobs import Claimed, Deletions, Job, Preparation
-from workers.storage.key_store import BATCH, batches
 
 
 @dataclass(frozen=True)
