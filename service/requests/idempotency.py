@@ -43,12 +43,6 @@ class Use:
         """Return the primary key of the row: keys of two callers are apart."""
         return self.caller.tenant_id, self.caller.key_id, self.key
 
-    @property
-    def lock(self) -> int:
-        """Return the number of the advisory lock that its transaction holds on PostgreSQL."""
-        place = hashlib.sha256("\0".join(self.place).encode()).digest()
-        return int.from_bytes(place[:8], "big", signed=True)
-
 
 def read_key(lines: Sequence[str] | None) -> str:
     """Read the key in the header: one quoted string of printable ASCII; quotes may be left out.
@@ -106,4 +100,5 @@ def _take(session: Session, use: Use) -> bool:
     """Return whether no other transaction uses this key. SQLite has one writer at a time anyway."""
     if session.get_bind().dialect.name != "postgresql":
         return True
-    return bool(session.scalar(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": use.lock}))
+    number = int.from_bytes(hashlib.sha256("\0".join(use.place).encode()).digest()[:8], "big", signed=True)
+    return bool(session.scalar(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": number}))
