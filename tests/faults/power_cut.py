@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sqlalchemy import event, select
 
-from service.infra.files import DIGEST, Store
+from service.infra.files import DIGEST, Damaged, Store
 from service.infra.tables import Version
 from service.models.restore_guard import UPDATES
 from tests.faults.invariants import Broken, broken, counted, left_behind, unfinished, unreadable
@@ -25,7 +25,6 @@ from tests.faults.result import Result
 from tests.faults.worlds import World, end_schedulers_lease, open_world, settings_of, sqlite_databases
 from tests.harness.powercut import Recorded, State, states_after_power_cut
 from workers.scheduler.run import open_scheduler
-from workers.storage.encryption import Unsealable
 from workers.storage.key_files import KeyFiles
 from workers.storage.key_store import KeyStore
 
@@ -175,7 +174,7 @@ def unjournalled(world: World) -> list[Broken]:
     """Versions that were committed, and that the journal does not know: a restored backup would lose them."""
     try:
         told = {entry.version["id"] for entry in world.storage.journal.entries() if entry.version is not None}
-    except Unsealable:
+    except Damaged:
         return [Broken("undetected_corruptions", "the journal holds a damaged entry")]
     with world.database.read() as session:
         missing = set(session.scalars(select(Version.id))) - told
