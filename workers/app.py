@@ -110,7 +110,7 @@ class Worker:
         """Postpone a preparation for waiting deletions. It is taken up again after the messages that wait."""
         if isinstance(job, Preparation):
             put_off(self._database, job)
-        queue.ring(self._database, self._process.notifier, [job.lease.model_id])
+        queue.notify(self._database, self._process.notifier, [job.lease.model_id])
 
     def _help(self, model_id: str) -> bool:
         """Compute a piece of a preparation or calibration by another worker; return False if none is free."""
@@ -133,7 +133,7 @@ class Worker:
         with self._database.read() as session:
             waits = session.scalar(select(Model.id).where(Model.id == model_id, Model.due_at <= now(session)))
         if waits is not None:
-            queue.ring(self._database, self._process.notifier, [model_id])
+            queue.notify(self._database, self._process.notifier, [model_id])
 
 
 def register(app: Celery, worker: Worker) -> None:

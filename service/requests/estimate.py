@@ -1,4 +1,4 @@
-"""What a request would cost, before it is made. Nothing is changed, and nothing computed from weights or data."""
+"""The cost of a request before it is made. Nothing is changed, and neither weights nor data are read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unlearning.accounting.budget import updates_left
 
 @dataclass(frozen=True)
 class Cost:
-    """One model's part. ``charge`` is what the cap costs, in 1e-12 mu^2; an update may carry many requests for it."""
+    """One model's part in the cost. ``budget_cost`` is in 1e-12 mu^2; one update may carry many requests for it."""
 
     model: str
     samples: int
@@ -26,11 +26,11 @@ class Cost:
     updates_left: int | None
     """after this request; None: nothing limits them"""
     retrain_due: bool
-    """the charge does not fit, or is the last that does"""
+    """the cost does not fit into the budget, or is the last that does"""
 
 
 def estimate(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> list[Cost]:
-    """The cost in every live model that was trained on the subject. Raises RequestRefused."""
+    """Return the cost in every live model that was trained on the subject. Raises RequestRefused."""
     costs = []
     named = Named.of(pepper, tenant_id, order)
     for model in session.scalars(named_models(session, tenant_id, order)).all():
@@ -63,5 +63,4 @@ def _count(session: Session, generation_id: int, named: Named) -> int:
     )
     if named.subject is not None:
         return session.scalar(count.where(Membership.subject_digest == named.subject)) or 0
-    parts = batches(named.samples)
-    return sum(session.scalar(count.where(Membership.sample_digest.in_(part))) or 0 for part in parts)
+    return sum(session.scalar(count.where(Membership.sample_digest.in_(part))) or 0 for part in batches(named.samples))

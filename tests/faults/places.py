@@ -106,7 +106,7 @@ class Place:
     def worker_dies(self, point: str, model_id: str) -> None:
         """Ring; a worker takes the message from the real broker, and dies."""
         self.world.change(Model, model_id, notified_at=0)  # an earlier death may have taken the message with it
-        queue.ring(self.world.database, self.world.process.notifier, [model_id])
+        queue.notify(self.world.database, self.world.process.notifier, [model_id])
         self.die(point, lambda: serve_one(self.world, model_id))
 
     def recover(self, model_id: str) -> None:

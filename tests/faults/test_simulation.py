@@ -14,7 +14,7 @@ from sqlalchemy import select
 
 from service.infra.db import now
 from service.infra.files import Damaged
-from service.infra.memory import ManualClock, MemoryBell, MemoryDatabase, MemoryStore, image_of
+from service.infra.memory import ManualClock, MemoryBroker, MemoryDatabase, MemoryStore, image_of
 from service.infra.queue.notify import notify_one
 from service.infra.tables import Model
 from tests.faults.bugs import every_bug
@@ -127,6 +127,6 @@ def test_files_in_memory_are_checked_and_swept_like_files(tmp_path: Path) -> Non
 
 
 def test_the_bell_keeps_what_it_was_given() -> None:
-    notifier = MemoryBell()
+    notifier = MemoryBroker()
     assert notify_one(notifier, "m")  # type: ignore[arg-type]
     assert notifier.messages == ["m"]

@@ -18,7 +18,7 @@ from service.access.api_keys import NewKey, Scope, authenticate, create_key
 from service.audit.log import newest_head
 from service.audit.signed_note import Signer
 from service.infra import fault_injection as crash
-from service.infra.memory import ManualClock, MemoryBell, MemoryDatabase, MemoryStore, image_of
+from service.infra.memory import ManualClock, MemoryBroker, MemoryDatabase, MemoryStore, image_of
 from service.infra.pseudonyms import subject_digest
 from service.infra.queue import notify as queue
 from service.infra.settings import Settings, session_key
@@ -133,7 +133,7 @@ class Town:
     clock: ManualClock
     database: MemoryDatabase
     keys: MemoryDatabase
-    notifier: MemoryBell
+    notifier: MemoryBroker
     world: World
     scheduler: Scheduler
     benches: Benches
@@ -156,7 +156,7 @@ class Town:
             accepted = intake.accept(
                 session, self.world.storage.pepper, TENANT, order, intake.Windows(cancel_seconds=window)
             )
-        queue.ring(self.database, cast(Celery, self.notifier), accepted.to_notify)
+        queue.notify(self.database, cast(Celery, self.notifier), accepted.to_notify)
         return accepted.request.id
 
     def digest_of(self, person: str) -> str:
@@ -215,7 +215,7 @@ class Town:
         self.keys.restore(photo.keys)
         self.key_files.held = dict(photo.key_files)
         for store, files in ((storage.store, photo.store), (storage.private, photo.private)):
-            cast(MemoryStore, store).hold(files)
+            cast(MemoryStore, store).replace_all(files)
         shutil.rmtree(storage.store.root)
         shutil.copytree(photo.journal, storage.store.root)
         self.notifier.messages.clear()
@@ -275,7 +275,7 @@ def found(folder: Path) -> Town:
     storage = world.storage
     scheduler = replace(_scheduler(settings), database=database, keys=storage.keys, store=storage.store)
     scheduler = replace(scheduler, private=storage.private, notifier=world.process.notifier)
-    notifier, signer = cast(MemoryBell, world.process.notifier), scheduler.signer()
+    notifier, signer = cast(MemoryBroker, world.process.notifier), scheduler.signer()
     return Town(clock, database, keys, notifier, world, scheduler, Benches(settings), signer, _doors(world))
 
 
@@ -297,7 +297,7 @@ def _world(settings: Settings, database: MemoryDatabase, keys: MemoryDatabase, f
         store=MemoryStore(folder, database.clock),
         private=MemoryStore(folder, database.clock),
     )
-    return World(replace(world.process, storage=storage, notifier=cast(Celery, MemoryBell())))
+    return World(replace(world.process, storage=storage, notifier=cast(Celery, MemoryBroker())))
 
 
 def _scheduler(settings: Settings) -> Scheduler:

@@ -98,7 +98,7 @@ class Scheduler:
             lambda: Figures(self.store.root).sweep(self.database),
             lambda: settle_unmatched(self.database),
             lambda: complete_served(self.database),
-            lambda: drive_large(self.database),
+            lambda: retry_large(self.database),
             lambda: expire_idempotency(self.database),
             lambda: forget_processes(self.database),
             lambda: drop_messages(self.database),
@@ -239,13 +239,13 @@ def complete_served(database: Database) -> int:
         return len(consumers.complete(session))
 
 
-def drive_large(database: Database) -> int:
-    """Continue unusually large requests whose waiting time is over."""
+def retry_large(database: Database) -> int:
+    """Retry unusually large requests whose waiting time is over."""
     with database.read() as session:
         if not holds.large_and_due(session):
             return 0
     with database.write() as session:
-        return len(holds.drive_large(session))
+        return len(holds.retry_large(session))
 
 
 def expire_idempotency(database: Database) -> int:

@@ -121,7 +121,7 @@ def create(
         else:
             salt = session.get_one(DeletionRequest, stored.answer["id"]).salt
     crash_point("api-after-commit")
-    service.notify_one(to_notify)
+    service.notify(to_notify)
     # the opening is never stored, not even in the stored answer: it is derived again on a replay
     answer = answer_for(caller, stored.answer) | {"opening": opening(service.pepper, salt).hex()}
     return JSONResponse(answer, stored.status, stored.headers)

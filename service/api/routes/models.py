@@ -181,7 +181,7 @@ def create(body: Registration, service: Running, caller: Admin, response: Respon
     with service.database.write() as session:
         model = register(session, caller.tenant_id, body.name, body.recipe, policy)
         view = _view(model, None, None, None)
-    service.notify_one([model.id])
+    service.notify([model.id])
     response.headers["Location"] = f"{_PATH}/{model.name}"
     response.headers["Retry-After"] = "2"
     return view
