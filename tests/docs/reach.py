@@ -16,6 +16,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 PACKAGES = ("service", "workers", "unlearning")
+MIGRATE = {False: "service.schema", True: "service.infra.migrate"}
+"""where ``migrate`` is, before the rooms and since"""
 
 
 class Trace:
@@ -51,7 +53,7 @@ def one_update(root: Path, home: Path) -> dict[str, int]:
     fixtures = importlib.import_module("tests.service.conftest")
     database_url = f"sqlite:///{home / 'expunge.db'}"
     database = fixtures.Database(database_url)
-    fixtures.migrate(database)
+    importlib.import_module(MIGRATE[(root / "service" / "infra").is_dir()]).migrate(database)
     database.close()
     settings = fixtures.Settings(home=home, database_url=database_url, recipes=worlds.RECIPES, device="cpu")
     sys.modules[fixtures.Settings.__module__].ensure_secrets(settings)

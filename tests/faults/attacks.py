@@ -31,7 +31,7 @@ def kill_worker(site: Site) -> None:
 
 def kill_both_workers(site: Site) -> None:
     site.stack.kill("worker")
-    site.stack.kill("second")
+    site.stack.kill("worker-2")
     site.mend()
 
 

@@ -28,7 +28,8 @@ from service.infra.files import Damaged
 from service.infra.tables import Recollection, Task, TreeHead
 from tests.faults.judge import exported
 from tests.faults.result import Result
-from tests.faults.worlds import World, end_schedulers_lease, open_world, settings_of, sqlite_databases
+from tests.harness.databases import sqlite_databases, sqlite_template
+from tests.workers.worlds import World, end_schedulers_lease, open_world, settings_of
 from workers.scheduler.run import open_scheduler
 from workers.storage import private_state as state
 from workers.storage.checkpoint_format import Malformed
@@ -87,7 +88,9 @@ def run(seed: int, scale: float) -> Result:
 @contextmanager
 def _scene(folder: Path, chance: random.Random) -> Iterator[Scene]:
     """A live model with two versions, an integrated log, and the API over it."""
-    settings = settings_of(folder / "home", sqlite_databases(folder)(folder / "home"), lease_seconds=3600.0)
+    settings = settings_of(
+        folder / "home", sqlite_databases(sqlite_template(folder))(folder / "home"), lease_seconds=3600.0
+    )
     world = open_world(settings)
     model_id = world.live()
     notes = []

@@ -18,7 +18,7 @@ from service.infra.tables import Heartbeat, Lease, WebhookDelivery
 from service.requests.webhooks import News, add_endpoint, announce
 from tests.faults.invariants import Broken
 from tests.faults.places import Place
-from tests.faults.worlds import end_schedulers_lease
+from tests.workers.worlds import end_schedulers_lease
 from workers.runtime.lease import retrain_lease
 from workers.scheduler.run import open_scheduler
 from workers.scheduler.ssrf_guard import Outbound

@@ -34,14 +34,9 @@ from tests.faults.invariants import ENDED, Broken, broken, left_behind, unreadab
 from tests.faults.judge import harm, sentences
 from tests.faults.proxy import Cut, Proxy, proxy
 from tests.faults.result import Result
-from tests.faults.worlds import (
-    World,
-    end_schedulers_lease,
-    open_world,
-    postgres_databases,
-    settings_of,
-    sqlite_databases,
-)
+from tests.harness import servers
+from tests.harness.databases import postgres_databases, sqlite_databases, sqlite_template
+from tests.workers.worlds import World, end_schedulers_lease, open_world, settings_of
 from workers.scheduler.run import open_scheduler
 
 ROUNDS = 120
@@ -253,7 +248,7 @@ def _execute(database: Database, *statements: str) -> None:
 def postgres_scene(chance: random.Random) -> Iterator[Scene]:
     with ExitStack() as held:
         folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="expunge-drill-")))
-        url = held.enter_context(postgres_databases())(folder)
+        url = held.enter_context(postgres_databases(held.enter_context(servers.postgres())))(folder)
         address = make_url(url)
         between = held.enter_context(proxy(str(address.host), int(address.port or 0)))
         settings = settings_of(folder / "home", url, HERE / "recipes").model_copy(
@@ -282,7 +277,9 @@ def tmpfs_scene(chance: random.Random) -> Iterator[Scene]:
 
 @contextmanager
 def _in_folder(folder: Path, chance: random.Random) -> Iterator[Scene]:
-    settings = settings_of(folder / "home", sqlite_databases(folder)(folder / "home"), HERE / "recipes")
+    settings = settings_of(
+        folder / "home", sqlite_databases(sqlite_template(folder))(folder / "home"), HERE / "recipes"
+    )
     with _scene(settings, chance, settings.database_url, None) as scene:
         yield scene
 

@@ -19,17 +19,9 @@ from service.api.app import create_app
 from service.infra.queue import notify as queue
 from service.infra.tables import Model
 from tests.faults.invariants import Broken, broken, left_behind, unfinished, unreadable
-from tests.faults.worlds import (
-    MakeDatabase,
-    World,
-    end_schedulers_lease,
-    fork,
-    open_world,
-    postgres_databases,
-    settings_of,
-    sqlite_databases,
-)
 from tests.harness import servers
+from tests.harness.databases import MakeDatabase, postgres_databases, sqlite_databases, sqlite_template
+from tests.workers.worlds import World, end_schedulers_lease, fork, open_world, settings_of
 from workers.scheduler.run import Scheduler, open_scheduler
 
 PEOPLE = 12
@@ -56,12 +48,12 @@ def stack_of(name: str, folder: Path) -> Iterator[Stack]:
     """``sqlite`` (with the filesystem as broker) or ``postgresql`` (with Redis), servers of its own."""
     with ExitStack() as held:
         if name == "sqlite":
-            yield Stack(name, sqlite_databases(folder), None)
+            yield Stack(name, sqlite_databases(sqlite_template(folder)), None)
             return
         server = held.enter_context(servers.redis_server())
         with redis.Redis.from_url(server.url) as client:
             client.ping()
-        yield Stack(name, held.enter_context(postgres_databases()), server.url)
+        yield Stack(name, held.enter_context(postgres_databases(held.enter_context(servers.postgres()))), server.url)
 
 
 @dataclass

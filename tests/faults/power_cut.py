@@ -22,8 +22,9 @@ from service.infra.tables import Version
 from service.models.restore_guard import UPDATES
 from tests.faults.invariants import Broken, broken, counted, left_behind, unfinished, unreadable
 from tests.faults.result import Result
-from tests.faults.worlds import World, end_schedulers_lease, open_world, settings_of, sqlite_databases
+from tests.harness.databases import sqlite_databases, sqlite_template
 from tests.harness.powercut import Recorded, State, states_after_power_cut
+from tests.workers.worlds import World, end_schedulers_lease, open_world, settings_of
 from workers.scheduler.run import open_scheduler
 from workers.storage.encryption import Unsealable
 from workers.storage.key_files import KeyFiles
@@ -62,7 +63,7 @@ def run(seed: int, scale: float) -> Result:
     """At scale 1 every state; below it, a share of them, spread evenly."""
     with tempfile.TemporaryDirectory(prefix="expunge-power-") as name:
         folder = Path(name)
-        rehearsal = rehearse(folder / "rehearsal", sqlite_databases(folder)(folder / "rehearsal"))
+        rehearsal = rehearse(folder / "rehearsal", sqlite_databases(sqlite_template(folder))(folder / "rehearsal"))
         legal = list(disks(rehearsal))
         step = max(1, round(1 / scale))
         chosen = legal[seed % step :: step]

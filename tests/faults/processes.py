@@ -64,14 +64,14 @@ def zombies(kind: str, rounds: int) -> Told:
     with site(kind) as where:
         name = where.stack.live("unhurried", "newton", min_guarantee="proved")
         for number in range(rounds):
-            where.stack.kill("second")
+            where.stack.kill("worker-2")
             person = f"crowd-person-{number}"
             journal.acknowledged[person] = where.stack.delete(name, subject_id=person)["id"]
             if not eventually(lambda: _leased(where, name), 30):
                 return [Broken("lost", "nobody claimed the deletion")], ""
             pid = where.stack.processes["worker"].process.pid  # type: ignore[union-attr]
             os.kill(pid, signal.SIGSTOP)
-            where.stack.start("second")
+            where.stack.start("worker-2")
             done = eventually(lambda number=number: where.stack.head(name)["number"] == number + 2, 60)  # type: ignore[misc]
             os.kill(pid, signal.SIGCONT)
             if not done:
@@ -95,7 +95,7 @@ def out_of_memory() -> Told:
         greed = Path(folder) / "greed"
         with site("sqlite") as where:
             stack, worker = where.stack, where.stack.processes["worker"]
-            stack.kill("second")
+            stack.kill("worker-2")
             worker.command = [sys.executable, "-c", LIMITED, str(MEMORY_BYTES), *worker.command]
             stack.environment |= {"DRILL_GREED": str(greed)}
             stack.restart("worker")

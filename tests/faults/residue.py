@@ -32,7 +32,7 @@ def run(_: int, scale: float) -> Result:
     deaths = DEATHS if scale >= 1 else DEATHS[: max(1, round(len(DEATHS) * scale))]
     for kind in KINDS:
         with site(kind) as where, residue.ear() as listener:
-            where.stack.kill("second")
+            where.stack.kill("worker-2")
             residue.listen(where.stack, listener.url)
             for method in METHODS:
                 for death in deaths if method == "recollection" else (None,):

@@ -8,7 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -73,18 +73,10 @@ def site(kind: str, database: Callable[[str], str] = str, people: int = 1000, **
         shutil.copytree(HERE / "recipes", recipes)
         shutil.copytree(HERE.parent / "system" / "recipes", recipes, dirs_exist_ok=True)
         os.environ["DRILL_PEOPLE"] = str(people)  # the crowd's recipe reads it
-        chosen = SETTINGS | settings
-        server, broker = None, None
+        servers = None
         if kind == "postgres":
-            server, broker = held.enter_context(postgres()), held.enter_context(redis_server())
-            url = database(held.enter_context(server.database()))
-            keys = held.enter_context(server.database())
-            chosen |= {"DATABASE_URL": url, "KEY_STORE_URL": keys, "BROKER_URL": broker.url}
-        stack = held.enter_context(stacks.running(home / "home", recipes, **chosen))
-        worker = stack.processes["worker"]
-        log = worker.log.with_name("second.log")
-        stack.processes["second"] = replace(worker, name="second", log=log, process=None)
-        stack.start("second")
-        if server is not None and broker is not None:
-            stack.servers = [(server.folder, lambda: server.execute("CHECKPOINT")), (broker.folder, broker.dump)]
-        yield Site(kind, stack, server, broker)
+            servers = held.enter_context(postgres()), held.enter_context(redis_server())
+        started = stacks.running(home / "home", recipes, servers, database, **SETTINGS | settings)
+        stack = held.enter_context(started)
+        stack.more_workers(1)
+        yield Site(kind, stack, *(servers or (None, None)))

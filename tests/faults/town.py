@@ -28,8 +28,8 @@ from service.models.restore_guard import confirm
 from service.requests import intake
 from service.requests.webhooks import add_endpoint
 from tests.faults.judge import exported
-from tests.faults.worlds import World, open_world, settings_of, sqlite_databases
-from tests.workers.worlds import TENANT
+from tests.harness.databases import sqlite_databases, sqlite_template
+from tests.workers.worlds import TENANT, World, open_world, settings_of
 from workers.runtime.jobs import Preparation, Work
 from workers.runtime.model import Benches
 from workers.runtime.stopwatch import Stopwatch
@@ -264,7 +264,9 @@ class Town:
 
 def found(folder: Path) -> Town:
     """A town whose models were prepared for real, in ``folder``."""
-    settings = settings_of(folder / "home", sqlite_databases(folder)(folder / "home"), lease_seconds=LEASE_SECONDS)
+    settings = settings_of(
+        folder / "home", sqlite_databases(sqlite_template(folder))(folder / "home"), lease_seconds=LEASE_SECONDS
+    )
     clock = Clock()
     keys = MemoryDatabase(clock)
     with keys.write() as session:

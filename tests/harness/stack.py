@@ -6,8 +6,8 @@ import os
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from service.cli.supervisor import Child, children
 from service.infra.db import Database
 from service.infra.pseudonyms import Pepper
 from service.infra.settings import Settings
-from tests.harness.servers import free_port
+from tests.harness.servers import Postgres, Redis, free_port
 
 Value = TypeVar("Value")
 PATIENCE_SECONDS = 90.0
@@ -147,10 +147,39 @@ class Stack:
 
 
 @contextmanager
-def running(home: Path, recipes: Path, **settings: str) -> Iterator[Stack]:
-    """Migrate and start a service under ``home``; ``settings`` are EXPUNGE_ variables without the prefix."""
+def running(
+    home: Path,
+    recipes: Path,
+    servers: tuple[Postgres, Redis] | None = None,
+    through: Callable[[str], str] = str,
+    **settings: str,
+) -> Iterator[Stack]:
+    """Migrate and start a service under ``home``, and stop it afterwards.
+
+    Args:
+        home: the folder for its secrets, files and logs.
+        recipes: the folder of its recipes.
+        servers: hold its rows, keys and messages, in databases of their own; None: SQLite, and messages in files.
+        through: gets the URL of the PostgreSQL database and returns the one to use, of a proxy for instance.
+        settings: EXPUNGE_ variables without the prefix.
+    """
+    with ExitStack() as databases:
+        written: list[tuple[Path, Callable[[], object]]] = []
+        if servers is not None:
+            postgres, redis = servers
+            settings["DATABASE_URL"] = through(databases.enter_context(postgres.database()))
+            settings["KEY_STORE_URL"] = databases.enter_context(postgres.database())
+            settings["BROKER_URL"] = redis.url
+            written = [(postgres.folder, lambda: postgres.execute("CHECKPOINT")), (redis.folder, redis.dump)]
+        with _started(home, recipes, settings) as stack:
+            stack.servers = written
+            yield stack
+
+
+@contextmanager
+def _started(home: Path, recipes: Path, settings: Mapping[str, str]) -> Iterator[Stack]:
     port = free_port()
-    ours = {"HOME": str(home), "RECIPES": str(recipes), "PORT": str(port), "DEVICE": "cpu"} | settings
+    ours = {"HOME": str(home), "RECIPES": str(recipes), "PORT": str(port), "DEVICE": "cpu", **settings}
     variables = {f"EXPUNGE_{name}": value for name, value in ours.items()}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
     # two cores are shared by everything here; several threads per process only get in each other's way
