@@ -58,11 +58,11 @@ class Side:
 
 
 def rows() -> Iterator[Row]:
-    for kind, target in (("PostgreSQL", 0.6), ("SQLite", None)):
+    for kind in ("PostgreSQL", "SQLite"):
         with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
             url = running.enter_context(database(kind, Path(folder)))
             sides = {name: running.enter_context(side) for name, side in both(Path(folder), url).items()}
-            yield row_of(kind, target, *measured(sides["intake"], sides["bare"]))
+            yield row_of(kind, *measured(sides["intake"], sides["bare"]))
 
 
 @contextmanager
@@ -155,15 +155,15 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def row_of(kind: str, target: float | None, ours: Side, bare: Side) -> Row:
+def row_of(kind: str, ours: Side, bare: Side) -> Row:
     ratios = [fast / slow for fast, slow in zip(ours.rates[1:], bare.rates[1:], strict=True)]
     value = statistics.median(ratios)
     return {
         "name": f"intake / bare route, {kind}, {CLIENTS} clients",
         "value": value,
-        "target": None if target is None else f">= {target}",
+        "target": None,
         "unit": "ratio of requests/s",
-        "met": None if target is None else value >= target,
+        "met": None,
         "sides": {
             "intake_per_second": ours.rates[1:],
             "bare_per_second": bare.rates[1:],

@@ -40,7 +40,7 @@ EXACT = (
 DRAW = "One draw of who leaves; the ten in `sides` vary by a factor of two. Needed: the paper's own draw."
 UPDATE = (
     "An update syncs its secret state, the journal and two transactions beside the checkpoint, and runs some eighty "
-    "statements through SQLAlchemy. Needed: compiled statements as intake has them, one sync for both files, and large "
+    "statements through SQLAlchemy. Needed: fewer statements, one sync for both files, and large "
     "vectors in files of their own instead of rows that SQLite overwrites."
 )
 LATENCY = (
@@ -57,11 +57,6 @@ GROWTH = (
     "On shared cores two runs of one size differ by as much as the sizes do, though each is the median of three. "
     "Needed: a quiet machine."
 )
-INTAKE = (
-    "Two questions and five rows against one row: 1.6 times the CPU of a call on PostgreSQL. Needed: fewer layers "
-    "between the socket and the route, and more cores than two, so that PostgreSQL does not share them with the API."
-)
-
 MEMORY = (
     "Beside the state lie the sum of the vectors in float64 and the new weights, and after them the noised copy. "
     "Needed: a state that is read in pieces too."
@@ -138,7 +133,6 @@ TARGETS = (
         "release",
         GROWTH,
     ),
-    Target("intake, 16 clients: >= 0.6 of a bare route", r"intake / bare route, PostgreSQL", "intake", INTAKE),
     Target("the API starts in under 1.5 s", r"API process: start to first answer", "latency", SHARED),
     Target("the API never loads torch", r"API process: starts that loaded torch", "latency"),
     Target("the API stays under 150 MB", r"API process: resident memory", "latency"),

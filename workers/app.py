@@ -12,7 +12,7 @@ from sqlalchemy import select
 from service.infra.db import Busy, now
 from service.infra.fault_injection import crash_point
 from service.infra.queue import notify as queue
-from service.infra.queue.messages import MODEL_ID
+from service.infra.queue.messages import MODEL_ID, TASK
 from service.infra.tables import Model
 from service.requests.reasons import Reason
 from workers.runtime.db_retry import patiently
@@ -142,7 +142,7 @@ class Worker:
 def register(app: Celery, worker: Worker) -> None:
     """Make ``worker`` answer the notifications of ``app``."""
 
-    @app.task(name=queue.TASK, acks_late=True, ignore_result=True)  # type: ignore[untyped-decorator]
+    @app.task(name=TASK, acks_late=True, ignore_result=True)  # type: ignore[untyped-decorator]
     def work(model_id: str) -> None:
         worker.work(model_id)
 

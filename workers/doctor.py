@@ -20,7 +20,7 @@ from service.cli.checks import Finding, lacks_file
 from service.infra.db import Busy, Database
 from service.infra.files import Store
 from service.infra.migrate import SchemaState, schema_state
-from service.infra.pseudonyms import Pepper, PepperMissing
+from service.infra.pseudonyms import Pepper
 from service.infra.settings import Settings, SettingsError
 from service.infra.tables import Generation, Model, Version
 from service.infra.tenants import recipes_of
@@ -131,14 +131,11 @@ def _samples_fault(settings: Settings, served: Served, method: Method) -> tuple[
     if not (needs_retained(method, served.guarantee) or needs_forgotten(method)):
         return None
     try:
-        pepper = Pepper.configured(settings)
-        theirs = pepper.named(str(served.frozen["pepper_id"]))
+        pepper = Pepper.load(settings.pepper_file)
     except (SettingsError, OSError):
         return "Without the pepper no sample is found again.", "Restore the file that EXPUNGE_PEPPER_FILE names."
-    except PepperMissing as error:
-        return f"It was prepared under another pepper. {error}", "Then restart every process."
     samples = recipes.load(recipes_of(settings.recipes, served.tenant_id), served.recipe).recipe.samples
-    now = manifest.entries(theirs, served.tenant_id, samples, served.policy.granularity)
+    now = manifest.entries(pepper, served.tenant_id, samples, served.policy.granularity)
     try:
         manifest.found_again(samples, now, served.places, served.gone, torch.device("cpu"))
     except manifest.Changed as error:

@@ -12,10 +12,10 @@ from service.audit.signed_note import Signer
 from service.infra.db import Busy, Database
 from service.infra.logging import configure
 from service.infra.migrate import SchemaState, schema_state
-from service.infra.settings import Settings, ensure_secrets
+from service.infra.settings import API_SECRETS, Settings, ensure_secrets
 from service.models.restore_guard import updates_missing
 
-NEEDED = {"worker": ("sealing_key_file", "pepper_file"), "scheduler": ("pepper_file", "signing_key_file")}
+NEEDED = {"worker": ("sealing_key_file", "pepper_file"), "scheduler": API_SECRETS}
 """the secrets that each process reads"""
 
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from service.audit.log import record
-from service.infra.db import now
+from service.infra.db import Database, now
 from service.infra.pseudonyms import Pepper, agrees, digest, new_id
+from service.infra.settings import SettingsError
 from service.infra.tables import ApiKey
 from service.infra.tenants import DEFAULT_TENANT, require_name
 
@@ -64,12 +67,14 @@ def create_key(
 ) -> NewKey:
     """Make a key. ``expires_at`` in microseconds since 1970; None: never.
 
-    Raises ValueError for an unknown scope, an empty list of scopes, or a malformed tenant.
+    Raises ValueError for an unknown scope, an empty list of scopes, or a malformed tenant, and SettingsError for
+    another pepper than that of the installation.
     """
     granted = sorted(Scope(scope) for scope in set(scopes))
     if not granted:
         raise ValueError(f"A key needs at least one scope of: {', '.join(Scope)}.")
     require_name(tenant_id)
+    require_pepper(session, pepper)
     prefix = secrets.token_hex(6)
     key = NewKey(new_id(), prefix, f"exp_{prefix}_{secrets.token_hex(32)}")
     row = ApiKey(
@@ -86,6 +91,26 @@ def create_key(
     session.add(row)
     record(session, tenant_id, "key.created", key=key.id, scopes=list(granted), expires_at=expires_at)
     return key
+
+
+def require_pepper(session: Session, pepper: Pepper) -> None:
+    """Raise SettingsError where this is not the pepper of the installation. The first API key fixes it.
+
+    Under another pepper no person would be found: a deletion would complete as if nobody matched, and a forgotten
+    person would be trained on again. Without an API key nothing can be accepted, so this catches both.
+    """
+    other = session.scalar(select(ApiKey.pepper_id).where(ApiKey.pepper_id != pepper.id).limit(1))
+    if other is not None:
+        raise SettingsError(
+            f"EXPUNGE_PEPPER_FILE: this installation was made with pepper {other}, and the file holds {pepper.id}. "
+            "Put the first pepper's file back: a pepper cannot be changed."
+        )
+
+
+def check_pepper(database: Database, pepper: Pepper) -> None:
+    """Do what ``require_pepper`` does, at the start of a process. Raises SettingsError, Busy."""
+    with suppress(SQLAlchemyError), database.read() as session:  # before the first migration there is no key
+        require_pepper(session, pepper)
 
 
 def list_keys(session: Session, tenant_id: str = DEFAULT_TENANT) -> Sequence[ApiKey]:
@@ -138,8 +163,8 @@ def authenticate(session: Session, pepper: Pepper, key: str) -> Caller | None:
     return _caller(session, row) if right else None
 
 
-def holder(session: Session, key_id: str) -> Caller | None:
-    """Who holds the key of this id; None for an unknown, expired or revoked one."""
+def caller_of(session: Session, key_id: str) -> Caller | None:
+    """Return who calls with the key of this id; None for an unknown, expired or revoked one."""
     return _caller(session, session.get(ApiKey, key_id))
 
 

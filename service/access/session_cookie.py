@@ -12,23 +12,24 @@ from fastapi import Request, Response
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import Caller, holder
+from service.access.api_keys import Caller, caller_of
 from service.infra.db import now
-from service.infra.pseudonyms import Pepper, digest, new_id
+from service.infra.pseudonyms import mac, new_id
 from service.infra.tables import EndedSession
+from service.infra.time import HOUR_SECONDS, SECOND
 
 COOKIE = "expunge_session"
-SESSION_SECONDS = 3600
+SESSION_SECONDS = HOUR_SECONDS
 
 
-def begin(session: Session, pepper: Pepper, key_id: str) -> str:
+def begin(session: Session, session_key: bytes, key_id: str) -> str:
     """The cookie's value: the key's id, the session's own id, its end in seconds since 1970, and their HMAC."""
-    return _seal(session, pepper, f"{key_id}.{new_id()}")
+    return _seal(session, session_key, f"{key_id}.{new_id()}")
 
 
-def renew(session: Session, pepper: Pepper, value: str) -> str:
+def renew(session: Session, session_key: bytes, value: str) -> str:
     """The same session, ending an hour from now. ``value`` must have been opened before."""
-    return _seal(session, pepper, _lasting(value))
+    return _seal(session, session_key, _lasting(value))
 
 
 def end(session: Session, value: str) -> None:
@@ -39,28 +40,28 @@ def end(session: Session, value: str) -> None:
     at = now(session)
     session.execute(delete(EndedSession).where(EndedSession.until <= at))
     # a visit under way may still renew the cookie once: hence twice the time
-    session.merge(EndedSession(id=_id(value), until=at + 2 * SESSION_SECONDS * 1_000_000))
+    session.merge(EndedSession(id=_id(value), until=at + 2 * SESSION_SECONDS * SECOND))
 
 
-def _seal(session: Session, pepper: Pepper, lasting: str) -> str:
-    text = f"{lasting}.{now(session) // 1_000_000 + SESSION_SECONDS}"
-    return f"{text}.{digest(pepper, 'session', text)}"
+def _seal(session: Session, session_key: bytes, lasting: str) -> str:
+    text = f"{lasting}.{now(session) // SECOND + SESSION_SECONDS}"
+    return f"{text}.{mac(session_key, 'session', text)}"
 
 
-def open_session(session: Session, pepper: Pepper, value: str) -> Caller | None:
+def open_session(session: Session, session_key: bytes, value: str) -> Caller | None:
     """Who holds the session; None where it is forged, over or logged out, or its key is revoked or expired."""
     text, _, seal_of_it = value.rpartition(".")
-    if not hmac.compare_digest(seal_of_it.encode(), digest(pepper, "session", text).encode()):
+    if not hmac.compare_digest(seal_of_it.encode(), mac(session_key, "session", text).encode()):
         return None
     key_id, _, ends = text.split(".")
-    if int(ends) * 1_000_000 <= now(session) or session.get(EndedSession, _id(value)) is not None:
+    if int(ends) * SECOND <= now(session) or session.get(EndedSession, _id(value)) is not None:
         return None
-    return holder(session, key_id)
+    return caller_of(session, key_id)
 
 
-def form_token(pepper: Pepper, value: str) -> str:
+def form_token(session_key: bytes, value: str) -> str:
     """What a form of this session must carry, so that no other site can send one. Renewing keeps it."""
-    return digest(pepper, "form", _lasting(value))
+    return mac(session_key, "form", _lasting(value))
 
 
 def _lasting(value: str) -> str:

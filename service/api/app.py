@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI
 
+from service.access.api_keys import check_pepper
 from service.api import health, problems
 from service.api.console import pages as console
 from service.api.dependencies import Service
@@ -29,13 +30,11 @@ from service.api.routes import (
     versions,
     webhooks,
 )
-from service.infra.db import Database
+from service.infra.db import Busy, Database
 from service.infra.logging import configure
 from service.infra.pseudonyms import Pepper
-from service.infra.queue.notify import publisher
-from service.infra.settings import API_SECRETS, Settings, ensure_secrets
+from service.infra.settings import API_SECRETS, Settings, ensure_secrets, session_key
 from service.infra.trace import Traced
-from service.requests.peppers import aware
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -43,12 +42,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = settings or Settings()
     configure(settings.log_level)
     ensure_secrets(settings, API_SECRETS)
-    database = Database(settings.database_url)
+    database, pepper = Database(settings.database_url), Pepper.load(settings.pepper_file)
+    with suppress(Busy):  # under another pepper no API key is valid, so nothing is accepted
+        check_pepper(database, pepper)
     service = Service(
         settings=settings,
         database=database,
-        pepper=aware(database, Pepper.configured(settings)),
-        notifier=publisher(settings.broker_url),
+        pepper=pepper,
+        session_key=session_key(settings),
         limiter=Limiter(settings.rate_per_second, settings.rate_burst),
     )
 

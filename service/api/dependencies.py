@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Request, Security
-from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from service.access.api_keys import Caller, Scope, authenticate, holder
-from service.access.keyring import Keyring
+from service.access.api_keys import Caller, Scope, authenticate, caller_of
 from service.access.session_cookie import COOKIE, open_session
 from service.api.http.limits import Limiter, client_of, wrong_keys
 from service.api.openapi import answer, problem
 from service.api.problems import Problem
 from service.infra.db import Database
-from service.infra.pseudonyms import Pepper, digest
+from service.infra.pseudonyms import Pepper
 from service.infra.settings import Settings
 from service.models.restore_guard import unconfirmed
 
@@ -32,22 +31,27 @@ _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="expunge"'}
 
 @dataclass(frozen=True)
 class Service:
-    """One API process. ``notifier`` rings the workers; where it fails, the scheduler's sweep finds the work."""
+    """What the routes of one API process work with."""
 
     settings: Settings
     database: Database
     pepper: Pepper
-    notifier: Celery
+    session_key: bytes = field(repr=False)
     limiter: Limiter
-    keyring: Keyring = field(default_factory=Keyring)
     wrong_keys: Limiter = field(default_factory=wrong_keys)
     """by client address"""
 
+    @cached_property
+    def notifier(self) -> Celery:
+        from service.infra.queue.notify import publisher  # noqa: PLC0415 (celery is slow to load; only writes notify)
+
+        return publisher(self.settings.broker_url)
+
     def notify_one(self, model_ids: Collection[str]) -> None:
-        """Ring the workers for these models; never raises."""
+        """Notify the workers of these models; never raises. The scheduler's sweep finds what is lost here."""
         if not model_ids:
             return
-        from service.infra.queue.notify import ring  # noqa: PLC0415 (celery is slow to load, and only writes ring)
+        from service.infra.queue.notify import ring  # noqa: PLC0415
 
         ring(self.database, self.notifier, model_ids)
 
@@ -95,24 +99,6 @@ def holding_all(first: Scope, *others: Scope) -> Callable[..., Caller]:
     return caller
 
 
-def remembered(*scopes: Scope) -> Callable[..., Awaitable[Caller]]:
-    """As ``holding``, without a look into the database at every call. The route's own transaction must ask whether
-    the key still stands (``api_keys.holder``) and whether the service may write (``require_writable``)."""
-
-    async def caller(
-        service: Running,
-        request: Request,
-        credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
-    ) -> Caller:
-        found = None if credentials is None else service.keyring.holder(_mark(service, credentials.credentials))
-        if found is None:
-            found = await run_in_threadpool(_identified, service, request, credentials)
-        _within_limits(service, request, found)
-        return _permitted(found, scopes)
-
-    return caller
-
-
 def _identified(service: Service, request: Request, credentials: HTTPAuthorizationCredentials | None) -> Caller:
     """Who holds the key that was sent. Raises Problem (401, 429)."""
     if credentials is None:
@@ -120,37 +106,28 @@ def _identified(service: Service, request: Request, credentials: HTTPAuthorizati
         raise Problem(401, "key_missing", detail, headers=_CHALLENGE)
     found = known(service, request, credentials.credentials)
     if found is None:
-        raise key_invalid()
+        challenge = {"WWW-Authenticate": _CHALLENGE["WWW-Authenticate"] + ', error="invalid_token"'}
+        raise Problem(401, "key_invalid", "The API key is unknown, expired or revoked.", headers=challenge)
     return found
 
 
 def known(service: Service, request: Request, key: str) -> Caller | None:
     """Who holds the key; None for an unknown, expired or revoked one, which is counted for the client's address.
 
-    Raises Problem (429) where that address has tried too many. A key that was right lately is looked up all the same,
-    so that nobody shuts out others who call from one address.
+    Raises Problem (429) where that address has tried too many. A key that has called lately works all the same, so
+    that nobody shuts out others who call from one address.
     """
-    client, mark = client_of(request.client.host if request.client else None), _mark(service, key)
-    wait = service.wrong_keys.shut_for(client) if service.keyring.holder(mark) is None else 0
+    client = client_of(request.client.host if request.client else None)
+    wait = service.wrong_keys.shut_for(client)
+    with service.database.read() as session:
+        found = authenticate(session, service.pepper, key)
+    if found is not None and (not wait or service.limiter.knows(found.key_id)):
+        return found
     if wait:
         detail = f"Too many wrong keys came from this address. Wait {wait} s, then send the right one."
         raise Problem(429, "too_many_wrong_keys", detail, headers={"Retry-After": str(wait)})
-    with service.database.read() as session:
-        found = authenticate(session, service.pepper, key)
-    if found is None:
-        service.wrong_keys.wait_of(client)
-    else:
-        service.keyring.remember(mark, found)
-    return found
-
-
-def _mark(service: Service, key: str) -> str:
-    return digest(service.pepper, "api-key", key)
-
-
-def key_invalid() -> Problem:
-    challenge = {"WWW-Authenticate": _CHALLENGE["WWW-Authenticate"] + ', error="invalid_token"'}
-    return Problem(401, "key_invalid", "The API key is unknown, expired or revoked.", headers=challenge)
+    service.wrong_keys.wait_of(client)
+    return None
 
 
 def watching(*scopes: Scope) -> Callable[..., Caller]:
@@ -175,8 +152,8 @@ def in_force(service: Service, request: Request, caller: Caller) -> Callable[[Se
 
     def asked(session: Session) -> bool:
         if cookie is None:
-            return holder(session, caller.key_id) is not None
-        return open_session(session, service.pepper, cookie) is not None
+            return caller_of(session, caller.key_id) is not None
+        return open_session(session, service.session_key, cookie) is not None
 
     return asked
 
@@ -187,7 +164,7 @@ def session_of(service: Service, request: Request) -> Caller | None:
     if cookie is None:
         return None
     with service.database.read() as session:
-        return open_session(session, service.pepper, cookie)
+        return open_session(session, service.session_key, cookie)
 
 
 def require_writable(service: Service) -> None:

@@ -15,6 +15,7 @@ from service.api.problems import Problem
 from service.infra.db import Busy, now
 from service.infra.migrate import SchemaState, schema_state
 from service.infra.tables import Heartbeat
+from service.infra.time import SECOND
 from service.models.restore_guard import unconfirmed, updates_missing
 
 router = APIRouter(tags=["health"])
@@ -64,7 +65,7 @@ def metrics(service: Running) -> Response:
 
 def live_workers(session: Session, lease_seconds: float) -> int:
     """Workers whose heartbeat is younger than a lease, on the database's clock."""
-    since = now(session) - int(lease_seconds * 1_000_000)
+    since = now(session) - int(lease_seconds * SECOND)
     count = select(func.count()).where(Heartbeat.kind == "worker", Heartbeat.beat_at >= since)
     return session.scalar(count) or 0
 

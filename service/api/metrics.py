@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Select, case, func, select
 from sqlalchemy.orm import Session
 
 from service.infra.db import Database, now
-from service.infra.durations import BUCKETS
+from service.infra.queue.messages import FAILED_NOTIFICATIONS
 from service.infra.tables import (
     AuditEntry,
     BudgetEntry,
@@ -28,7 +28,7 @@ from service.infra.tables import (
     WorkUnit,
 )
 from service.infra.tenants import DEFAULT_TENANT
-from service.infra.time import ALIVE_SECONDS, SECOND
+from service.infra.time import ALIVE_SECONDS, BUCKETS, SECOND
 from service.models.consumers import standing
 from service.requests.reasons import Reason
 from unlearning.accounting.budget import epsilon_of
@@ -57,6 +57,7 @@ def render(database: Database) -> bytes:
         metrics = [metric for part in parts for metric in part(session)]
     registry = CollectorRegistry()
     registry.register(_Scrape(metrics))
+    registry.register(FAILED_NOTIFICATIONS)
     return generate_latest(REGISTRY) + generate_latest(registry)
 
 

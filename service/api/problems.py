@@ -18,7 +18,7 @@ from service.api.openapi import allowed, fields, members
 from service.infra.db import Busy
 from service.infra.logging import describe
 from service.infra.pseudonyms import new_id
-from service.requests.idempotency import KeyRefused
+from service.requests.states import RequestRefused
 
 log = logging.getLogger(__name__)
 Error = dict[str, str]
@@ -83,7 +83,7 @@ def install(app: FastAPI) -> None:
         Problem: _problem,
         NotModified: _not_modified,
         Busy: _busy,
-        KeyRefused: _key_refused,
+        RequestRefused: _request_refused,
         RequestValidationError: _invalid,
         HTTPException: _framework,
     }
@@ -107,11 +107,15 @@ def _busy(_: Request, error: Exception) -> JSONResponse:
     return Problem(503, "busy", detail, headers={"Retry-After": str(error.retry_after_seconds)}).response()
 
 
-def _key_refused(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, KeyRefused)  # noqa: S101 (for mypy)
-    errors = [{"header": "Idempotency-Key", "detail": error.detail}]
-    headers = {"Retry-After": "1"} if error.status == 409 else {}
-    return Problem(error.status, f"idempotency_key_{error.code}", error.detail, errors, headers).response()
+def problem_of(error: RequestRefused) -> Problem:
+    """Return the problem that a refused deletion request is answered with."""
+    headers = {} if error.retry_seconds is None else {"Retry-After": str(error.retry_seconds)}
+    return Problem(error.status, error.code, str(error), error.errors, headers)
+
+
+def _request_refused(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestRefused)  # noqa: S101 (for mypy)
+    return problem_of(error).response()
 
 
 def _framework(request: Request, error: Exception) -> JSONResponse:

@@ -1,12 +1,14 @@
-"""What a key that may hand in requests and not read them is told of one: nothing that depends on who is in the data."""
+"""What the answer to a request shows to a caller, by the scopes of the key."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from service.access.api_keys import Caller, Scope
 from service.api.types import Moment
+from service.requests.reasons import Reason
 
 OPENING = Field(description="opens the commitment in the audit log and the certificate; kept nowhere here")
 
@@ -19,3 +21,15 @@ class ReceiptView(BaseModel):
     received_at: Moment
     due_at: Moment | None
     opening: str = OPENING
+
+
+def answer_for(caller: Caller, answer: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a stored answer this caller may see.
+
+    What became of the request takes ``deletions:read``. Where else the person is known takes ``people:search``. A key
+    with neither gets a receipt, which does not depend on who is in the data.
+    """
+    if Scope.DELETIONS_READ not in caller.scopes:
+        status = "blocked" if answer["reason"] == Reason.UNVERIFIED else "queued"
+        return {"status": status} | {name: answer[name] for name in ("id", "received_at", "due_at")}
+    return answer if Scope.PEOPLE_SEARCH in caller.scopes else answer | {"remains_in": None}

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
-from contextlib import suppress
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from service.infra.pseudonyms import Pepper, digest, new_id
+from service.infra.pseudonyms import Pepper, digest
 from service.infra.tables import Hold
 
 _NONCE_BYTES = 12
@@ -24,40 +22,28 @@ REASON = "placed again from the audit log"
 
 
 class Unreadable(ValueError):
-    """The sealed text was made under a pepper that is not configured, or for another hold."""
+    """The sealed text was made under another pepper, or for another hold."""
 
 
-def seal(pepper: Pepper, hold: Hold, twins: Sequence[Hold] = ()) -> str:
-    """Whom the hold names, under each pepper that it has a row for: AES-256-GCM, a random nonce of 12 bytes, as hex."""
-    names = [[row.pepper_id, row.subject_digest, row.sample_digest] for row in (hold, *twins)]
+def seal(pepper: Pepper, hold: Hold) -> str:
+    """Encrypt whom the hold names: AES-256-GCM, a random nonce of 12 bytes, as hex."""
+    names = [hold.subject_digest, hold.sample_digest]
     nonce = secrets.token_bytes(_NONCE_BYTES)
     text = AESGCM(_key(pepper)).encrypt(nonce, json.dumps(names).encode(), _belongs_to(hold.tenant_id, hold.id))
     return (nonce + text).hex()
 
 
-def unseal(pepper: Pepper, tenant_id: str, hold_id: str, sealed: str, at: int) -> list[Hold]:
-    """The rows of the hold, its own first, as they were placed at this moment. Raises Unreadable."""
-    names = json.loads(_open(pepper, bytes.fromhex(sealed), _belongs_to(tenant_id, hold_id)))
-    return [
-        Hold(
-            id=new_id() if number else hold_id,
-            tenant_id=tenant_id,
-            subject_digest=subject,
-            sample_digest=sample,
-            pepper_id=pepper_id,
-            reason=REASON,
-            created_at=at,
-            twin_of=hold_id if number else None,
-        )
-        for number, (pepper_id, subject, sample) in enumerate(names)
-    ]
-
-
-def _open(pepper: Pepper, sealed: bytes, belongs_to: bytes) -> bytes:
-    for each in pepper.every:
-        with suppress(InvalidTag):
-            return AESGCM(_key(each)).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], belongs_to)
-    raise Unreadable("The hold's names cannot be read under any configured pepper.")
+def unseal(pepper: Pepper, tenant_id: str, hold_id: str, sealed: str, at: int) -> Hold:
+    """Return the hold as it was placed at this moment. Raises Unreadable."""
+    data = bytes.fromhex(sealed)
+    try:
+        text = AESGCM(_key(pepper)).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], _belongs_to(tenant_id, hold_id))
+    except InvalidTag:
+        raise Unreadable(f"The names of hold {hold_id} cannot be read under this pepper.") from None
+    subject, sample = json.loads(text)
+    return Hold(
+        id=hold_id, tenant_id=tenant_id, subject_digest=subject, sample_digest=sample, reason=REASON, created_at=at
+    )
 
 
 def _key(pepper: Pepper) -> bytes:

@@ -8,8 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,6 +17,7 @@ import redis
 from sqlalchemy import func, make_url, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from service.access.api_keys import check_pepper
 from service.infra.db import Busy, Database, now
 from service.infra.files import filesystem_of
 from service.infra.migrate import SchemaState, schema_state
@@ -27,7 +27,6 @@ from service.infra.tables import Certificate, Heartbeat, Model, Task
 from service.infra.time import ALIVE_SECONDS, SECOND
 from service.models.recipe_files import is_other_module
 from service.models.retrain_plan import candidate_of
-from service.requests import peppers
 from service.requests.reasons import Reason
 
 SKEW_SECONDS = 5
@@ -79,7 +78,6 @@ def ask_worker() -> Iterator[Finding]:
 
 def _secrets(settings: Settings) -> Iterator[Finding]:
     files = [(name, getattr(settings, name)) for name in SECRETS]
-    files += [("retired_pepper_files", path) for path in settings.retired_peppers]
     for name, path in files:
         variable = f"EXPUNGE_{name.upper()}"
         try:
@@ -188,30 +186,23 @@ def _database(settings: Settings, clock: Callable[[], float]) -> Iterator[Findin
             yield _heartbeat(database, "worker", settings)
             yield _heartbeat(database, "scheduler", settings)
             yield from _clocks(database, settings)
-            yield from _peppers(database, settings)
+            yield from _pepper(database, settings)
             yield from _exhausted(database)
             yield from _certificates(database)
     finally:
         database.close()
 
 
-def _peppers(database: Database, settings: Settings) -> Iterator[Finding]:
-    """What still stands under a pepper that was replaced; nothing where there was only one."""
+def _pepper(database: Database, settings: Settings) -> Iterator[Finding]:
+    """Look whether the pepper is another installation's; yield nothing where it is right."""
     try:
-        pepper = Pepper.configured(settings)
-    except (SettingsError, OSError):  # told among the secrets
+        pepper = Pepper.load(settings.pepper_file)
+    except (SettingsError, OSError):  # reported among the secrets
         return
-    with database.read() as session:
-        needed = peppers.needed(session, pepper)
-    unknown = needed.pop(peppers.UNKNOWN, {}) if pepper.retired else {}
-    for pepper_id in sorted(set(needed) - {each.id for each in pepper.every} - {peppers.UNKNOWN}):
-        what = f"{_listed(needed[pepper_id])} were made under pepper {pepper_id}, which is not configured: whoever "
-        hint = "Put its file back and name it in EXPUNGE_RETIRED_PEPPER_FILES; then restart every process."
-        yield Finding("pepper", False, what + "they name cannot be found.", hint)
-    for old in pepper.retired:
-        rows = _listed(Counter(unknown) + Counter(needed.get(old.id, {})))
-        told = f"is still needed by {rows}" if rows else "is needed by no row: drop it, and restart every process"
-        yield Finding("pepper", True, f"Retired pepper {old.id} {told}.")
+    try:
+        check_pepper(database, pepper)
+    except SettingsError as error:
+        yield Finding("pepper", False, str(error), "Then restart every process.")
 
 
 def _exhausted(database: Database) -> Iterator[Finding]:
@@ -246,10 +237,6 @@ def _certificates(database: Database) -> Iterator[Finding]:
             what = f"The certificate of request {row.request_id} is not signed. {row.refused}"
             hint = "Somebody edited the database: run `expunge audit verify`, and restore what was published."
             yield Finding("certificate", False, what, hint)
-
-
-def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} rows of {table}" for table, count in sorted(counts.items()))
 
 
 def _schema(state: SchemaState) -> Finding:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -17,7 +16,6 @@ from sqlalchemy.orm import Session
 
 from service.infra.fault_injection import armed, crash_point
 from service.infra.files import filesystem_of
-from service.infra.wire import Wire
 
 BUSY_SECONDS = 5.0
 SILENT_SECONDS = 60.0
@@ -70,29 +68,6 @@ class Database:
         with _busy(), Session(self._reader, expire_on_commit=False) as session:
             yield session
 
-    @contextmanager
-    def wire(self, crash: str | None = None) -> Iterator[Wire]:
-        """As ``write``, for compiled statements. On PostgreSQL COMMIT travels with the last of them. Raises Busy."""
-        with (
-            _busy(),
-            self._writer.connect() as connection,
-            connection.begin() as transaction,
-            ExitStack() as travelling,
-        ):
-            driver: Any = connection.connection.driver_connection
-            try:
-                if self.dialect == "postgresql":
-                    travelling.enter_context(driver.pipeline())
-                yield Wire(driver, self.dialect)
-                if crash is not None and armed(crash):
-                    travelling.close()
-                    _die_inside_commit(crash, connection)
-                transaction.commit()
-                travelling.close()
-            except (psycopg.Error, DBAPIError):
-                connection.invalidate()  # after an error in a pipeline psycopg may believe in statements never prepared
-                raise
-
     def truncate_log(self) -> bool:
         """Empty SQLite's write-ahead log, where deleted bytes linger. False: readers kept it; try again later."""
         if self.dialect != "sqlite":
@@ -123,10 +98,6 @@ def _busy() -> Iterator[None]:
         raise Busy("No database connection came free in time.") from error
     except DBAPIError as error:
         if error.connection_invalidated or _is_busy(error.orig, isinstance(error, OperationalError)):
-            raise Busy("The database is busy or unreachable.") from error
-        raise
-    except (psycopg.Error, sqlite3.Error) as error:  # from the driver itself
-        if _is_busy(error, isinstance(error, psycopg.OperationalError)):
             raise Busy("The database is busy or unreachable.") from error
         raise
 

@@ -21,8 +21,8 @@ from sqlalchemy.pool import StaticPool
 
 from service.infra.db import Database, tell_sqlite
 from service.infra.files import Damaged, Store, Stored
+from service.infra.time import DAY_SECONDS, SECOND
 
-DAY = 86_400_000_000
 _UNIX_EPOCH = 2440587.5  # as a Julian day
 _IN_WAL = slice(18, 20)  # of the header: a database in memory has no log to be read from
 
@@ -34,11 +34,11 @@ class Clock:
     at: int = 1_767_225_600_000_000
 
     def advance(self, seconds: float) -> None:
-        self.at += int(seconds * 1_000_000)
+        self.at += int(seconds * SECOND)
 
     def julian_day(self, _: str) -> float:
         """What SQLite's julianday('now') answers."""
-        return self.at / DAY + _UNIX_EPOCH
+        return self.at / (DAY_SECONDS * SECOND) + _UNIX_EPOCH
 
 
 class MemoryDatabase(Database):
@@ -121,7 +121,7 @@ class MemoryStore(Store):
         self.files.pop(self.path(digest).name, None)
 
     def sweep(self, keep: Container[str], older_than: float) -> int:
-        before = self._clock.at - int(older_than * 1_000_000)
+        before = self._clock.at - int(older_than * SECOND)
         orphans = [digest for digest in self.files if digest not in keep and self._written.get(digest, 0) <= before]
         for digest in orphans:
             del self.files[digest]

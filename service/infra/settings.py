@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.infra.files import Files
 from service.infra.tenants import listed
+from service.infra.time import DAY_SECONDS, HOUR_SECONDS
+
+BROKERS = ("filesystem", "redis", "rediss")
 
 
 class SettingsError(ValueError):
@@ -32,8 +36,8 @@ class Settings(BaseSettings):
     key_folder: Path
     sealing_key_file: Path
     pepper_file: Path
-    retired_pepper_files: str = ""
     signing_key_file: Path
+    session_key_file: Path
     tenants: str = ""
     recipes: Path = Path("recipes")
     device: str = "auto"
@@ -44,13 +48,13 @@ class Settings(BaseSettings):
     default_regulation: Literal["gdpr", "ccpa"] | None = None
     cancel_window_seconds: float = Field(default=0, ge=0)
     large_request_samples: int = Field(default=1000, ge=0)
-    large_request_seconds: float = Field(default=86_400, gt=0)
+    large_request_seconds: float = Field(default=DAY_SECONDS, gt=0)
     lease_seconds: float = Field(default=30, gt=0)
     sweep_seconds: float = Field(default=1, gt=0)
-    grace_seconds: float = Field(default=3600, ge=0)
+    grace_seconds: float = Field(default=HOUR_SECONDS, ge=0)
     disk_reserve_bytes: int = Field(default=1_000_000_000, ge=0)
     webhook_loopback: bool = False
-    idempotency_seconds: float = Field(default=86_400, gt=0)
+    idempotency_seconds: float = Field(default=DAY_SECONDS, gt=0)
     max_body_bytes: int = Field(default=1_048_576, gt=0)
     max_sample_ids: int = Field(default=10_000, gt=0)
     rate_per_second: float = Field(default=100, gt=0)
@@ -75,13 +79,9 @@ class Settings(BaseSettings):
             "sealing_key_file": home / "secrets" / "sealing.key",
             "pepper_file": home / "secrets" / "pepper",
             "signing_key_file": home / "secrets" / "signing.key",
+            "session_key_file": home / "secrets" / "session.key",
         }
         return from_home | values | {"home": home}
-
-    @property
-    def retired_peppers(self) -> list[Path]:
-        """The files that ``retired_pepper_files`` lists, separated by commas."""
-        return [Path(name.strip()) for name in self.retired_pepper_files.split(",") if name.strip()]
 
     @property
     def served_tenants(self) -> frozenset[str] | None:
@@ -98,6 +98,13 @@ class Settings(BaseSettings):
         listed(value)
         return value
 
+    @field_validator("broker_url")
+    @classmethod
+    def _supports_broker(cls, value: str) -> str:
+        if urlsplit(value).scheme not in BROKERS:
+            raise SettingsError("EXPUNGE_BROKER_URL: use filesystem:///folder, redis://host or rediss://host.")
+        return value
+
     @model_validator(mode="after")
     def _no_loopback_in_production(self) -> Settings:
         if self.mode == "production" and self.webhook_loopback:
@@ -105,10 +112,10 @@ class Settings(BaseSettings):
         return self
 
 
-SECRETS = ("sealing_key_file", "pepper_file", "signing_key_file")
+SECRETS = ("sealing_key_file", "pepper_file", "signing_key_file", "session_key_file")
 LEAST_DIFFERENT_BYTES = 20
 """of the 32 of a secret: random ones have fewer once in 10^9"""
-API_SECRETS = ("pepper_file", "signing_key_file")
+API_SECRETS = ("pepper_file", "signing_key_file", "session_key_file")
 """what the API process may hold: it can open neither states nor vectors"""
 
 
@@ -168,6 +175,11 @@ def adopt_secret(path: Path) -> None:
     files = Files()
     files.rename(next_secret(path), path)
     files.sync_folder(path.parent)
+
+
+def session_key(settings: Settings) -> bytes:
+    """Read the 32 bytes that sign session cookies and webhooks. Raises SettingsError."""
+    return read_secret("EXPUNGE_SESSION_KEY_FILE", settings.session_key_file)
 
 
 def read_secret(variable: str, path: Path) -> bytes:

@@ -1,25 +1,44 @@
-"""Moments: whole microseconds since 1970 UTC in the tables, RFC 3339 in what leaves."""
+"""Time: moments are whole microseconds since 1970 UTC, and durations are published as powers of two of seconds.
+
+How long an update takes shows how many iterations it ran, and that depends on the deleted data. A sum or a pair of
+exact moments would show it too, so only the bucket of a duration is published, and an update waits until its bucket
+is over.
+"""
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 
 SECOND = 1_000_000
+"""in microseconds"""
+HOUR_SECONDS = 3600
+DAY_SECONDS = 86_400
 ALIVE_SECONDS = 60
 """how long after its last beat a process counts as alive; it beats every five seconds at most"""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SHORTEST = 2.0**-10
+LONGEST = 2.0**20
+BUCKETS = tuple(2.0**power for power in range(-10, 21))
+"""upper edges in seconds, from a thousandth of a second to twelve days"""
 
 
 def moment(when: datetime) -> int:
-    """Microseconds since 1970 UTC, exactly. ``when`` has a timezone."""
+    """Return microseconds since 1970 UTC, exactly. ``when`` has a timezone."""
     return (when - _EPOCH) // timedelta(microseconds=1)
 
 
 def instant(at: int) -> datetime:
-    """The inverse of ``moment``."""
+    """Return the inverse of ``moment``."""
     return _EPOCH + timedelta(microseconds=at)
 
 
 def rfc_3339(at: int) -> str:
-    """As 2026-01-31T12:00:00.000000Z."""
+    """Write a moment as 2026-01-31T12:00:00.000000Z."""
     return instant(at).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def bucket(seconds: float) -> float:
+    """Return the upper edge of the bucket that holds ``seconds`` >= 0; the last edge beyond it."""
+    mantissa, power = math.frexp(min(max(seconds, SHORTEST), LONGEST))
+    return math.ldexp(1.0, power - 1 if mantissa == 0.5 else power)

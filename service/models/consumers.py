@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, aliased
 from service.audit.log import record, recorded_at
 from service.infra.db import now
 from service.infra.tables import Consumer, Model, Task, Version
+from service.infra.time import SECOND
 from service.requests.reasons import Reason
 from service.requests.status import settle
 
@@ -28,7 +29,7 @@ def report(session: Session, model: Model, name: str, version: Version) -> Consu
 
 def standing(session: Session, model: Model, version: Version) -> list[dict[str, Any]]:
     """How each consumer of the model stands to ``version``: current, behind, or unknown after five silent minutes."""
-    since = now(session) - SILENT_SECONDS * 1_000_000
+    since = now(session) - SILENT_SECONDS * SECOND
     rows = (
         select(Consumer, Version.number)
         .join(Version, Version.id == Consumer.version_id)

@@ -9,34 +9,32 @@ from service.infra.db import now
 from service.infra.tables import DeletionRequest, Model, SuppressionEntry, Task
 from service.requests.identity_check import withdraw
 from service.requests.reasons import Reason
-from service.requests.states import Status, awaits_decision
+from service.requests.states import RequestRefused, Status, awaits_decision
 from service.requests.status import settle
 
-
-class TooLate(RuntimeError):
-    """The window is over, or a worker has begun. Nothing was changed."""
+_TOO_LATE = "The cancel window is over or a worker has begun; the request will be carried out."
 
 
 def cancel(session: Session, request: DeletionRequest) -> None:
     """Cancel every task, and lift the suppression entries: the person stays. Cancelling twice is once.
 
-    The models' rows are locked before the clock is read: a worker that claims does the same, so of the two only
-    one finds the window in its favour. An unverified request has no tasks and no window. Raises TooLate.
+    The models' rows are locked before the clock is read. A worker that claims does the same, so only one of the two
+    finds the window in its favour. An unverified request has no tasks and no window. Raises RequestRefused.
     """
     if awaits_decision(Status(request.status), request.reason):
         if not withdraw(session, request):
-            raise TooLate
+            raise RequestRefused(409, "not_cancellable", _TOO_LATE)
         return
     models = select(Task.model_id).where(Task.request_id == request.id)
     session.execute(select(Model.id).where(Model.id.in_(models)).order_by(Model.id).with_for_update()).all()
     at = now(session)
-    session.refresh(request, with_for_update=True)  # a preparation may be rekeying its suppression entries
+    session.refresh(request, with_for_update=True)
     if request.status == "cancelled":
         return
     tasks = session.scalars(select(Task).where(Task.request_id == request.id)).all()
     waiting = ("queued", "blocked") if request.reason == Reason.LARGE else ("queued",)
     if not tasks or any(task.status not in waiting or task.not_before <= at for task in tasks):
-        raise TooLate
+        raise RequestRefused(409, "not_cancellable", _TOO_LATE)
     for task in tasks:
         task.status, task.completed_at = "cancelled", at
     session.execute(

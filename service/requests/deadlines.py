@@ -11,7 +11,7 @@ from service.requests.states import Regulation, Status, extended, require_extend
 
 
 def extend(session: Session, request: DeletionRequest) -> None:
-    """Give the request the later deadline that its regulation allows. Raises NotExtendable.
+    """Give the request the later deadline that its regulation allows. Raises RequestRefused.
 
     Why is not asked here: the person is told, by the controller, and the audit log cannot forget what it holds.
     """

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.infra.pseudonyms import Pepper, sample_digest, subject_digest
+from service.infra.pseudonyms import Pepper
 from service.infra.tables import Forgotten, Generation, Membership, Model
-from service.requests.intake import Order, named_models
+from service.requests.intake import Named, Order, named_models
 from unlearning.accounting.budget import updates_left
 
 _CHUNK = 500
@@ -31,13 +31,13 @@ class Cost:
 
 
 def estimate(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> list[Cost]:
-    """The cost in every live model that was trained on the subject. Raises UnknownModels."""
+    """The cost in every live model that was trained on the subject. Raises RequestRefused."""
     costs = []
+    named = Named.of(pepper, tenant_id, order)
     for model in session.scalars(named_models(session, tenant_id, order)).all():
         if model.generation_id is None or model.status == "preparing":
             continue
-        generation_id = model.generation_id  # made under one pepper: the others count nothing
-        samples = sum(_count(session, generation_id, each, tenant_id, order) for each in pepper.every)
+        samples = _count(session, model.generation_id, named)
         if samples:
             costs.append(_cost(model, session.get_one(Generation, model.generation_id), samples))
     return costs
@@ -56,15 +56,13 @@ def _cost(model: Model, generation: Generation, samples: int) -> Cost:
     )
 
 
-def _count(session: Session, generation_id: int, pepper: Pepper, tenant_id: str, order: Order) -> int:
-    """How many samples would be forgotten: those that are named and not forgotten yet."""
+def _count(session: Session, generation_id: int, named: Named) -> int:
+    """Count the samples that would be forgotten: those that are named and not forgotten yet."""
     gone = select(Forgotten.position).where(Forgotten.generation_id == generation_id)
     count = select(func.count(Membership.position.distinct())).where(
         Membership.generation_id == generation_id, Membership.position.not_in(gone)
     )
-    if order.subject_id is not None:
-        subject = subject_digest(pepper, tenant_id, order.subject_id)
-        return session.scalar(count.where(Membership.subject_digest == subject)) or 0
-    digests = sorted({sample_digest(pepper, tenant_id, sample) for sample in order.sample_ids or ()})
-    parts = (digests[start : start + _CHUNK] for start in range(0, len(digests), _CHUNK))
+    if named.subject is not None:
+        return session.scalar(count.where(Membership.subject_digest == named.subject)) or 0
+    parts = (named.samples[start : start + _CHUNK] for start in range(0, len(named.samples), _CHUNK))
     return sum(session.scalar(count.where(Membership.sample_digest.in_(part))) or 0 for part in parts)

@@ -14,23 +14,15 @@ from sqlalchemy.orm import Session
 from service.access.api_keys import Caller
 from service.audit.log import recorded_at
 from service.infra.tables import IdempotencyKey
+from service.infra.time import SECOND
+from service.requests.states import RequestRefused
 
 PATTERN = r'^("[\x20-\x21\x23-\x5b\x5d-\x7e]{1,255}"|[\x21\x23-\x5b\x5d-\x7e]{1,255})$'
 _KEY = re.compile(PATTERN.replace("$", r"\Z"))
 
 
-class KeyRefused(Exception):
-    """The Idempotency-Key cannot be used: ``status`` and ``code`` say why, ``detail`` what to do."""
-
-    def __init__(self, status: int, code: str, detail: str) -> None:
-        super().__init__(code)
-        self.status = status
-        self.code = code
-        self.detail = detail
-
-
 @dataclass(frozen=True)
-class Stored:
+class StoredAnswer:
     """An answer given before."""
 
     status: int
@@ -45,8 +37,6 @@ class Use:
     caller: Caller
     key: str
     body_digest: str
-    earlier: tuple[str, ...] = ()
-    """the same under retired peppers"""
 
     @property
     def place(self) -> tuple[str, str, str]:
@@ -63,23 +53,23 @@ class Use:
 def read_key(lines: Sequence[str] | None) -> str:
     """The key in the header: one quoted string of printable ASCII; quotes may be left out.
 
-    Raises KeyRefused (400) where it is missing, repeated or malformed.
+    Raises RequestRefused (400) where it is missing, repeated or malformed.
     """
     if not lines:
-        raise KeyRefused(400, "missing", "Send an Idempotency-Key header: a new random value for each new request.")
+        raise _refused(400, "missing", "Send an Idempotency-Key header: a new random value for each new request.")
     shape = _KEY.fullmatch(lines[0].strip()) if len(lines) == 1 else None
     if shape is None:
-        raise KeyRefused(400, "invalid", "Idempotency-Key must be one string of 1 to 255 printable ASCII characters.")
+        raise _refused(400, "invalid", "Idempotency-Key must be one string of 1 to 255 printable ASCII characters.")
     return shape[1].removeprefix('"').removesuffix('"')
 
 
-def begin(session: Session, use: Use) -> Stored | None:
+def begin(session: Session, use: Use) -> StoredAnswer | None:
     """Take the key for this transaction, or return the answer it was given before.
 
-    Raises KeyRefused: 422, it was used with another body; 409, another call is using it right now.
+    Raises RequestRefused: 422, it was used with another body; 409, another call is using it right now.
     """
     if not _take(session, use):
-        raise KeyRefused(409, "in_flight", "A call with this Idempotency-Key is in progress. Repeat it in a moment.")
+        raise _refused(409, "in_flight", "A call with this Idempotency-Key is in progress. Repeat it in a moment.")
     row = session.get(IdempotencyKey, use.place)
     if row is None:
         return None
@@ -87,19 +77,14 @@ def begin(session: Session, use: Use) -> Stored | None:
         session.delete(row)
         session.flush()
         return None
-    if row.body_digest not in (use.body_digest, *use.earlier):
-        raise KeyRefused(422, "reused", "This Idempotency-Key was used with another body. Take a new one.")
-    return Stored(row.status_code, row.headers, row.answer)
+    if row.body_digest != use.body_digest:
+        raise _refused(422, "reused", "This Idempotency-Key was used with another body. Take a new one.")
+    return StoredAnswer(row.status_code, row.headers, row.answer)
 
 
-def finish(session: Session, use: Use, stored: Stored, lifetime_seconds: float) -> None:
+def finish(session: Session, use: Use, stored: StoredAnswer, lifetime_seconds: float) -> None:
     """Store the answer under the key that ``begin`` took, in the same transaction as the work."""
-    session.execute(insert(IdempotencyKey), row_of(use, stored, recorded_at(session), lifetime_seconds))
-
-
-def row_of(use: Use, stored: Stored, at: int, lifetime_seconds: float) -> dict[str, Any]:
-    """The row that keeps an answer."""
-    return {
+    row = {
         "tenant_id": use.caller.tenant_id,
         "key_id": use.caller.key_id,
         "key": use.key,
@@ -107,8 +92,14 @@ def row_of(use: Use, stored: Stored, at: int, lifetime_seconds: float) -> dict[s
         "status_code": stored.status,
         "headers": stored.headers,
         "answer": stored.answer,
-        "expires_at": at + int(lifetime_seconds * 1_000_000),
+        "expires_at": recorded_at(session) + int(lifetime_seconds * SECOND),
     }
+    session.execute(insert(IdempotencyKey), row)
+
+
+def _refused(status: int, code: str, what: str) -> RequestRefused:
+    errors = [{"header": "Idempotency-Key", "detail": what}]
+    return RequestRefused(status, f"idempotency_key_{code}", what, errors, 1 if status == 409 else None)
 
 
 def _take(session: Session, use: Use) -> bool:

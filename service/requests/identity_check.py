@@ -1,4 +1,4 @@
-"""Requests that nobody has verified: taken in, then verified, rejected or withdrawn. Until then they change nothing.
+"""Unverified requests: accepted, then verified, rejected or withdrawn. Until then they change nothing.
 
 Their suppression entries are written at once, so that duplicates are linked, but they are not in force: a stranger
 must not keep anybody out of a model, let alone have them forgotten.
@@ -6,61 +6,50 @@ must not keep anybody out of a model, let alone have them forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from sqlalchemy import Select, insert, select
+from sqlalchemy import Select, insert, select, update
 from sqlalchemy.orm import Session
 
 from service.audit.log import record, recorded_at
 from service.infra.fault_injection import crash_point
 from service.infra.pseudonyms import Pepper
-from service.infra.tables import AuditEntry, DeletionRequest, Model, SuppressionEntry, Task
-from service.requests.concerns import registered_after
+from service.infra.tables import DeletionRequest, Model, SuppressionEntry, Task
 from service.requests.intake import (
-    AT_ONCE,
     Accepted,
     Named,
     Order,
     Reach,
     Windows,
-    digests,
-    draft,
     forgetters,
     named_models,
+    new_row,
     reach,
-    suppress_after,
     tasks_of,
     why_nothing,
+    write,
 )
 from service.requests.reasons import Reason
 from service.requests.states import Status, awaits_decision, may_reject, may_verify, step
 from service.requests.status import record_status
+from service.requests.suppression import registered_after
 
 
-def take_in(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> Accepted:
-    """Write the request down; it is blocked, and its clock runs. Raises UnknownModels, ReceivedInFuture."""
+def accept_unverified(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> Accepted:
+    """Write the request; it is blocked until it is verified, and its deadline counts. Raises RequestRefused."""
     named_models(session, tenant_id, order)
-    at = recorded_at(session)
-    drawn = draft(pepper, tenant_id, order, digests(pepper, tenant_id, order), at=at, touched=(), windows=AT_ONCE)
-    drawn.row.update(status=Status.BLOCKED.value, reason=Reason.UNVERIFIED, completed_at=None)
-    drawn.row["suppress_after"] = suppress_after(session, order)
-    session.execute(insert(DeletionRequest), drawn.row)
-    crash_point("api-after-request")
-    session.execute(
-        insert(SuppressionEntry),
-        [stone | {"lifted_at": at, "lifted_reason": Reason.UNVERIFIED} for stone in drawn.suppressions],
-    )
-    session.execute(insert(AuditEntry), drawn.entry)
-    record_status(session, drawn.request)
+    named = Named.of(pepper, tenant_id, order)
+    row = new_row(session, tenant_id, order, named)
+    row |= {"status": Status.BLOCKED.value, "reason": Reason.UNVERIFIED}
+    request = write(session, pepper, order, named, row)
+    record_status(session, request)
     session.flush()
     crash_point("api-after-audit")
-    return Accepted(drawn.request, (), (), remains_in=None)
+    return Accepted(request, (), (), remains_in=None)
 
 
 def verify(session: Session, request: DeletionRequest, windows: Windows) -> tuple[str, ...]:
     """Go on as the intake would have; returns the ids of models whose workers are to be rung. Twice is once.
 
-    Raises Decided.
+    Raises RequestRefused.
     """
     found = enforce(session, request, windows)
     if found is None:
@@ -74,7 +63,7 @@ def verify(session: Session, request: DeletionRequest, windows: Windows) -> tupl
 
 
 def enforce(session: Session, request: DeletionRequest, windows: Windows) -> Reach | None:
-    """Put the suppression entries in force and make the tasks; None: it was verified before. Raises Decided.
+    """Put the suppression entries in force and make the tasks; None: it was verified before. Raises RequestRefused.
 
     The models' rows are locked before the request's, as everybody does: no publication passes between matching and
     commit, and of two calls the second finds it verified.
@@ -86,8 +75,7 @@ def enforce(session: Session, request: DeletionRequest, windows: Windows) -> Rea
     at = recorded_at(session)
     named = put_in_force(session, request, at)
     found = reach(session, models, named, windows)
-    ids = [key for key, _ in found.places]
-    rows = tasks_of(request.tenant_id, request.id, at, models=ids, windows=windows, large=found.large)
+    rows = tasks_of(request, found, at, windows)
     if rows:
         session.execute(insert(Task), rows)
     status: Status = Status.QUEUED
@@ -110,25 +98,19 @@ def _concerned(request: DeletionRequest) -> Select[Model]:
     return forgetters(request.tenant_id, None).where(Model.name.in_(request.models) | since)
 
 
-def put_in_force(session: Session, request: DeletionRequest, at: int) -> list[Named]:
-    """The request's suppression entries count from now on; returns whom they name, under each pepper that they were
-    made.
-    """
-    stones = session.scalars(select(SuppressionEntry).where(SuppressionEntry.request_id == request.id)).all()
-    for stone in stones:
-        stone.created_at, stone.lifted_at, stone.lifted_reason = at, None, None
-    session.flush()
-    return [_named(pepper_id, stones) for pepper_id in sorted({stone.pepper_id for stone in stones})]
-
-
-def _named(pepper_id: str, stones: Iterable[SuppressionEntry]) -> Named:
-    made = [stone for stone in stones if stone.pepper_id == pepper_id]
-    subject = next((stone.subject_digest for stone in made if stone.subject_digest), None)
-    return Named(pepper_id, subject, tuple(sorted(stone.sample_digest for stone in made if stone.sample_digest)))
+def put_in_force(session: Session, request: DeletionRequest, at: int) -> Named:
+    """Let the request's suppression entries count from now on; return what they name."""
+    mine = SuppressionEntry.request_id == request.id
+    values = {"created_at": at, "lifted_at": None, "lifted_reason": None}
+    session.execute(update(SuppressionEntry).where(mine).values(values))
+    samples = session.scalars(
+        select(SuppressionEntry.sample_digest).where(mine, SuppressionEntry.sample_digest.is_not(None))
+    )
+    return Named(request.subject_digest, tuple(sorted(sample for sample in samples if sample)))
 
 
 def reject(session: Session, request: DeletionRequest, why: str) -> None:
-    """Turn the request down. Twice is once, and the first ``why`` stays. Raises Decided.
+    """Turn the request down. Twice is once, and the first ``why`` stays. Raises RequestRefused.
 
     It stays in the table and out of the audit log, which nothing can be removed from.
     """

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, select, update
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from service.audit.hold_names import seal
@@ -26,18 +25,10 @@ from service.requests.status import settle
 _SERVED = ("preparing", "live", "exhausted")
 
 
-@dataclass(frozen=True)
-class Released:
-    """A model's version in which the samples were forgotten already."""
-
-    model: str
-    version: int
-
-
 class AlreadyForgotten(RuntimeError):
-    """Everything that the hold is to keep has been forgotten. ``updates`` say where."""
+    """Everything that the hold is to keep has been forgotten. ``updates`` name the models and versions."""
 
-    def __init__(self, updates: list[Released]) -> None:
+    def __init__(self, updates: list[tuple[str, int]]) -> None:
         super().__init__("already forgotten")
         self.updates = updates
 
@@ -55,36 +46,12 @@ def place(
         tenant_id=tenant_id,
         subject_digest=None if subject_id is None else subject_digest(pepper, tenant_id, subject_id),
         sample_digest=None if sample_id is None else sample_digest(pepper, tenant_id, sample_id),
-        pepper_id=pepper.id,
         reason=reason,
         created_at=now(session),
     )
-    twins = [
-        twin(
-            hold,
-            each,
-            subject_digest=None if subject_id is None else subject_digest(each, tenant_id, subject_id),
-            sample_digest=None if sample_id is None else sample_digest(each, tenant_id, sample_id),
-        )
-        for each in pepper.retired
-    ]
-    session.add_all([hold, *twins])
-    record(session, tenant_id, "hold.placed", hold=hold.id, sealed=seal(pepper, hold, twins))
+    session.add(hold)
+    record(session, tenant_id, "hold.placed", hold=hold.id, sealed=seal(pepper, hold))
     return hold
-
-
-def twin(hold: Hold, pepper: Pepper, *, subject_digest: str | None, sample_digest: str | None) -> Hold:
-    """The row that keeps the same subject or sample in generations that were prepared under another pepper."""
-    return Hold(
-        id=new_id(),
-        tenant_id=hold.tenant_id,
-        subject_digest=subject_digest,
-        sample_digest=sample_digest,
-        pepper_id=pepper.id,
-        reason=hold.reason,
-        created_at=hold.created_at,
-        twin_of=hold.twin_of or hold.id,
-    )
 
 
 def lift(session: Session, hold: Hold) -> list[str]:
@@ -99,9 +66,8 @@ def lift(session: Session, hold: Hold) -> list[str]:
 
 
 def end(session: Session, hold: Hold, at: int) -> list[str]:
-    """End a hold and its twins at this moment (microseconds since 1970), without an audit entry. Else as ``lift``."""
+    """End a hold at this moment (microseconds since 1970), without an audit entry. Else as ``lift``."""
     hold.lifted_at = at
-    session.execute(update(Hold).where(Hold.twin_of == hold.id).values(lifted_at=at))
     waiting = select(Task).where(
         Task.tenant_id == hold.tenant_id, Task.status == "blocked", Task.reason == Reason.LEGAL_HOLD
     )
@@ -158,15 +124,12 @@ def require_something_left(session: Session, hold: Hold) -> None:
     """
     models = _served(session, hold.tenant_id)
     session.flush()
-    twins = session.scalars(select(Hold).where(Hold.twin_of == hold.id)).all()
-    holds = [hold, *twins]
-    looked = [_updates(session, models, hold) for hold in holds]
-    if any(kept for _, kept in looked):
+    found, kept = _updates(session, models, hold)
+    if kept:
         return
-    updates = {each for found, _ in looked for each in found}
-    updates.update(each for hold in holds for each in _earlier(session, models, hold))
+    updates = {*found, *_earlier(session, models, hold)}
     if updates:
-        raise AlreadyForgotten(sorted(updates, key=lambda each: (each.model, each.version)))
+        raise AlreadyForgotten(sorted(updates))
 
 
 def protects_nothing(session: Session, hold: Hold) -> bool:
@@ -174,8 +137,7 @@ def protects_nothing(session: Session, hold: Hold) -> bool:
 
     A hold on somebody unknown is another matter: it may precede the data.
     """
-    same = (Hold.id == hold.id) | (Hold.twin_of == hold.id)
-    subjects = [name for name in session.scalars(select(Hold.subject_digest).where(same)) if name is not None]
+    subjects = [] if hold.subject_digest is None else [hold.subject_digest]
     serving = select(Model.generation_id).where(Model.tenant_id == hold.tenant_id, Model.status.in_(_SERVED))
     trained_on = select(Membership.position).where(
         Membership.generation_id.in_(serving), Membership.subject_digest.in_(subjects)
@@ -185,7 +147,7 @@ def protects_nothing(session: Session, hold: Hold) -> bool:
     return suppressions.in_holdout(session, hold.tenant_id, subjects)
 
 
-def _updates(session: Session, models: Iterable[Model], hold: Hold) -> tuple[list[Released], bool]:
+def _updates(session: Session, models: Iterable[Model], hold: Hold) -> tuple[list[tuple[str, int]], bool]:
     """Where the held samples were forgotten, and whether any of them is still there."""
     updates: set[tuple[str, int]] = set()
     kept = False
@@ -205,14 +167,14 @@ def _updates(session: Session, models: Iterable[Model], hold: Hold) -> tuple[lis
             kept = kept or number is None
             if number is not None:
                 updates.add((model.name, number))
-    return [Released(*each) for each in sorted(updates)], kept
+    return sorted(updates), kept
 
 
-def _earlier(session: Session, models: Iterable[Model], hold: Hold) -> list[Released]:
+def _earlier(session: Session, models: Iterable[Model], hold: Hold) -> list[tuple[str, int]]:
     """Where a generation that ended had forgotten it: told by the requests, and of a sample by the audit log too."""
     named = [hold.sample_digest] if hold.sample_digest is not None else []
     found = {
-        Released(each.model, each.version)
+        (each.model, each.version)
         for each in suppressions.carried_out(session, hold.tenant_id, hold.subject_digest, named)
     }
     names = {model.id: model.name for model in models}
@@ -224,7 +186,7 @@ def _earlier(session: Session, models: Iterable[Model], hold: Hold) -> list[Rele
         )
         for model_id, body in session.execute(entries):
             if model_id in names:
-                found.add(Released(names[model_id], int(json.loads(body)["number"])))
+                found.add((names[model_id], int(json.loads(body)["number"])))
     return list(found)
 
 

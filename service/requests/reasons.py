@@ -181,11 +181,6 @@ class Reason(StrEnum):
         "The recipe gives other samples than at registration.",
         _retry("Put the registered data back, then retry.", Role.ML_ENGINEER),
     )
-    PEPPER_MISSING = (
-        "pepper_missing",
-        "The worker does not have the pepper that this model's people were recorded under.",
-        _retry("Give the worker that pepper, then retry."),
-    )
     STATE_DAMAGED = (
         "state_damaged",
         "The model's encrypted state cannot be read.",

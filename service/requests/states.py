@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import calendar
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
@@ -31,24 +31,30 @@ class Suppress(StrEnum):
     NAMED_MODELS = "named_models"
 
 
-class IllegalTransition(RuntimeError):
-    """A request was about to take a step that its life does not have."""
+class RequestRefused(Exception):
+    """A deletion request, or a step of one, is refused. Nothing was changed.
 
+    Args:
+        status: the HTTP status of the answer: 400, 409 or 422.
+        code: a stable name in snake_case that clients may test for.
+        what: what happened and what to do, without any value that the client sent.
+        errors: one entry for each faulty field: ``pointer`` or ``header``, and ``detail``.
+        retry_seconds: when the same call may succeed; None: not by waiting.
+    """
 
-class NotExtendable(RuntimeError):
-    """The deadline cannot be extended. ``code`` says why in one word, the message what that means."""
-
-    def __init__(self, code: str, what: str) -> None:
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        what: str,
+        errors: Sequence[dict[str, str]] = (),
+        retry_seconds: int | None = None,
+    ) -> None:
         super().__init__(what)
+        self.status = status
         self.code = code
-
-
-class Decided(RuntimeError):
-    """The request cannot be verified, or rejected, any more. ``code`` says why in one word, the message what to do."""
-
-    def __init__(self, code: str, what: str) -> None:
-        super().__init__(what)
-        self.code = code
+        self.errors = errors
+        self.retry_seconds = retry_seconds
 
 
 _OPEN = frozenset({Status.QUEUED, Status.RUNNING, Status.BLOCKED})
@@ -85,30 +91,36 @@ def stands_alone(status: Status, reason: str | None) -> bool:
 
 
 def may_verify(status: Status, reason: str | None) -> bool:
-    """Whether verifying changes anything; False: it was verified before. Raises Decided where it never can be."""
+    """Return whether verifying changes anything; False: it was verified before.
+
+    Raises RequestRefused where it cannot be verified any more.
+    """
     if status in (Status.REJECTED, Status.CANCELLED):
-        what = f"The request was {status}, and stays so. Send it anew, verified, if the person did ask."
-        raise Decided(f"already_{status}", what)
+        what = f"The request was {status}, and stays so. Send a new, verified request if the person did ask."
+        raise RequestRefused(409, f"already_{status}", what)
     return awaits_decision(status, reason)
 
 
 def may_reject(status: Status, reason: str | None) -> bool:
-    """Whether rejecting changes anything; False: it was rejected before. Raises Decided where it never can be."""
+    """Return whether rejecting changes anything; False: it was rejected before.
+
+    Raises RequestRefused where it cannot be rejected any more.
+    """
     if status is Status.REJECTED or awaits_decision(status, reason):
         return status is not Status.REJECTED
     if status is Status.CANCELLED:
-        raise Decided("already_cancelled", "The request was cancelled: nothing is left to reject.")
+        raise RequestRefused(409, "already_cancelled", "The request was cancelled: nothing is left to reject.")
     what = (
         "Only an unverified request can be rejected; this one counts as verified. Cancel it inside its cancel window, "
         "or place a legal hold on what must be kept."
     )
-    raise Decided("not_unverified", what)
+    raise RequestRefused(409, "not_unverified", what)
 
 
 def step(old: Status, new: Status) -> Status:
-    """``new``, if a request may go there from ``old``. Raises IllegalTransition otherwise."""
+    """``new``, if a request may go there from ``old``. Raises ValueError otherwise."""
     if new != old and new not in TRANSITIONS[old]:
-        raise IllegalTransition(f"A {old} request cannot become {new}.")
+        raise ValueError(f"A {old} request cannot become {new}.")
     return new
 
 
@@ -139,18 +151,18 @@ def extended(received_at: datetime, regulation: Regulation) -> datetime:
 
 
 def require_extendable(status: Status, due_at: int | None, extended_at: int | None, now: int) -> None:
-    """Whether the deadline may be extended now; moments in microseconds since 1970. Raises NotExtendable.
+    """Whether the deadline may be extended now; moments in microseconds since 1970. Raises RequestRefused.
 
     The person must be told within the first deadline, so afterwards it is too late.
     """
     if due_at is None:
-        raise NotExtendable("no_deadline", "The request names no regulation, so it has no deadline to extend.")
+        raise RequestRefused(409, "no_deadline", "The request names no regulation, so it has no deadline to extend.")
     if status not in _OPEN:
-        raise NotExtendable("not_open", f"The request is {status}: there is nothing left to do in time.")
+        raise RequestRefused(409, "not_open", f"The request is {status}: there is nothing left to do in time.")
     if extended_at is not None:
-        raise NotExtendable("already_extended", "The deadline was extended before; the law allows it once.")
+        raise RequestRefused(409, "already_extended", "The deadline was extended before; the law allows it once.")
     if due_at <= now:
-        raise NotExtendable("deadline_passed", "The deadline has passed; it could be extended until then.")
+        raise RequestRefused(409, "deadline_passed", "The deadline has passed; it could be extended until then.")
 
 
 def _months_later(moment: datetime, months: int) -> datetime:

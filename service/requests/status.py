@@ -21,12 +21,6 @@ NAMED_AT_ONCE = 1_000
 """ids in one statement"""
 
 
-class _Part(NamedTuple):
-    status: str
-    reason: str | None
-    version_id: str | None
-
-
 class _Stand(NamedTuple):
     """What a request's row says of its status."""
 
@@ -79,21 +73,17 @@ def settle(session: Session, request_ids: Iterable[str]) -> list[str]:
         .execution_options(populate_existing=True)
     )
     requests = session.scalars(locked).all()
-    tasks: dict[str, list[_Part]] = {request.id: [] for request in requests}
-    columns = (
-        select(Task.request_id, Task.status, Task.reason, Task.version_id)
-        .where(Task.request_id.in_(wanted))
-        .order_by(Task.id)
-    )
-    for request_id, status, reason, version_id in session.execute(columns):
-        tasks[request_id].append(_Part(status, reason, version_id))
+    tasks: dict[str, list[Any]] = {request.id: [] for request in requests}
+    columns = select(Task.request_id, Task.status, Task.reason, Task.version_id)
+    for task in session.execute(columns.where(Task.request_id.in_(wanted)).order_by(Task.id)):
+        tasks[task.request_id].append(task)
     at = recorded_at(session)
     settled = [each for request in requests if (each := _settled(request, tasks[request.id], at)) is not None]
     _store(session, settled)
     return [each.request.id for each in settled]
 
 
-def _settled(request: DeletionRequest, tasks: list[_Part], at: int) -> _Settled | None:
+def _settled(request: DeletionRequest, tasks: list[Any], at: int) -> _Settled | None:
     """The status that follows from the tasks, where it is another than the stored one."""
     old = Status(request.status)
     if not tasks and stands_alone(old, request.reason):
@@ -158,7 +148,7 @@ def _times(request: DeletionRequest) -> dict[str, str | None]:
     return {name: None if at is None else rfc_3339(at) for name, at in moments.items()}
 
 
-def _reason(status: Status, tasks: list[_Part]) -> str | None:
+def _reason(status: Status, tasks: list[Any]) -> str | None:
     """Why a request is blocked; or, completed without any task, that nobody matched."""
     if status is Status.BLOCKED:
         return next((task.reason for task in tasks if task.status == Status.BLOCKED), None)

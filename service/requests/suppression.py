@@ -1,22 +1,25 @@
-"""Who must never come back: which samples of a generation a request, or every suppression entry, names.
+"""The suppression list: whom requests keep out of models, and how an entry is lifted.
 
-A suppression entry counts for a model when it is not lifted and its request is about the model
-(``service.requests.concerns``).
+An entry counts for a model when it is not lifted and its request covers the model. A request that names no model
+covers every model, at any time. Registrations are ordered by the id of their first generation, which grows with each
+one, so no clock decides who is suppressed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
+from service.audit.log import record, recorded_at
 from service.infra.tables import (
     DeletionRequest,
     Forgotten,
+    Generation,
     HoldoutPerson,
     Membership,
     Model,
@@ -24,14 +27,60 @@ from service.infra.tables import (
     Task,
     Version,
 )
-from service.requests.concerns import concerns, registration_of
 from service.requests.reasons import Reason
+from service.requests.states import RequestRefused, Status, Suppress
 
 _CHUNK = 500  # SQLite allows 32,766 variables in a statement; PostgreSQL plans short lists better
+_ENDED = (Status.COMPLETED, Status.CANCELLED, Status.REJECTED)
+
+
+def concerns(models: Collection[str] | None, suppress_after: int | None, name: str, registration: int) -> bool:
+    """Return whether a request covers the model of this name and registration.
+
+    Args:
+        models: the names that the request is limited to; None: every model.
+        suppress_after: registrations above this id are covered as well; None: the named models alone.
+        name: the model's name.
+        registration: the id of the model's first generation.
+    """
+    if models is None or name in models:
+        return True
+    return suppress_after is not None and registration > suppress_after
+
+
+def suppressed(models: Collection[str] | None, suppress_after: int | None) -> Suppress:
+    """Return in which later registrations such a request keeps the person out."""
+    limited = models is not None and suppress_after is None
+    return Suppress.NAMED_MODELS if limited else Suppress.EVERYWHERE
+
+
+def latest_registration(session: Session) -> int:
+    """Return what a request that is accepted now keeps as its ``suppress_after``; 0 before the first registration."""
+    return session.scalar(select(func.max(Generation.id))) or 0
+
+
+def registration_of(session: Session, generation_id: int) -> int:
+    """Return the id of the first generation of the model that this generation belongs to."""
+    model = select(Generation.model_id).where(Generation.id == generation_id).scalar_subquery()
+    return session.scalar(select(func.min(Generation.id)).where(Generation.model_id == model)) or generation_id
+
+
+def registered_after(suppress_after: int) -> Select[str]:
+    """Select the ids of the models that were registered later."""
+    return select(Generation.model_id).group_by(Generation.model_id).having(func.min(Generation.id) > suppress_after)
+
+
+def others(tenant_id: str, names: Collection[str], statuses: Collection[str]) -> Select[Model]:
+    """Select the tenant's models in one of these statuses that are not in ``names``, in id order."""
+    theirs = select(Model).where(Model.tenant_id == tenant_id, Model.status.in_(statuses))
+    return theirs.where(Model.name.not_in(names)).order_by(Model.id)
 
 
 def matches(session: Session, generation_id: int, subject_digest: str | None, sample_digests: Sequence[str]) -> bool:
-    """Whether the generation was trained on this subject, or on any of these samples (forgotten since or not)."""
+    """Return whether the generation was trained on this subject, or on any of these samples.
+
+    Samples that were forgotten since count as well.
+    """
     here = Membership.generation_id == generation_id
     if subject_digest is not None:
         return _any(session, and_(here, Membership.subject_digest == subject_digest))
@@ -39,7 +88,10 @@ def matches(session: Session, generation_id: int, subject_digest: str | None, sa
 
 
 def in_holdout(session: Session, tenant_id: str, subjects: Sequence[str], generation_id: int | None = None) -> bool:
-    """Whether one of these digests has a sample in the holdout of the generation, or of any that serves the tenant."""
+    """Return whether one of these subject digests has a sample in a holdout.
+
+    ``generation_id`` names the generation; None: any generation that serves the tenant.
+    """
     rows = select(HoldoutPerson.generation_id).where(HoldoutPerson.subject_digest.in_(subjects))
     if generation_id is not None:
         return session.scalar(rows.where(HoldoutPerson.generation_id == generation_id).limit(1)) is not None
@@ -48,7 +100,7 @@ def in_holdout(session: Session, tenant_id: str, subjects: Sequence[str], genera
 
 
 class CarriedOut(NamedTuple):
-    """Where a request was carried out: the version that lacks whom it names."""
+    """A request that was carried out, and the version that lacks the person or the samples that it names."""
 
     request: str
     model: str
@@ -58,9 +110,9 @@ class CarriedOut(NamedTuple):
 def carried_out(
     session: Session, tenant_id: str, subject_digest: str | None, sample_digests: Sequence[str] = ()
 ) -> list[CarriedOut]:
-    """Which requests in force had this subject, or one of these samples, forgotten, and in which versions.
+    """Return the requests in force that had this subject, or one of these samples, forgotten, with the versions.
 
-    A generation that ended keeps no memberships; requests and versions tell it all the same.
+    A generation that ended keeps no memberships, so the requests and versions are read instead.
     """
     query = (
         select(SuppressionEntry.request_id, Model.name, Version.number)
@@ -79,9 +131,9 @@ def carried_out(
 
 
 def effective(session: Session, tenant_id: str) -> frozenset[str]:
-    """The requests, in force or not, that had somebody forgotten, or kept somebody out, in any model of the tenant.
+    """Return the ids of the requests, in force or not, that removed or kept out a person in any model of the tenant.
 
-    Versions are not asked for: a restored backup may lack the one that a request was carried out in.
+    Versions are not read: a restored backup may lack the version that a request was carried out in.
     """
     done = or_(Task.status == "completed", Task.reason == Reason.AWAITING_CONSUMERS)
     query = select(Task.request_id).where(Task.tenant_id == tenant_id, Task.samples > 0, done).distinct()
@@ -89,7 +141,7 @@ def effective(session: Session, tenant_id: str) -> frozenset[str]:
 
 
 def exceeds(session: Session, generation_id: int, subject_digest: str, count: int) -> bool:
-    """Whether the generation was trained on more than ``count`` samples of the subject; no further ones are counted."""
+    """Return whether the generation was trained on more than ``count`` samples of the subject; count no further."""
     named = select(Membership.position).where(
         Membership.generation_id == generation_id, Membership.subject_digest == subject_digest
     )
@@ -97,15 +149,14 @@ def exceeds(session: Session, generation_id: int, subject_digest: str, count: in
 
 
 def related(session: Session, request: DeletionRequest, limit: int = 50) -> list[str]:
-    """Ids of the tenant's other requests that name the same subject or one of the same samples, newest first.
+    """Return ids of the tenant's other requests that name the same subject or one of the same samples, newest first.
 
-    They are told, never suppressed: a request that nobody verified must not stand in the way of one that was.
+    They are listed and never merged: an unverified request must not delay a verified one.
     """
     ours, theirs = aliased(SuppressionEntry), aliased(SuppressionEntry)
-    same = or_(ours.subject_digest == theirs.subject_digest, ours.sample_digest == theirs.sample_digest)
     query = (
         select(theirs.request_id, func.max(theirs.created_at))
-        .join(ours, same)
+        .join(ours, _same(ours, theirs))
         .where(ours.request_id == request.id, theirs.request_id != request.id)
         .where(theirs.tenant_id == request.tenant_id)
         .group_by(theirs.request_id)
@@ -115,17 +166,56 @@ def related(session: Session, request: DeletionRequest, limit: int = 50) -> list
     return [request_id for request_id, _ in session.execute(query)]
 
 
+def lift(session: Session, request: DeletionRequest, reason: str) -> tuple[int, int]:
+    """Lift the request's suppression entries that are in force, for generations that begin afterwards. Idempotent.
+
+    Nothing that was published is undone. The reason is kept in the table and not in the audit log, because nothing
+    can be removed from the log.
+
+    Returns:
+        How many entries were lifted, and how many other requests still keep out the same person or samples.
+
+    Raises:
+        RequestRefused: the request has not ended, or a generation is being prepared.
+    """
+    session.refresh(request, with_for_update=True)
+    if request.status not in _ENDED:
+        raise RequestRefused(409, "still_open", "The request is not ended. Cancel it, or let it complete first.")
+    entries = session.scalars(
+        select(SuppressionEntry)
+        .where(SuppressionEntry.request_id == request.id, SuppressionEntry.lifted_at.is_(None))
+        .with_for_update()
+    ).all()
+    if entries:
+        beginning = Generation.status.in_(("preparing", "candidate"))
+        if _any(session, and_(Generation.tenant_id == request.tenant_id, beginning)):
+            what = "A model is being prepared or retrained. Lift the suppression entries when that is over."
+            raise RequestRefused(409, "generation_beginning", what)
+        at = recorded_at(session)
+        for entry in entries:
+            entry.lifted_at, entry.lifted_reason = at, reason
+        record(session, request.tenant_id, "suppression.lifted", request_id=request.id, suppressions=len(entries))
+        session.flush()
+    ours, theirs = aliased(SuppressionEntry), aliased(SuppressionEntry)
+    left = (
+        select(func.count(theirs.request_id.distinct()))
+        .join(ours, _same(ours, theirs))
+        .where(ours.request_id == request.id, theirs.request_id != request.id)
+        .where(theirs.tenant_id == request.tenant_id, theirs.lifted_at.is_(None))
+    )
+    return len(entries), session.scalar(left) or 0
+
+
 def positions(
     session: Session, tenant_id: str, model_name: str, generation_id: int, request_ids: Iterable[str] | None = None
 ) -> dict[str, set[int]]:
-    """For each request, the positions of the generation that its suppression entries name and that are not forgotten
-    yet.
+    """Return, by request id, the positions of the generation that its entries name and that are not forgotten yet.
 
     ``request_ids`` None: every request of the tenant. Requests that name nothing are absent.
     """
     by_subject: dict[str, list[str]] = {}
     by_sample: dict[str, list[str]] = {}
-    for request_id, subject, sample in _stones(session, tenant_id, (model_name, generation_id), request_ids):
+    for request_id, subject, sample in _in_force(session, tenant_id, (model_name, generation_id), request_ids):
         named, name = (by_subject, subject) if subject is not None else (by_sample, sample)
         named.setdefault(name or "", []).append(request_id)
     found: dict[str, set[int]] = {}
@@ -136,12 +226,10 @@ def positions(
     return found
 
 
-def _stones(
+def _in_force(
     session: Session, tenant_id: str, place: tuple[str, int], request_ids: Iterable[str] | None
 ) -> Iterator[tuple[str, str | None, str | None]]:
-    """(request, subject, sample) of the suppression entries in force that concern ``place``: a model's name, and a
-    generation.
-    """
+    """Yield (request, subject, sample) of the entries in force that cover ``place``: a model's name, a generation."""
     model_name, generation_id = place
     registration = cache(lambda: registration_of(session, generation_id))
     columns = (SuppressionEntry.request_id, SuppressionEntry.subject_digest, SuppressionEntry.sample_digest)
@@ -151,7 +239,7 @@ def _stones(
         .where(SuppressionEntry.lifted_at.is_(None))
     )
     of_tenant = query.where(SuppressionEntry.tenant_id == tenant_id)
-    # a caller's requests are its tenant's: with the tenant in the question SQLite reads all of the tenant's rows
+    # the ids are of one tenant already: with the tenant in the condition SQLite reads all of the tenant's rows
     parts = (
         [of_tenant]
         if request_ids is None
@@ -159,7 +247,7 @@ def _stones(
     )
     for part in parts:
         for request_id, subject, sample, models, after in session.execute(part):
-            # most requests name no model: only the others ask when this one was registered
+            # most requests name no model: only the others need the registration
             if models is None or concerns(models, after, model_name, registration()):
                 yield request_id, subject, sample
 
@@ -167,10 +255,10 @@ def _stones(
 def _outstanding(
     session: Session, generation_id: int, column: InstrumentedAttribute[str], names: Iterable[str]
 ) -> Iterator[tuple[str, int]]:
-    """(name, position) of those memberships that are not forgotten.
+    """Yield (name, position) of those memberships that are not forgotten.
 
-    Asked by lists of names, not by a join with the suppression entries: without statistics SQLite answers the join by
-    reading the whole generation for every suppression entry (measured: 2 ms each at 10,000 samples).
+    The query takes lists of names. Without statistics SQLite answers a join with the suppression entries by reading
+    the whole generation for every entry (measured: 2 ms each at 10,000 samples).
     """
     gone = exists().where(
         Forgotten.generation_id == Membership.generation_id, Forgotten.position == Membership.position
@@ -179,6 +267,10 @@ def _outstanding(
     for part in _chunks(names):
         for row in session.execute(query.where(column.in_(part))):
             yield row[0], row[1]
+
+
+def _same(ours: type[SuppressionEntry], theirs: type[SuppressionEntry]) -> ColumnElement[bool]:
+    return or_(ours.subject_digest == theirs.subject_digest, ours.sample_digest == theirs.sample_digest)
 
 
 def _any(session: Session, condition: ColumnElement[bool]) -> bool:

@@ -9,33 +9,27 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import secrets
 from collections.abc import Sequence
-from contextlib import suppress
 from enum import StrEnum
 from typing import Any
 
-from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from service.audit.log import canonical, record, recorded_at
-from service.infra.pseudonyms import Pepper, PepperMissing, digest, new_id
+from service.infra.pseudonyms import mac, new_id
 from service.infra.tables import Generation, Model, WebhookDelivery, WebhookEndpoint
-from service.infra.time import rfc_3339
+from service.infra.time import HOUR_SECONDS, rfc_3339
 from unlearning.accounting.budget import would_overspend
 
-_NONCE_BYTES = 12
-_HOUR = 3600
-BACKOFF_SECONDS = (15, 300, 1800, 2 * _HOUR, 5 * _HOUR, 10 * _HOUR, 14 * _HOUR, 20 * _HOUR, 24 * _HOUR)
+BACKOFF_SECONDS = (15, 300, 1800, *(hours * HOUR_SECONDS for hours in (2, 5, 10, 14, 20, 24)))
 """from one attempt to the next: three days and a bit; the first is longer than an attempt may take"""
 MAX_ATTEMPTS = len(BACKOFF_SECONDS) + 1
 
 
-class Outcome(StrEnum):
+class DeliveryOutcome(StrEnum):
     """What became of an attempt at a delivery."""
 
     DELIVERED = "delivered"
@@ -84,21 +78,15 @@ def announce_exhaustion(session: Session, generation_id: int) -> None:
 
 
 def add_endpoint(
-    session: Session, pepper: Pepper, tenant_id: str, url: str, kinds: Sequence[News]
+    session: Session, session_key: bytes, tenant_id: str, url: str, kinds: Sequence[News]
 ) -> tuple[WebhookEndpoint, str]:
-    """A new endpoint and its secret (``whsec_...``), which is shown once and kept sealed."""
-    secret = secrets.token_bytes(32)
+    """Add an endpoint; return it with its secret (``whsec_...``), which is shown once."""
     endpoint = WebhookEndpoint(
-        id=new_id(),
-        tenant_id=tenant_id,
-        url=url,
-        sealed_secret=_seal(pepper, secret),
-        kinds=sorted(kinds),
-        created_at=recorded_at(session),
+        id=new_id(), tenant_id=tenant_id, url=url, kinds=sorted(kinds), created_at=recorded_at(session)
     )
     session.add(endpoint)
     record(session, tenant_id, "webhook.added", endpoint=endpoint.id, kinds=sorted(kinds))
-    return endpoint, "whsec_" + base64.b64encode(secret).decode()
+    return endpoint, "whsec_" + base64.b64encode(_secret(session_key, endpoint)).decode()
 
 
 def disable(session: Session, endpoint: WebhookEndpoint) -> None:
@@ -108,23 +96,20 @@ def disable(session: Session, endpoint: WebhookEndpoint) -> None:
         record(session, endpoint.tenant_id, "webhook.disabled", endpoint=endpoint.id)
 
 
-def signature(pepper: Pepper, endpoint: WebhookEndpoint, message_id: str, seconds: int, payload: str) -> str:
-    """The ``webhook-signature`` header over id, timestamp (seconds since 1970) and payload: v1 is HMAC-SHA-256 under
-    the endpoint's secret, v1a is Ed25519 under a key that the receiver cannot sign with.
+def signature(session_key: bytes, endpoint: WebhookEndpoint, message_id: str, seconds: int, payload: str) -> str:
+    """Return the ``webhook-signature`` header over id, timestamp (seconds since 1970) and payload.
 
-    Raises PepperMissing where the secret was sealed under a pepper that is not configured.
+    v1 is HMAC-SHA-256 under the endpoint's secret; v1a is Ed25519 under a key that the receiver cannot sign with.
     """
     text = f"{message_id}.{seconds}.{payload}".encode()
-    made = pepper_of(pepper, endpoint)
-    secret = _unseal(made, endpoint.sealed_secret)
-    shared = base64.b64encode(hmac.new(secret, text, hashlib.sha256).digest()).decode()
-    ours = base64.b64encode(_private_key(made, endpoint).sign(text)).decode()
+    shared = base64.b64encode(hmac.new(_secret(session_key, endpoint), text, hashlib.sha256).digest()).decode()
+    ours = base64.b64encode(_private_key(session_key, endpoint).sign(text)).decode()
     return f"v1,{shared} v1a,{ours}"
 
 
-def public_key(pepper: Pepper, endpoint: WebhookEndpoint) -> str:
-    """What verifies the endpoint's v1a signatures: ``whpk_`` and the base64 of 32 bytes."""
-    raw = _private_key(pepper_of(pepper, endpoint), endpoint).public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+def public_key(session_key: bytes, endpoint: WebhookEndpoint) -> str:
+    """Return what verifies the endpoint's v1a signatures: ``whpk_`` and the base64 of 32 bytes."""
+    raw = _private_key(session_key, endpoint).public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     return "whpk_" + base64.b64encode(raw).decode()
 
 
@@ -146,35 +131,10 @@ def _endpoints(session: Session, tenant_id: str) -> list[tuple[str, list[str]]]:
     return known[tenant_id]
 
 
-def pepper_of(pepper: Pepper, endpoint: WebhookEndpoint) -> Pepper:
-    """The pepper that sealed the endpoint's secret: its receivers hold a key that follows from it.
-
-    Where no retired one did, it is taken for the current one; then ``signature`` raises if it was not.
-    """
-    for each in pepper.retired:
-        with suppress(PepperMissing):
-            _unseal(each, endpoint.sealed_secret)
-            return each
-    return pepper
+def _secret(session_key: bytes, endpoint: WebhookEndpoint) -> bytes:
+    """Derive the endpoint's secret: nothing of it is stored, and a new session key gives every endpoint a new one."""
+    return bytes.fromhex(mac(session_key, "webhook", f"secret {endpoint.id}"))
 
 
-def _private_key(pepper: Pepper, endpoint: WebhookEndpoint) -> Ed25519PrivateKey:
-    return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(digest(pepper, "webhook", f"ed25519 {endpoint.id}")))
-
-
-def _seal(pepper: Pepper, secret: bytes) -> bytes:
-    nonce = secrets.token_bytes(_NONCE_BYTES)
-    return nonce + AESGCM(_sealing_key(pepper)).encrypt(nonce, secret, b"expunge/webhook")
-
-
-def _unseal(pepper: Pepper, sealed: bytes) -> bytes:
-    nonce, text = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
-    try:
-        return AESGCM(_sealing_key(pepper)).decrypt(nonce, text, b"expunge/webhook")
-    except InvalidTag:
-        raise PepperMissing("of a webhook's secret") from None
-
-
-def _sealing_key(pepper: Pepper) -> bytes:
-    """From the pepper, the one secret that API and scheduler share and that is not in the database."""
-    return bytes.fromhex(digest(pepper, "webhook", b"sealing key"))
+def _private_key(session_key: bytes, endpoint: WebhookEndpoint) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(mac(session_key, "webhook", f"ed25519 {endpoint.id}")))

@@ -201,7 +201,7 @@ def test_the_images_install_steps_work_in_a_clean_environment_without_root() -> 
                 command = re.sub(r"^python ", f"{python} ", command)
                 run(command, source, environment, who)
         secret = place / "secrets"
-        names = "sealing pepper signing"
+        names = "sealing pepper signing session"
         run(
             f"install -d -m 0700 {secret} && for n in {names}; do openssl rand -hex 32 > {secret}/$n; done",
             source,
@@ -214,6 +214,7 @@ def test_the_images_install_steps_work_in_a_clean_environment_without_root() -> 
             "EXPUNGE_SEALING_KEY_FILE": f"{secret}/sealing",
             "EXPUNGE_PEPPER_FILE": f"{secret}/pepper",
             "EXPUNGE_SIGNING_KEY_FILE": f"{secret}/signing",
+            "EXPUNGE_SESSION_KEY_FILE": f"{secret}/session",
         }
         run(f"{target}/expunge/bin/expunge migrate", place, environment | ours, who)
         run(

@@ -14,6 +14,7 @@ from sqlalchemy import update
 
 from service.api.app import create_app
 from service.infra.db import Database
+from service.infra.settings import session_key
 from service.infra.tables import Heartbeat, Lease, WebhookDelivery
 from service.requests.webhooks import News, add_endpoint, announce
 from tests.faults.invariants import Broken
@@ -132,7 +133,7 @@ def of_the_webhook_sender(place: Place, point: str, _: Random) -> list[Broken]:
     """The webhook sender dies around sending; the news arrives at least once, under one id."""
     with receiver() as (url, seen):
         with place.world.database.write() as session:
-            endpoint, _secret = add_endpoint(session, place.world.storage.pepper, "default", url, list(News))
+            endpoint, _secret = add_endpoint(session, session_key(place.world.settings), "default", url, list(News))
             announce(session, "default", News.VERSION_PUBLISHED, {"model": "drill", "version": 1})
             endpoint_id = endpoint.id
         url_of_database = place.world.settings.database_url
@@ -151,7 +152,7 @@ def of_the_webhook_sender(place: Place, point: str, _: Random) -> list[Broken]:
 
 
 def webhook_sender(place: Place, database: Database) -> WebhookSender:
-    return WebhookSender(database, place.world.storage.pepper, Outbound(loopback=True), 0.05)
+    return WebhookSender(database, session_key(place.world.settings), Outbound(loopback=True), 0.05)
 
 
 def leaving(place: Place, dice: Random, count: int) -> list[str]:

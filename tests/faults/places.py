@@ -17,6 +17,7 @@ from fastapi.testclient import TestClient
 from service.access.api_keys import Scope, create_key
 from service.api.app import create_app
 from service.infra.queue import notify as queue
+from service.infra.queue.messages import QUEUE
 from service.infra.tables import Model
 from tests.faults.invariants import Broken, broken, left_behind, unfinished, unreadable
 from tests.harness import servers
@@ -148,7 +149,7 @@ def serve_one(world: World, model_id: str) -> None:
         worker.work(body[0][0])
         message.ack()
 
-    queues = [app.amqp.queues[queue.QUEUE]]
+    queues = [app.amqp.queues[QUEUE]]
     with (
         app.connection_for_read() as connection,
         connection.Consumer(queues, callbacks=[on_message], accept=["json"], prefetch_count=1),

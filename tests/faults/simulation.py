@@ -32,7 +32,8 @@ from sqlalchemy import select
 
 from service.infra.tables import DeletionRequest, Generation, Hold, Model, Task
 from service.requests import legal_holds as holds
-from service.requests.cancel import TooLate, cancel
+from service.requests.cancel import cancel
+from service.requests.states import RequestRefused
 from tests.faults.invariants import (
     Broken,
     Wrong,
@@ -187,7 +188,7 @@ class Simulation(Restores):
     @rule(data=st.data())
     def somebody_cancels(self, data: st.DataObject) -> None:
         request = data.draw(st.sampled_from(self.accepted))
-        with suppress(TooLate), self.town.database.write() as session:
+        with suppress(RequestRefused), self.town.database.write() as session:
             row = session.get(DeletionRequest, request)
             if row is not None:
                 cancel(session, row)

@@ -21,7 +21,7 @@ from service.infra import fault_injection as crash
 from service.infra.memory import Clock, MemoryBell, MemoryDatabase, MemoryStore, image_of
 from service.infra.pseudonyms import subject_digest
 from service.infra.queue import notify as queue
-from service.infra.settings import Settings
+from service.infra.settings import Settings, session_key
 from service.infra.tables import Forgotten, Hold, Membership, Model, WebhookEndpoint
 from service.models.register import NameTaken
 from service.models.restore_guard import confirm
@@ -247,7 +247,7 @@ class Town:
         """As everything is now; a key opens when it authenticates."""
         with self.database.read() as session:
             pepper = self.world.storage.pepper
-            kept = select(Hold.id).where(Hold.lifted_at.is_(None), Hold.twin_of.is_(None))
+            kept = select(Hold.id).where(Hold.lifted_at.is_(None))
             live = select(WebhookEndpoint.id).where(WebhookEndpoint.disabled_at.is_(None))
             return Standing(
                 holds=frozenset(session.scalars(kept)),
@@ -286,7 +286,7 @@ def _doors(world: World) -> Doors:
     with world.database.write() as session:
         pepper = world.storage.pepper
         keys = tuple(create_key(session, pepper, label="drill", scopes=[Scope.AUDIT_READ]) for _ in range(3))
-        endpoint, _ = add_endpoint(session, pepper, TENANT, "https://example.com/drill", [])
+        endpoint, _ = add_endpoint(session, session_key(world.settings), TENANT, "https://example.com/drill", [])
         return Doors(keys, endpoint.id)
 
 

@@ -340,23 +340,6 @@ def test_a_certificate_waits_for_the_keys_and_for_the_log(client: TestClient, se
     assert client.get(path).content == first.content
 
 
-def test_a_certificate_whose_pepper_is_lost_keeps_no_other_waiting(client: TestClient, service: Service) -> None:
-    model = live_model(service)
-    ids = []
-    for name in ("nobody", "ada"):
-        made = client.post(PATH, json={"subject_id": name}, headers={"Idempotency-Key": name}).json()
-        ids.append(made["id"])
-    with service.database.write() as session:
-        earlier = session.get_one(DeletionRequest, ids[0])
-        earlier.pepper_id = "0" * 16
-        session.add(Certificate(request_id=ids[0], completed_at=earlier.completed_at or 0, tenant_id="default"))
-    carry_out(service, model, ids[1])
-    with service.database.write() as session:
-        integrate(session, Signer.of(service.settings))
-    assert issue_due(service.database, Signer.of(service.settings), service.pepper, limit=1) == 1
-    assert [client.get(f"{PATH}/{each}/certificate").status_code for each in ids] == [409, 200]
-
-
 @pytest.mark.both_engines
 def test_a_certificate_among_many_costs_a_few_statements(client: TestClient, service: Service) -> None:
     live_model(service)

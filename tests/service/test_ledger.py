@@ -175,7 +175,6 @@ def test_ending_a_generation_leaves_nothing_of_its_people(database: Database) ->
                     sample_digest="x",
                     content_digest="c",
                     holder="s",
-                    pepper_id="p",
                 )
             )
     with database.write() as session:

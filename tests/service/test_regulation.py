@@ -39,7 +39,7 @@ def post(client: TestClient, **body: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "body",
     [{"subject_id": "ada"}, {"subject_id": "nobody"}, {"subject_id": "ada", "verified": False}],
-    ids=["express", "plain", "unverified"],
+    ids=["matched", "unknown", "unverified"],
 )
 def test_a_request_that_mentions_no_regulation_is_under_the_installations(
     asked: TestClient, body: dict[str, Any]

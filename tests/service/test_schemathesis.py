@@ -43,7 +43,7 @@ def address(client: TestClient, service: Service) -> Iterator[str]:
         at = now(session)
         beat = {"software": "0", "device": None, "started_at": at, "beat_at": 2 * at}
         session.add(Heartbeat(process="conformity", kind="worker", **beat))
-        add_endpoint(session, service.pepper, "default", "https://hooks.example/", list(News))
+        add_endpoint(session, service.session_key, "default", "https://hooks.example/", list(News))
         session.flush()
         announce(session, "default", News.VERSION_PUBLISHED, {"model": "digits"})
     server = uvicorn.Server(uvicorn.Config(client.app, port=0, log_level="error", lifespan="off"))  # type: ignore[arg-type]

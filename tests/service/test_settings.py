@@ -25,7 +25,7 @@ from service.infra.settings import (
 from workers.main import main as workers_main
 
 ROOT = Path(__file__).parents[2]
-SECRETS = ("sealing_key_file", "pepper_file", "signing_key_file")
+SECRETS = ("sealing_key_file", "pepper_file", "signing_key_file", "session_key_file")
 
 
 def test_every_setting_is_documented_with_its_default_and_no_other_is() -> None:
@@ -49,7 +49,7 @@ def test_development_makes_missing_secrets_once_and_for_the_owner_alone(tmp_path
     settings = Settings(home=tmp_path)
     ensure_secrets(settings)
     made = {name: read_secret(name, getattr(settings, name)) for name in SECRETS}
-    assert len(set(made.values())) == 3
+    assert len(set(made.values())) == 4
     ensure_secrets(settings)
     for name, secret in made.items():
         path: Path = getattr(settings, name)

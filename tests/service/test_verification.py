@@ -66,7 +66,7 @@ def test_an_unverified_request_is_taken_in_with_its_clock_and_changes_nothing(
 ) -> None:
     model = live_model(service)
     with service.database.write() as session:
-        add_endpoint(session, service.pepper, "default", "https://hooks.example/", list(News))
+        add_endpoint(session, service.session_key, "default", "https://hooks.example/", list(News))
     body = {"subject_id": "ada", "verified": False, "regulation": "gdpr"}
     first = client.post(PATH, json=body, headers={"Idempotency-Key": "k"})
     made = first.json()

@@ -63,7 +63,6 @@ def memberships(
             sample_digest=sample_digest(service.pepper, tenant_id, sample),
             content_digest="0" * 64,
             holder=subject_digest(service.pepper, tenant_id, subject),
-            pepper_id=service.pepper.id,
         )
         for position, (subject, sample) in enumerate(pairs)
     ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
-
 import pytest
 from sqlalchemy import func, select
 
@@ -52,14 +50,12 @@ def test_five_thousand_requests_at_an_exhausted_budget_are_one_plan_one_alert_an
 
 def listen(world: World) -> None:
     """An endpoint that wants to hear of exhausted budgets."""
-    secret = b"whsec_" + b64encode(b"s" * 32)
     with world.database.write() as session:
         session.add(
             WebhookEndpoint(
                 id=new_id(),
                 tenant_id=TENANT,
                 url="https://controller.example/hook",
-                sealed_secret=secret,
                 kinds=["budget.exhausted"],
                 created_at=1,
             )

@@ -19,12 +19,12 @@ from service.infra import files as storage
 from service.infra.db import now
 from service.infra.settings import Settings
 from service.infra.tables import Generation, Heartbeat, Model, Version
+from service.infra.time import SECOND
 from service.models.generations import open_generation
 from tests.harness.servers import free_port
 from tests.workers.worlds import World
 from workers import doctor as sickbay
 from workers.runtime.heartbeat import Pulse
-from workers.runtime.lease import SECOND
 from workers.scheduler.run import SILENT_SECONDS, forget_processes
 
 RECIPE = """

@@ -13,9 +13,9 @@ from sqlalchemy import update
 from service.access.api_keys import Scope, create_key
 from service.api.app import create_app
 from service.infra.tables import DeletionRequest, Forgotten, Model, Recollection, SuppressionEntry
-from service.requests import intake, readmission
+from service.requests import intake, suppression
 from service.requests import legal_holds as holds
-from service.requests.legal_holds import AlreadyForgotten, Released
+from service.requests.legal_holds import AlreadyForgotten
 from tests.faults.invariants import broken
 from tests.workers.test_retrain import ONE_UPDATE, exhausted, generations
 from tests.workers.test_switch import before
@@ -132,7 +132,7 @@ def test_who_is_under_a_hold_or_was_lifted_or_never_verified_keeps_no_recipe_out
     first = world.live(min_guarantee="proved")
     back = forget(world, first, "p1")
     with world.database.write() as session:
-        readmission.lift(session, session.get_one(DeletionRequest, back), "deleted by mistake")
+        suppression.lift(session, session.get_one(DeletionRequest, back), "deleted by mistake")
     place(world, subject="p2")
     world.delete("p2")
     world.stranger("p3")
@@ -217,7 +217,7 @@ def test_after_a_switch_an_old_deletion_is_still_known(world: World) -> None:
     for named in ({"subject": "p0"}, {"sample": "s0"}):
         with pytest.raises(AlreadyForgotten) as refused:
             place(world, **named)
-        assert Released("m", number) in refused.value.updates
+        assert ("m", number) in refused.value.updates
     place(world, subject="p11")
     place(world, sample="s35")
 
@@ -230,7 +230,7 @@ def test_a_person_deleted_by_mistake_comes_back_with_the_next_retrain_and_not_be
     model_id = world.live(min_guarantee="proved", **ONE_UPDATE)
     mistake = forget(world, model_id, "p0")
     with world.database.write() as session:
-        readmission.lift(session, session.get_one(DeletionRequest, mistake), "deleted by mistake")
+        suppression.lift(session, session.get_one(DeletionRequest, mistake), "deleted by mistake")
     index = 1
     while world.model(model_id).status == "live":
         forget(world, model_id, f"p{index}")

@@ -38,7 +38,7 @@ from service.infra.tables import (
 from service.models import restore_guard as backups
 from service.requests import identity_check as verification
 from service.requests import legal_holds as holds
-from service.requests import readmission
+from service.requests import suppression
 from service.requests.cancel import cancel
 from tests.faults.invariants import broken_after_restore
 from tests.workers.test_crashes import die_at
@@ -195,7 +195,7 @@ def test_what_the_log_tells_is_done_again(world: World, snapshot: Snapshot) -> N
         keys = {name: create_key(session, world.storage.pepper, label=name, scopes=[name]) for name in (keep, stolen)}
     old = snapshot(world)
     with world.database.write() as session:
-        readmission.lift(session, session.get_one(DeletionRequest, gone), "deleted by mistake")
+        suppression.lift(session, session.get_one(DeletionRequest, gone), "deleted by mistake")
         revoke_key(session, keys[stolen].id)
     with world.database.write() as session:
         hold = holds.place(session, world.storage.pepper, TENANT, subject_id="p7", sample_id=None, reason="court").id

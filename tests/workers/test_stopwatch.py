@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from service.infra.durations import BUCKETS, LONGEST, SHORTEST, bucket
 from service.infra.tables import AuditEntry
+from service.infra.time import BUCKETS, LONGEST, SHORTEST, bucket
 from tests.workers.worlds import World
 from workers.guarantee.certify import Certified
 from workers.runtime.heartbeat import Pulse

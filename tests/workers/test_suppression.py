@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from service.infra.tables import DeletionRequest
 from service.requests import identity_check as verification
 from service.requests import intake
-from service.requests.concerns import concerns
 from service.requests.states import Suppress
+from service.requests.suppression import concerns
 from tests.faults.invariants import broken
 from tests.workers.worlds import TENANT, World
 
@@ -76,7 +76,7 @@ def test_a_model_that_was_registered_before_the_request_was_verified_forgets_too
     world.live(min_guarantee="proved")
     with world.database.write() as session:
         order = intake.Order(subject_id="p1", models=("m",), verified=False)
-        taken = verification.take_in(session, world.storage.pepper, TENANT, order)
+        taken = verification.accept_unverified(session, world.storage.pepper, TENANT, order)
     assert taken.remains_in is None
     later = world.live(name="later", min_guarantee="proved")
     world.verify(taken.request.id)

@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file
 from sqlalchemy import select
 
-from service.infra.durations import BUCKETS
 from service.infra.files import Damaged
 from service.infra.tables import (
     AuditEntry,
@@ -25,6 +24,7 @@ from service.infra.tables import (
     Task,
     Version,
 )
+from service.infra.time import BUCKETS
 from service.requests.cancel import cancel
 from tests.faults.invariants import broken
 from tests.workers import meanwhile

@@ -16,6 +16,7 @@ from service.api.app import create_app
 from service.audit.verify import verify
 from service.certificates import issue as certificates
 from service.infra.pseudonyms import new_id, sample_digest
+from service.infra.settings import session_key
 from service.infra.tables import AuditEntry, BudgetEntry, DeletionRequest, Forgotten, Lease, Membership, Task
 from service.models import restore_guard as backups
 from service.requests import intake
@@ -84,7 +85,7 @@ def test_one_request_through_every_state_and_each_step_is_on_record(world: World
         return found
 
     with world.database.write() as session:
-        _, secret = add_endpoint(session, world.storage.pepper, TENANT, receiver.url, list(News))
+        _, secret = add_endpoint(session, session_key(world.settings), TENANT, receiver.url, list(News))
     with http(world) as api:
         request = ask(api, "p1", verified=False)
         assert stood(request) == ("blocked", "unverified") and world.claim(model_id) is None
@@ -132,7 +133,7 @@ def test_one_request_through_every_state_and_each_step_is_on_record(world: World
         for kind in ("version.published", "request.cancelled", "request.rejected"):
             assert f"event: {kind}" in events
 
-        webhook_sender = WebhookSender(world.database, world.storage.pepper, Outbound(loopback=True), 0.05)
+        webhook_sender = WebhookSender(world.database, session_key(world.settings), Outbound(loopback=True), 0.05)
         while webhook_sender.round():
             pass
         news = [Webhook(secret).verify(body.decode(), headers) for _, headers, body in receiver.seen]

@@ -26,7 +26,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from service.infra.db import Database, now
-from service.infra.pseudonyms import Pepper
 from service.infra.tables import WebhookDelivery, WebhookEndpoint
 from service.requests.webhooks import MAX_ATTEMPTS, News, add_endpoint, announce, public_key, replay
 from tests.service.conftest import database
@@ -34,7 +33,7 @@ from workers.scheduler.ssrf_guard import Outbound, Resolver, public
 from workers.scheduler.webhook_sender import ROUND_PER_ENDPOINT, WebhookSender, claim
 
 __all__ = ["database"]
-PEPPER = Pepper.of(b"p" * 32)
+SESSION_KEY = b"k" * 32
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
@@ -91,13 +90,13 @@ def serve(tls: ssl.SSLContext | None) -> Iterator[Receiver]:
 
 
 def webhook_sender(database: Database, outbound: Outbound | None = None) -> WebhookSender:
-    return WebhookSender(database, PEPPER, outbound or Outbound(loopback=True), 0.05)
+    return WebhookSender(database, SESSION_KEY, outbound or Outbound(loopback=True), 0.05)
 
 
 def subscribe(database: Database, url: str, news: int = 1) -> tuple[WebhookEndpoint, bytes]:
     """An endpoint with so much news for it, and its secret."""
     with database.write() as session:
-        endpoint, secret = add_endpoint(session, PEPPER, "default", url, list(News))
+        endpoint, secret = add_endpoint(session, SESSION_KEY, "default", url, list(News))
     for number in range(news):
         with database.write() as session:
             announce(session, "default", News.VERSION_PUBLISHED, {"model": "digits", "version": number})
@@ -140,7 +139,7 @@ def test_news_is_delivered_once_and_its_signatures_verify(database: Database, re
     signed = headers["webhook-id"].encode() + b"." + headers["webhook-timestamp"].encode() + b"." + body
     found = dict(each.split(",", 1) for each in headers["webhook-signature"].split(" "))
     assert found["v1"] == base64.b64encode(hmac.new(secret, signed, hashlib.sha256).digest()).decode()
-    shown = base64.b64decode(public_key(PEPPER, endpoint).removeprefix("whpk_"))
+    shown = base64.b64decode(public_key(SESSION_KEY, endpoint).removeprefix("whpk_"))
     Ed25519PublicKey.from_public_bytes(shown).verify(base64.b64decode(found["v1a"]), signed)
 
 
@@ -330,7 +329,7 @@ def test_a_slow_receiver_ends_at_the_deadline_and_leaves_room_for_others(
 @pytest.mark.both_engines
 def test_two_webhook_senders_never_take_up_the_same_attempt(database: Database, receiver: Receiver) -> None:
     subscribe(database, receiver.url, news=4)
-    assert (len(claim(database, PEPPER)), claim(database, PEPPER)) == (4, [])
+    assert (len(claim(database, SESSION_KEY)), claim(database, SESSION_KEY)) == (4, [])
 
 
 @ON_SQLITE

@@ -29,6 +29,7 @@ from service.infra.tables import (
     Task,
     Version,
 )
+from service.infra.time import SECOND
 from service.models import register as registration
 from service.models.publications import PUBLISHING, claim_digest
 from service.requests import identity_check as verification
@@ -38,7 +39,6 @@ from unlearning.accounting.policy import Policy
 from workers.app import Worker
 from workers.runtime.heartbeat import Pulse
 from workers.runtime.jobs import Deletions, Preparation
-from workers.runtime.lease import SECOND
 from workers.runtime.model import Benches
 from workers.runtime.process import Process
 from workers.runtime.stopwatch import Stopwatch
@@ -102,7 +102,7 @@ class World:
         """A request that nobody has verified."""
         order = intake.Order(subject_id=subject, verified=False)
         with self.database.write() as session:
-            return verification.take_in(session, self.storage.pepper, TENANT, order).request.id
+            return verification.accept_unverified(session, self.storage.pepper, TENANT, order).request.id
 
     def verify(self, request_id: str) -> None:
         with self.database.write() as session:
@@ -138,7 +138,6 @@ class World:
                     id=new_id(),
                     tenant_id=TENANT,
                     subject_digest=subject_digest(self.storage.pepper, TENANT, subject),
-                    pepper_id=self.storage.pepper.id,
                     reason="litigation",
                     created_at=now(session),
                 )

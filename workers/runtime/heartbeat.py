@@ -15,8 +15,9 @@ from sqlalchemy.orm import Session
 from service.infra.db import Database, now
 from service.infra.queue.messages import Dropped
 from service.infra.tables import Generation, Heartbeat
+from service.infra.time import SECOND
 from workers.runtime.db_retry import once_there
-from workers.runtime.lease import SECOND, Lease, renew
+from workers.runtime.lease import Lease, renew
 
 log = logging.getLogger(__name__)
 STATUS = Path("/proc/self/status")

@@ -14,8 +14,7 @@ from sqlalchemy.orm import Session
 
 from service.infra.tables import Lease as NamedLease
 from service.infra.tables import Model
-
-SECOND = 1_000_000
+from service.infra.time import SECOND
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from service.infra.durations import bucket
+from service.infra.time import bucket
 from workers.runtime.heartbeat import Pulse
 
 UNLEARN = "unlearn"

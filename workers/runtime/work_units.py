@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from service.infra.db import now
 from service.infra.tables import CalibrationOrder, Generation, Heartbeat, Model, WorkUnit
-from workers.runtime.lease import SECOND
+from service.infra.time import SECOND
 from workers.runtime.process import Process
 
 Piece: TypeAlias = CalibrationOrder | WorkUnit

@@ -95,11 +95,11 @@ def _place(session: Session, report: Report, body: Said, pepper: Pepper) -> bool
     if session.get(Hold, body["hold"]) is not None:
         return False
     try:
-        rows = held_names.unseal(pepper, body["tenant"], body["hold"], body["sealed"], body["at"])
+        hold = held_names.unseal(pepper, body["tenant"], body["hold"], body["sealed"], body["at"])
     except held_names.Unreadable:
         report.holds_lost.append(body["hold"])
         return False
-    session.add_all(rows)
+    session.add(hold)
     session.flush()
     return True
 

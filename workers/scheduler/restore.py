@@ -34,6 +34,7 @@ from service.infra.tables import (
     WebhookEndpoint,
 )
 from service.infra.tenants import DEFAULT_TENANT
+from service.infra.time import SECOND
 from service.models.figures import withdraw
 from service.models.publications import PUBLISHED, RESTORED, facts_of
 from service.models.restore_guard import unconfirmed
@@ -43,7 +44,7 @@ from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from service.requests.states import Status, awaits_decision, derive
 from service.requests.status import settle
-from workers.runtime.lease import SECOND, give_back
+from workers.runtime.lease import give_back
 from workers.scheduler.replay import Report, follow, to_do
 from workers.storage.private_state import drop_vectors
 from workers.storage.release_journal import SET_ASIDE, Entry, revived
@@ -96,7 +97,7 @@ def _note_what_may_have_changed(session: Session, report: Report, with_log: bool
     """Without a log nobody can tell which holds, keys and webhooks of the backup were ended since: name them all."""
     if with_log:
         return
-    kept = select(Hold.id).where(Hold.lifted_at.is_(None), Hold.twin_of.is_(None)).order_by(Hold.id)
+    kept = select(Hold.id).where(Hold.lifted_at.is_(None)).order_by(Hold.id)
     lives = or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > now(session))
     keys = select(ApiKey.id).where(ApiKey.revoked_at.is_(None), lives).order_by(ApiKey.id)
     hooks = select(WebhookEndpoint.id).where(WebhookEndpoint.disabled_at.is_(None)).order_by(WebhookEndpoint.id)

@@ -12,12 +12,13 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from celery import Celery
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
+from service.access.api_keys import check_pepper
 from service.audit.log import integrate, record
 from service.audit.signed_note import Signer
 from service.certificates.issue import issue_due
@@ -26,8 +27,9 @@ from service.infra.fault_injection import crash_point
 from service.infra.files import Store
 from service.infra.pseudonyms import Pepper
 from service.infra.queue import notify as queue
-from service.infra.settings import Settings
+from service.infra.settings import Settings, session_key
 from service.infra.tables import DeletionRequest, Generation, Heartbeat, IdempotencyKey, Lease, Model, Task, Version
+from service.infra.time import SECOND
 from service.models import consumers
 from service.models.figures import Figures
 from service.models.restore_guard import UPDATES, unconfirmed
@@ -36,7 +38,7 @@ from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from service.requests.status import settle
 from workers.runtime.db_retry import once_there
 from workers.runtime.heartbeat import Pulse
-from workers.runtime.lease import SECOND, retrain_lease
+from workers.runtime.lease import retrain_lease
 from workers.runtime.recipe_messages import drop_messages
 from workers.scheduler.ssrf_guard import Outbound
 from workers.scheduler.webhook_sender import WebhookSender
@@ -67,6 +69,7 @@ class Scheduler:
     signer: Callable[[], Signer]
     """read anew for every tick: the key may have been rotated"""
     pepper: Pepper
+    session_key: bytes = field(repr=False)
     tenants: frozenset[str] | None
     """whose keys lie in ``keys``; None: everyone's"""
     notifier: Celery
@@ -282,16 +285,19 @@ def _prepared(session: Session) -> set[str]:
 
 
 def open_scheduler(settings: Settings) -> Scheduler:
-    """Raises SettingsError where a secret is missing."""
-    Signer.of(settings)  # a missing key is said now
+    """Open it. Raises SettingsError where a secret is missing or the pepper is another installation's."""
+    Signer.of(settings)  # a missing key is reported now
+    database, pepper = Database(settings.database_url), Pepper.load(settings.pepper_file)
+    check_pepper(database, pepper)
     return Scheduler(
         owner=f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}",
-        database=Database(settings.database_url),
+        database=database,
         store=Store(settings.store),
         private=Store(settings.private_store),
         keys=KeyStore.of(settings),
         signer=lambda: Signer.of(settings),
-        pepper=Pepper.configured(settings),
+        pepper=pepper,
+        session_key=session_key(settings),
         tenants=settings.served_tenants,
         notifier=queue.publisher(settings.broker_url),
         sweep_seconds=settings.sweep_seconds,
@@ -309,7 +315,7 @@ def run(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     outbound = Outbound(loopback=settings.webhook_loopback)
-    webhook_sender = WebhookSender(scheduler.database, scheduler.pepper, outbound, settings.sweep_seconds)
+    webhook_sender = WebhookSender(scheduler.database, scheduler.session_key, outbound, settings.sweep_seconds)
     webhook_sender.start()
     count = 0
     while not stop.is_set():

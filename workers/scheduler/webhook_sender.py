@@ -20,10 +20,9 @@ from sqlalchemy.orm import Session
 
 from service.infra.db import Database, now
 from service.infra.fault_injection import crash_point
-from service.infra.pseudonyms import Pepper, PepperMissing
 from service.infra.tables import WebhookDelivery, WebhookEndpoint
-from service.requests.webhooks import BACKOFF_SECONDS, MAX_ATTEMPTS, Outcome, disable, signature
-from workers.runtime.lease import SECOND
+from service.infra.time import SECOND
+from service.requests.webhooks import BACKOFF_SECONDS, MAX_ATTEMPTS, DeliveryOutcome, disable, signature
 from workers.scheduler.ssrf_guard import NotPublic, Outbound
 
 ROUND = 50
@@ -48,8 +47,8 @@ class Letter:
 class WebhookSender:
     """Sends what is due until it is stopped."""
 
-    def __init__(self, database: Database, pepper: Pepper, outbound: Outbound, every_seconds: float) -> None:
-        self._database, self._pepper, self._outbound = database, pepper, outbound
+    def __init__(self, database: Database, session_key: bytes, outbound: Outbound, every_seconds: float) -> None:
+        self._database, self._session_key, self._outbound = database, session_key, outbound
         self._every = every_seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="webhook_sender", daemon=True)
@@ -65,7 +64,7 @@ class WebhookSender:
 
     def round(self) -> int:
         """Attempt what is due, side by side; returns how many attempts were made. Raises Busy."""
-        letters = claim(self._database, self._pepper)
+        letters = claim(self._database, self._session_key)
         if not letters:
             return 0
         answers = asyncio.run(self._send_all(letters))
@@ -74,10 +73,10 @@ class WebhookSender:
                 _settle(session, letter, outcome, status)
         return len(letters)
 
-    async def _send_all(self, letters: Sequence[Letter]) -> list[tuple[Outcome, int | None]]:
+    async def _send_all(self, letters: Sequence[Letter]) -> list[tuple[DeliveryOutcome, int | None]]:
         return await asyncio.gather(*(self._send(letter) for letter in letters))
 
-    async def _send(self, letter: Letter) -> tuple[Outcome, int | None]:
+    async def _send(self, letter: Letter) -> tuple[DeliveryOutcome, int | None]:
         """What became of it, and the status that the receiver answered; None where it did not, or was not asked."""
         crash_point("webhook-before-send")
         try:
@@ -86,7 +85,7 @@ class WebhookSender:
             log.warning("webhook %s not delivered: %s", letter.id, type(error).__name__)
             return _failure(error), None
         crash_point("webhook-after-send")
-        return (Outcome.DELIVERED if 200 <= status < 300 else Outcome.REJECTED), status
+        return (DeliveryOutcome.DELIVERED if 200 <= status < 300 else DeliveryOutcome.REJECTED), status
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -99,7 +98,7 @@ class WebhookSender:
                 self._stop.wait(self._every)
 
 
-def claim(database: Database, pepper: Pepper) -> list[Letter]:
+def claim(database: Database, session_key: bytes) -> list[Letter]:
     """Take up what is due: count the attempt and plan the next one before this one is made. Raises Busy."""
     with database.read() as session:
         due = _due(session)
@@ -113,8 +112,7 @@ def claim(database: Database, pepper: Pepper) -> list[Letter]:
             .where(WebhookDelivery.id.in_(due), WebhookDelivery.delivered_at.is_(None), WebhookDelivery.next_at <= at)
             .with_for_update(of=WebhookDelivery, skip_locked=True)
         ).all()
-        letters = [_letter(pepper, delivery, endpoint, at) for delivery, endpoint in rows]
-        return [letter for letter in letters if letter is not None]
+        return [_letter(session_key, delivery, endpoint, at) for delivery, endpoint in rows]
 
 
 def _due(session: Session) -> Sequence[str]:
@@ -131,40 +129,34 @@ def _due(session: Session) -> Sequence[str]:
     return session.scalars(fair.order_by(waiting.c.turn, waiting.c.next_at).limit(ROUND)).all()
 
 
-def _letter(pepper: Pepper, delivery: WebhookDelivery, endpoint: WebhookEndpoint, at: int) -> Letter | None:
-    """None: it cannot be signed, for its pepper is not configured; the attempt counts, and the others go on."""
+def _letter(session_key: bytes, delivery: WebhookDelivery, endpoint: WebhookEndpoint, at: int) -> Letter:
     wait = BACKOFF_SECONDS[min(delivery.attempts - delivery.attempts_before, len(BACKOFF_SECONDS) - 1)]
     delivery.attempts += 1
     delivery.last_outcome = delivery.last_status = None
     delivery.next_at = at + wait * SECOND
     seconds = at // SECOND
-    try:
-        signed = signature(pepper, endpoint, delivery.id, seconds, delivery.payload)
-    except PepperMissing as error:
-        log.error("webhook %s not sent: %s", delivery.id, error)
-        return None
     headers = {
         "Content-Type": "application/json",
         "User-Agent": "Expunge",
         "webhook-id": delivery.id,
         "webhook-timestamp": str(seconds),
-        "webhook-signature": signed,
+        "webhook-signature": signature(session_key, endpoint, delivery.id, seconds, delivery.payload),
     }
     return Letter(delivery.id, endpoint.id, endpoint.url, delivery.payload.encode(), headers)
 
 
-def _failure(error: Exception) -> Outcome:
+def _failure(error: Exception) -> DeliveryOutcome:
     if isinstance(error, NotPublic):
-        return Outcome.REFUSED
+        return DeliveryOutcome.REFUSED
     timed_out = isinstance(error, TimeoutError | httpx.TimeoutException)
-    return Outcome.TIMED_OUT if timed_out else Outcome.NO_ANSWER
+    return DeliveryOutcome.TIMED_OUT if timed_out else DeliveryOutcome.NO_ANSWER
 
 
-def _settle(session: Session, letter: Letter, outcome: Outcome, status: int | None) -> None:
+def _settle(session: Session, letter: Letter, outcome: DeliveryOutcome, status: int | None) -> None:
     """What became of an attempt. 410 says that the receiver is gone: its endpoint is disabled (Standard Webhooks)."""
     delivery = session.get_one(WebhookDelivery, letter.id)
     delivery.last_status, delivery.last_outcome = status, outcome
-    if outcome is Outcome.DELIVERED:
+    if outcome is DeliveryOutcome.DELIVERED:
         delivery.delivered_at = now(session)
     if status == 410:
         disable(session, session.get_one(WebhookEndpoint, letter.endpoint_id))

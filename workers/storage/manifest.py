@@ -70,7 +70,7 @@ def entries(pepper: Pepper, tenant_id: str, samples: Samples, granularity: Granu
     return found
 
 
-def rows(generation_id: int, pepper_id: str, kept: Iterable[Entry]) -> Iterator[dict[str, Any]]:
+def rows(generation_id: int, kept: Iterable[Entry]) -> Iterator[dict[str, Any]]:
     """The membership rows; positions count the kept entries from 0."""
     for position, entry in enumerate(kept):
         for subject in entry.subjects:
@@ -81,7 +81,6 @@ def rows(generation_id: int, pepper_id: str, kept: Iterable[Entry]) -> Iterator[
                 "sample_digest": entry.sample,
                 "content_digest": entry.content,
                 "holder": entry.holder,
-                "pepper_id": pepper_id,
             }
 
 

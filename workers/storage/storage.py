@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from service.access.api_keys import check_pepper
 from service.infra.db import Database
 from service.infra.files import Store
 from service.infra.pseudonyms import Pepper
@@ -27,14 +28,19 @@ class Storage:
 
     @classmethod
     def of(cls, settings: Settings) -> Storage:
-        """Open everything that the settings name. Raises Busy, and SettingsError where a secret is missing."""
+        """Open everything that the settings name.
+
+        Raises Busy, and SettingsError where a secret is missing or the pepper is another installation's.
+        """
+        database, pepper = Database(settings.database_url), Pepper.load(settings.pepper_file)
+        check_pepper(database, pepper)
         return cls(
-            database=Database(settings.database_url),
+            database=database,
             store=Store(settings.store),
             private=Store(settings.private_store),
             keys=KeyStore.of(settings),
             sealer=Sealer(read_secret("EXPUNGE_SEALING_KEY_FILE", settings.sealing_key_file)),
-            pepper=Pepper.configured(settings),
+            pepper=pepper,
         )
 
     @property

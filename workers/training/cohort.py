@@ -10,12 +10,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.infra.db import Database
-from service.infra.pseudonyms import PepperMissing, sample_digest
+from service.infra.pseudonyms import sample_digest
 from service.infra.tables import DeletionRequest, Forgotten, Generation, Hold, Membership, Model, SuppressionEntry, Task
 from service.infra.tenants import recipes_of
 from service.requests import suppression as suppressions
-from service.requests.concerns import concerns, registration_of
 from service.requests.reasons import Reason
+from service.requests.suppression import concerns, registration_of
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import ForgottenInRecipe
 from unlearning.types import Refused
@@ -169,24 +169,20 @@ def _kept_by_hold(
     """The indexes of the samples that a legal hold keeps in.
 
     In a retrain it keeps what the model still has, and brings nobody back: it may have come, for the sake of another
-    model, after they were forgotten in this one. Raises Refused where the model's pepper is not configured.
+    model, after they were forgotten in this one.
     """
     held = _held(session, job)
     kept = [entry.index for entry in everyone if _named(entry, held)]
     if not job.retrains or not kept:
         return frozenset(kept)
     present = session.get_one(Generation, session.get_one(Model, job.lease.model_id).generation_id)
-    try:
-        pepper = storage.pepper.named((present.manifest or {})["pepper_id"])
-    except PepperMissing as error:
-        raise Refused("Whom a legal hold keeps in the model cannot be told.", str(error)) from None
     gone = select(Forgotten.position).where(Forgotten.generation_id == present.id)
     there = select(Membership.sample_digest).where(
         Membership.generation_id == present.id, Membership.position.not_in(gone)
     )
     still = set(session.scalars(there))
     ids = bench.recipe.samples.ids
-    return frozenset(index for index in kept if sample_digest(pepper, job.tenant_id, ids[index]) in still)
+    return frozenset(index for index in kept if sample_digest(storage.pepper, job.tenant_id, ids[index]) in still)
 
 
 def require_readable(

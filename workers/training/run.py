@@ -17,9 +17,9 @@ from sqlalchemy.orm import Session
 
 from service.audit.log import record
 from service.infra.db import Database
-from service.infra.durations import bucket
 from service.infra.fault_injection import crash_point
 from service.infra.tables import Generation, HoldoutPerson, Membership, Model, Recollection, Version
+from service.infra.time import bucket
 from service.requests.reasons import Reason
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.model.closed_form import DoesNotRun

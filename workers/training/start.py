@@ -208,7 +208,6 @@ def _freeze(
         "left_out": len(everyone) - len(kept),
         "people": len({subject for entry in kept for subject in entry.subjects}),
         "dimension": bench.problem.dimension,
-        "pepper_id": storage.pepper.id,
         "libraries": manifest.surroundings(bench.problem.device),
         "parts": [asdict(part) for part in bench.parts],
     }
@@ -216,7 +215,7 @@ def _freeze(
         fence(session, job.lease)
         generation = session.get_one(Generation, job.generation_id)
         generation.manifest = (generation.manifest or {}) | summary
-    for batch in batches(manifest.rows(job.generation_id, storage.pepper.id, kept), BATCH * 4):
+    for batch in batches(manifest.rows(job.generation_id, kept), BATCH * 4):
         with storage.database.write() as session:
             fence(session, job.lease)
             manifest.write(session, batch)

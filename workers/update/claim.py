@@ -17,13 +17,14 @@ from sqlalchemy.orm import Session
 from service.audit.log import record
 from service.infra.db import Database, now
 from service.infra.tables import DeletionRequest, Generation, Model, Task, Version
+from service.infra.time import SECOND
 from service.models.restore_guard import unconfirmed
 from service.models.retrain_plan import budget_of, candidate_of, measured_seconds, plan_retrain
 from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from service.requests.status import change_tasks, settle
 from unlearning.accounting.policy import Clock, Policy, Queue, next_action
 from workers.runtime.jobs import Claimed, Deletions, Preparation, Work
-from workers.runtime.lease import SECOND, Lease, give_back, lock, take, take_beside
+from workers.runtime.lease import Lease, give_back, lock, take, take_beside
 from workers.update.task_results import refuse
 
 HALVE_AFTER = 2

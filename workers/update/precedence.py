@@ -15,9 +15,10 @@ from sqlalchemy.orm import Session
 from service.audit.log import record
 from service.infra.db import Database, now
 from service.infra.tables import Generation, Model, Task
+from service.infra.time import SECOND
 from service.requests.reasons import NOT_FOR_AN_UPDATE
 from workers.runtime.jobs import Preparation
-from workers.runtime.lease import SECOND, fence, give_back, give_back_beside
+from workers.runtime.lease import fence, give_back, give_back_beside
 from workers.runtime.work_units import models_with_free_pieces
 
 PATIENCE_SECONDS = 0.5

@@ -16,11 +16,11 @@ from sqlalchemy.orm import Session
 
 from service.audit import log as ledger
 from service.infra.db import Database, now
-from service.infra.durations import bucket
 from service.infra.fault_injection import crash_point
 from service.infra.files import Stored
 from service.infra.pseudonyms import new_id
 from service.infra.tables import Erasure, Forgotten, Generation, Membership, Model, PhaseSeconds, Version
+from service.infra.time import HOUR_SECONDS, SECOND, bucket
 from service.models.figures import withdraw
 from service.models.publications import PUBLISHED, facts_of
 from service.requests import suppression as suppressions
@@ -29,7 +29,7 @@ from unlearning.accounting.certificate import Claim
 from unlearning.types import Json
 from workers.guarantee.certify import Certified, Size
 from workers.runtime.jobs import Claimed, Deletions, Job
-from workers.runtime.lease import SECOND, Stale, fence
+from workers.runtime.lease import Stale, fence
 from workers.storage import checkpoint_format as codec
 from workers.storage import private_state as state
 from workers.storage.key_store import BATCH, batches
@@ -37,8 +37,6 @@ from workers.storage.private_state import Row
 from workers.storage.storage import Storage
 from workers.update.select import Target, protected_positions
 from workers.update.task_results import Published, Result, finish, note_exhaustion, queue_newcomers, wrap_up
-
-HOUR = 3600 * SECOND
 
 
 class Replan(RuntimeError):
@@ -123,7 +121,7 @@ def publish(storage: Storage, job: Deletions, draft: Draft, results: Mapping[Cla
         make_version(session, job, draft, parent, sample_digests(session, job.generation_id, draft.target.positions))
         _require_gone(session, job, results)
         finish(session, job, results, draft.version_id, draft.method)
-        queue_newcomers(session, job, model, parent.published_at - HOUR)
+        queue_newcomers(session, job, model, parent.published_at - HOUR_SECONDS * SECOND)
 
 
 def note_commit(database: Database, job: Deletions, draft: Draft, seconds: float) -> None:

@@ -4,10 +4,10 @@ blocked.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Select, func, select, union
+from sqlalchemy import ColumnElement, Select, select, union
 from sqlalchemy.orm import Session
 
 from service.infra.tables import Forgotten, Generation, Hold, Membership, SuppressionEntry
@@ -45,10 +45,7 @@ def plan(session: Session, job: Deletions, atomic: bool) -> Plan:
     named = {task: frozenset(found[task.request_id]) for task in job.tasks if task.request_id in found}
     empty = {task: why_empty(session, job, task) for task in job.tasks if task not in named}
     under_hold = held_positions(session, job.tenant_id, job.generation_id)
-    unread = unreadable(session, job, [task for task, why in empty.items() if why == Reason.NO_MATCH])
-    empty = {task: why for task, why in empty.items() if task not in unread}
-    held = dict.fromkeys(unread, Reason.PEPPER_MISSING)
-    held |= {task: Reason.LEGAL_HOLD for task, positions in named.items() if positions & under_hold}
+    held = {task: Reason.LEGAL_HOLD for task, positions in named.items() if positions & under_hold}
     forget = {task: positions for task, positions in named.items() if task not in held}
     if atomic and job.policy.granularity is Granularity.SUBJECT:
         torn = partial(session, job.generation_id, {task.request_id: positions for task, positions in forget.items()})
@@ -141,7 +138,7 @@ def held_by(session: Session, tenant_id: str, generation_id: int) -> dict[str, s
     found: dict[str, set[int]] = {}
     same = (Membership.subject_digest == Hold.subject_digest, Membership.sample_digest == Hold.sample_digest)
     for each in same:
-        query = select(func.coalesce(Hold.twin_of, Hold.id), Membership.position).join(Membership, each)
+        query = select(Hold.id, Membership.position).join(Membership, each)
         mine = (Membership.generation_id == generation_id, Hold.tenant_id == tenant_id, Hold.lifted_at.is_(None))
         for hold, position in session.execute(query.where(*mine)):
             found.setdefault(hold, set()).add(position)
@@ -173,25 +170,6 @@ def why_empty(session: Session, job: Job, task: Claimed) -> Reason:
     subjects = [subject for subject, _ in stones if subject is not None]
     held_out = suppressions.in_holdout(session, job.tenant_id, subjects, job.generation_id)
     return Reason.IN_HOLDOUT if held_out else Reason.NO_MATCH
-
-
-def unreadable(session: Session, job: Job, tasks: Collection[Claimed]) -> frozenset[Claimed]:
-    """Tasks that match nothing because nobody named their people under the generation's pepper when they were taken in.
-
-    What was asked before the generation began is not among them: its preparation rekeyed whoever its recipe names.
-    """
-    generation = session.get_one(Generation, job.generation_id)
-    made_under = (generation.manifest or {}).get("pepper_id")
-    if not tasks or made_under is None:
-        return frozenset()
-    ids = [task.request_id for task in tasks]
-    named: set[str] = set()
-    for batch in batches(ids, BATCH):
-        theirs = (SuppressionEntry.pepper_id == made_under) | (SuppressionEntry.created_at < generation.created_at)
-        named.update(
-            session.scalars(select(SuppressionEntry.request_id).where(SuppressionEntry.request_id.in_(batch), theirs))
-        )
-    return frozenset(task for task in tasks if task.request_id not in named)
 
 
 def partial(session: Session, generation_id: int, named: Mapping[str, frozenset[int]]) -> frozenset[str]:

@@ -17,6 +17,7 @@ from service.audit import log as ledger
 from service.infra.db import Database, now
 from service.infra.pseudonyms import new_id
 from service.infra.tables import DeletionRequest, Generation, Model, SuppressionEntry, Task
+from service.infra.time import SECOND
 from service.models import consumers
 from service.models.retrain_plan import budget_of, candidate_of, plan_retrain, waiting_for_retrain, why_due
 from service.requests import suppression as suppressions
@@ -26,7 +27,7 @@ from service.requests.webhooks import announce_exhaustion
 from unlearning.accounting.policy import CompleteWhen
 from unlearning.types import Json
 from workers.runtime.jobs import Claimed, Deletions, Job
-from workers.runtime.lease import SECOND, fence, give_back, give_back_beside
+from workers.runtime.lease import fence, give_back, give_back_beside
 from workers.storage.key_store import batches
 from workers.storage.storage import Storage
 

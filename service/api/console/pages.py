@@ -22,7 +22,7 @@ from service.api.console.watch import AuditWatch
 from service.api.dependencies import Running, Service, known, require_writable, session_of
 from service.api.problems import Problem, not_found
 from service.api.routes import deletion_requests, models
-from service.api.routes.verification import Rejection, refused
+from service.api.routes.verification import Rejection
 from service.api.types import ModelName, RequestId
 from service.audit.key_rotation import verifiers
 from service.audit.signed_note import Signer
@@ -31,7 +31,7 @@ from service.infra.db import now
 from service.infra.settings import SettingsError
 from service.models.consumers import standing
 from service.requests import identity_check as verification
-from service.requests.cancel import TooLate, cancel
+from service.requests.cancel import cancel
 from service.requests.legal_holds import retry
 from service.requests.states import Status, awaits_decision
 
@@ -62,7 +62,7 @@ def visiting(request: Request, service: Running) -> Visit:
     caller = session_of(service, request)
     if caller is None:
         raise LoginNeeded
-    return Visit(service, caller, form_token(service.pepper, request.cookies[COOKIE]))
+    return Visit(service, caller, form_token(service.session_key, request.cookies[COOKIE]))
 
 
 async def sent(request: Request) -> dict[str, str]:
@@ -178,11 +178,7 @@ def cancel_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Res
     _check_form(visit, fields, Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
     with visit.service.database.write() as session:
         row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
-        try:
-            cancel(session, row)
-        except TooLate:
-            detail = "The cancel window is over or a worker has begun; the request will be carried out."
-            raise Problem(409, "not_cancellable", detail) from None
+        cancel(session, row)
     return _back(request_id)
 
 
@@ -201,7 +197,7 @@ def release_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Re
 @router.post("/console/requests/{request_id}/verify")
 def verify_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Response:
     _check_form(visit, fields, Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
-    with visit.service.database.write() as session, refused():
+    with visit.service.database.write() as session:
         row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
         to_notify = verification.verify(session, row, deletion_requests.windows_of(visit.service))
     visit.service.notify_one(to_notify)
@@ -212,7 +208,7 @@ def verify_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Res
 def reject_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Response:
     _check_form(visit, fields, Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
     why = _rejection(fields)
-    with visit.service.database.write() as session, refused():
+    with visit.service.database.write() as session:
         row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
         verification.reject(session, row, why)
     return _back(request_id)
@@ -224,7 +220,7 @@ def login(request: Request, service: Running, fields: Fields) -> Response:
         return login_page(403, "Log in from this page itself.")
     caller = known(service, request, fields.get("key", "").strip())
     with service.database.read() as session:
-        value = begin(session, service.pepper, caller.key_id) if caller else ""
+        value = begin(session, service.session_key, caller.key_id) if caller else ""
     if not value:
         return login_page(401, "This key is unknown, expired or revoked.")
     response = RedirectResponse("/", 303, HEADERS)
@@ -315,6 +311,6 @@ def _renewed(request: Request, visit: Visit, response: Response) -> Response:
     """A person who opens a page goes on being logged in; the script that refreshes one does not count."""
     if "x-refresh" not in request.headers:
         with visit.service.database.read() as session:
-            value = renew(session, visit.service.pepper, request.cookies[COOKIE])
+            value = renew(session, visit.service.session_key, request.cookies[COOKIE])
         set_cookie(request, response, value, visit.service.settings.mode == "production")
     return response

@@ -24,13 +24,13 @@ from service.infra.tables import (
     Task,
     Version,
 )
+from service.infra.time import DAY_SECONDS, HOUR_SECONDS, SECOND
 from service.models.consumers import standing
 from service.requests.reasons import Reason
 from unlearning.accounting.budget import epsilon_of, updates_left
 
-SECOND = 1_000_000
 _OPEN = ("queued", "running", "blocked")
-_SOON_SECONDS = 7 * 86_400
+_SOON_SECONDS = 7 * DAY_SECONDS
 _LOW = 0.8
 ROWS = 50
 _RECENT = 10
@@ -264,7 +264,7 @@ def accuracy_plot(newest_first: Iterable[Version]) -> tuple[plots.Plot, float, f
 def processes(session: Session, lease_seconds: float) -> list[dict[str, Any]]:
     """Workers and schedulers heard of in the last hour, the living first."""
     at = now(session)
-    rows = select(Heartbeat).where(Heartbeat.beat_at > at - 3600 * SECOND).order_by(Heartbeat.beat_at.desc())
+    rows = select(Heartbeat).where(Heartbeat.beat_at > at - HOUR_SECONDS * SECOND).order_by(Heartbeat.beat_at.desc())
     return [
         {
             "row": row,

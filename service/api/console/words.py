@@ -37,7 +37,6 @@ REASONS = {
     "no_match": "no model was trained on this subject",
     "nobody_left": "nobody would be left in the model",
     "partial_subject": "it names a part of a person's samples, and this model forgets whole people",
-    "pepper_missing": "a pepper that it needs is not configured",
     "recipe_changed": "the recipe is not the one that the model was registered with",
     "recipe_refused": "the recipe cannot be run any more",
     "retrain_refused": "the retraining was refused",

@@ -39,6 +39,11 @@ class Limiter:
                 return 0
             return self._seconds(bucket)
 
+    def knows(self, key_id: str) -> bool:
+        """Return whether the key has called lately."""
+        with self._guard:
+            return key_id in self._buckets
+
     def shut_for(self, key_id: str) -> int:
         """0: a call would be counted; else the whole seconds until one would. Nothing is counted."""
         with self._guard:

@@ -12,23 +12,22 @@ from sqlalchemy.orm import Session
 
 from service.access.api_keys import Caller, Scope, searched
 from service.api.dependencies import Running, Service, holding, problems
-from service.api.problems import Problem
-from service.api.receipts import ReceiptView
+from service.api.problems import problem_of
+from service.api.receipts import ReceiptView, answer_for
 from service.api.routes.deletion_requests import (
     AcceptedView,
     DeletionOrder,
     KeyHeader,
+    accept_order,
     accepted_view,
     check_length,
     key_use,
-    opened,
-    take_in,
 )
 from service.infra.tables import DeletionRequest
 from service.requests import idempotency
-from service.requests.disclosure import told
 from service.requests.estimate import estimate
-from service.requests.intake import UnknownModels
+from service.requests.intake import opening
+from service.requests.states import RequestRefused
 
 router = APIRouter(tags=["deletion requests"])
 Writer = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]
@@ -92,7 +91,7 @@ def create_batch(batch: Batch, service: Running, caller: Writer, idempotency_key
                 outcome, rung = _outcome(session, service, caller, order)
                 outcomes.append({"index": place} | outcome)
                 to_notify.update(rung)
-            stored = idempotency.Stored(207, {}, {"outcomes": outcomes})
+            stored = idempotency.StoredAnswer(207, {}, {"outcomes": outcomes})
             idempotency.finish(session, use, stored, service.settings.idempotency_seconds)
         answer = {"outcomes": _opened(session, service, caller, stored.answer["outcomes"])}
     service.notify_one(sorted(to_notify))
@@ -108,11 +107,7 @@ def create_batch(batch: Batch, service: Running, caller: Writer, idempotency_key
 def estimate_cost(order: DeletionOrder, service: Running, caller: Searcher) -> EstimateView:
     check_length(order, service.settings.max_sample_ids)
     with service.database.write() as session:
-        try:
-            costs = estimate(session, service.pepper, caller.tenant_id, order.order())
-        except UnknownModels as error:
-            errors = [{"pointer": f"/models/{place}", "detail": "There is no such model."} for place in error.places]
-            raise Problem(422, "unknown_model", "The request names models that do not exist.", errors) from None
+        costs = estimate(session, service.pepper, caller.tenant_id, order.order())
         search = searched(session, caller)
     models = [CostView(**vars(cost)) for cost in costs]
     return EstimateView(search=search, samples=sum(cost.samples for cost in costs), models=models)
@@ -122,9 +117,9 @@ def _outcome(
     session: Session, service: Service, caller: Caller, order: DeletionOrder
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     try:
-        accepted = take_in(session, service, caller, order)
-    except Problem as problem:
-        return {"status": problem.status, "request": None, "problem": problem.body()}, ()
+        accepted = accept_order(session, service, caller, order)
+    except RequestRefused as error:
+        return {"status": error.status, "request": None, "problem": problem_of(error).body()}, ()
     view = accepted_view(accepted).model_dump(mode="json")
     return {"status": 202, "request": view, "problem": None}, accepted.to_notify
 
@@ -137,6 +132,9 @@ def _opened(session: Session, service: Service, caller: Caller, outcomes: list[d
         outcome
         if outcome["request"] is None
         else outcome
-        | {"request": told(caller, outcome["request"]) | {"opening": opened(service, rows[outcome["request"]["id"]])}}
+        | {
+            "request": answer_for(caller, outcome["request"])
+            | {"opening": opening(service.pepper, rows[outcome["request"]["id"]].salt).hex()}
+        }
         for outcome in outcomes
     ]

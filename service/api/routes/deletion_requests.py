@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -13,42 +11,37 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, m
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import Caller, Scope, holder
+from service.access.api_keys import Caller, Scope
 from service.api.dependencies import (
     Running,
     Service,
     holding,
     holding_all,
-    key_invalid,
     problems,
     reading,
-    remembered,
-    require_writable,
 )
 from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
 from service.api.http.pagination import Limit, MomentCursor, Page, after, link
 from service.api.openapi import answer
 from service.api.problems import Problem, not_found
-from service.api.receipts import OPENING, ReceiptView
+from service.api.receipts import OPENING, ReceiptView, answer_for
 from service.api.types import ModelName, Moment, PersonalId, RequestId, When, one_of
 from service.audit.log import canonical
 from service.infra.fault_injection import crash_point
-from service.infra.pseudonyms import PepperMissing, digest
+from service.infra.pseudonyms import digest
 from service.infra.tables import DeletionRequest, Model, Task, Version
-from service.requests import express, idempotency
-from service.requests import identity_check as verification
-from service.requests.cancel import TooLate, cancel
-from service.requests.concerns import suppressed
+from service.requests import idempotency
+from service.requests.cancel import cancel
 from service.requests.deadlines import extend
-from service.requests.disclosure import told
-from service.requests.intake import Accepted, Order, ReceivedInFuture, UnknownModels, Windows, accept, opening
+from service.requests.identity_check import accept_unverified
+from service.requests.intake import Accepted, Order, Windows, accept, opening
 from service.requests.reasons import Reason
-from service.requests.states import NotExtendable, Regulation, Status, Suppress, awaits_decision
-from service.requests.suppression import related
+from service.requests.states import Regulation, Status, Suppress, awaits_decision
+from service.requests.suppression import related, suppressed
 
 router = APIRouter(tags=["deletion requests"])
 Decider = Annotated[Caller, Depends(holding_all(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ))]
-Applicant = Annotated[Caller, Depends(remembered(Scope.DELETIONS_WRITE))]
+Applicant = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]
 Reader = Annotated[Caller, Depends(holding(Scope.DELETIONS_READ))]
 KeyHeader = Annotated[
     list[str] | None,
@@ -153,12 +146,20 @@ def create(
     use = key_use(service, caller, idempotency_key, _PATH, order)
     check_length(order, service.settings.max_sample_ids)
     crash_point("api-before-transaction")
-    taken = _express(service, order, use) or _plain(service, caller, order, use)
+    to_notify: tuple[str, ...] = ()
+    with service.database.write(crash="api-inside-commit") as session:
+        stored = idempotency.begin(session, use)
+        if stored is None:
+            accepted = accept_order(session, service, caller, order)
+            stored, to_notify, salt = _answer(accepted), accepted.to_notify, accepted.request.salt
+            idempotency.finish(session, use, stored, service.settings.idempotency_seconds)
+        else:
+            salt = session.get_one(DeletionRequest, stored.answer["id"]).salt
     crash_point("api-after-commit")
-    service.notify_one(taken.to_notify)
+    service.notify_one(to_notify)
     # the opening is never stored, not even in the stored answer: it is derived again on a replay
-    answer = told(caller, taken.stored.answer) | {"opening": taken.opening}
-    return JSONResponse(answer, taken.stored.status, taken.stored.headers)
+    answer = answer_for(caller, stored.answer) | {"opening": opening(service.pepper, salt).hex()}
+    return JSONResponse(answer, stored.status, stored.headers)
 
 
 @router.get(
@@ -221,11 +222,7 @@ def withdraw(
     with service.database.write() as session:
         row = find(session, caller.tenant_id, request_id)
         require(views(session, [row])[0], if_match)
-        try:
-            cancel(session, row)
-        except TooLate:
-            detail = "The cancel window is over or a worker has begun; the request will be carried out."
-            raise Problem(409, "not_cancellable", detail) from None
+        cancel(session, row)
         return changed(views(session, [row])[0], response)
 
 
@@ -252,10 +249,7 @@ def prolong(
     with service.database.write() as session:
         row = find(session, caller.tenant_id, request_id)
         require(views(session, [row])[0], if_match)
-        try:
-            extend(session, row)
-        except NotExtendable as error:
-            raise Problem(409, error.code, str(error)) from None
+        extend(session, row)
         return changed(views(session, [row])[0], response)
 
 
@@ -312,78 +306,17 @@ def _total(samples: Iterable[int | None]) -> int | None:
 
 
 def key_use(service: Service, caller: Caller, header: list[str] | None, path: str, body: BaseModel) -> idempotency.Use:
-    """The call's use of its Idempotency-Key. Raises KeyRefused (400)."""
+    """Return the call's use of its Idempotency-Key. Raises RequestRefused (400)."""
     sent = canonical({"path": path, "body": body.model_dump(mode="json", exclude_unset=True)})
-    digests = [digest(each, "idempotency", sent) for each in service.pepper.every]
-    return idempotency.Use(caller, idempotency.read_key(header), digests[0], tuple(digests[1:]))
+    return idempotency.Use(caller, idempotency.read_key(header), digest(service.pepper, "idempotency", sent))
 
 
-def opened(service: Service, request: DeletionRequest) -> str:
-    """What opens the request's commitment, in hex. Raises Problem (503) where its pepper is not configured."""
-    try:
-        return opening(service.pepper.named(request.pepper_id), request.salt).hex()
-    except PepperMissing as error:
-        raise Problem(503, "pepper_missing", str(error), headers={"Retry-After": "60"}) from None
-
-
-@dataclass(frozen=True)
-class _Taken:
-    """An order that was taken in now, or before under the same Idempotency-Key."""
-
-    stored: idempotency.Stored
-    opening: str
-    to_notify: tuple[str, ...] = ()
-
-
-def _express(service: Service, order: DeletionOrder, use: idempotency.Use) -> _Taken | None:
-    settings = service.settings
-    with _refusals():
-        taken = express.accept(
-            service.database,
-            service.pepper,
-            order.order(settings.default_regulation),
-            use,
-            _answer,
-            windows=windows_of(service),
-            lifetime_seconds=settings.idempotency_seconds,
-        )
-    return None if taken is None else _Taken(taken[1], opened(service, taken[0].request), taken[0].to_notify)
-
-
-def _plain(service: Service, caller: Caller, order: DeletionOrder, use: idempotency.Use) -> _Taken:
-    require_writable(service)
-    with service.database.write(crash="api-inside-commit") as session:
-        if holder(session, caller.key_id) is None:
-            raise key_invalid()
-        stored = idempotency.begin(session, use)
-        if stored is not None:
-            return _Taken(stored, opened(service, session.get_one(DeletionRequest, stored.answer["id"])))
-        accepted = take_in(session, service, caller, order)
-        stored = _answer(accepted)
-        idempotency.finish(session, use, stored, service.settings.idempotency_seconds)
-    return _Taken(stored, opened(service, accepted.request), accepted.to_notify)
-
-
-def take_in(session: Session, service: Service, caller: Caller, order: DeletionOrder) -> Accepted:
-    """Accept an order. Raises Problem (422) for one that cannot be."""
+def accept_order(session: Session, service: Service, caller: Caller, order: DeletionOrder) -> Accepted:
+    """Write the request that was ordered. Raises RequestRefused."""
     asked = order.order(service.settings.default_regulation)
-    with _refusals():
-        if not order.verified:
-            return verification.take_in(session, service.pepper, caller.tenant_id, asked)
-        return accept(session, service.pepper, caller.tenant_id, asked, windows_of(service))
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """What keeps an order out, as a Problem (422)."""
-    try:
-        yield
-    except UnknownModels as error:
-        errors = [{"pointer": f"/models/{place}", "detail": "There is no such model."} for place in error.places]
-        raise Problem(422, "unknown_model", "The request names models that do not exist.", errors) from None
-    except ReceivedInFuture:
-        errors = [{"pointer": "/received_at", "detail": "It must not be in the future."}]
-        raise Problem(422, "received_in_future", "received_at lies in the future.", errors) from None
+    if not order.verified:
+        return accept_unverified(session, service.pepper, caller.tenant_id, asked)
+    return accept(session, service.pepper, caller.tenant_id, asked, windows_of(service))
 
 
 def windows_of(service: Service) -> Windows:
@@ -391,9 +324,9 @@ def windows_of(service: Service) -> Windows:
     return Windows(said.cancel_window_seconds, said.large_request_samples, said.large_request_seconds)
 
 
-def _answer(accepted: Accepted) -> idempotency.Stored:
+def _answer(accepted: Accepted) -> idempotency.StoredAnswer:
     headers = {"Location": f"{_PATH}/{accepted.request.id}", "Retry-After": str(_POLL_SECONDS)}
-    return idempotency.Stored(202, headers, accepted_view(accepted).model_dump(mode="json"))
+    return idempotency.StoredAnswer(202, headers, accepted_view(accepted).model_dump(mode="json"))
 
 
 def accepted_view(accepted: Accepted) -> TakenView:

@@ -77,7 +77,7 @@ def create(body: HoldOrder, service: Running, caller: Admin, response: Response)
     except AlreadyForgotten as error:
         with service.database.write() as session:
             searched(session, caller)
-        where = ", ".join(f"version {each.version} of {each.model}" for each in error.updates)
+        where = ", ".join(f"version {number} of {name}" for name, number in error.updates)
         raise Problem(409, "already_forgotten", f"Forgotten already, in {where}; nothing can be held.") from None
     response.headers["Location"] = f"{_PATH}/{view.id}"
     return changed(view, response).model_copy(update={"note": ONLY_HELD_OUT if idle else None})
@@ -117,7 +117,7 @@ def index(
     cursor: MomentCursor = None,
     limit: Limit = 50,
 ) -> Page[HoldView]:
-    rows = select(Hold).where(Hold.tenant_id == caller.tenant_id, Hold.twin_of.is_(None))
+    rows = select(Hold).where(Hold.tenant_id == caller.tenant_id)
     if cursor is not None:
         rows = rows.where(tuple_(Hold.created_at, Hold.id) < after(cursor))
     with service.database.read() as session:
@@ -178,7 +178,7 @@ def release_request(
 
 def _find(session: Session, tenant_id: str, hold_id: str, *, lock: bool = False) -> Hold:
     hold = session.get(Hold, hold_id, with_for_update=lock)
-    if hold is None or hold.tenant_id != tenant_id or hold.twin_of is not None:
+    if hold is None or hold.tenant_id != tenant_id:
         raise not_found("hold")
     return hold
 

@@ -10,11 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from service.access.api_keys import Caller, Scope
 from service.api.dependencies import Running, holding, problems
 from service.api.http.etag import IfMatch, require
-from service.api.problems import Problem
 from service.api.routes.deletion_requests import find, views
 from service.api.routes.holds import Reason
 from service.api.types import RequestId
-from service.requests.readmission import GenerationBeginning, StillOpen, lift
+from service.requests.suppression import lift
 
 router = APIRouter(tags=["suppressions"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
@@ -46,11 +45,5 @@ def create(
     with service.database.write() as session:
         request = find(session, caller.tenant_id, request_id)
         require(views(session, [request])[0], if_match)
-        try:
-            lifted = lift(session, request, body.reason)
-        except StillOpen:
-            raise Problem(409, "still_open", "The request is not ended. Cancel it, or let it complete first.") from None
-        except GenerationBeginning:
-            detail = "A model is being prepared or retrained. Lift the suppression entries when that is over."
-            raise Problem(409, "generation_beginning", detail) from None
-        return LiftedView(request=request.id, lifted=lifted.stones, others=lifted.others)
+        lifted, others = lift(session, request, body.reason)
+        return LiftedView(request=request.id, lifted=lifted, others=others)

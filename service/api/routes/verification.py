@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict
 
 from service.api.dependencies import Running, problems
 from service.api.http.etag import IfMatch, changed, require
 from service.api.openapi import answer
-from service.api.problems import Problem
 from service.api.routes.deletion_requests import ITEM, Decider, DeletionRequestView, find, views, windows_of
 from service.api.routes.holds import Reason
 from service.api.types import RequestId
-from service.requests import identity_check as verification
-from service.requests.states import Decided
+from service.requests import identity_check
 
 router = APIRouter(tags=["deletion requests"])
 
@@ -41,8 +36,7 @@ def verify(
     with service.database.write() as session:
         row = find(session, caller.tenant_id, request_id)
         require(views(session, [row])[0], if_match)
-        with refused():
-            to_notify = verification.verify(session, row, windows_of(service))
+        to_notify = identity_check.verify(session, row, windows_of(service))
         view = views(session, [row])[0]
     service.notify_one(to_notify)
     return changed(view, response)
@@ -66,15 +60,5 @@ def reject(
     with service.database.write() as session:
         row = find(session, caller.tenant_id, request_id)
         require(views(session, [row])[0], if_match)
-        with refused():
-            verification.reject(session, row, body.reason)
+        identity_check.reject(session, row, body.reason)
         return changed(views(session, [row])[0], response)
-
-
-@contextmanager
-def refused() -> Iterator[None]:
-    """A decision that comes too late, as a Problem (409)."""
-    try:
-        yield
-    except Decided as error:
-        raise Problem(409, error.code, str(error)) from None

@@ -18,7 +18,7 @@ from service.api.openapi import answer
 from service.api.problems import Problem, not_found
 from service.api.types import Moment, RequestId
 from service.infra.tables import WebhookDelivery, WebhookEndpoint
-from service.requests.webhooks import MAX_ATTEMPTS, News, Outcome, add_endpoint, disable, public_key, replay
+from service.requests.webhooks import MAX_ATTEMPTS, DeliveryOutcome, News, add_endpoint, disable, public_key, replay
 
 router = APIRouter(tags=["webhooks"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
@@ -67,7 +67,9 @@ class DeliveryView(BaseModel):
     kind: str
     state: Literal["pending", "delivered", "given_up"]
     attempts: int = Field(description="made so far, those before a replay included")
-    last_outcome: Outcome | None = Field(description="of the last attempt; null: none was made, or it is under way")
+    last_outcome: DeliveryOutcome | None = Field(
+        description="of the last attempt; null: none was made, or it is under way"
+    )
     last_status: int | None = Field(description="that the receiver answered to it; null: it answered nothing")
     next_at: Moment
     delivered_at: Moment | None
@@ -84,7 +86,9 @@ class DeliveryView(BaseModel):
 def create(body: EndpointOrder, service: Running, caller: Admin, response: Response) -> NewEndpointView:
     _check_url(body.url, plain=service.settings.webhook_loopback)
     with service.database.write() as session:
-        endpoint, secret = add_endpoint(session, service.pepper, caller.tenant_id, body.url, sorted(set(body.kinds)))
+        endpoint, secret = add_endpoint(
+            session, service.session_key, caller.tenant_id, body.url, sorted(set(body.kinds))
+        )
         view = NewEndpointView(**dict(_view(service, endpoint)), secret=secret)
     response.headers["Location"] = f"{_PATH}/{view.id}"
     response.headers["Cache-Control"] = "no-store"
@@ -178,7 +182,7 @@ def _delivery(row: WebhookDelivery) -> DeliveryView:
         kind=row.kind,
         state=waiting if row.delivered_at is None else "delivered",
         attempts=row.attempts,
-        last_outcome=None if row.last_outcome is None else Outcome(row.last_outcome),
+        last_outcome=None if row.last_outcome is None else DeliveryOutcome(row.last_outcome),
         last_status=row.last_status,
         next_at=row.next_at,
         delivered_at=row.delivered_at,
@@ -198,7 +202,7 @@ def _view(service: Service, endpoint: WebhookEndpoint) -> EndpointView:
         id=endpoint.id,
         url=endpoint.url,
         kinds=[News(kind) for kind in endpoint.kinds],
-        public_key=public_key(service.pepper, endpoint),
+        public_key=public_key(service.session_key, endpoint),
         created_at=endpoint.created_at,
         disabled_at=endpoint.disabled_at,
     )

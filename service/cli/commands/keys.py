@@ -19,11 +19,11 @@ from service.infra.migrate import SchemaState, schema_state
 from service.infra.pseudonyms import Pepper
 from service.infra.settings import Settings, adopt_secret, next_secret
 from service.infra.tenants import DEFAULT_TENANT
+from service.infra.time import DAY_SECONDS, HOUR_SECONDS, SECOND
 
 commands = typer.Typer(
     no_args_is_help=True, help="API keys: create, list, rotate, revoke; rotate-signing (uses the database)."
 )
-MICROSECONDS_PER_DAY = 86_400_000_000
 
 Tenant = Annotated[str, typer.Option(help="Whose keys.")]
 
@@ -39,8 +39,8 @@ def create(
     """Make a key. It is shown once and kept nowhere."""
     settings = Settings()
     with _database(settings) as database, database.write() as session:
-        expires_at = None if days is None else now(session) + days * MICROSECONDS_PER_DAY
-        pepper = Pepper.configured(settings)
+        expires_at = None if days is None else now(session) + days * DAY_SECONDS * SECOND
+        pepper = Pepper.load(settings.pepper_file)
         key = create_key(session, pepper, label=label, scopes=scope or Scope, tenant_id=tenant, expires_at=expires_at)
     if as_json:
         show_json({"id": key.id, "prefix": key.prefix, "key": key.secret})
@@ -79,8 +79,8 @@ def rotate_one(
     """Make a key's successor, with the same scopes; it is shown once. The old key ends after the overlap."""
     settings = Settings()
     with _database(settings) as database, database.write() as session:
-        overlap = overlap_hours * MICROSECONDS_PER_DAY // 24
-        made = rotate_key(session, Pepper.configured(settings), key, overlap, tenant)
+        overlap = overlap_hours * HOUR_SECONDS * SECOND
+        made = rotate_key(session, Pepper.load(settings.pepper_file), key, overlap, tenant)
     if made is None:
         raise CommandError("There is no such key, or it is over.", "`expunge keys list` shows them.")
     errors.print("The key, shown once:")

@@ -129,7 +129,7 @@ def _account(settings: Settings, database: Database, url: str) -> Account:
 
 def _new_key(settings: Settings, database: Database) -> str:
     with database.write() as session:
-        return create_key(session, Pepper.configured(settings), label="expunge up", scopes=Scope).secret
+        return create_key(session, Pepper.load(settings.pepper_file), label="expunge up", scopes=Scope).secret
 
 
 def _opens(url: str, key: str) -> bool:

@@ -13,11 +13,18 @@ import re
 from base64 import b64decode, b64encode
 from typing import Any
 
+from prometheus_client import Counter
+
 TASK = "expunge.work"
 QUEUE = "expunge"
 MODEL_ID = re.compile(r"[0-9a-f]{32}")
 LARGEST_BYTES = 16_384
 """ours have about a thousand"""
+FAILED_NOTIFICATIONS = Counter(
+    "expunge_notifications_failed",
+    "Notifications that could not be sent; the scheduler's sweep repairs them",
+    registry=None,  # service.api.metrics registers it: it is shown before celery is loaded
+)
 _TAG = re.compile(r"[0-9a-zA-Z-]{1,64}")
 
 log = logging.getLogger(__name__)

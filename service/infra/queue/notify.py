@@ -15,19 +15,14 @@ from urllib.parse import unquote, urlsplit
 
 from celery import Celery, group
 from kombu.connection import Connection
-from prometheus_client import Counter
 from sqlalchemy import select, update
 
 from service.infra.db import Busy, Database, now
-from service.infra.queue import messages as doorbell
+from service.infra.queue.messages import FAILED_NOTIFICATIONS, QUEUE, TASK
 from service.infra.tables import Model
 
-TASK, QUEUE = doorbell.TASK, doorbell.QUEUE
 POLLING_SECONDS = 0.05
 SOCKET_SECONDS = 1.0
-FAILED_NOTIFICATIONS = Counter(
-    "expunge_notifications_failed", "Notifications that could not be sent; the scheduler's sweep repairs them"
-)
 
 log = logging.getLogger(__name__)
 

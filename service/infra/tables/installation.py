@@ -1,0 +1,106 @@
+"""What belongs to the installation: API keys, the audit log, processes and their leases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import String, Text, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.infra.tables.record import Count, Digest, Id, Moment, Name, Record, Serial
+
+
+class ApiKey(Record):
+    __tablename__ = "api_keys"
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Name, index=True)
+    prefix: Mapped[str] = mapped_column(String(16), unique=True)
+    digest: Mapped[str] = mapped_column(Digest)
+    label: Mapped[str] = mapped_column(String(120))
+    scopes: Mapped[list[str]]
+    created_at: Mapped[int] = mapped_column(Moment)
+    expires_at: Mapped[int | None] = mapped_column(Moment)
+    revoked_at: Mapped[int | None] = mapped_column(Moment)
+    pepper_id: Mapped[str] = mapped_column(String(16))
+    """the pepper of ``digest``: the same in every row, for an installation has one (``api_keys.require_pepper``)"""
+
+
+class EndedSession(Record):
+    """A session of the status page that was logged out: a copy of its cookie opens nothing."""
+
+    __tablename__ = "ended_sessions"
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    until: Mapped[int] = mapped_column(Moment)
+    """after this no cookie of the session is valid, so the row may go"""
+
+
+class AuditEntry(Record):
+    """One thing that happened. ``log_index`` is given by the integrator, in the order of the log."""
+
+    __tablename__ = "audit_entries"
+    id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)
+    tenant_id: Mapped[str] = mapped_column(Name)
+    log_index: Mapped[int | None] = mapped_column(Count, unique=True)
+    leaf_hash: Mapped[str | None] = mapped_column(Digest)
+    kind: Mapped[str] = mapped_column(String(48), index=True)
+    request_id: Mapped[str | None] = mapped_column(Id, index=True)
+    model_id: Mapped[str | None] = mapped_column(Id, index=True)
+    body: Mapped[str] = mapped_column(Text)
+    """canonical JSON: the leaf's bytes"""
+    created_at: Mapped[int] = mapped_column(Moment)
+
+
+class TreeHead(Record):
+    """A signed head of the audit log (RFC 6962 root, C2SP signed note)."""
+
+    __tablename__ = "tree_heads"
+    size: Mapped[int] = mapped_column(Count, primary_key=True, autoincrement=False)
+    root: Mapped[str] = mapped_column(Digest)
+    frontier: Mapped[list[str]]
+    """the roots of the complete subtrees, largest first: enough to append without reading the leaves"""
+    note: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[int] = mapped_column(Moment)
+
+
+class TreeNode(Record):
+    """The root of a complete subtree of the audit log; level 0 stands in the entries themselves."""
+
+    __tablename__ = "tree_nodes"
+    level: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    index: Mapped[int] = mapped_column(Count, primary_key=True, autoincrement=False)
+    hash: Mapped[str] = mapped_column(Digest)
+
+
+class Heartbeat(Record):
+    __tablename__ = "heartbeats"
+    process: Mapped[str] = mapped_column(String(120), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16))
+    """worker or scheduler"""
+    software: Mapped[str] = mapped_column(String(32))
+    device: Mapped[str | None] = mapped_column(String(32))
+    started_at: Mapped[int] = mapped_column(Moment)
+    beat_at: Mapped[int] = mapped_column(Moment, index=True)
+    skew: Mapped[int | None] = mapped_column(Moment)
+    """microseconds by which the process's own clock was ahead of the database's at its last beat"""
+    dropped: Mapped[int] = mapped_column(Count, default=0, server_default=text("0"))
+    """messages of the broker that were none of ours, since the process started"""
+
+
+class Lease(Record):
+    """Named leases beside the models' own: the scheduler's, the log integrator's."""
+
+    __tablename__ = "leases"
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    token: Mapped[int] = mapped_column(Count)
+    owner: Mapped[str] = mapped_column(String(120))
+    expires_at: Mapped[int] = mapped_column(Moment)
+
+
+class Restoration(Record):
+    """A backup that was restored. Until the operator confirms it the service reads only."""
+
+    __tablename__ = "restorations"
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    started_at: Mapped[int] = mapped_column(Moment)
+    confirmed_at: Mapped[int | None] = mapped_column(Moment)
+    report: Mapped[dict[str, Any]]

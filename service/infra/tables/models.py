@@ -1,0 +1,240 @@
+"""Models, their generations and versions, who is in them, and the work of preparing and publishing them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column, synonym
+
+from service.infra.tables.record import Count, Digest, Id, Moment, Name, Record, Serial
+
+
+class Model(Record):
+    """A model that users serve. Its lease decides who may publish: the token grows by one at each claim."""
+
+    __tablename__ = "models"
+    __table_args__ = (
+        UniqueConstraint("tenant_id", "name"),
+        CheckConstraint("status IN ('preparing','live','refused','exhausted','retired')", name="status"),
+    )
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Name)
+    name: Mapped[str] = mapped_column(Name)
+    status: Mapped[str] = mapped_column(String(12))
+    reason: Mapped[str | None] = mapped_column(Text)
+    recipe: Mapped[str] = mapped_column(String(255))
+    policy: Mapped[dict[str, Any]]
+    """method, fallback, require, epsilon, delta, noise_std, max_distance, ... as registered
+    (accounting.policy.Policy)
+    """
+    current_id: Mapped[str | None] = mapped_column(Id)
+    generation_id: Mapped[int | None] = mapped_column(Serial)
+    """the generation of the current version; while preparing, the generation being prepared"""
+    created_at: Mapped[int] = mapped_column(Moment)
+    lease_token: Mapped[int] = mapped_column(Count, default=0, server_default=text("0"))
+    lease_owner: Mapped[str | None] = mapped_column(String(120))
+    lease_expires_at: Mapped[int] = mapped_column(Moment, default=0, server_default=text("0"))
+    notified_at: Mapped[int] = mapped_column(Moment, default=0, server_default=text("0"))
+    """when the worker was last rung; cleared at claim, so at most one notification is outstanding"""
+    due_at: Mapped[int | None] = mapped_column(Moment)
+    """workers' own: not before this is there work to claim. Intake adds tasks and leaves this row alone"""
+
+
+class Generation(Record):
+    """All versions that descend from one training. Its budget is in whole units of 1e-12 mu^2."""
+
+    __tablename__ = "generations"
+    __table_args__ = (
+        CheckConstraint("spent >= 0", name="spent_not_negative"),
+        CheckConstraint("budget IS NULL OR spent <= budget", name="spent_within_budget"),
+        CheckConstraint("status IN ('preparing','candidate','live','refused','ended')", name="status"),
+    )
+    id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)
+    tenant_id: Mapped[str] = mapped_column(Name)
+    model_id: Mapped[str] = mapped_column(Id, ForeignKey("models.id"), index=True)
+    status: Mapped[str] = mapped_column(String(10))
+    method: Mapped[str] = mapped_column(String(32))
+    guarantee: Mapped[str] = mapped_column(String(12))
+    """exact, proved, calibrated, estimated or none: fixed at registration"""
+    manifest: Mapped[dict[str, Any] | None]
+    """recipe digest, library versions, device class, counts of samples and people: see workers.storage.manifest"""
+    noise_std: Mapped[float | None]
+    max_distance: Mapped[float | None]
+    budget_cost: Mapped[int] = mapped_column(Count, default=0, server_default=text("0"))
+    """units that one update costs; 0 where the guarantee is exact or none"""
+    spent: Mapped[int] = mapped_column(Count, default=0, server_default=text("0"))
+    budget: Mapped[int | None] = mapped_column(Count)
+    """the limit; None where the guarantee has no budget (none)"""
+    epsilon: Mapped[float | None]
+    delta: Mapped[float | None]
+    progress: Mapped[float] = mapped_column(default=0.0, server_default=text("0"))
+    phase: Mapped[str | None] = mapped_column(String(32))
+    report: Mapped[dict[str, Any] | None]
+    """what preparation measured before any deletion: eta*lambda_max, distance left, accuracy of y"""
+    attempts: Mapped[int] = mapped_column(default=0, server_default=text("0"))
+    created_at: Mapped[int] = mapped_column(Moment)
+    ended_at: Mapped[int | None] = mapped_column(Moment)
+
+
+class Membership(Record):
+    """Which sample of a generation belongs to whom: one row for each subject of each sample.
+
+    On PostgreSQL this table and ``recollections`` are partitioned by generation, see the migration.
+    """
+
+    __tablename__ = "memberships"
+    __table_args__ = (
+        Index("ix_memberships_subject", "generation_id", "subject_digest"),
+        Index("ix_memberships_sample", "generation_id", "sample_digest"),
+    )
+    generation_id: Mapped[int] = mapped_column(Serial, primary_key=True)
+    position: Mapped[int] = mapped_column(Count, primary_key=True)
+    subject_digest: Mapped[str] = mapped_column(Digest, primary_key=True)
+    sample_digest: Mapped[str] = mapped_column(Digest)
+    content_digest: Mapped[str] = mapped_column(Digest)
+    holder: Mapped[str] = mapped_column(Digest)
+    """whose vector the sample is part of; equals subject_digest unless the sample names several subjects"""
+
+
+class HoldoutPerson(Record):
+    """Somebody with a sample in a generation's holdout, which nobody trains on: there is nothing of them to forget."""
+
+    __tablename__ = "holdout_people"
+    generation_id: Mapped[int] = mapped_column(
+        Serial, ForeignKey("generations.id"), primary_key=True, autoincrement=False
+    )
+    subject_digest: Mapped[str] = mapped_column(Digest, primary_key=True)
+
+
+class Recollection(Record):
+    """A sealed vector (AES-GCM under the holder's key), deleted in the publish transaction that uses it."""
+
+    __tablename__ = "recollections"
+    generation_id: Mapped[int] = mapped_column(Serial, primary_key=True)
+    holder: Mapped[str] = mapped_column(Digest, primary_key=True)
+    key_id: Mapped[str] = mapped_column(Id, index=True)
+    nonce: Mapped[bytes]
+    sealed: Mapped[bytes]
+
+
+class Version(Record):
+    __tablename__ = "versions"
+    __table_args__ = (
+        UniqueConstraint("model_id", "number"),
+        UniqueConstraint("model_id", "parent_id"),
+        CheckConstraint("status IN ('current','retired','purged')", name="status"),
+    )
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Name)
+    model_id: Mapped[str] = mapped_column(Id, ForeignKey("models.id"))
+    generation_id: Mapped[int] = mapped_column(Serial, ForeignKey("generations.id"))
+    number: Mapped[int] = mapped_column(Count)
+    parent_id: Mapped[str | None] = mapped_column(Id)
+    status: Mapped[str] = mapped_column(String(8))
+    checkpoint: Mapped[str] = mapped_column(Digest)
+    """sha256 of the published safetensors file (y), its name in the store"""
+    size: Mapped[int] = mapped_column(Count)
+    state: Mapped[str] = mapped_column(Digest)
+    """sha256 of the sealed private state (w~), its name in the private store"""
+    method: Mapped[str] = mapped_column(String(32))
+    claim: Mapped[dict[str, Any]]
+    """unlearning.accounting.certificate.Claim as JSON"""
+    samples: Mapped[int] = mapped_column(Count, default=0)
+    people: Mapped[int] = mapped_column(Count, default=0)
+    holdout_accuracy: Mapped[float | None]
+    """of y, never of w~"""
+    published_at: Mapped[int] = mapped_column(Moment, index=True)
+    retired_at: Mapped[int | None] = mapped_column(Moment)
+    purged_at: Mapped[int | None] = mapped_column(Moment)
+
+
+class Forgotten(Record):
+    """At most one effect per generation and sample: the primary key, not care."""
+
+    __tablename__ = "forgotten"
+    generation_id: Mapped[int] = mapped_column(Serial, primary_key=True)
+    position: Mapped[int] = mapped_column(Count, primary_key=True)
+    version_id: Mapped[str] = mapped_column(Id, index=True)
+
+
+class BudgetEntry(Record):
+    """The budget ledger: append-only. Generation.spent equals the sum of its entries."""
+
+    __tablename__ = "budget_entries"
+    __table_args__ = (CheckConstraint("budget_cost >= 0", name="budget_cost_not_negative"),)
+    id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)
+    tenant_id: Mapped[str] = mapped_column(Name)
+    generation_id: Mapped[int] = mapped_column(Serial, ForeignKey("generations.id"), index=True)
+    version_id: Mapped[str | None] = mapped_column(Id)
+    """None: a draw that was charged and then blocked"""
+    budget_cost: Mapped[int] = mapped_column(Count)
+    created_at: Mapped[int] = mapped_column(Moment)
+
+
+class Erasure(Record):
+    """A holder's key that must be destroyed, written by the publish transaction, carried out after it."""
+
+    __tablename__ = "erasures"
+    __table_args__ = (UniqueConstraint("generation_id", "key_id"),)
+    id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)
+    tenant_id: Mapped[str] = mapped_column(Name)
+    generation_id: Mapped[int] = mapped_column(Serial)
+    version_id: Mapped[str] = mapped_column(Id, index=True)
+    key_id: Mapped[str] = mapped_column(Id)
+    created_at: Mapped[int] = mapped_column(Moment)
+    destroyed_at: Mapped[int | None] = mapped_column(Moment)
+
+
+class Consumer(Record):
+    """Somebody who serves a model, and which version they last said they serve."""
+
+    __tablename__ = "consumers"
+    model_id: Mapped[str] = mapped_column(Id, ForeignKey("models.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(Name, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Name)
+    version_id: Mapped[str] = mapped_column(Id)
+    seen_at: Mapped[int] = mapped_column(Moment)
+
+
+class CalibrationOrder(Record):
+    """One deletion order of a calibrated generation: a piece of work that any worker may take."""
+
+    __tablename__ = "calibration_orders"
+    generation_id: Mapped[int] = mapped_column(
+        Serial, ForeignKey("generations.id"), primary_key=True, autoincrement=False
+    )
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    owner: Mapped[str | None] = mapped_column(String(120))
+    """the process that measures it, or did"""
+    errors: Mapped[bytes | None]
+    """distances to retraining at each size, sealed under the sealing key"""
+    measured_at: Mapped[int | None] = mapped_column(Moment)
+    done_at: Mapped[int | None] = synonym("measured_at")
+
+
+class WorkUnit(Record):
+    """Some holders' vectors of a generation in preparation: a piece of work that any worker may take."""
+
+    __tablename__ = "work_units"
+    generation_id: Mapped[int] = mapped_column(
+        Serial, ForeignKey("generations.id"), primary_key=True, autoincrement=False
+    )
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    owner: Mapped[str | None] = mapped_column(String(120))
+    """the process that computes it, or did"""
+    done_at: Mapped[int | None] = mapped_column(Moment)
+
+
+class PhaseSeconds(Record):
+    """How long each phase of an update took, rounded up to a power of two: what /metrics reads, so that no worker's
+    numbers are lost."""
+
+    __tablename__ = "phase_seconds"
+    id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)
+    model_id: Mapped[str] = mapped_column(Id, index=True)
+    version_id: Mapped[str | None] = mapped_column(Id)
+    method: Mapped[str] = mapped_column(String(32))
+    phase: Mapped[str] = mapped_column(String(16))
+    seconds: Mapped[float]
+    created_at: Mapped[int] = mapped_column(Moment, index=True)

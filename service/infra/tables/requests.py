@@ -1,0 +1,169 @@
+"""Deletion requests: their tasks, suppression entries, legal holds, certificates and webhooks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.infra.tables.record import Count, Digest, Id, Moment, Name, Record, Serial
+
+
+class DeletionRequest(Record):
+    __tablename__ = "deletion_requests"
+    __table_args__ = (
+        CheckConstraint("status IN ('queued','running','completed','cancelled','rejected','blocked')", name="status"),
+        Index("ix_deletion_requests_page", "tenant_id", "created_at", "id"),
+        Index("ix_deletion_requests_status", "tenant_id", "status"),
+    )
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Name)
+    subject_digest: Mapped[str | None] = mapped_column(Digest)
+    """HMAC of the subject id; None when the request names samples"""
+    status: Mapped[str] = mapped_column(String(9))
+    reason: Mapped[str | None] = mapped_column(String(64))
+    models: Mapped[list[str] | None]
+    """the model names the client limited the request to; None: every model"""
+    suppress_after: Mapped[int | None] = mapped_column(Serial)
+    """of a limited request: models whose first generation has a greater id are suppressed too; None: the named alone"""
+    traceparent: Mapped[str | None] = mapped_column(String(55))
+    """the W3C trace context of the call that made it; opaque, and only for the logs"""
+    regulation: Mapped[str | None] = mapped_column(String(8))
+    salt: Mapped[bytes]
+    """32 random bytes: the certificate commits with it"""
+    received_at: Mapped[int] = mapped_column(Moment)
+    due_at: Mapped[int | None] = mapped_column(Moment)
+    created_at: Mapped[int] = mapped_column(Moment)
+    completed_at: Mapped[int | None] = mapped_column(Moment)
+    extended_at: Mapped[int | None] = mapped_column(Moment)
+    """when the controller took the one extension that the law allows"""
+    first_due_at: Mapped[int | None] = mapped_column(Moment)
+    """the deadline before it was extended"""
+    rejection: Mapped[str | None] = mapped_column(Text)
+    """why it was rejected, in the controller's words"""
+
+
+class Task(Record):
+    """One model's part in a request: the queue. ``due_at`` stands on the request, ``not_before`` here."""
+
+    __tablename__ = "tasks"
+    __table_args__ = (
+        UniqueConstraint("request_id", "model_id"),
+        CheckConstraint("status IN ('queued','running','completed','cancelled','blocked')", name="status"),
+        Index("ix_tasks_queue", "model_id", "status", "not_before"),
+    )
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Name)
+    request_id: Mapped[str] = mapped_column(Id, ForeignKey("deletion_requests.id"))
+    model_id: Mapped[str] = mapped_column(Id, ForeignKey("models.id"))
+    status: Mapped[str] = mapped_column(String(9))
+    reason: Mapped[str | None] = mapped_column(String(64))
+    samples: Mapped[int | None] = mapped_column(Count)
+    """how many samples it forgot; None until known"""
+    method: Mapped[str | None] = mapped_column(String(32))
+    version_id: Mapped[str | None] = mapped_column(Id, index=True)
+    attempts: Mapped[int] = mapped_column(default=0, server_default=text("0"))
+    lease_token: Mapped[int | None] = mapped_column(Count)
+    not_before: Mapped[int] = mapped_column(Moment)
+    created_at: Mapped[int] = mapped_column(Moment)
+    completed_at: Mapped[int | None] = mapped_column(Moment)
+
+
+class SuppressionEntry(Record):
+    """Who must never come back. One row per subject, or per sample where the request named samples."""
+
+    __tablename__ = "suppressions"
+    __table_args__ = (
+        Index("ix_suppressions_subject", "tenant_id", "subject_digest"),
+        Index("ix_suppressions_sample", "tenant_id", "sample_digest"),
+        CheckConstraint("(subject_digest IS NULL) <> (sample_digest IS NULL)", name="subject_or_sample"),
+    )
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Name)
+    request_id: Mapped[str] = mapped_column(Id, ForeignKey("deletion_requests.id"), index=True)
+    subject_digest: Mapped[str | None] = mapped_column(Digest)
+    sample_digest: Mapped[str | None] = mapped_column(Digest)
+    created_at: Mapped[int] = mapped_column(Moment)
+    """since when it counts, or would"""
+    lifted_at: Mapped[int | None] = mapped_column(Moment)
+    """None: it is in force. That of an unverified request is lifted from the start, until somebody verifies it"""
+    lifted_reason: Mapped[str | None] = mapped_column(Text)
+
+
+class Hold(Record):
+    """A legal hold: its subject or sample is not forgotten until it is released."""
+
+    __tablename__ = "holds"
+    __table_args__ = (
+        Index("ix_holds_subject", "tenant_id", "subject_digest"),
+        CheckConstraint("(subject_digest IS NULL) <> (sample_digest IS NULL)", name="subject_or_sample"),
+    )
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Name)
+    subject_digest: Mapped[str | None] = mapped_column(Digest)
+    sample_digest: Mapped[str | None] = mapped_column(Digest)
+    reason: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[int] = mapped_column(Moment)
+    lifted_at: Mapped[int | None] = mapped_column(Moment)
+
+
+class IdempotencyKey(Record):
+    """The stored answer of a POST, written in the transaction that did its work."""
+
+    __tablename__ = "idempotency_keys"
+    tenant_id: Mapped[str] = mapped_column(Name, primary_key=True)
+    key_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    """the API key that used it"""
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    body_digest: Mapped[str] = mapped_column(Digest)
+    status_code: Mapped[int]
+    headers: Mapped[dict[str, Any]]
+    answer: Mapped[dict[str, Any]]
+    expires_at: Mapped[int] = mapped_column(Moment, index=True)
+
+
+class Certificate(Record):
+    """A certificate of erasure, issued once for each completion of a request. Its bytes never change."""
+
+    __tablename__ = "certificates"
+    request_id: Mapped[str] = mapped_column(Id, ForeignKey("deletion_requests.id"), primary_key=True)
+    completed_at: Mapped[int] = mapped_column(Moment, primary_key=True, autoincrement=False)
+    """of the request: one that is reopened gets another certificate when it completes again"""
+    tenant_id: Mapped[str] = mapped_column(Name)
+    envelope: Mapped[str | None] = mapped_column(Text)
+    """DSSE, as JSON; None: what it attests has not all happened yet"""
+    issued_at: Mapped[int | None] = mapped_column(Moment, index=True)
+    refused: Mapped[str | None] = mapped_column(Text)
+    """why nothing was signed: the database and the audit log say different things. The scheduler tries again"""
+
+
+class WebhookEndpoint(Record):
+    __tablename__ = "webhook_endpoints"
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Name, index=True)
+    url: Mapped[str] = mapped_column(String(2048))
+    kinds: Mapped[list[str]]
+    created_at: Mapped[int] = mapped_column(Moment)
+    disabled_at: Mapped[int | None] = mapped_column(Moment)
+
+
+class WebhookDelivery(Record):
+    """The outbox: written in the transaction whose news it carries, delivered by the scheduler."""
+
+    __tablename__ = "webhook_deliveries"
+    __table_args__ = (Index("ix_webhook_deliveries_due", "delivered_at", "next_at"),)
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    """also the webhook-id header: the same across retries"""
+    endpoint_id: Mapped[str] = mapped_column(Id, ForeignKey("webhook_endpoints.id"), index=True)
+    kind: Mapped[str] = mapped_column(String(48))
+    payload: Mapped[str] = mapped_column(Text)
+    attempts: Mapped[int] = mapped_column(default=0, server_default=text("0"))
+    next_at: Mapped[int] = mapped_column(Moment)
+    delivered_at: Mapped[int | None] = mapped_column(Moment)
+    last_status: Mapped[int | None]
+    last_outcome: Mapped[str | None] = mapped_column(String(16))
+    """what became of the last attempt (``DeliveryOutcome``); None: none was made, or it is under way"""
+    attempts_before: Mapped[int] = mapped_column(default=0, server_default=text("0"))
+    """attempts made before the last replay: they count in the log, not towards giving up"""
+    created_at: Mapped[int] = mapped_column(Moment)
