@@ -103,7 +103,7 @@ def _sqlite_kinds() -> list[Kind]:
 
 
 def survive(scene: Scene, fault: Fault) -> list[Broken]:
-    """One more person is forgotten, though the fault comes in between; what is broken afterwards."""
+    """Forget one more person while the fault happens; return what is broken afterwards."""
     person, key = f"crowd-person-{len(scene.asked)}", secrets.token_hex(16)
     request_id = None
     with fault(scene):
@@ -134,7 +134,7 @@ def _settle(scene: Scene, request_id: str) -> None:
 
 
 def _tick(scene: Scene) -> None:
-    """A scheduler that comes after the fault."""
+    """Run a scheduler that starts after the fault."""
     end_schedulers_lease(scene.world)
     scheduler = open_scheduler(scene.world.settings)
     scheduler.tick(1)
@@ -143,7 +143,7 @@ def _tick(scene: Scene) -> None:
 
 
 def ask(scene: Scene, person: str, key: str) -> str | None:
-    """The request's id, if it was acknowledged."""
+    """Ask for a deletion; return the request's id if it was acknowledged."""
     try:
         answer = scene.api.post("/v1/deletion-requests", json={"subject_id": person}, headers={"Idempotency-Key": key})
     except OSError:
@@ -152,7 +152,9 @@ def ask(scene: Scene, person: str, key: str) -> str | None:
 
 
 def insist(scene: Scene, person: str, key: str) -> str | None:
-    """The id of the repeated call. A 503, or a 409 while the server still ends a cut session, asks to come again."""
+    """Repeat the call and return the request's id. A 503, or a 409 while the server still ends a cut session, is tried
+    again.
+    """
     for _ in range(TRIES):
         request_id = ask(scene, person, key)
         if request_id is not None:
@@ -181,7 +183,7 @@ def _look(scene: Scene) -> list[Broken]:
 
 @contextmanager
 def cut_commit(scene: Scene) -> Iterator[None]:
-    """One of the next transactions, the intake's or the worker's, is cut off at its COMMIT."""
+    """Cut off one of the next transactions, the intake's or the worker's, at its COMMIT."""
     assert scene.proxy is not None
     scene.proxy.arm(*[None] * scene.chance.randrange(6), scene.chance.choice(CUTS))
     yield
@@ -190,7 +192,7 @@ def cut_commit(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def kill_backend(scene: Scene) -> Iterator[None]:
-    """The first session that writes into a table is terminated in the middle of its transaction."""
+    """Terminate the first session that writes into a table, in the middle of its transaction."""
     table = scene.chance.choice(HARMED)
     statements = (
         "CREATE SEQUENCE deaths",
@@ -206,7 +208,7 @@ def kill_backend(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def full_disk(scene: Scene) -> Iterator[None]:
-    """No file may grow beyond a few kilobytes: the kernel refuses as a quota does, SQLite's database included."""
+    """Let no file grow beyond a few kilobytes: the kernel refuses as a quota does, SQLite's database included."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (scene.chance.choice((0, 64, 4096, 40_000)), before[1]))
     try:
@@ -226,7 +228,7 @@ def failing_fsync(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def no_space(scene: Scene) -> Iterator[None]:
-    """The filesystem of everything is full to its last bytes: ENOSPC."""
+    """Fill the filesystem of everything to its last bytes: ENOSPC."""
     filler = scene.world.settings.home.parent / "filler"
     with filler.open("wb", buffering=0) as file, suppress(OSError):
         while file.write(b"\0" * 4096):
@@ -265,7 +267,7 @@ def sqlite_scene(chance: random.Random) -> Iterator[Scene]:
 
 @contextmanager
 def tmpfs_scene(chance: random.Random) -> Iterator[Scene]:
-    """Everything on a small filesystem of its own. Needs root."""
+    """Open a scene on a small separate filesystem. Needs root."""
     with tempfile.TemporaryDirectory(prefix="expunge-drill-") as folder:
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={8 * TMPFS_BYTES}", "tmpfs", folder], check=True)
         try:

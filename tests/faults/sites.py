@@ -1,4 +1,4 @@
-"""An installation with servers of its own, which a drill may harm: API, two workers and a scheduler, as processes."""
+"""An installation with separate servers, which a drill may harm: API, two workers and a scheduler, as processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Site:
     redis: Redis | None
 
     def mend(self) -> None:
-        """Start whatever is dead. From the main thread only: a child dies with the thread that started it."""
+        """Start every process that is dead. From the main thread only: a child dies with the thread that started it."""
         for name, child in self.stack.processes.items():
             if not child.alive:
                 self.stack.start(name)
@@ -66,7 +66,7 @@ class Site:
 
 @contextmanager
 def site(kind: str, database: Callable[[str], str] = str, people: int = 1000, **settings: str) -> Iterator[Site]:
-    """A running installation. ``database`` may put something between it and its database; it gets and gives the URL."""
+    """Run an installation. ``database`` may put a proxy between it and its database; it gets and returns the URL."""
     with ExitStack() as held:
         home = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="expunge-drill-")))
         recipes = home / "recipes"
