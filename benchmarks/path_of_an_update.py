@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.workers.worlds import open_world
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path.cwd()
 RECIPE = """
 import torch
 import unlearning as ul

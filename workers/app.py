@@ -1,4 +1,4 @@
-"""The task that a notification starts: claim a model's work, do it, ring again if more waits."""
+"""The task that a notification starts: claim a model's work, do it, notify again if more waits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Worker:
-    """One worker process: at most one claim at a time, models and problems kept between claims."""
+    """One worker process. It has at most one claim at a time, and keeps models and problems between claims."""
 
     def __init__(self, process: Process, pulse: Pulse) -> None:
         self._process = process
@@ -48,24 +48,24 @@ class Worker:
         self._benches = Benches(process.settings)
 
     def work(self, model_id: str) -> None:
-        """Claim and do what waits for this model. Never raises: the row is the queue, and the sweep repairs."""
+        """Claim and do what waits for this model. Raises nothing: the scheduler repairs what fails."""
         if not isinstance(model_id, str) or not MODEL_ID.fullmatch(model_id):
-            log.warning("a message that names no model was dropped: who writes to the broker?")
+            log.warning("Dropped a message that names no model. Check who can write to the broker.")
             return
         try:
-            if self._did_what_comes_first(model_id):
+            if self._did_what_precedes(model_id):
                 return
             self._claim_and_do(model_id)
         except Stale as error:
             log.warning("%s", error)
         except Busy as error:
-            log.warning("database busy: %s", error)
+            log.warning("The database is busy: %s", error)
         crash_point("worker-before-ack")
 
-    def _did_what_comes_first(self, model_id: str) -> bool:
-        """Before a preparation: the waiting deletions of other models, then a piece of another preparation.
+    def _did_what_precedes(self, model_id: str) -> bool:
+        """Do what comes before a preparation: deletions of other models, then a piece of another preparation.
 
-        After a piece the message goes to the end of the line, and is looked at again.
+        Return whether a piece was done. The message is then sent again, to be handled after those that wait.
         """
         deletions, pieces = before(self._database, model_id, self._process.settings.served_tenants)
         for other in deletions:
@@ -97,26 +97,23 @@ class Worker:
         except Interrupted:
             self._put_off(job)
             return
-        except Exception as error:  # whatever a recipe or a disk may do: the tasks wait again, the process lives
+        except Exception as error:  # a recipe or a disk may raise anything: the tasks wait again, the process continues
             log.error("attempt on model %s failed: %s", model_id, _where(error))
             why = f"{Reason.FAILED}:{type(error).__name__}"[:64]
             pause, most = (MACHINE_PAUSE_SECONDS, HALVE_AFTER) if of_the_machine(error) else (PAUSE_SECONDS, HOLD_AFTER)
             patiently(lambda: give_up(self._database, job, why, pause, most))
         finally:
             self._pulse.release()
-        self._ring_again(model_id)
+        self._notify_again(model_id)
 
     def _put_off(self, job: Work) -> None:
-        """Deletions wait: they are done first, and the preparation is taken up again at the end of the line."""
+        """Postpone a preparation for waiting deletions. It is taken up again after the messages that wait."""
         if isinstance(job, Preparation):
             put_off(self._database, job)
         queue.ring(self._database, self._process.notifier, [job.lease.model_id])
 
     def _help(self, model_id: str) -> bool:
-        """Nothing to claim: another worker may be preparing or calibrating the model, which are shared out.
-
-        False: there was no free piece.
-        """
+        """Compute a piece of a preparation or calibration by another worker; return False if none is free."""
         try:
             return assist(self._process, model_id, (VectorUnits, Orders))
         except Exception as error:  # the piece is free again; who builds the generation will meet the same, and say so
@@ -127,12 +124,12 @@ class Worker:
         if isinstance(job, Preparation):
             prepare(self._process, job, watch)
         else:
-            _tell(job, "claimed")
+            _log_traces(job, "claimed")
             update(Errand(self._process, self._benches, job, watch))
-            _tell(job, "attempted")
+            _log_traces(job, "attempted")
 
-    def _ring_again(self, model_id: str) -> None:
-        """Requests that came meanwhile: go to the end of the line, so that other models get their turn."""
+    def _notify_again(self, model_id: str) -> None:
+        """Notify again for requests that came meanwhile, after the messages of other models."""
         with self._database.read() as session:
             waits = session.scalar(select(Model.id).where(Model.id == model_id, Model.due_at <= now(session)))
         if waits is not None:
@@ -147,8 +144,8 @@ def register(app: Celery, worker: Worker) -> None:
         worker.work(model_id)
 
 
-def _tell(job: Deletions, what: str) -> None:
-    """A line for each request whose call carried a trace, so that the trace goes on in this process."""
+def _log_traces(job: Deletions, what: str) -> None:
+    """Log a line for each request whose call had a trace, so that the trace continues in this process."""
     for task in job.tasks:
         if task.traceparent is not None:
             facts = {"request_id": task.request_id, "model": job.model_name, "traceparent": task.traceparent}
@@ -156,7 +153,7 @@ def _tell(job: Deletions, what: str) -> None:
 
 
 def _where(error: Exception) -> str:
-    """The error's kind and place. Never its message: it may carry a person's data."""
+    """Return the error's kind and place. Its message is left out: it may contain a person's data."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else "?"
     return f"{type(error).__name__} at {place}"

@@ -1,6 +1,6 @@
-"""What takes torch and the recipes' code to see, for ``expunge doctor``: ``python -m workers.doctor``.
+"""The checks of ``expunge doctor`` that need torch and the recipes' code: ``python -m workers.doctor``.
 
-One line of JSON for each finding, on standard output; what a recipe prints goes to standard error. Nothing is changed.
+Each finding is a line of JSON on standard output; the output of recipes is sent to standard error. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from workers.update.select import forgotten
 
 @dataclass(frozen=True)
 class Served:
-    """A generation that still updates, as the database knows it. ``gone`` are the positions that were forgotten."""
+    """A generation that can still publish updates. ``gone`` are the positions that were forgotten."""
 
     name: str
     tenant_id: str
@@ -54,7 +54,7 @@ class Served:
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """The device, every recipe in the folder, and every generation that serves a model."""
+    """Check the device, every recipe in the folder, and every generation that serves a model."""
     yield device(settings.device)
     for name in recipes.names(settings.recipes):
         path = locate(settings.recipes, name)
@@ -65,7 +65,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
 
 
 def device(name: str) -> Finding:
-    """Whether this machine has what ``EXPUNGE_DEVICE`` asks for."""
+    """Check that this machine has the device that ``EXPUNGE_DEVICE`` names."""
     try:
         wanted = device_of(name)
     except RuntimeError:
@@ -80,7 +80,7 @@ def device(name: str) -> Finding:
 
 
 def recipe(settings: Settings, name: str) -> Finding:
-    """Whether the recipe's file can be imported; it is not run."""
+    """Check that the recipe's file can be imported; it is not run."""
     try:
         recipes.check(settings.recipes, name)
     except Refused as error:
@@ -89,7 +89,7 @@ def recipe(settings: Settings, name: str) -> Finding:
 
 
 def generation(settings: Settings, served: Served) -> Finding:
-    """Whether the next update would find everything that it stands on."""
+    """Check that the next update would find everything that it needs."""
     title = f"generation of {served.name}"
     try:
         fault = _fault(settings, served)
@@ -102,7 +102,10 @@ def generation(settings: Settings, served: Served) -> Finding:
 
 
 def _fault(settings: Settings, served: Served) -> tuple[str, str] | None:
-    """What is wrong and what to do. The recipe is run only where updates read samples. Raises Refused."""
+    """Return what is wrong and what to do; None if nothing is. The recipe is run only if updates read samples.
+
+    Raises Refused.
+    """
     if not Store(settings.private_store).path(served.state).is_file():
         return (
             "The current version's sealed state is not in the private store.",
@@ -112,7 +115,7 @@ def _fault(settings: Settings, served: Served) -> tuple[str, str] | None:
     if recipes.digest_of(path) != served.frozen["recipe_digest"]:
         return (
             f"{path.name} is not the file that the model was trained with.",
-            "Put that file back; register the changed one as a model of its own.",
+            "Put that file back; register the changed one as another model.",
         )
     method = method_of(served.policy)
     libraries: dict[str, str] = served.frozen["libraries"]  # type: ignore[assignment]
@@ -148,7 +151,7 @@ def _samples_fault(settings: Settings, served: Served, method: Method) -> tuple[
 
 
 def _served(settings: Settings) -> list[Served]:
-    """Every generation that serves a model; none where the database cannot be read, which others report."""
+    """Return every generation that serves a model; none if the database cannot be read, which other checks report."""
     try:
         if lacks_file(settings.database_url):
             return []
@@ -187,7 +190,7 @@ def _read(database: Database) -> list[Served]:
 
 
 def main() -> int:
-    """0 once everything was looked at, whatever was found."""
+    """Print every finding; return 0."""
     lines = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with redirect_stdout(sys.stderr), lines:

@@ -1,4 +1,4 @@
-"""The entry of the workers' processes: ``python -m workers.main worker|scheduler|restore``."""
+"""Entry point of the worker processes: ``python -m workers.main worker|scheduler|restore``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEEDED = {"worker": ("sealing_key_file", "pepper_file"), "scheduler": API_SECRET
 
 
 def main(arguments: list[str]) -> int:
-    """Run one process until it is told to stop, or a restore. 1: it is refused; 2: the arguments are wrong."""
+    """Run one process until it is stopped, or a restore. Return 1 if it is refused, 2 for wrong arguments."""
     settings = Settings()
     if arguments[:1] == ["restore"]:
         return _restore(settings, [Path(each) for each in arguments[1:]])
@@ -37,11 +37,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _older_than_store(settings: Settings) -> bool:
-    """Whether updates are missing from the database: a worker would make others in their place."""
+    """Return whether updates are missing from the database: a worker would publish others in their place."""
     database = Database(settings.database_url)
     try:
         return schema_state(database) is SchemaState.CURRENT and updates_missing(database, settings.store) > 0
-    except Busy:  # it comes up later; readiness goes on asking
+    except Busy:  # the database starts later; readiness checks again
         return False
     finally:
         database.close()
@@ -84,16 +84,16 @@ def _scheduler(settings: Settings) -> int:
 
 
 def _restore(settings: Settings, exports: list[Path]) -> int:
-    """The report as JSON on standard output, or why it was refused on standard error."""
-    from service.audit.import_export import CannotContinue  # noqa: PLC0415
+    """Print the report as JSON to standard output, or the reason for a refusal to standard error."""
+    from service.audit.signed_note import NotAuthentic  # noqa: PLC0415
+    from service.infra.files import Damaged  # noqa: PLC0415
     from workers.scheduler.restore import restore  # noqa: PLC0415
-    from workers.storage.encryption import Unsealable  # noqa: PLC0415
     from workers.storage.storage import Storage  # noqa: PLC0415
 
     storage = Storage.of(settings)
     try:
         report = restore(storage, settings.lease_seconds, Signer.of(settings), [read_export(path) for path in exports])
-    except (CannotContinue, Unsealable) as error:
+    except (NotAuthentic, Damaged) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     finally:

@@ -54,6 +54,15 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_ended_sessions"),
     )
     op.create_table(
+        "log_checks",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("checked_at", BIGINT, nullable=False),
+        sa.Column("fault", sa.Text(), nullable=True),
+        sa.Column("size", BIGINT, nullable=False),
+        sa.Column("note", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name="pk_log_checks"),
+    )
+    op.create_table(
         "deletion_requests",
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("tenant_id", sa.String(length=63), nullable=False),
@@ -200,7 +209,6 @@ def upgrade() -> None:
         sa.Column("generation_id", BIGINT, nullable=False),
         sa.Column("holder", sa.String(length=64), nullable=False),
         sa.Column("key_id", sa.String(length=36), nullable=False),
-        sa.Column("nonce", sa.LargeBinary(), nullable=False),
         sa.Column("sealed", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("generation_id", "holder", name="pk_recollections"),
         postgresql_partition_by="LIST (generation_id)",

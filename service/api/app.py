@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from service.access.api_keys import check_pepper
 from service.api import health, problems
-from service.api.console import pages as console
+from service.api.console import pages, reference
 from service.api.dependencies import Service
 from service.api.http.bodies import Bodies
 from service.api.http.limits import Limiter, Quotas
@@ -38,7 +38,7 @@ from service.infra.trace import Traced
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """The application. Raises SettingsError where production lacks a secret."""
+    """Make the application. Raises SettingsError where production lacks a secret."""
     settings = settings or Settings()
     configure(settings.log_level)
     ensure_secrets(settings, API_SECRETS)
@@ -85,7 +85,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         health,
     ):
         app.include_router(room.router)
-    console.install(app, service)
+    app.include_router(pages.router)
+    app.include_router(reference.router)
     app.add_middleware(Bodies, max_bytes=settings.max_body_bytes)
     app.add_middleware(Quotas)
     app.add_middleware(problems.Unexpected)
@@ -95,7 +96,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 
 def software_version() -> str:
-    """The installed release."""
+    """Return the installed release."""
     try:
         return version("expunge")
     except PackageNotFoundError:

@@ -14,7 +14,7 @@ from service.access.api_keys import Caller, Scope, authenticate, caller_of
 from service.access.session_cookie import COOKIE, open_session
 from service.api.http.limits import Limiter, client_of, wrong_keys
 from service.api.openapi import answer, problem
-from service.api.problems import Problem
+from service.api.problems import ApiProblem
 from service.infra.db import Database
 from service.infra.pseudonyms import Pepper
 from service.infra.settings import Settings
@@ -65,7 +65,10 @@ Running = Annotated[Service, Depends(running)]
 
 
 def holding(*scopes: Scope) -> Callable[..., Caller]:
-    """A dependency: the caller, who must hold one of ``scopes``. 401 without a valid key, 403 without the scope."""
+    """Make a dependency that returns the caller, who must hold one of ``scopes``.
+
+    It answers 401 without a valid key, and 403 without the scope.
+    """
 
     def caller(
         service: Running,
@@ -100,22 +103,23 @@ def holding_all(first: Scope, *others: Scope) -> Callable[..., Caller]:
 
 
 def _identified(service: Service, request: Request, credentials: HTTPAuthorizationCredentials | None) -> Caller:
-    """Who holds the key that was sent. Raises Problem (401, 429)."""
+    """Return the caller whose key was sent. Raises ApiProblem (401, 429)."""
     if credentials is None:
         detail = "Send an API key: Authorization: Bearer exp_..."
-        raise Problem(401, "key_missing", detail, headers=_CHALLENGE)
+        raise ApiProblem(401, "key_missing", detail, headers=_CHALLENGE)
     found = known(service, request, credentials.credentials)
     if found is None:
         challenge = {"WWW-Authenticate": _CHALLENGE["WWW-Authenticate"] + ', error="invalid_token"'}
-        raise Problem(401, "key_invalid", "The API key is unknown, expired or revoked.", headers=challenge)
+        raise ApiProblem(401, "key_invalid", "The API key is unknown, expired or revoked.", headers=challenge)
     return found
 
 
 def known(service: Service, request: Request, key: str) -> Caller | None:
-    """Who holds the key; None for an unknown, expired or revoked one, which is counted for the client's address.
+    """Return the caller who holds the key. None: it is unknown, expired or revoked, and is counted for the client's
+    address.
 
-    Raises Problem (429) where that address has tried too many. A key that has called lately works all the same, so
-    that nobody shuts out others who call from one address.
+    Raises ApiProblem (429) where that address has tried too many wrong keys. A key that was right lately still works,
+    so that nobody can lock out others who call from the same address.
     """
     client = client_of(request.client.host if request.client else None)
     wait = service.wrong_keys.shut_for(client)
@@ -125,13 +129,15 @@ def known(service: Service, request: Request, key: str) -> Caller | None:
         return found
     if wait:
         detail = f"Too many wrong keys came from this address. Wait {wait} s, then send the right one."
-        raise Problem(429, "too_many_wrong_keys", detail, headers={"Retry-After": str(wait)})
+        raise ApiProblem(429, "too_many_wrong_keys", detail, headers={"Retry-After": str(wait)})
     service.wrong_keys.wait_of(client)
     return None
 
 
 def watching(*scopes: Scope) -> Callable[..., Caller]:
-    """As ``holding``, for what the status page reads itself: without a key its session's cookie will do."""
+    """Make a dependency as ``holding`` does, for what the status page reads itself: its session's cookie serves as a
+    key.
+    """
     by_key = holding(*scopes)
 
     def caller(
@@ -147,7 +153,9 @@ def watching(*scopes: Scope) -> Callable[..., Caller]:
 
 
 def in_force(service: Service, request: Request, caller: Caller) -> Callable[[Session], bool]:
-    """Whether what let the caller in by ``watching`` still does, to be asked again while an answer goes on."""
+    """Return a function that says whether the caller's key or session is still valid, to ask while an answer is being
+    sent.
+    """
     cookie = request.cookies.get(COOKIE, "") if request.state.by_session else None
 
     def asked(session: Session) -> bool:
@@ -159,7 +167,7 @@ def in_force(service: Service, request: Request, caller: Caller) -> Callable[[Se
 
 
 def session_of(service: Service, request: Request) -> Caller | None:
-    """Who holds the status page's session that this request carries."""
+    """Return the caller of the status page's session that this request carries. None: there is no session."""
     cookie = request.cookies.get(COOKIE)
     if cookie is None:
         return None
@@ -168,7 +176,7 @@ def session_of(service: Service, request: Request) -> Caller | None:
 
 
 def require_writable(service: Service) -> None:
-    """Raises Problem (503) while a restored backup waits for the operator."""
+    """Check that the service may write. Raises ApiProblem (503) while a restored backup waits for the operator."""
     with service.database.read() as session:
         if unconfirmed(session) is None:
             return
@@ -176,32 +184,34 @@ def require_writable(service: Service) -> None:
         "The database was restored from a backup and can only be read. An operator checks the report of "
         "`expunge restore` and ends this with `expunge restore --confirm`."
     )
-    raise Problem(503, "read_only", detail, headers={"Retry-After": "60"})
+    raise ApiProblem(503, "read_only", detail, headers={"Retry-After": "60"})
 
 
 def _within_limits(service: Service, request: Request, found: Caller) -> None:
-    """Count the call. Raises Problem (429) where the key has called too often."""
+    """Count the call. Raises ApiProblem (429) where the key has called too often."""
     wait = service.limiter.wait_of(found.key_id)
     request.state.quota = service.limiter.headers(found.key_id)
     if wait:
-        raise Problem(429, "too_many_calls", "This key calls too often.", headers={"Retry-After": str(wait)})
+        raise ApiProblem(429, "too_many_calls", "This key calls too often.", headers={"Retry-After": str(wait)})
 
 
 def _permitted(found: Caller, scopes: Collection[Scope]) -> Caller:
-    """The caller, who must hold one of ``scopes``. Raises Problem (403)."""
+    """Return the caller, who must hold one of ``scopes``. Raises ApiProblem (403)."""
     if not found.scopes.isdisjoint(scopes):
         return found
     needed = " ".join(scopes)
     challenge = {"WWW-Authenticate": f'Bearer realm="expunge", error="insufficient_scope", scope="{needed}"'}
-    raise Problem(403, "scope_missing", f"This call needs a key with the scope {needed}.", headers=challenge)
+    raise ApiProblem(403, "scope_missing", f"This call needs a key with the scope {needed}.", headers=challenge)
 
 
 def problems(*codes: int) -> dict[int | str, dict[str, Any]]:
-    """The problem answers of a route, for its OpenAPI description. Every route may answer 401, 403, 422, 429, 503."""
+    """Return the problem answers of a route, for its OpenAPI description. Every route may answer 401, 403, 422, 429,
+    503.
+    """
     return {code: problem() for code in sorted({401, 403, 422, 429, 503, *codes})}
 
 
 def reading(*codes: int) -> dict[int | str, dict[str, Any]]:
-    """The answers of a route that shows one resource under its ETag."""
+    """Return the answers of a route that shows one resource under its ETag, for its OpenAPI description."""
     same = {304: {"description": "Not modified"} | answer(304, "ETag")[304]}
     return problems(*codes) | answer(200, "ETag") | same

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from service.api.dependencies import Running, problems
 from service.api.metrics import render
-from service.api.problems import Problem
+from service.api.problems import ApiProblem
 from service.infra.db import Busy, now
 from service.infra.migrate import SchemaState, schema_state
 from service.infra.tables import Heartbeat
@@ -22,10 +22,6 @@ router = APIRouter(tags=["health"])
 _METRICS = "text/plain; version=1.0.0; charset=utf-8"
 
 
-class HealthView(BaseModel):
-    status: Literal["ok"] = "ok"
-
-
 class ReadyView(BaseModel):
     status: Literal["ready"] = "ready"
     workers: int
@@ -33,8 +29,8 @@ class ReadyView(BaseModel):
 
 @router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", summary="The process answers")
-def healthz() -> HealthView:
-    return HealthView()
+def healthz() -> dict[str, str]:
+    return {"status": "ok"}
 
 
 @router.get("/readyz", responses={503: problems()[503]}, summary="The schema is current and a worker is alive")
@@ -64,11 +60,11 @@ def metrics(service: Running) -> Response:
 
 
 def live_workers(session: Session, lease_seconds: float) -> int:
-    """Workers whose heartbeat is younger than a lease, on the database's clock."""
+    """Count the workers whose heartbeat is younger than a lease, by the database's clock."""
     since = now(session) - int(lease_seconds * SECOND)
     count = select(func.count()).where(Heartbeat.kind == "worker", Heartbeat.beat_at >= since)
     return session.scalar(count) or 0
 
 
-def _not_ready(detail: str) -> Problem:
-    return Problem(503, "not_ready", detail, headers={"Retry-After": "2"})
+def _not_ready(detail: str) -> ApiProblem:
+    return ApiProblem(503, "not_ready", detail, headers={"Retry-After": "2"})

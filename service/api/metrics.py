@@ -21,6 +21,7 @@ from service.infra.tables import (
     DeletionRequest,
     Generation,
     Heartbeat,
+    LogCheck,
     Model,
     PhaseSeconds,
     Task,
@@ -51,7 +52,7 @@ class _Scrape:
 
 
 def render(database: Database) -> bytes:
-    """The exposition text: this process's own metrics, then the database's. Raises Busy."""
+    """Write the exposition text: this process's own metrics, then those from the database. Raises Busy."""
     with database.read() as session:
         parts = (_requests, _certificates, _preparations, _updates, _budgets, _consumers, _processes)
         metrics = [metric for part in parts for metric in part(session)]
@@ -62,7 +63,7 @@ def render(database: Database) -> bytes:
 
 
 def _requests(session: Session) -> Iterator[Metric]:
-    """Steps of requests are counted from the audit log, so that the counter never goes down."""
+    """Count requests by status, from the audit log, so that the counter never falls; and open tasks by model."""
     total = CounterMetricFamily(
         "expunge_deletion_requests",
         "Deletion requests that reached a status, as the audit log tells",
@@ -108,7 +109,7 @@ def _requests(session: Session) -> Iterator[Metric]:
 
 
 def _deadlines(session: Session, at: int) -> Iterator[Metric]:
-    """Of requests, not of tasks: one in two models counts once, and one that nobody has verified counts too."""
+    """Count late requests. One that touches two models counts once, and one that is not verified counts too."""
     late = func.sum(case((DeletionRequest.due_at < at, 1), else_=0))
     unfinished = select(late, func.min(DeletionRequest.due_at)).where(DeletionRequest.status.in_(_OPEN))
     count, due_at = session.execute(unfinished).one()
@@ -127,7 +128,7 @@ def _deadlines(session: Session, at: int) -> Iterator[Metric]:
 
 
 def _unverified(session: Session) -> Iterator[Metric]:
-    """Requests that nobody has verified: they belong to no model, and their clock runs all the same."""
+    """Count requests that nobody has verified. They belong to no model, and have a deadline all the same."""
     waiting = (DeletionRequest.status == "blocked") & (DeletionRequest.reason == Reason.UNVERIFIED)
     count, due_at = session.execute(select(func.count(), func.min(DeletionRequest.due_at)).where(waiting)).one()
     yield GaugeMetricFamily("expunge_requests_unverified", "Requests that wait to be verified or rejected", value=count)
@@ -141,7 +142,7 @@ def _unverified(session: Session) -> Iterator[Metric]:
 
 
 def _certificates(session: Session) -> Iterator[Metric]:
-    """Certificates that are due and not signed, and those that the scheduler refuses to sign."""
+    """Count certificates that are due and not signed, and those that the scheduler refuses to sign."""
     counts = select(func.count(), func.count(Certificate.refused)).where(Certificate.issued_at.is_(None))
     due, refused = session.execute(counts).one()
     yield GaugeMetricFamily("expunge_certificates_pending", "Certificates that are not signed yet", value=due)
@@ -150,7 +151,7 @@ def _certificates(session: Session) -> Iterator[Metric]:
 
 
 def _preparations(session: Session) -> Iterator[Metric]:
-    """Generations that are being built, first ones and retrains."""
+    """Show how far the generations are that are being built, first ones and retrains."""
     progress = _per_model("expunge_preparation_progress", "How far the generation that is being built is, 0 to 1")
     work_units = GaugeMetricFamily(
         "expunge_preparation_work_units", "Work units of the generation that is being built", labels=["model", "state"]
@@ -218,7 +219,7 @@ def _updates(session: Session) -> Iterator[Metric]:
 
 
 def _withheld() -> Select[Any]:
-    """Draws that were charged and then held by the utility gate; 0 for a model without any."""
+    """Select how many draws were charged and then blocked by the utility gate; 0 for a model without any."""
     return (
         select(_LABEL, func.count(BudgetEntry.id))
         .select_from(Model)
@@ -229,7 +230,7 @@ def _withheld() -> Select[Any]:
 
 
 def _failed() -> Select[Any]:
-    """Attempts at an update that ended in an error, as the audit log tells; 0 for a model without any."""
+    """Select how many attempts at an update ended in an error, from the audit log; 0 for a model without any."""
     return (
         select(_LABEL, func.count(AuditEntry.id))
         .select_from(Model)
@@ -239,7 +240,7 @@ def _failed() -> Select[Any]:
 
 
 def _consumers(session: Session) -> Iterator[Metric]:
-    """Who still serves an old version, and who is silent."""
+    """Count the consumers that serve the current version, an old one, or have been silent."""
     serving = GaugeMetricFamily(
         "expunge_consumers",
         "Consumers of a model by their standing to its current version",
@@ -294,6 +295,20 @@ def _processes(session: Session) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "expunge_audit_log_size", "Entries in the signed log", value=(-1 if newest is None else newest) + 1
     )
+    yield from _log_check(session)
+
+
+def _log_check(session: Session) -> Iterator[Metric]:
+    """Show the scheduler's last check of the audit log. Before the first one there is no value."""
+    text = "When the scheduler last checked the whole audit log"
+    checked_at = GaugeMetricFamily("expunge_audit_log_checked_timestamp_seconds", text)
+    text = "1: the last check of the audit log found no fault; 0: the log was tampered with"
+    verified = GaugeMetricFamily("expunge_audit_log_verified", text)
+    check = session.get(LogCheck, 1)
+    if check is not None:
+        checked_at.add_metric([], check.checked_at / SECOND)
+        verified.add_metric([], int(check.fault is None))
+    yield from (checked_at, verified)
 
 
 def _per_model(name: str, text: str) -> GaugeMetricFamily:
@@ -301,7 +316,7 @@ def _per_model(name: str, text: str) -> GaugeMetricFamily:
 
 
 def _buckets(seconds: Any, bounds: tuple[float, ...]) -> list[ColumnElement[Any]]:
-    """Columns: how many values lie at or below each bound, and how many there are."""
+    """Return columns that count the values at or below each bound, and one that counts all."""
     below = [func.sum(case((seconds <= bound, 1), else_=0)) for bound in bounds]
     return [*below, func.count()]
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document, exact: what FastAPI derives from the routes, and beside it what FastAPI cannot know."""
+"""The OpenAPI document: what FastAPI derives from the routes, and what it cannot know."""
 
 from __future__ import annotations
 
@@ -11,25 +11,17 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 Node = dict[str, Any]
-LARGEST = 2**63 - 1
-LONGEST = 1 << 20
-MOST = 1_000_000
-"""bounds of what the service answers, where the field itself sets none"""
-
-_TEXT = {"type": "string", "maxLength": 4096}
+_TEXT = {"type": "string"}
 HEADERS: dict[str, tuple[str, Node]] = {
     "Accept-Ranges": ("bytes", _TEXT),
     "Cache-Control": ("how long an answer may be kept", _TEXT),
     "Content-Range": ("which bytes of how many", _TEXT),
-    "ETag": ("names this state of the resource", {"type": "string", "pattern": '^"[0-9a-f]{32,64}"$', "maxLength": 66}),
+    "ETag": ("names this state of the resource", {"type": "string", "pattern": '^"[0-9a-f]{32,64}"$'}),
     "Link": ("the next page (RFC 8288)", _TEXT),
-    "Location": ("the address of what was made", {"type": "string", "format": "uri-reference", "maxLength": 4096}),
+    "Location": ("the address of what was made", {"type": "string", "format": "uri-reference"}),
     "RateLimit": ("what is left of the key's quota (draft-ietf-httpapi-ratelimit-headers)", _TEXT),
     "Repr-Digest": ("sha-256 of the whole file (RFC 9530)", _TEXT),
-    "Retry-After": (
-        "seconds to wait",
-        {"type": "integer", "format": "int32", "minimum": 0, "maximum": 2**31 - 1},
-    ),
+    "Retry-After": ("seconds to wait", {"type": "integer", "minimum": 0}),
     "WWW-Authenticate": ("the challenge (RFC 6750)", _TEXT),
 }
 _ALWAYS = {"401": "WWW-Authenticate", "403": None, "429": "Retry-After", "503": "Retry-After"}
@@ -80,29 +72,25 @@ _PROBLEM_SCHEMA: Node = {
     "description": "RFC 9457. Nothing in it repeats what the client sent.",
     "required": ["type", "title", "status", "detail", "instance", "code", "errors"],
     "properties": {
-        "type": {"type": "string", "format": "uri", "maxLength": 200},
-        "title": {"type": "string", "maxLength": 200},
-        "status": {"type": "integer", "format": "int32", "minimum": 400, "maximum": 599},
-        "detail": {"type": "string", "maxLength": 4096},
-        "instance": {"type": "string", "format": "uri", "maxLength": 200},
-        "code": {"type": "string", "pattern": "^[a-z][a-z0-9_]*$", "maxLength": 64},
-        "errors": {
-            "type": "array",
-            "maxItems": MOST,
-            "items": {"type": "object", "additionalProperties": {"type": "string", "maxLength": 4096}},
-        },
+        "type": {"type": "string", "format": "uri"},
+        "title": {"type": "string"},
+        "status": {"type": "integer", "minimum": 400, "maximum": 599},
+        "detail": {"type": "string"},
+        "instance": {"type": "string", "format": "uri"},
+        "code": {"type": "string", "pattern": "^[a-z][a-z0-9_]*$"},
+        "errors": {"type": "array", "items": {"type": "object", "additionalProperties": {"type": "string"}}},
     },
 }
 
 
 def operation_id(route: APIRoute) -> str:
-    """``deletion_requests_show``: the room and the function, so that generated clients read well."""
+    """Return the tag and the function's name, as ``deletion_requests_show``, so that generated clients read well."""
     tag = str(route.tags[0]).replace(" ", "_") if route.tags else "console"
     return f"{tag}_{route.name}"
 
 
 def document(app: FastAPI, kept_seconds: float) -> Node:
-    """The document, made once. ``kept_seconds``: how long the answer under an Idempotency-Key is kept."""
+    """Make the document once. ``kept_seconds``: how long the answer under an Idempotency-Key is kept."""
     if app.openapi_schema is None:
         app.openapi_schema = _complete(
             get_openapi(
@@ -111,8 +99,6 @@ def document(app: FastAPI, kept_seconds: float) -> Node:
                 routes=app.routes,
                 summary="Deletion requests for trained models.",
                 description="Forget a person, publish a new version, prove what was done.",
-                contact={"name": "whoever runs this installation"},
-                servers=[{"url": "/", "x-internal": True}],
                 tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
             ),
             f"one new random value for each new request; its answer is replayed for {kept_seconds:g} seconds",
@@ -121,16 +107,17 @@ def document(app: FastAPI, kept_seconds: float) -> Node:
 
 
 def allowed(app: FastAPI, path: str) -> list[str]:
-    """The methods that the document gives for an address; empty: it is not in the document."""
+    """Return the methods that the document gives for an address; empty for one that is not in it."""
     paths = app.openapi()["paths"]
     template = path if path in paths else next((each for each in paths if _matches(each, path)), None)
     return [] if template is None else sorted(method.upper() for method in paths[template])
 
 
 def members(app: FastAPI, method: str, path: str, place: Sequence[str | int]) -> list[str]:
-    """The names that an object in the body of this call may have. ``place``: the way to it, names and indices.
+    """Return the names that an object in the body of this call may have.
 
-    Empty where the document describes no object there.
+    ``place`` is the way to the object: names and indices. The result is empty where the document describes no object
+    there.
     """
     made = app.openapi()
     template = next((each for each in made["paths"] if each == path or _matches(each, path)), "")
@@ -143,7 +130,7 @@ def members(app: FastAPI, method: str, path: str, place: Sequence[str | int]) ->
 
 
 def _resolved(made: Node, node: Node) -> Node:
-    """The schema that a reference names; of several choices the first that is not null."""
+    """Return the schema that a reference names; of several choices the first that is not null."""
     choices = [each for each in node.get("anyOf", []) if each.get("type") != "null"]
     node = choices[0] if choices else node
     name = str(node.get("$ref", "")).rpartition("/")[2]
@@ -151,7 +138,7 @@ def _resolved(made: Node, node: Node) -> Node:
 
 
 def fields(app: FastAPI) -> frozenset[str]:
-    """The names of all fields that the document knows: every other name in a body is the client's own."""
+    """Return the names of all fields in the document. Every other name in a body is the client's own."""
     schemas = app.openapi()["components"]["schemas"].values()
     return frozenset(name for schema in schemas for name in schema.get("properties", {}))
 
@@ -171,8 +158,8 @@ def _complete(made: Node, of_key: str) -> Node:
     for path, methods in made["paths"].items():
         for method, operation in methods.items():
             _complete_operation(method, path, operation, of_key)
-    for schema in _schemas(made):
-        _bound(schema)
+    for schema in _integers(made):
+        schema.setdefault("format", "int64")  # generated clients would take 32 bits
     return made
 
 
@@ -201,7 +188,7 @@ def _complete_operation(method: str, path: str, operation: Node, of_key: str) ->
 
 
 def _exact_parameter(parameter: Node) -> None:
-    """A parameter is there or not; none is ever null."""
+    """Remove null from a parameter's types: a parameter is there or not."""
     schema = parameter["schema"]
     choices = [each for each in schema.get("anyOf", []) if each.get("type") != "null"]
     if len(choices) == 1:
@@ -214,37 +201,23 @@ def _add_headers(answer: Node, *names: str | None) -> None:
             answer.setdefault("headers", {})[name] = {"$ref": f"#/components/headers/{name}"}
 
 
-def _schemas(node: Any) -> Iterator[Node]:
+def _integers(node: Any) -> Iterator[Node]:
     if isinstance(node, dict):
-        if isinstance(kind := node.get("type"), str) and kind in {"string", "integer", "array"}:
+        if node.get("type") == "integer":
             yield node
         for each in node.values():
-            yield from _schemas(each)
+            yield from _integers(each)
     elif isinstance(node, list):
         for each in node:
-            yield from _schemas(each)
-
-
-def _bound(schema: Node) -> None:
-    """Every string, list and number has an end, also where the service is the one who says it."""
-    if schema["type"] == "integer":
-        schema.setdefault("format", "int64")
-        if "exclusiveMinimum" not in schema:
-            schema.setdefault("minimum", 0)
-        if "exclusiveMaximum" not in schema:
-            schema.setdefault("maximum", LARGEST)
-    elif schema["type"] == "array":
-        schema.setdefault("maxItems", MOST)
-    elif not schema.keys() & {"enum", "const"}:
-        schema.setdefault("maxLength", LONGEST)
+            yield from _integers(each)
 
 
 def problem() -> Node:
-    """An answer that is an error, for a route's description."""
+    """Return an answer that is an error, for a route's description."""
     content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {"description": "Problem", "content": content}
 
 
 def answer(code: int, *headers: str) -> dict[int | str, Node]:
-    """The headers of a successful answer, for a route's description."""
+    """Return the headers of a successful answer, for a route's description."""
     return {code: {"headers": {name: {"$ref": f"#/components/headers/{name}"} for name in headers}}}

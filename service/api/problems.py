@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 Error = dict[str, str]
 
 
-class Problem(Exception):
+class ApiProblem(Exception):
     """An answer that is an error. ``detail`` and ``errors`` are our own words, never the client's.
 
     Args:
@@ -64,24 +64,15 @@ class Problem(Exception):
         return JSONResponse(self.body(), self.status, self.headers, media_type="application/problem+json")
 
 
-class NotModified(Exception):
-    """Not an error: the client has this state of the resource already, under the ETag ``tag``."""
-
-    def __init__(self, tag: str) -> None:
-        super().__init__("304")
-        self.tag = tag
-
-
-def not_found(what: str) -> Problem:
-    """404: there is no such thing, or it belongs to another tenant: the answer is the same."""
-    return Problem(404, f"{what}_not_found", f"There is no such {what.replace('_', ' ')}.")
+def not_found(what: str) -> ApiProblem:
+    """Return a 404. The answer is the same where the thing belongs to another tenant."""
+    return ApiProblem(404, f"{what}_not_found", f"There is no such {what.replace('_', ' ')}.")
 
 
 def install(app: FastAPI) -> None:
     """Answer every error of ours and of the framework as a problem."""
     handlers = {
-        Problem: _problem,
-        NotModified: _not_modified,
+        ApiProblem: _problem,
         Busy: _busy,
         RequestRefused: _request_refused,
         RequestValidationError: _invalid,
@@ -92,25 +83,20 @@ def install(app: FastAPI) -> None:
 
 
 def _problem(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, Problem)  # noqa: S101 (for mypy)
+    assert isinstance(error, ApiProblem)  # noqa: S101 (for mypy)
     return error.response()
-
-
-def _not_modified(_: Request, error: Exception) -> Response:
-    assert isinstance(error, NotModified)  # noqa: S101 (for mypy)
-    return Response(status_code=304, headers={"ETag": error.tag})
 
 
 def _busy(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Busy)  # noqa: S101 (for mypy)
     detail = "The database is busy or unreachable. Repeat the call with the same Idempotency-Key."
-    return Problem(503, "busy", detail, headers={"Retry-After": str(error.retry_after_seconds)}).response()
+    return ApiProblem(503, "busy", detail, headers={"Retry-After": str(error.retry_after_seconds)}).response()
 
 
-def problem_of(error: RequestRefused) -> Problem:
+def problem_of(error: RequestRefused) -> ApiProblem:
     """Return the problem that a refused deletion request is answered with."""
     headers = {} if error.retry_seconds is None else {"Retry-After": str(error.retry_seconds)}
-    return Problem(error.status, error.code, str(error), error.errors, headers)
+    return ApiProblem(error.status, error.code, str(error), error.errors, headers)
 
 
 def _request_refused(_: Request, error: Exception) -> JSONResponse:
@@ -118,24 +104,28 @@ def _request_refused(_: Request, error: Exception) -> JSONResponse:
     return problem_of(error).response()
 
 
-def _framework(request: Request, error: Exception) -> JSONResponse:
+def _framework(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 (for mypy)
     headers = dict(error.headers or {})
+    if error.status_code == 304:
+        return Response(status_code=304, headers=headers)
     if error.status_code == 405 and (methods := allowed(request.app, request.url.path)):
         headers["Allow"] = ", ".join(methods)  # the framework names the methods of the first route alone
     phrase = HTTPStatus(error.status_code).phrase
     code = phrase.lower().replace(" ", "_").replace("-", "_")
-    return Problem(error.status_code, code, f"{phrase}.", headers=headers).response()
+    return ApiProblem(error.status_code, code, f"{phrase}.", headers=headers).response()
 
 
 def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101 (for mypy)
     detail = "The request does not have the form that this route expects; see errors."
-    return Problem(422, "invalid_request", detail, [_fault(each, request) for each in error.errors()]).response()
+    return ApiProblem(422, "invalid_request", detail, [_fault(each, request) for each in error.errors()]).response()
 
 
 def _fault(fault: Mapping[str, Any], request: Request) -> Error:
-    """Where and why, without the value. Names that the client chose are values too: only their parent is told."""
+    """Return where and why, without the value. A name that the client chose is a value too: only its parent is
+    shown.
+    """
     place, *path = tuple[Any, ...](fault["loc"] or ("body",))
     if place == "body":
         names = fields(request.app)
@@ -173,4 +163,4 @@ class Unexpected:
             if started or scope["type"] != "http":
                 raise ConnectionAbortedError from None
             detail = "Something went wrong here. The occurrence is in our log."
-            await Problem(500, "internal_error", detail).response()(scope, receive, send)
+            await ApiProblem(500, "internal_error", detail).response()(scope, receive, send)

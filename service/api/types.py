@@ -27,14 +27,14 @@ _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]
 
 
 def _is_rfc_3339(value: Any) -> Any:
-    """Pydantic would also take numbers, and dates without a time."""
+    """Refuse what Pydantic would also accept: numbers, and dates without a time."""
     if not isinstance(value, str) or not _RFC_3339.fullmatch(value):
         raise ValueError("must be an RFC 3339 date and time with its offset, as 2026-01-31T12:00:00Z")
     return value
 
 
 def _whole(value: Any) -> Any:
-    """JSON has one kind of number: 3.0 is the integer 3."""
+    """Turn 3.0 into 3: JSON has one kind of number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -60,7 +60,9 @@ register_url_convertor("digest", _Digest())
 
 
 def one_of(**kinds: str) -> dict[str, Any]:
-    """The part of a JSON schema that says: exactly one of these fields (name, JSON type); the others null or absent."""
+    """Return the part of a JSON schema that demands exactly one of these fields (name, JSON type); the others null or
+    absent.
+    """
     absent = {name: {"type": "null"} for name in kinds}
     return {
         "oneOf": [
@@ -78,6 +80,7 @@ WHOLE = BeforeValidator(_whole)
 ModelName = Annotated[str, StringConstraints(pattern=MODEL_NAME)]
 RecipeName = Annotated[str, StringConstraints(pattern=RECIPE_NAME, max_length=255)]
 PersonalId = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+FreeText = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\x00-\x08\x0b-\x1f]+$")]
 RequestId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 When = Annotated[
     AwareDatetime,

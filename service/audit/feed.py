@@ -38,18 +38,18 @@ class Event:
     data: dict[str, Any]
 
     def text(self) -> str:
-        """The event in the form of server-sent events."""
+        """Write the event in the form of server-sent events."""
         return f"id: {self.id}\nevent: {self.kind}\ndata: {json.dumps(self.data)}\n\n"
 
 
 def newest(session: Session) -> int:
-    """The index of the log's last entry; -1: it is empty."""
+    """Return the index of the log's last entry; -1 where the log is empty."""
     index = session.scalar(select(func.max(AuditEntry.log_index)))
     return -1 if index is None else index
 
 
 def after(session: Session, tenant_id: str, index: int, rooms: Collection[str], limit: int = 100) -> list[Event]:
-    """The tenant's events of these ``rooms`` (``request``, ``version``) after ``index``, oldest first."""
+    """Return the tenant's events of these ``rooms`` (``request``, ``version``) after ``index``, oldest first."""
     rows = (
         select(AuditEntry, Model.name)
         .outerjoin(Model, Model.id == AuditEntry.model_id)
@@ -62,7 +62,7 @@ def after(session: Session, tenant_id: str, index: int, rooms: Collection[str], 
 
 
 def _event(entry: AuditEntry, model: str | None) -> Event:
-    """Only what is listed leaves: an entry on a publication also holds digests of others."""
+    """Copy the listed facts and no others: the entry of a publication also holds digests of other people."""
     body = json.loads(entry.body)
     data = {name: body[name] for name in _FIELDS if body.get(name) is not None}
     names = {"at": entry.created_at, "request": entry.request_id, "model": model}

@@ -13,16 +13,13 @@ import secrets
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from service.audit.signed_note import NotAuthentic
 from service.infra.pseudonyms import Pepper, digest
 from service.infra.tables import Hold
 
 _NONCE_BYTES = 12
 REASON = "placed again from the audit log"
 """of a hold that was placed again: the reason was never in the log"""
-
-
-class Unreadable(ValueError):
-    """The sealed text was made under another pepper, or for another hold."""
 
 
 def seal(pepper: Pepper, hold: Hold) -> str:
@@ -34,12 +31,12 @@ def seal(pepper: Pepper, hold: Hold) -> str:
 
 
 def unseal(pepper: Pepper, tenant_id: str, hold_id: str, sealed: str, at: int) -> Hold:
-    """Return the hold as it was placed at this moment. Raises Unreadable."""
+    """Return the hold as it was placed at this moment. Raises NotAuthentic under another pepper."""
     data = bytes.fromhex(sealed)
     try:
         text = AESGCM(_key(pepper)).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], _belongs_to(tenant_id, hold_id))
     except InvalidTag:
-        raise Unreadable(f"The names of hold {hold_id} cannot be read under this pepper.") from None
+        raise NotAuthentic(f"The names of hold {hold_id} cannot be read under this pepper.") from None
     subject, sample = json.loads(text)
     return Hold(
         id=hold_id, tenant_id=tenant_id, subject_digest=subject, sample_digest=sample, reason=REASON, created_at=at

@@ -12,51 +12,47 @@ from sqlalchemy.orm import Session
 
 from service.audit import merkle as tree
 from service.audit.log import newest_head, recorded_at
-from service.audit.signed_note import Verifier
-from service.audit.verify import Tampered, verify
+from service.audit.signed_note import NotAuthentic, Verifier
+from service.audit.verify import verify
 from service.infra.tables import AuditEntry, TreeHead, TreeNode
 
 
-class CannotContinue(ValueError):
-    """The export does not continue the database's log. The message says why, and what to do. Nothing was written."""
-
-
 def read_export(path: Path) -> tuple[str, list[dict[str, Any]]]:
-    """The signed head and the lines of a file that ``expunge audit export`` wrote. Raises CannotContinue."""
+    """Return the signed head and the lines of a file that ``expunge audit export`` wrote. Raises NotAuthentic."""
     try:
         *lines, last = (json.loads(line) for line in path.read_text().splitlines())
         return str(last["checkpoint"]), lines
     except (OSError, ValueError, LookupError, TypeError):
-        raise CannotContinue(f"{path} is not an exported log; `expunge audit export FILE` writes one.") from None
+        raise NotAuthentic(f"{path} is not an exported log; `expunge audit export FILE` writes one.") from None
 
 
 def continue_log(
     session: Session, exports: Sequence[tuple[str, list[dict[str, Any]]]], verifier: Verifier
 ) -> list[dict[str, Any]]:
-    """Append what the exports hold beyond the database's log; returns what the added entries say, in order.
+    """Append what the exports hold beyond the database's log; return what the added entries say, in order.
 
-    Each export is (signed head, lines in order). A tenant's export tells the text of its own entries alone: give one
-    for each tenant. Raises CannotContinue.
+    Each export is (signed head, lines in order). A tenant's export has the text of that tenant's entries only, so give
+    one for each tenant. Raises NotAuthentic.
     """
     head, lines = _merged(exports)
     ours = newest_head(session)
     try:
         signed = verify(lines, head, verifier, [ours.note] if ours else [])
-    except Tampered as error:
-        raise CannotContinue(f"The export does not continue the database's log. {error}") from None
+    except NotAuthentic as error:
+        raise NotAuthentic(f"The export does not continue the database's log. {error}") from None
     size = ours.size if ours else 0
     added = lines[size : signed.size]
     for line in added:
         if line["body"] is None:
             what = f"Entry {line['index']} belongs to another tenant, whose export is missing."
-            raise CannotContinue(f"{what} Give an export for each tenant with --log.")
+            raise NotAuthentic(f"{what} Give an export for each tenant with --log.")
     if added:
         _append(session, [bytes.fromhex(each) for each in ours.frontier] if ours else [], added, head)
     return [json.loads(line["body"]) for line in added]
 
 
 def _merged(exports: Sequence[tuple[str, list[dict[str, Any]]]]) -> tuple[str, list[dict[str, Any]]]:
-    """The longest export, with the texts that the others know."""
+    """Return the longest export, with the texts that the others have."""
     head, longest = max(exports, key=lambda each: len(each[1]))
     texts = {line["index"]: line["body"] for _, lines in exports for line in lines if line.get("body") is not None}
     return head, [line | {"body": texts.get(line["index"])} for line in longest]

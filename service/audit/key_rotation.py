@@ -1,8 +1,8 @@
-"""A new signing key for the log and the certificates; the old one is retired in the log itself.
+"""A new signing key for the log and the certificates. The old one is retired in the log itself.
 
-The entry that retires a key names its successor, and carries the old key's signature over it. So whoever trusts the
-old key can go on to the new one, and whoever trusts the new one finds in the log which keys were used before: what
-these signed until then still verifies.
+The entry that retires a key names its successor, and carries the old key's signature over it. So anyone who trusts the
+old key can move to the new one. Anyone who trusts the new key finds the earlier keys in the log, and what they signed
+until then still verifies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.audit.log import ROTATED, integrate, record
-from service.audit.signed_note import Handover, NoteError, Signer, Verifier
+from service.audit.signed_note import Handover, NotAuthentic, Signer, Verifier
 from service.infra.tables import AuditEntry
 from service.infra.tenants import DEFAULT_TENANT
 
@@ -32,16 +32,16 @@ class Succession:
 
     @classmethod
     def parse(cls, index: int, body: str) -> Succession:
-        """Read the entry's text. Raises NoteError."""
+        """Read the entry's text. Raises NotAuthentic."""
         facts = json.loads(body)
         return cls(index, Verifier.parse(facts["retired"]), Verifier.parse(facts["key"]), str(facts["endorsement"]))
 
     @property
     def endorsed(self) -> bool:
-        """Whether the retired key itself signed for its successor."""
+        """Return whether the retired key itself signed for its successor."""
         try:
             return self.retired.open(self.endorsement) == _endorsement(self.key)
-        except NoteError:
+        except NotAuthentic:
             return False
 
 
@@ -62,7 +62,9 @@ def rotate(session: Session, old: Signer, new: Signer) -> None:
 
 
 def successions(entries: Iterable[dict[str, Any]]) -> list[Succession]:
-    """The rotations in exported entries, oldest first. They are as authentic as the entries. Raises NoteError."""
+    """Return the rotations in exported entries, oldest first. They are as authentic as the entries. Raises
+    NotAuthentic.
+    """
     return [
         Succession.parse(int(entry["index"]), entry["body"])
         for entry in entries
@@ -71,13 +73,13 @@ def successions(entries: Iterable[dict[str, Any]]) -> list[Succession]:
 
 
 def verifiers(session: Session, current: Verifier) -> list[Verifier]:
-    """The key in use, and all that were retired: what certificates of any age verify with."""
+    """Return the key in use and all that were retired. Certificates of any age verify with one of them."""
     rows = select(AuditEntry.log_index, AuditEntry.body).where(AuditEntry.kind == ROTATED).order_by(AuditEntry.id)
     return [current, *(Succession.parse(index or 0, body).retired for index, body in session.execute(rows))]
 
 
 def succeed(trusted: Verifier, history: Iterable[Succession]) -> Verifier:
-    """The key in use today, for somebody who trusts an older one: from each key to the one that it signed for."""
+    """Follow the rotations from a trusted key to the key in use: from each key to the one that it signed for."""
     for each in history:
         if each.retired == trusted and each.endorsed:
             trusted = each.key

@@ -13,6 +13,7 @@ from service.audit import merkle as tree
 from service.infra.db import now
 from service.infra.fault_injection import crash_point
 from service.infra.pseudonyms import new_id
+from service.infra.settings import SettingsError
 from service.infra.tables import AuditEntry, BudgetEntry, Generation, TreeHead, TreeNode
 
 if TYPE_CHECKING:
@@ -25,16 +26,12 @@ ROTATED = "log.key_rotated"
 """the kind of the entry that retires a signing key"""
 
 
-class KeyRetired(RuntimeError):
-    """The log names another signing key than this one. Nothing was signed."""
-
-
 class Overspent(RuntimeError):
     """The charge does not fit into what is left of the generation's budget. Nothing was charged."""
 
 
 def canonical(facts: dict[str, Any]) -> str:
-    """JSON with sorted keys, no spaces, ASCII only: one text for one meaning. Refuses NaN and infinities."""
+    """Write JSON with sorted keys, no spaces, ASCII only: one text for one meaning. Refuses NaN and infinities."""
     return json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -47,9 +44,9 @@ def record(
     model_id: str | None = None,
     **facts: Any,
 ) -> None:
-    """Append an audit entry in the transaction of what it records. Its place in the log is given later.
+    """Append an audit entry in the transaction of what it records. It gets its place in the log later.
 
-    ``facts`` are JSON values; whoever they concern appears by keyed digest only, never by name.
+    ``facts`` are JSON values. People appear in them by keyed digest, never by name.
     """
     row = entry(recorded_at(session), tenant_id, kind, request_id=request_id, model_id=model_id, **facts)
     session.add(AuditEntry(**row))
@@ -58,7 +55,7 @@ def record(
 def entry(
     at: int, tenant_id: str, kind: str, /, *, request_id: str | None = None, model_id: str | None = None, **facts: Any
 ) -> dict[str, Any]:
-    """The row of an audit entry, as ``record`` appends it."""
+    """Return the row of an audit entry, as ``record`` appends it."""
     names = {"entry": new_id(), "at": at, "kind": kind, "tenant": tenant_id, "request": request_id, "model": model_id}
     taken = names.keys() & facts.keys()
     if taken:
@@ -74,7 +71,9 @@ def entry(
 
 
 def recorded_at(session: Session) -> int:
-    """One moment for all entries of a transaction: a session lives as long as its transaction (service.infra.db)."""
+    """Return one moment for all entries of a transaction: a session lives as long as its transaction
+    (service.infra.db).
+    """
     if "recorded_at" not in session.info:
         session.info["recorded_at"] = now(session)
     return int(session.info["recorded_at"])
@@ -119,7 +118,7 @@ def integrate(session: Session, signer: Signer, limit: int = 5000) -> int:
 
     Returns how many. Entries are found by their missing place, not by their id: one that commits late under a
     small id is not skipped. Every integrator works under one lock from the head that is stored, so one that was
-    taken for dead and wakes up does no harm. Raises KeyRetired.
+    taken for dead and wakes up does no harm. Raises SettingsError for a retired key.
     """
     _lock_log(session)
     _check_key(session, str(signer.verifier))
@@ -154,19 +153,19 @@ def integrate(session: Session, signer: Signer, limit: int = 5000) -> int:
 
 
 def newest_head(session: Session) -> TreeHead | None:
-    """The newest signed head; None before the first entry is integrated."""
+    """Return the newest signed head; None before the first entry is integrated."""
     return session.scalar(select(TreeHead).order_by(TreeHead.size.desc()).limit(1))
 
 
 def newest_key(session: Session) -> str | None:
-    """The signing key that the log was last handed over to; None: it was never rotated."""
+    """Return the signing key that the log was last handed over to. None: it was never rotated."""
     newest = select(AuditEntry.body).where(AuditEntry.kind == ROTATED).order_by(AuditEntry.id.desc()).limit(1)
     found = session.scalar(newest)
     return None if found is None else str(json.loads(found)["key"])
 
 
 def nodes(session: Session) -> tree.Node:
-    """The log's stored nodes: a proof reads a few dozen rows, however long the log is."""
+    """Return a function that reads the log's stored nodes. A proof reads a few dozen rows, however long the log is."""
 
     def node(level: int, index: int) -> bytes:
         leaf = select(AuditEntry.leaf_hash).where(AuditEntry.log_index == index)
@@ -210,15 +209,15 @@ def _nodes_at(session: Session, places: list[tuple[int, int]]) -> dict[tuple[int
 
 
 def _check_key(session: Session, key: str) -> None:
-    """A process that still holds a retired key must not go on signing with it."""
+    """Refuse to sign with a retired key. Raises SettingsError."""
     if newest_key(session) not in (None, key):
-        raise KeyRetired(
+        raise SettingsError(
             "The log was handed over to another signing key. Is EXPUNGE_SIGNING_KEY_FILE the newest? "
             "Where a rotation was cut short, `expunge keys rotate-signing` completes it."
         )
 
 
 def _lock_log(session: Session) -> None:
-    """SQLite's writers are alone already."""
+    """Take the log's lock. SQLite has one writer at a time and needs none."""
     if session.get_bind().dialect.name == "postgresql":
         session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOG_LOCK})

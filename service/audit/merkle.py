@@ -40,7 +40,7 @@ def append(frontier: list[bytes], size: int, leaf: bytes) -> list[tuple[int, int
 
 
 def root(frontier: Sequence[bytes]) -> bytes:
-    """The tree's hash: the frontier folded from the smallest subtree up."""
+    """Return the tree's hash: the frontier folded from the smallest subtree up."""
     if not frontier:
         return EMPTY_ROOT
     *rest, folded = frontier
@@ -50,7 +50,7 @@ def root(frontier: Sequence[bytes]) -> bytes:
 
 
 def root_of(leaves: Sequence[bytes]) -> bytes:
-    """The hash of the tree over these leaf hashes."""
+    """Return the hash of the tree over these leaf hashes."""
     frontier: list[bytes] = []
     for size, leaf in enumerate(leaves):
         append(frontier, size, leaf)
@@ -58,7 +58,7 @@ def root_of(leaves: Sequence[bytes]) -> bytes:
 
 
 def in_memory(leaves: Sequence[bytes]) -> Node:
-    """The nodes of the tree over these leaf hashes."""
+    """Return the nodes of the tree over these leaf hashes."""
     nodes = {(0, index): leaf for index, leaf in enumerate(leaves)}
     frontier: list[bytes] = []
     for size, leaf in enumerate(leaves):
@@ -67,7 +67,7 @@ def in_memory(leaves: Sequence[bytes]) -> Node:
 
 
 def inclusion_proof(node: Node, size: int, index: int) -> list[bytes]:
-    """The audit path of the leaf at ``index``, from the leaf up: RFC 6962's PATH. Raises IndexError."""
+    """Return the audit path of the leaf at ``index``, from the leaf up (RFC 6962, PATH). Raises IndexError."""
     if not 0 <= index < size:
         raise IndexError(f"leaf {index} of a tree of {size}")
     start, end = 0, size
@@ -84,7 +84,7 @@ def inclusion_proof(node: Node, size: int, index: int) -> list[bytes]:
 
 
 def consistency_proof(node: Node, size: int, old_size: int) -> list[bytes]:
-    """The proof that the tree of the first ``old_size`` leaves is a prefix of this one: RFC 6962's SUBPROOF.
+    """Return the proof that the tree of the first ``old_size`` leaves is a prefix of this one (RFC 6962, SUBPROOF).
 
     Raises IndexError.
     """
@@ -105,7 +105,7 @@ def consistency_proof(node: Node, size: int, old_size: int) -> list[bytes]:
 
 
 def verify_inclusion(leaf: bytes, index: int, size: int, proof: Sequence[bytes], expected_root: bytes) -> bool:
-    """Whether ``proof`` shows the leaf at ``index`` of the tree with this size and root (RFC 9162, 2.1.3.2)."""
+    """Return whether ``proof`` shows the leaf at ``index`` of the tree with this size and root (RFC 9162, 2.1.3.2)."""
     if not 0 <= index < size:
         return False
     place, last, computed = index, size - 1, leaf
@@ -123,7 +123,7 @@ def verify_inclusion(leaf: bytes, index: int, size: int, proof: Sequence[bytes],
 
 
 def verify_consistency(old_size: int, new_size: int, old_root: bytes, new_root: bytes, proof: Sequence[bytes]) -> bool:
-    """Whether ``proof`` shows that the old tree is a prefix of the new one (RFC 9162, 2.1.4.2)."""
+    """Return whether ``proof`` shows that the old tree is a prefix of the new one (RFC 9162, 2.1.4.2)."""
     if not 0 < old_size <= new_size:
         return False
     if old_size == new_size:
@@ -149,7 +149,7 @@ def verify_consistency(old_size: int, new_size: int, old_root: bytes, new_root: 
 
 
 def _span(node: Node, start: int, end: int) -> bytes:
-    """The root over the leaves from ``start`` up to ``end``, where ``start`` is where RFC 6962 splits a tree."""
+    """Return the root over the leaves from ``start`` up to ``end``, where ``start`` is where RFC 6962 splits a tree."""
     parts = []
     while start < end:
         level = (end - start).bit_length() - 1
@@ -159,5 +159,5 @@ def _span(node: Node, start: int, end: int) -> bytes:
 
 
 def _split(size: int) -> int:
-    """The largest power of two below ``size``."""
+    """Return the largest power of two below ``size``."""
     return 1 << (size - 1).bit_length() - 1

@@ -16,12 +16,15 @@ from service.infra.settings import Settings, read_secret
 _ED25519 = b"\x01"
 
 
-class NoteError(ValueError):
-    """A note, a key or a checkpoint is malformed, or a signature is not the key's."""
+class NotAuthentic(ValueError):
+    """What was signed does not verify: a note, a log, an export or a certificate is malformed, edited or contradicted.
+
+    The message says what does not fit.
+    """
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class LogHead:
     """A tree head: the log's name, its number of leaves, and its root (32 bytes)."""
 
     origin: str
@@ -42,32 +45,32 @@ class Signer:
 
     @classmethod
     def of(cls, settings: Settings) -> Signer:
-        """The installation's signer. Raises SettingsError where the key file is missing or malformed."""
+        """Return the installation's signer. Raises SettingsError where the key file is missing or malformed."""
         return cls.at(settings, settings.signing_key_file)
 
     @classmethod
     def at(cls, settings: Settings, path: Path) -> Signer:
-        """The signer of the installation's log with the key in this file. Raises SettingsError."""
+        """Return the signer of the installation's log with the key in this file. Raises SettingsError."""
         return cls(settings.log_origin, read_secret("EXPUNGE_SIGNING_KEY_FILE", path))
 
     def sign(self, text: str) -> str:
-        """The note: the text, an empty line, and one signature line."""
+        """Return the note: the text, an empty line, and one signature line."""
         if not text.endswith("\n"):
-            raise NoteError("A note's text ends with a newline.")
+            raise NotAuthentic("A note's text ends with a newline.")
         signature = b64encode(self.verifier.key_id + self.sign_bytes(text.encode())).decode()
         return f"{text}\n\u2014 {self.verifier.name} {signature}\n"
 
     def sign_bytes(self, data: bytes) -> bytes:
-        """The bare Ed25519 signature, 64 bytes."""
+        """Return the bare Ed25519 signature, 64 bytes."""
         return self._key.sign(data)
 
     def checkpoint(self, size: int, root: bytes) -> str:
-        """The signed head of the log that carries this signer's name."""
-        return self.sign(Checkpoint(self.verifier.name, size, root).text)
+        """Return the signed head of the log that has this signer's name."""
+        return self.sign(LogHead(self.verifier.name, size, root).text)
 
 
 class Handover(Signer):
-    """Signs heads with the key that is retired and with its successor: whoever trusts either can read them."""
+    """Signs heads with the retired key and with its successor. Anyone who trusts either can read them."""
 
     def __init__(self, old: Signer, new: Signer) -> None:
         self._old, self._new, self.verifier = old, new, new.verifier
@@ -88,7 +91,7 @@ class Verifier:
 
     @property
     def key_id(self) -> bytes:
-        """The first four bytes of SHA-256(name, newline, type, key)."""
+        """Return the first four bytes of SHA-256(name, newline, type, key)."""
         return hashlib.sha256(self.name.encode() + b"\n" + _ED25519 + self.public_key).digest()[:4]
 
     def __str__(self) -> str:
@@ -96,15 +99,15 @@ class Verifier:
 
     @classmethod
     def parse(cls, text: str) -> Verifier:
-        """Read ``name+hash+base64``. Raises NoteError."""
+        """Read ``name+hash+base64``. Raises NotAuthentic."""
         name, _, rest = text.strip().partition("+")
         key_hash, _, encoded = rest.partition("+")
         raw = _decode(encoded)
         if not name or len(raw) != 33 or raw[:1] != _ED25519:
-            raise NoteError("A verifier key has the form name+hash+base64, of an Ed25519 key.")
+            raise NotAuthentic("A verifier key has the form name+hash+base64, of an Ed25519 key.")
         verifier = cls(name, raw[1:])
         if verifier.key_id.hex() != key_hash:
-            raise NoteError("The verifier key's hash does not fit its name and key.")
+            raise NotAuthentic("The verifier key's hash does not fit its name and key.")
         return verifier
 
     @classmethod
@@ -112,10 +115,10 @@ class Verifier:
         return cls.parse(path.read_text())
 
     def open(self, note: str) -> str:
-        """The note's text, if this key signed it. Raises NoteError."""
+        """Return the note's text, if this key signed it. Raises NotAuthentic."""
         text, found, lines = note.rpartition("\n\n")
         if not found:
-            raise NoteError("The note has no signature.")
+            raise NotAuthentic("The note has no signature.")
         text += "\n"
         for line in lines.splitlines():
             dash, name, signature, *_ = [*line.split(" "), "", ""]
@@ -123,22 +126,22 @@ class Verifier:
             if dash == "\u2014" and name == self.name and raw[:4] == self.key_id:
                 self.verify(text.encode(), raw[4:])
                 return text
-        raise NoteError("The note is not signed by this key.")
+        raise NotAuthentic("The note is not signed by this key.")
 
     def verify(self, data: bytes, signature: bytes) -> None:
-        """Raises NoteError where the signature is not this key's over ``data``."""
+        """Check that the signature is this key's over ``data``. Raises NotAuthentic."""
         try:
             Ed25519PublicKey.from_public_bytes(self.public_key).verify(signature, data)
         except InvalidSignature:
-            raise NoteError("The signature is not valid.") from None
+            raise NotAuthentic("The signature is not valid.") from None
 
-    def checkpoint(self, note: str) -> Checkpoint:
-        """The signed tree head in ``note``. Raises NoteError."""
+    def checkpoint(self, note: str) -> LogHead:
+        """Return the signed tree head in ``note``. Raises NotAuthentic."""
         origin, size, root, *_ = [*self.open(note).split("\n"), "", ""]
         raw = _decode(root)
         if origin != self.name or not size.isdigit() or str(int(size)) != size or len(raw) != 32:
-            raise NoteError("The note is not a tree head of this log.")
-        return Checkpoint(origin, int(size), raw)
+            raise NotAuthentic("The note is not a tree head of this log.")
+        return LogHead(origin, int(size), raw)
 
 
 def _decode(text: str) -> bytes:

@@ -13,38 +13,36 @@ from typing import Any
 
 from service.audit import merkle as tree
 from service.audit.key_rotation import Succession, succeed, successions
-from service.audit.signed_note import Checkpoint, NoteError, Verifier
-
-
-class Tampered(ValueError):
-    """The log is not the one whose head was signed. The message says what does not fit."""
+from service.audit.signed_note import LogHead, NotAuthentic, Verifier
 
 
 @dataclass(frozen=True)
-class Entry:
-    """An exported entry. ``body`` is the leaf's exact text; None: another tenant's, of which the hash is told alone."""
+class ExportedEntry:
+    """An exported entry. ``body`` is the leaf's exact text; None: another tenant's, of which only the hash is
+    exported.
+    """
 
     index: int
     leaf: bytes
     body: str | None
 
     @classmethod
-    def parse(cls, line: dict[str, Any]) -> Entry:
-        """Read an entry as GET /v1/audit-log and ``expunge audit export`` write it. Raises Tampered."""
+    def parse(cls, line: dict[str, Any]) -> ExportedEntry:
+        """Read an entry as GET /v1/audit-log and ``expunge audit export`` write it. Raises NotAuthentic."""
         try:
             entry = cls(int(line["index"]), bytes.fromhex(line["leaf_hash"]), line["body"])
         except (KeyError, TypeError, ValueError):
-            raise Tampered("An entry is malformed.") from None
+            raise NotAuthentic("An entry is malformed.") from None
         if entry.body is not None and tree.leaf_hash(entry.body.encode()) != entry.leaf:
-            raise Tampered(f"Entry {entry.index} was edited: its text does not have its hash.")
+            raise NotAuthentic(f"Entry {entry.index} was edited: its text does not have its hash.")
         return entry
 
 
-def verify(entries: Iterable[dict[str, Any]], head: str, verifier: Verifier, earlier: Iterable[str] = ()) -> Checkpoint:
-    """The tree head that ``entries`` (exported lines, in order, from index 0) were checked against.
+def verify(entries: Iterable[dict[str, Any]], head: str, verifier: Verifier, earlier: Iterable[str] = ()) -> LogHead:
+    """Check ``entries`` (exported lines, in order, from index 0) and return the tree head that they fit.
 
-    ``head`` is the newest signed note; ``earlier`` are notes kept from before, also under keys that the log has
-    retired since. ``verifier`` is the key in use, or one before it. Raises Tampered.
+    ``head`` is the newest signed note. ``earlier`` are notes kept from before, also under keys that the log has retired
+    since. ``verifier`` is the key in use, or one before it. Raises NotAuthentic.
     """
     entries = list(entries)
     history = _successions(entries)
@@ -52,41 +50,43 @@ def verify(entries: Iterable[dict[str, Any]], head: str, verifier: Verifier, ear
     newest = _open(current, head)
     wanted = {newest, *(_open_earlier(current, history, note) for note in earlier)}
     if max(each.size for each in wanted) > newest.size:
-        raise Tampered("The log was truncated: an earlier signed head is longer than this one.")
+        raise NotAuthentic("The log was truncated: an earlier signed head is longer than this one.")
     roots = _roots(entries, newest.size, {each.size for each in wanted})
     for each in sorted(wanted, key=lambda each: each.size):
         if roots[each.size] != each.root:
-            raise Tampered(_what(each, newest))
+            raise NotAuthentic(_what(each, newest))
     return newest
 
 
 def retired_keys(entries: Iterable[dict[str, Any]]) -> list[Verifier]:
-    """The keys that signed before, out of entries that ``verify`` has accepted. Raises Tampered."""
+    """Return the keys that signed before, from entries that ``verify`` has accepted. Raises NotAuthentic."""
     return [each.retired for each in _successions(entries)]
 
 
 def _successions(entries: Iterable[dict[str, Any]]) -> list[Succession]:
     try:
         return successions(entries)
-    except (NoteError, KeyError, TypeError, ValueError):
-        raise Tampered("An entry that retires a signing key is malformed.") from None
+    except (NotAuthentic, KeyError, TypeError, ValueError):
+        raise NotAuthentic("An entry that retires a signing key is malformed.") from None
 
 
-def _open_earlier(current: Verifier, history: Iterable[Succession], note: str) -> Checkpoint:
-    """A head kept from before: by the key in use, or by one that was not retired yet."""
+def _open_earlier(current: Verifier, history: Iterable[Succession], note: str) -> LogHead:
+    """Open a head kept from before, signed by the key in use or by one that was not retired yet."""
     for each in history:
         try:
             found = each.retired.checkpoint(note)
-        except NoteError:
+        except NotAuthentic:
             continue
         if found.size <= each.index + 1:
             return found
-        raise Tampered(f"A head over {found.size} entries was signed with a key that entry {each.index} had retired.")
+        raise NotAuthentic(
+            f"A head over {found.size} entries was signed with a key that entry {each.index} had retired."
+        )
     return _open(current, note)
 
 
 def body(entry: dict[str, Any]) -> dict[str, Any]:
-    """What an entry says."""
+    """Return what an entry says."""
     parsed: dict[str, Any] = json.loads(entry["body"])
     return parsed
 
@@ -96,27 +96,27 @@ def _roots(entries: Iterable[dict[str, Any]], size: int, wanted: set[int]) -> di
     roots = {0: tree.EMPTY_ROOT}
     place = 0
     for line in entries:
-        entry = Entry.parse(line)
+        entry = ExportedEntry.parse(line)
         if entry.index != place:
-            raise Tampered(f"Entry {place} is missing or out of order: entry {entry.index} stands in its place.")
+            raise NotAuthentic(f"Entry {place} is missing or out of order: entry {entry.index} stands in its place.")
         if place < size:
             tree.append(frontier, place, entry.leaf)
         place += 1
         if place in wanted:
             roots[place] = tree.root(frontier)
     if place < size:
-        raise Tampered(f"The log was truncated: {place} entries, and its head was signed over {size}.")
+        raise NotAuthentic(f"The log was truncated: {place} entries, and its head was signed over {size}.")
     return roots
 
 
-def _open(verifier: Verifier, note: str) -> Checkpoint:
+def _open(verifier: Verifier, note: str) -> LogHead:
     try:
         return verifier.checkpoint(note)
-    except NoteError as error:
-        raise Tampered(f"A tree head is not authentic: {error}") from None
+    except NotAuthentic as error:
+        raise NotAuthentic(f"A tree head is not authentic: {error}") from None
 
 
-def _what(head: Checkpoint, newest: Checkpoint) -> str:
+def _what(head: LogHead, newest: LogHead) -> str:
     if head == newest:
         return "The entries do not have the signed root: one was edited, removed or reordered."
     return f"The log was forked or rewritten: it does not continue the head that was signed over {head.size} entries."

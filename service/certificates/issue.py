@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from service.audit import merkle as tree
 from service.audit.log import canonical, newest_head, proofs, record
-from service.audit.signed_note import NoteError, Signer, Verifier
+from service.audit.signed_note import NotAuthentic, Signer, Verifier
 from service.infra.db import Database, now
 from service.infra.pseudonyms import Pepper
 from service.infra.tables import (
@@ -41,7 +41,7 @@ from service.infra.tables import (
 )
 from service.infra.time import rfc_3339
 from service.models.consumers import standing
-from service.models.publications import PUBLISHING, Contradicted, require_published
+from service.models.publications import PUBLISHING, require_published
 from service.requests.intake import opening
 from unlearning.accounting.certificate import Claim, Guarantee, together
 from unlearning.accounting.composition import Allowance, Composition, at_limit, over_models
@@ -52,10 +52,6 @@ _Part: TypeAlias = tuple[dict[str, Any], Composition | None]
 """a model's part of the certificate, and the bound over its later versions"""
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "urn:expunge:predicate:erasure:v1"
-
-
-class NotAuthentic(ValueError):
-    """The certificate was not signed by this key, or does not hold together. The message says what does not fit."""
 
 
 def issue_due(database: Database, signer: Signer, pepper: Pepper, limit: int = 100) -> int:
@@ -94,7 +90,7 @@ def _issue_all(session: Session, signer: Signer, pepper: Pepper, head: TreeHead,
     for each in found:
         try:
             envelope = _signed(session, signer, pepper, each, _audit(signer, head, each.entries, paths))
-        except (Contradicted, NotAuthentic) as error:
+        except NotAuthentic as error:
             _refuse(session, each.row, error)
             continue
         each.row.envelope = json.dumps(envelope)
@@ -121,7 +117,7 @@ def _finished(
 def _signed(
     session: Session, signer: Signer, pepper: Pepper, finished: _Finished, audit: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the envelope, of what the audit log says. Raises Contradicted, NotAuthentic; then nothing is signed."""
+    """Return the envelope, of what the audit log says. Raises NotAuthentic, NotAuthentic; then nothing is signed."""
     for _, version in finished.done:
         require_published(session, version, finished.entries)
     envelope = sign(signer, canonical(_statement(session, pepper, finished, audit)).encode())
@@ -153,7 +149,7 @@ def _statement(session: Session, pepper: Pepper, finished: _Finished, audit: dic
 def _entries(
     session: Session, request: DeletionRequest, versions: list[Version], published: dict[str, list[AuditEntry]]
 ) -> list[AuditEntry]:
-    """The request's own entries, and the publications that carried it out, which ``published`` keeps by version."""
+    """Return the request's own entries, and the publications that served it, which ``published`` keeps by version."""
     entries = {entry.id: entry for entry in session.scalars(select(AuditEntry).filter_by(request_id=request.id))}
     for version in versions:
         if version.id not in published:
@@ -199,7 +195,7 @@ def _predicate(request: DeletionRequest, parts: Sequence[_Part]) -> dict[str, An
 
 
 def summed(claims: list[Claim]) -> dict[str, Any] | None:
-    """What all models together claim for this person: mu^2 adds; it is as strong as the weakest guarantee among them.
+    """Return what all models together claim for this person. mu^2 adds up; the weakest guarantee counts.
 
     None as soon as one of them claims nothing.
     """
@@ -213,7 +209,7 @@ def summed(claims: list[Claim]) -> dict[str, Any] | None:
 
 
 def _together(parts: Sequence[_Part]) -> dict[str, Any] | None:
-    """What all models together claim for this person, as of these versions and at the limit of what may come."""
+    """Return what all models together claim for this person, for these versions and at the limit of what may come."""
     total = summed([Claim.from_json(part["claim"]) for part, _ in parts])
     return (
         None if total is None else total | {"from_these_versions_on": _shown(over_models(limit for _, limit in parts))}
@@ -221,7 +217,7 @@ def _together(parts: Sequence[_Part]) -> dict[str, Any] | None:
 
 
 def _shown(limit: Composition | None) -> dict[str, Any] | None:
-    """The bound over all versions that may still come; None: there is none."""
+    """Return the bound over all versions that may still come; None: there is none."""
     if limit is None:
         return None
     words = {"statement": limit.statement, "in_plain_words": limit.in_plain_words}
@@ -229,10 +225,10 @@ def _shown(limit: Composition | None) -> dict[str, Any] | None:
 
 
 def _generations(session: Session, request: DeletionRequest, version: Version) -> list[Allowance]:
-    """The generations with versions from this one on that may have held the person.
+    """Return the generations with versions from this one on that may have held the person.
 
-    A retrain that was begun before the person asked may hold them; it then forgets them before it is published, at a
-    price. One whose terms are not fixed yet has no limit.
+    A retrain that began before the person asked may hold them. It forgets them before it is published, at a cost. One
+    whose terms are not fixed yet has no limit.
     """
     claim = Claim.from_json(version.claim)
     own = Allowance(version.generation_id, claim.guarantee, 0 if claim.guarantee is Guarantee.EXACT else claim.limit)
@@ -252,7 +248,7 @@ def _generation(generation: Generation) -> Allowance:
 
 
 def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, version: Version) -> _Part:
-    """What happened in one model. Nothing in it but the commitment depends on who was forgotten."""
+    """Return what happened in one model. Nothing in it but the commitment depends on who was forgotten."""
     model = session.get_one(Model, version.model_id)
     parent = session.get(Version, version.parent_id) if version.parent_id else None
     budget_cost = int(
@@ -292,7 +288,9 @@ def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, ve
 
 
 def _samples_commitment(session: Session, key: bytes, request: DeletionRequest, version: Version) -> str | None:
-    """Over the sorted keyed digests of the samples that this update forgot for this request; None: none."""
+    """Commit to the sorted keyed digests of the samples that this update forgot for this request. None: there are
+    none.
+    """
     named = or_(
         Membership.subject_digest == SuppressionEntry.subject_digest,
         Membership.sample_digest == SuppressionEntry.sample_digest,
@@ -317,7 +315,9 @@ def _samples_commitment(session: Session, key: bytes, request: DeletionRequest, 
 def _audit(
     signer: Signer, head: TreeHead, entries: list[AuditEntry], paths: Mapping[int, list[bytes]]
 ) -> dict[str, Any]:
-    """The entries under the signed head. Of a publication only the hash is told: its text concerns others too."""
+    """Return the entries under the signed head. Of a publication only the hash is shown: its text concerns others
+    too.
+    """
     shown = []
     for entry in entries:
         index = entry.log_index or 0
@@ -332,7 +332,7 @@ def _time(at: int | None) -> str | None:
 
 
 def sign(signer: Signer, payload: bytes) -> dict[str, Any]:
-    """The DSSE envelope (v1) around an in-toto statement."""
+    """Return the DSSE envelope (v1) around an in-toto statement."""
     signature = signer.sign_bytes(_pae(payload))
     return {
         "payloadType": PAYLOAD_TYPE,
@@ -342,9 +342,9 @@ def sign(signer: Signer, payload: bytes) -> dict[str, Any]:
 
 
 def verify(envelope: dict[str, Any], *verifiers: Verifier) -> dict[str, Any]:
-    """The statement in a certificate, after its signature and all its proofs were checked offline.
+    """Check the signature and all proofs of a certificate offline, and return its statement.
 
-    It was signed with one of ``verifiers``: the key in use, or one that was retired since. Raises NotAuthentic.
+    It must be signed with one of ``verifiers``: the key in use, or one that was retired since. Raises NotAuthentic.
     """
     try:
         payload = b64decode(envelope["payload"], validate=True)
@@ -358,7 +358,7 @@ def verify(envelope: dict[str, Any], *verifiers: Verifier) -> dict[str, Any]:
         if (statement["_type"], statement["predicateType"]) != (STATEMENT_TYPE, PREDICATE_TYPE):
             raise NotAuthentic("The statement is of another type.")
         _verify_audit(statement["predicate"]["audit"], statement["predicate"]["request"], verifier)
-    except (KeyError, TypeError, IndexError, NoteError) as error:
+    except (KeyError, TypeError, IndexError, NotAuthentic) as error:
         raise NotAuthentic(f"The certificate is malformed or not signed by this key: {error}") from None
     except ValueError as error:
         raise error if isinstance(error, NotAuthentic) else NotAuthentic("The certificate is malformed.") from None
@@ -382,13 +382,13 @@ def _verify_audit(audit: dict[str, Any], request_id: str, verifier: Verifier) ->
 
 
 def accepted_commitment(statement: dict[str, Any]) -> str:
-    """The commitment in the acceptance's audit entry: equal to ``intake.commitment(opening, order)``."""
+    """Return the commitment in the acceptance's audit entry. It equals ``intake.commitment(opening, order)``."""
     entries = statement["predicate"]["audit"]["entries"]
     body = next(entry["body"] for entry in entries if entry["kind"] == "request.accepted")
     return str(json.loads(body)["commitment"])
 
 
 def _pae(payload: bytes) -> bytes:
-    """DSSE's pre-authentication encoding."""
+    """Return DSSE's pre-authentication encoding."""
     kind = PAYLOAD_TYPE.encode()
     return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)

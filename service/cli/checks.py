@@ -48,7 +48,7 @@ class Finding:
 
 
 def examine(settings: Settings, clock: Callable[[], float] = time.time) -> Iterator[Finding]:
-    """Every check in order; later ones are left out where an earlier one makes them pointless.
+    """Make every check in order. Later ones are left out where an earlier one makes them pointless.
 
     Args:
         settings: what to look at.
@@ -66,7 +66,7 @@ def examine(settings: Settings, clock: Callable[[], float] = time.time) -> Itera
 
 
 def ask_worker() -> Iterator[Finding]:
-    """What takes torch and the recipes' code to see (``workers.doctor``), looked at by a process of its own."""
+    """Run the checks that need torch and the recipes' code (``workers.doctor``) in a separate process."""
     command = [sys.executable, "-m", "workers.doctor"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 (the command is ours)
         for line in process.stdout or ():
@@ -115,7 +115,7 @@ def _folder(name: str, path: Path) -> Finding:
 
 
 def _overwritable(folder: Path) -> Finding:
-    """A key is destroyed by overwriting it, which some filesystems do elsewhere on the disk."""
+    """Check that the filesystem overwrites in place: a key is destroyed by overwriting it."""
     point, kind = filesystem_of(folder.absolute())
     if kind not in KEEPS_OLD_BLOCKS:
         return Finding("key_folder", True, f"What is overwritten in {folder} is not kept by its filesystem.")
@@ -124,7 +124,7 @@ def _overwritable(folder: Path) -> Finding:
 
 
 def _disks(settings: Settings) -> Iterator[Finding]:
-    """One finding for each disk that the service writes to."""
+    """Yield one finding for each disk that the service writes to."""
     seen: set[int] = set()
     for folder in (settings.home, settings.store, settings.private_store, settings.key_folder):
         nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
@@ -160,7 +160,7 @@ def _broker(url: str) -> Finding:
 
 
 def lacks_file(database_url: str) -> bool:
-    """Whether it names an SQLite file that is not there: merely opening it would create one."""
+    """Return whether the URL names an SQLite file that is not there: opening it would create one."""
     url = make_url(database_url)
     return url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file()
 
@@ -206,7 +206,9 @@ def _pepper(database: Database, settings: Settings) -> Iterator[Finding]:
 
 
 def _exhausted(database: Database) -> Iterator[Finding]:
-    """Models whose budget is exhausted while requests wait: well only where a retrain is planned or runs."""
+    """Find models whose budget is exhausted while requests wait. That is well only where a retrain is planned or
+    runs.
+    """
     with database.read() as session:
         waiting = (
             select(Model.id, Model.name, func.count(Task.id))
@@ -230,7 +232,7 @@ def _exhausted(database: Database) -> Iterator[Finding]:
 
 
 def _certificates(database: Database) -> Iterator[Finding]:
-    """Certificates that the scheduler refuses to sign; nothing where there is none."""
+    """Find certificates that the scheduler refuses to sign."""
     with database.read() as session:
         rows = select(Certificate).where(Certificate.refused.is_not(None), Certificate.issued_at.is_(None))
         for row in session.scalars(rows.order_by(Certificate.completed_at).limit(_NAMED)):
@@ -249,7 +251,7 @@ def _schema(state: SchemaState) -> Finding:
 
 
 def _skew(database: Database, clock: Callable[[], float]) -> float:
-    """By how many seconds this machine's clock is ahead of the database's, at most."""
+    """Measure by how many seconds this machine's clock is ahead of the database's, at most."""
     before = clock()
     with database.read() as session:
         theirs = now(session) / SECOND
@@ -259,7 +261,7 @@ def _skew(database: Database, clock: Callable[[], float]) -> float:
 
 
 def _clocks(database: Database, settings: Settings) -> Iterator[Finding]:
-    """The clocks of processes that are alive, as each told with its last heartbeat; the right ones are not named."""
+    """Check the clocks of living processes, as reported with their last heartbeat. Right ones are not named."""
     with database.read() as session:
         since = now(session) - int(settings.lease_seconds * SECOND)
         told = select(Heartbeat.process, Heartbeat.skew).where(Heartbeat.beat_at >= since, Heartbeat.skew.is_not(None))

@@ -36,7 +36,7 @@ class Account:
 
     @classmethod
     def find(cls, settings: Settings) -> Account:
-        """From EXPUNGE_API_KEY and EXPUNGE_URL, else from the home folder.
+        """Read the account from EXPUNGE_API_KEY and EXPUNGE_URL, else from the home folder.
 
         Raises CommandError where there is neither, and where EXPUNGE_URL names another service than the stored key's:
         the command would reach the wrong one. The stored key is only ever sent to the stored URL.
@@ -104,7 +104,7 @@ class Client:
         return self._answer("GET", path).text
 
     def pages(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
-        """Every item of a paged list."""
+        """Yield every item of a paged list."""
         cursor: str | None = None
         while True:
             page = self.get(path, **query, cursor=cursor)
@@ -142,12 +142,12 @@ class Client:
 
 
 def connect() -> Client:
-    """A client of the configured service. Raises CommandError where none is configured."""
+    """Return a client of the configured service. Raises CommandError where none is configured."""
     return Client(Account.find(Settings()))
 
 
 def _repeatable(method: str, error: httpx.TransportError, arguments: dict[str, Any]) -> bool:
-    """May it be sent again? GET and PUT always; a POST only if it never left, or carries an idempotency key."""
+    """Return whether it may be sent again: GET and PUT always, a POST if it never left or has an idempotency key."""
     return (
         method in {"GET", "PUT"}
         or isinstance(error, httpx.ConnectError)

@@ -37,8 +37,13 @@ class CommandError(Exception):
 
 def show_error(error: CommandError) -> None:
     errors.print(f"error: {error.what}", style="bold red", markup=False, soft_wrap=True)
-    if error.hint:
-        errors.print(f" hint: {error.hint}", style="yellow", markup=False, soft_wrap=True)
+    show_hint(error.hint)
+
+
+def show_hint(hint: str) -> None:
+    """Print what to do, on standard error; nothing where there is nothing to do."""
+    if hint:
+        errors.print(f" hint: {hint}", style="yellow", markup=False, soft_wrap=True)
 
 
 def show_json(value: Any) -> None:
@@ -46,7 +51,7 @@ def show_json(value: Any) -> None:
 
 
 def show_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
-    """A table with one line per row; a column may name a nested value as ``budget.spent``."""
+    """Print a table with one line for each row. A column may name a nested value, as ``budget.spent``."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(column.rpartition(".")[2], overflow="fold")
@@ -56,7 +61,7 @@ def show_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
 
 
 def show_facts(record: dict[str, Any]) -> None:
-    """One line per field; nested objects are indented under their name."""
+    """Print one line for each field. Nested objects are indented under their name."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -93,7 +98,7 @@ class Meter:
         self._said_at = 0.0
 
     def show(self, fraction: float, text: str) -> None:
-        """``fraction`` from 0 to 1."""
+        """Update the meter. ``fraction`` is between 0 and 1."""
         if self._live is not None and self._task is not None:
             self._live.update(self._task, completed=fraction, description=f"{self._title}: {text}")
             return
@@ -105,7 +110,7 @@ class Meter:
 
 @contextmanager
 def meter(title: str) -> Iterator[Meter]:
-    """A meter that is gone afterwards, where standard error is a terminal."""
+    """Show a meter, which disappears afterwards where standard error is a terminal."""
     if not errors.is_terminal:
         yield Meter(title, None)
         return

@@ -60,7 +60,7 @@ class Child:
             self.process.terminate()
 
     def kill(self) -> None:
-        """SIGKILL and wait: nothing of it runs when this returns."""
+        """Send SIGKILL and wait: nothing of the process runs when this returns."""
         if self.process:
             self.process.kill()
             self.process.wait()
@@ -78,12 +78,12 @@ class Child:
             self.kill()
 
     def last_words(self, lines: int = 15) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
 
 
 def children(home: Path, host: str, port: int, environment: Mapping[str, str] = os.environ) -> list[Child]:
-    """The three processes of one installation, not yet started. Logs go to ``home/logs``."""
+    """Return the three processes of one installation, not yet started. Logs are written to ``home/logs``."""
     python = sys.executable
     commands = {
         "api": [python, "-m", "service.api.http.serve", "--host", host, "--port", str(port)],
@@ -107,7 +107,7 @@ class Supervisor:
             child.start()
 
     def watch(self) -> None:
-        """Look once: report each child that died, restart those whose wait is over."""
+        """Check each child once: report those that died, and restart those whose waiting time is over."""
         for child in self.members:
             if child.alive:
                 continue

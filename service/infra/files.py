@@ -25,7 +25,7 @@ _MOUNTS = Path("/proc/self/mounts")
 
 
 class Damaged(RuntimeError):
-    """A stored file is missing or its bytes do not have the digest it is named by."""
+    """Stored bytes are missing, or are not those that were stored."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,9 @@ def report(session: Session, model: Model, name: str, version: Version) -> Consu
 
 
 def standing(session: Session, model: Model, version: Version) -> list[dict[str, Any]]:
-    """How each consumer of the model stands to ``version``: current, behind, or unknown after five silent minutes."""
+    """Return each consumer of the model with its status: current, behind ``version``, or unknown after five silent
+    minutes.
+    """
     since = now(session) - SILENT_SECONDS * SECOND
     rows = (
         select(Consumer, Version.number)
@@ -43,7 +45,7 @@ def standing(session: Session, model: Model, version: Version) -> list[dict[str,
 
 
 def behind(session: Session, version_id: str | None) -> bool:
-    """Whether any known consumer of the version's model last reported an earlier one; silent ones count too."""
+    """Return whether a known consumer of the version's model last reported an earlier one. Silent ones count too."""
     wanted, served = aliased(Version), aliased(Version)
     query = (
         select(Consumer.name)
@@ -55,7 +57,7 @@ def behind(session: Session, version_id: str | None) -> bool:
 
 
 def moved_on(session: Session) -> list[str]:
-    """Ids of the tasks that waited for consumers, and whom none keeps waiting any more."""
+    """Return the ids of the tasks that waited for consumers, and whose consumers have all moved on."""
     served, wanted = aliased(Version), aliased(Version)
     lagging = (
         select(Consumer.name)
@@ -81,13 +83,13 @@ def complete(session: Session) -> list[str]:
 
 
 def leave(session: Session, model: Model, consumer: Consumer) -> None:
-    """A consumer serves the model no more: nobody waits for it from now on."""
+    """Remove a consumer that no longer serves the model. Nothing waits for it from now on."""
     record(session, model.tenant_id, "consumer.removed", model_id=model.id, consumer=consumer.name)
     session.delete(consumer)
 
 
 def _status(consumer: Consumer, number: int, version: Version, since: int) -> str:
-    """A consumer that is silent is unknown, never current."""
+    """Return the status. A silent consumer is unknown, never current."""
     if consumer.seen_at < since:
         return "unknown"
     return "current" if number >= version.number else "behind"

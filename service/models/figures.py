@@ -65,7 +65,7 @@ class Figures:
         return {name: value for name, value in report.items() if name in DATA_FREE} | {FOLDER: True}
 
     def shown(self, generation: Generation) -> dict[str, Any] | None:
-        """The generation's report, with its figures as long as nobody was deleted. None: there is no report yet."""
+        """Return the generation's report, with its figures until the first deletion. None: there is no report yet."""
         if generation.report is None or generation.report.get(FOLDER) is not True:
             return generation.report
         told = {name: value for name, value in generation.report.items() if name != FOLDER}

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from service.audit import merkle as tree
 from service.audit.log import canonical
+from service.audit.signed_note import NotAuthentic
 from service.infra.tables import AuditEntry, BudgetEntry, Version
 
 PUBLISHED, RESTORED = "version.published", "version.restored"
@@ -23,17 +24,13 @@ PUBLISHING = (PUBLISHED, RESTORED)
 """the kinds of the entries that publish a version: by a worker, and by a restore that adopts an update"""
 
 
-class Contradicted(ValueError):
-    """The database and the audit log say different things about a version. The message names what differs."""
-
-
 def claim_digest(claim: Mapping[str, Any]) -> str:
-    """SHA-256 over the claim as canonical JSON, in lower-case hex."""
+    """Return the SHA-256 of the claim as canonical JSON, in lower-case hex."""
     return hashlib.sha256(canonical(dict(claim)).encode()).hexdigest()
 
 
 def facts_of(version: Version, parent: Version | None, budget_cost: int) -> dict[str, Any]:
-    """The facts of the entry that publishes ``version``. ``charge``: units of 1e-12 mu^2 that it cost."""
+    """Return the facts of the entry that publishes ``version``. ``budget_cost``: units of 1e-12 mu^2."""
     return {
         "version": version.id,
         "number": version.number,
@@ -48,31 +45,31 @@ def facts_of(version: Version, parent: Version | None, budget_cost: int) -> dict
 
 
 def require_published(session: Session, version: Version, entries: Iterable[AuditEntry]) -> None:
-    """Check that the entry that publishes the version says what the database says. Raises Contradicted."""
+    """Check that the entry that publishes the version says what the database says. Raises NotAuthentic."""
     name = f"version {version.number} of generation {version.generation_id}"
     bodies = [_body(entry) for entry in entries if entry.kind in PUBLISHING]
     body = next((each for each in bodies if each.get("version") == version.id), None)
     if body is None:
-        raise Contradicted(f"The audit log has no entry that publishes {name}.")
+        raise NotAuthentic(f"The audit log has no entry that publishes {name}.")
     parent = session.get(Version, version.parent_id) if version.parent_id else None
     charged = select(func.sum(BudgetEntry.budget_cost)).where(BudgetEntry.version_id == version.id)
     facts = facts_of(version, parent, int(session.scalar(charged) or 0))
     wrong = sorted(fact for fact, value in facts.items() if fact not in body or body[fact] != value)
     if wrong:
-        raise Contradicted(f"The audit log and the database differ on {name}: {', '.join(wrong)}.")
+        raise NotAuthentic(f"The audit log and the database differ on {name}: {', '.join(wrong)}.")
 
 
 def compare_shown(entries: Iterable[Mapping[str, Any]], versions: Collection[Mapping[str, Any]]) -> int:
-    """Check versions as the API shows them against exported entries; return how many were compared.
+    """Compare versions as the API shows them with exported entries; return how many were compared.
 
-    Raises Contradicted. A version is known by its generation and number: a generation belongs to one model.
+    Raises NotAuthentic. A version is identified by its generation and number: a generation belongs to one model.
     """
     said = _said(entries)
     for version in versions:
         name = f"version {version['number']} of {version['model']}"
         body = said.get((version["generation"], version["number"]))
         if body is None:
-            raise Contradicted(f"The audit log has no entry that publishes {name}.")
+            raise NotAuthentic(f"The audit log has no entry that publishes {name}.")
         shown = {
             "checkpoint": version["checkpoint_sha256"],
             "method": version["method"],
@@ -80,25 +77,25 @@ def compare_shown(entries: Iterable[Mapping[str, Any]], versions: Collection[Map
         }
         wrong = sorted(fact for fact, value in shown.items() if body.get(fact) != value)
         if wrong:
-            raise Contradicted(f"The audit log and the database differ on {name}: {', '.join(wrong)}.")
+            raise NotAuthentic(f"The audit log and the database differ on {name}: {', '.join(wrong)}.")
     return len(versions)
 
 
 def unlogged(entries: Iterable[Mapping[str, Any]], versions: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether the entry that publishes one of these versions is missing from the exported entries."""
+    """Return whether the entry that publishes one of these versions is missing from the exported entries."""
     said = _said(entries)
     return any((version["generation"], version["number"]) not in said for version in versions)
 
 
 def _said(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[int, int], dict[str, Any]]:
-    """What the exported entries say of each version, by its generation and number."""
+    """Return what the exported entries say of each version, by its generation and number."""
     bodies = [json.loads(entry["body"]) for entry in entries if entry["body"] and entry["kind"] in PUBLISHING]
     return {(body["generation"], body["number"]): body for body in bodies}
 
 
 def _body(entry: AuditEntry) -> dict[str, Any]:
-    """What the entry says. Raises Contradicted where its text does not have the hash that is in the log."""
+    """Return what the entry says. Raises NotAuthentic where its text does not have the hash that is in the log."""
     if tree.leaf_hash(entry.body.encode()).hex() != entry.leaf_hash:
-        raise Contradicted(f"The text of audit entry {entry.log_index} does not have the hash that is in the log.")
+        raise NotAuthentic(f"The text of audit entry {entry.log_index} does not have the hash that is in the log.")
     body: dict[str, Any] = json.loads(entry.body)
     return body

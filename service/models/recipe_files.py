@@ -8,22 +8,16 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-
-class NoRecipe(LookupError):
-    """There is no such recipe. The message says what is wrong, ``hint`` what to do; neither repeats the name."""
-
-    def __init__(self, what: str, hint: str) -> None:
-        super().__init__(what)
-        self.hint = hint
+from service.requests.states import RequestRefused
 
 
 def locate(root: Path, name: str) -> Path | None:
-    """The file of a recipe, ``NAME.py`` or ``NAME/recipe.py`` under ``root``; None where there is neither."""
+    """Return the file of a recipe, ``NAME.py`` or ``NAME/recipe.py`` under ``root``; None where there is neither."""
     return next((path for path in (root / f"{name}.py", root / name / "recipe.py") if path.is_file()), None)
 
 
 def defines_recipe(path: Path) -> bool:
-    """Whether the file, parsed and not run, binds ``recipe`` at its top level.
+    """Return whether the file, parsed and not run, binds ``recipe`` at its top level.
 
     Raises:
         SyntaxError, ValueError: it is not a Python file.
@@ -33,7 +27,7 @@ def defines_recipe(path: Path) -> bool:
 
 
 def is_other_module(path: Path) -> bool:
-    """Whether the file is sound Python that defines no recipe, as a module that recipes share. Raises OSError."""
+    """Return whether the file is sound Python without a recipe, as a module that recipes share. Raises OSError."""
     try:
         return not defines_recipe(path)
     except (SyntaxError, ValueError):
@@ -41,25 +35,29 @@ def is_other_module(path: Path) -> bool:
 
 
 def require_recipe(root: Path, name: str) -> None:
-    """Raises NoRecipe where a worker would find no recipe of this name."""
+    """Check that a worker would find a recipe of this name. Raises RequestRefused, which does not repeat the name."""
     path = locate(root, name)
     if path is None:
         what = "There is no recipe of this name."
-        raise NoRecipe(what, "Put NAME.py or NAME/recipe.py into the folder that EXPUNGE_RECIPES names.")
+        raise _refused(what, "Put NAME.py or NAME/recipe.py into the folder that EXPUNGE_RECIPES names.")
     try:
         found = defines_recipe(path)
     except (SyntaxError, ValueError):
-        raise NoRecipe("The recipe's file is not valid Python.", "Run it with Python to see where.") from None
+        raise _refused("The recipe's file is not valid Python.", "Run it with Python to see where.") from None
     except OSError as error:
         what = f"The API cannot read the recipe's file ({type(error).__name__})."
-        raise NoRecipe(what, "Let the API's user read the folder that EXPUNGE_RECIPES names.") from None
+        raise _refused(what, "Let the API's user read the folder that EXPUNGE_RECIPES names.") from None
     if not found:
         what = "The recipe's file does not define recipe()."
-        raise NoRecipe(what, "Define `def recipe(): return unlearning.Recipe(...)` in it.")
+        raise _refused(what, "Define `def recipe(): return unlearning.Recipe(...)` in it.")
+
+
+def _refused(what: str, hint: str) -> RequestRefused:
+    return RequestRefused(422, "no_recipe", what, [{"pointer": "/recipe", "detail": hint}])
 
 
 def _bound(statement: ast.stmt) -> set[str]:
-    """The names that a statement binds, as far as a recipe would be bound."""
+    """Return the names that a statement binds, as far as a recipe would be bound."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {statement.name}
     if isinstance(statement, ast.ImportFrom | ast.Import):

@@ -10,18 +10,15 @@ from service.infra.db import now
 from service.infra.pseudonyms import new_id
 from service.infra.tables import Generation, Model
 from service.models.generations import open_generation
+from service.requests.states import RequestRefused
 from unlearning.accounting.policy import Policy
 
 LONGEST_NAME = 63
 """characters of a model's name"""
 
 
-class NameTaken(ValueError):
-    """The tenant has a model of that name."""
-
-
 def register(session: Session, tenant_id: str, name: str, recipe: str, policy: Policy) -> Model:
-    """Add a model in status ``preparing`` with an empty generation. Raises NameTaken.
+    """Add a model in status ``preparing`` with an empty generation. Raises RequestRefused where the name is taken.
 
     A model whose registration was refused gives its name up, and is kept as ``NAME-refused-N``. The recipe is only
     named here: neither it nor torch is ever loaded by the API. Guarantee, charge and budget of the generation are
@@ -52,9 +49,10 @@ def _named(tenant_id: str, name: str) -> Select[Model]:
 
 
 def _give_name_up(session: Session, model: Model) -> None:
-    """Rename a refused model: it never had a version, and its requests are ended. Raises NameTaken for any other."""
+    """Rename a refused model, which never had a version. Raises RequestRefused for any other."""
     if model.status != "refused":
-        raise NameTaken
+        errors = [{"pointer": "/name", "detail": "This name is taken."}]
+        raise RequestRefused(409, "model_exists", "There is a model of this name; choose another.", errors)
     old, number = model.name, 1
     while session.scalar(_named(model.tenant_id, name := _refused_name(old, number))) is not None:
         number += 1

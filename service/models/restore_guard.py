@@ -24,7 +24,7 @@ _CHUNK = 500
 
 
 def unconfirmed(session: Session) -> Restoration | None:
-    """The restoration that waits for the operator; None: the service may write."""
+    """Return the restoration that waits for the operator. None: the service may write."""
     waiting = select(Restoration).where(Restoration.confirmed_at.is_(None))
     return session.scalars(waiting.limit(1)).one_or_none()
 
@@ -40,7 +40,7 @@ def confirm(session: Session, tenant_id: str) -> dict[str, Any] | None:
 
 
 def updates_missing(database: Database, store: Path) -> int:
-    """How many releases that were committed the database does not know: it was restored from an older backup."""
+    """Count the committed updates that the database does not know because it was restored from an older backup."""
     folder = store / UPDATES
     names = [path.stem for path in folder.glob(f"*{COMMITTED}")] if folder.is_dir() else []
     versions = [name for name in names if not name.startswith("draw-")]

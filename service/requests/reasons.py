@@ -5,8 +5,9 @@ docs/reasons.md is made from this table by ``python -m tests.docs.reasons``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class Role(StrEnum):
@@ -59,8 +60,8 @@ class Reason(StrEnum):
         Remedy(
             "Verify the request, or reject it and tell the person why.",
             Role.PRIVACY_OFFICER,
-            "POST /v1/deletion-requests/{id}/verify, or .../reject",
-            "expunge requests verify {id}, or expunge requests reject {id} --reason TEXT",
+            "POST /v1/deletion-requests/{id}/verify; POST /v1/deletion-requests/{id}/reject",
+            "expunge requests verify {id}; expunge requests reject {id} --reason TEXT",
         ),
     )
     LARGE = (
@@ -229,6 +230,19 @@ def reason_of(code: str) -> Reason | None:
         return Reason(code.partition(":")[0])
     except ValueError:
         return None
+
+
+def explain(code: str | None, request_id: str) -> dict[str, Any]:
+    """Return ``reason``, ``title`` and ``remedy`` of a stored code as JSON, for the API and for webhooks.
+
+    A code that this version of the software does not know is its own title.
+    """
+    reason = None if code is None else reason_of(code)
+    if reason is None:
+        return {"reason": code, "title": code, "remedy": None}
+    remedy = None if reason.remedy is None else asdict(reason.remedy)
+    filled = remedy and {name: text and text.replace("{id}", request_id) for name, text in remedy.items()}
+    return {"reason": code, "title": reason.sentence, "remedy": filled}
 
 
 NOT_FOR_AN_UPDATE = (Reason.AWAITING_RETRAIN, Reason.AWAITING_CONSUMERS)

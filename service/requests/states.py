@@ -32,7 +32,7 @@ class Suppress(StrEnum):
 
 
 class RequestRefused(Exception):
-    """A deletion request, or a step of one, is refused. Nothing was changed.
+    """A deletion request, a registration, or a step of one is refused. Nothing was changed.
 
     Args:
         status: the HTTP status of the answer: 400, 409 or 422.

@@ -13,7 +13,7 @@ from sqlalchemy.orm.attributes import set_committed_value
 from service.audit.log import entry, recorded_at
 from service.infra.tables import AuditEntry, Certificate, DeletionRequest, Task
 from service.infra.time import rfc_3339
-from service.requests.reasons import Reason
+from service.requests.reasons import Reason, explain
 from service.requests.states import Status, derive, stands_alone, step
 from service.requests.webhooks import News, announce
 
@@ -127,7 +127,7 @@ def record_status(session: Session, *requests: DeletionRequest) -> None:
     for request in requests:
         news = _NEWS.get(Status(request.status))
         if news is not None:
-            facts = {"id": request.id, "status": request.status, "reason": request.reason}
+            facts = {"id": request.id, "status": request.status} | explain(request.reason, request.id)
             announce(session, request.tenant_id, news, facts | _times(request))
 
 

@@ -22,7 +22,7 @@ from sqlalchemy import select, update
 from service.access.api_keys import Scope, create_key
 from service.api.app import create_app
 from service.audit import verify
-from service.audit.signed_note import Signer
+from service.audit.signed_note import NotAuthentic, Signer
 from service.infra.db import Database
 from service.infra.files import Damaged
 from service.infra.tables import Recollection, Task, TreeHead
@@ -33,7 +33,7 @@ from tests.workers.worlds import World, end_schedulers_lease, open_world, settin
 from workers.scheduler.run import open_scheduler
 from workers.storage import private_state as state
 from workers.storage.checkpoint_format import Malformed
-from workers.storage.encryption import Unsealable
+from workers.storage.encryption import NONCE_BYTES
 from workers.storage.key_files import SHARE_BYTES
 from workers.storage.key_store import HolderKey
 
@@ -122,7 +122,6 @@ def states(scene: Scene) -> Seen:
         return _raises(
             lambda: state.load(storage.private, storage.sealer, scene.state.name, cpu),
             Damaged,
-            Unsealable,
             Malformed,
         )
 
@@ -184,15 +183,15 @@ def vectors_damage(scene: Scene) -> Iterator[None]:
     row, other = scene.chance.sample(scene.world.rows_of(Recollection), 2)
     changes = (
         {"sealed": spoiled(row.sealed, scene.chance)},
-        {"nonce": spoiled(row.nonce, scene.chance)},
-        {"sealed": other.sealed, "nonce": other.nonce, "key_id": other.key_id},
+        {"sealed": spoiled(row.sealed[:NONCE_BYTES], scene.chance) + row.sealed[NONCE_BYTES:]},
+        {"sealed": other.sealed, "key_id": other.key_id},
     )
     place = (row.generation_id, row.holder)
     scene.world.change(Recollection, place, **scene.chance.choice(changes))
     try:
         yield
     finally:
-        scene.world.change(Recollection, place, sealed=row.sealed, nonce=row.nonce, key_id=row.key_id)
+        scene.world.change(Recollection, place, sealed=row.sealed, key_id=row.key_id)
 
 
 def _no_release_stands_on(scene: Scene, damage: Callable[[Scene], Any]) -> Seen:
@@ -218,13 +217,13 @@ def _vectors_refused(scene: Scene) -> Seen:
         holders = list(session.scalars(select(Recollection.holder)))
         return _raises(
             lambda: state.read_vectors(session, world.storage.keys, generation, holders, torch.device("cpu")),
-            Unsealable,
+            Damaged,
         )
 
 
 def _tampering_seen(scene: Scene, lines: list[dict[str, Any]], notes: list[str]) -> Seen:
     verifier = Signer.of(scene.world.settings).verifier
-    return _raises(lambda: verify.verify(lines, notes[-1], verifier, notes[:-1]), verify.Tampered)
+    return _raises(lambda: verify.verify(lines, notes[-1], verifier, notes[:-1]), NotAuthentic)
 
 
 def _raises(act: Callable[[], object], *kinds: type[Exception]) -> bool:

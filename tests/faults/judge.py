@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.audit import verify
-from service.audit.signed_note import Signer
+from service.audit.signed_note import NotAuthentic, Signer
 from service.infra.db import Busy, Database
 from service.infra.files import Store
 from service.infra.pseudonyms import Pepper, subject_digest
@@ -144,7 +144,7 @@ def _log(session: Session, settings: Settings, _: Journal) -> Iterator[Broken]:
     note = session.scalar(select(TreeHead.note).order_by(TreeHead.size.desc()).limit(1))
     try:
         verify.verify(exported(session), note or "", Signer.of(settings).verifier)
-    except verify.Tampered as error:
+    except NotAuthentic as error:
         yield Broken("lost", f"the audit log does not verify: {error}")
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sqlalchemy import event, select
 
-from service.infra.files import DIGEST, Store
+from service.infra.files import DIGEST, Damaged, Store
 from service.infra.tables import Version
 from service.models.restore_guard import UPDATES
 from tests.faults.invariants import Broken, broken, counted, left_behind, unfinished, unreadable
@@ -26,7 +26,6 @@ from tests.harness.databases import sqlite_databases, sqlite_template
 from tests.harness.powercut import Recorded, State, states_after_power_cut
 from tests.workers.worlds import World, end_schedulers_lease, open_world, settings_of
 from workers.scheduler.run import open_scheduler
-from workers.storage.encryption import Unsealable
 from workers.storage.key_files import KeyFiles
 from workers.storage.key_store import KeyStore
 
@@ -176,7 +175,7 @@ def unjournalled(world: World) -> list[Broken]:
     """Return the versions that were committed and that the journal does not know: a restored backup would lose them."""
     try:
         told = {entry.version["id"] for entry in world.storage.journal.entries() if entry.version is not None}
-    except Unsealable:
+    except Damaged:
         return [Broken("undetected_corruptions", "the journal holds a damaged entry")]
     with world.database.read() as session:
         missing = set(session.scalars(select(Version.id))) - told

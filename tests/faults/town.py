@@ -23,9 +23,9 @@ from service.infra.pseudonyms import subject_digest
 from service.infra.queue import notify as queue
 from service.infra.settings import Settings, session_key
 from service.infra.tables import Forgotten, Hold, Membership, Model, WebhookEndpoint
-from service.models.register import NameTaken
 from service.models.restore_guard import confirm
 from service.requests import intake
+from service.requests.states import RequestRefused
 from service.requests.webhooks import add_endpoint
 from tests.faults.judge import exported
 from tests.harness.databases import sqlite_databases, sqlite_template
@@ -257,7 +257,7 @@ class Town:
 
     def register(self) -> str | None:
         """Register one more model, with the recipe of the others; None where it is there already."""
-        with suppress(NameTaken):
+        with suppress(RequestRefused):
             return self.world.register(name=ANOTHER, on_suppressed="leave_out", min_guarantee="proved")
         return None
 

@@ -24,7 +24,7 @@ from service.infra.pseudonyms import Pepper, subject_digest
 from service.infra.tables import Model, Recollection, Version
 from service.infra.tenants import DEFAULT_TENANT
 from tests.harness.stack import Stack
-from workers.storage.encryption import SealedRow, open_row
+from workers.storage.encryption import Sealer
 from workers.storage.key_store import HolderKey, KeyStore
 
 RECIPES = Path(__file__).parents[1] / "system" / "recipes"
@@ -105,7 +105,7 @@ def secret_of(stack: Stack, name: str, person: str) -> Secret | None:
         if row is None:
             return None
         key = keys.fetch([row.key_id])[row.key_id]
-        vector = bytes(open_row(key, f"{row.generation_id}/{row.holder}", SealedRow(row.nonce, row.sealed)))
+        vector = Sealer(key).open(f"{row.generation_id}/{row.holder}", row.sealed)
         return Secret(key, share_in_file(keys, row.key_id), vector)
     finally:
         database.close()

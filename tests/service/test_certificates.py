@@ -17,8 +17,8 @@ from service.api.dependencies import Service
 from service.api.metrics import render
 from service.audit.log import charge, integrate, record
 from service.audit.merkle import leaf_hash
-from service.audit.signed_note import Signer
-from service.certificates.issue import NotAuthentic, accepted_commitment, issue_due, sign, summed, verify
+from service.audit.signed_note import NotAuthentic, Signer
+from service.certificates.issue import accepted_commitment, issue_due, sign, summed, verify
 from service.cli.checks import examine
 from service.infra.db import now
 from service.infra.tables import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -14,13 +15,24 @@ from sqlalchemy import delete, func, select, update
 from service.access.api_keys import revoke_key
 from service.access.session_cookie import COOKIE, SESSION_SECONDS
 from service.api.console import pages, plots, words
-from service.api.console.watch import AuditWatch
 from service.api.dependencies import Service
 from service.audit.log import integrate, record
+from service.audit.self_check import check_log
 from service.audit.signed_note import Signer
 from service.infra.db import now
-from service.infra.tables import ApiKey, AuditEntry, Generation, Model, Task, TreeHead, Version
+from service.infra.tables import (
+    ApiKey,
+    AuditEntry,
+    DeletionRequest,
+    Generation,
+    LogCheck,
+    Model,
+    Task,
+    TreeHead,
+    Version,
+)
 from service.models.consumers import report
+from service.requests.reasons import Reason
 from service.requests.status import settle
 from tests.service.conftest import Login
 from tests.service.worlds import live_model, publish
@@ -175,22 +187,38 @@ def test_the_overview_shows_what_is_late_held_and_spent(login: Login, held: str,
     assert "85.7 % spent" in page and "gauge low" in page
     assert "version 2" in page and "1 on an old version" in page
     assert re.search(r"in (27|28|29|30) d", page)
-    assert "the worker was lost while at it" in page
+    assert "The worker crashed three times on this request." in page
 
 
 def test_a_held_request_is_driven_on_by_who_may(login: Login, held: str, service: Service) -> None:
     client = login("deletions:read")
     page = client.get(f"/console/requests/{held}").text
-    assert "Drive on" not in page
+    assert "/retry" not in page
     sent = {"token": token_in(page)}
     assert client.post(f"/console/requests/{held}/retry", data=sent).status_code == 403
     assert client.post(f"/console/requests/{held}/cancel", data=sent).status_code == 403
     client = login("deletions:read", "models:admin")
     page = client.get(f"/console/requests/{held}").text
+    assert f'action="/console/requests/{held}/retry"' in page and "<button>Retry</button>" in page
     assert client.post(f"/console/requests/{held}/retry", data={"token": "0" * 64}).status_code == 403
     after = client.post(f"/console/requests/{held}/retry", data={"token": token_in(page)})
     assert after.status_code == 200 and "badge queued" in after.text
     assert client.post(f"/console/requests/{held}/retry", data={"token": token_in(page)}).status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("reason", "button"), [(Reason.LEGAL_HOLD, None), (Reason.BUDGET_EXHAUSTED, None), (Reason.LARGE, "Approve")]
+)
+def test_a_retry_is_offered_where_it_can_help_alone(
+    login: Login, held: str, service: Service, reason: Reason, button: str | None
+) -> None:
+    with service.database.write() as session:
+        session.execute(update(Task).values(reason=reason))
+        session.execute(update(DeletionRequest).values(reason=reason))
+    page = html.unescape(login().get(f"/console/requests/{held}").text)
+    assert reason.sentence in page and reason.remedy is not None and reason.remedy.action in page
+    assert ("/retry" in page) == (button is not None)
+    assert button is None or f"<button>{button}</button>" in page
 
 
 def test_a_request_is_cancelled_inside_its_window_by_who_may(login: Login, held: str, service: Service) -> None:
@@ -282,15 +310,6 @@ def grow(service: Service, count: int) -> None:
         integrate(session, Signer.of(service.settings))
 
 
-def test_the_audit_log_is_verified_as_it_grows(service: Service) -> None:
-    watch = AuditWatch(service.settings)
-    assert watch.check(service.database).status == "empty"
-    for size in (3, 7):
-        grow(service, size - watch.check(service.database).size)
-        state = watch.check(service.database)
-        assert (state.status, state.checked, state.size) == ("verified", size, size)
-
-
 def edit(session: Any) -> None:
     session.execute(update(AuditEntry).where(AuditEntry.log_index == 1).values(body="{}"))
 
@@ -313,25 +332,30 @@ def resign(session: Any) -> None:
 
 
 @pytest.mark.parametrize("harm", [edit, remove, truncate, erase, resign])
-def test_a_log_that_was_tampered_with_is_told(
-    service: Service, harm: Callable[[Any], None], login: Login, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_was_tampered_with_is_shown(service: Service, harm: Callable[[Any], None], login: Login) -> None:
     client = login()
+    verifier = Signer.of(service.settings).verifier
+    assert '<span class="value word">empty</span>' in client.get("/").text
     grow(service, 3)
+    assert '<span class="value word">not checked yet</span>' in client.get("/").text
+    check_log(service.database, verifier)
     grow(service, 2)
-    assert "verified" in client.get("/").text
+    check_log(service.database, verifier)
+    assert '<span class="value word">verified</span>' in client.get("/").text
+    assert "expunge_audit_log_verified 1.0" in client.get("/metrics").text
     with service.database.write() as session:
         harm(session)
-    monkeypatch.setattr("service.api.console.watch._AGAIN_SECONDS", 0.0)  # the ten minutes are over
+    check_log(service.database, verifier)
     assert '<span class="value word">tampered</span>' in client.get("/").text
+    assert "expunge_audit_log_verified 0.0" in client.get("/metrics").text
 
 
-def test_a_log_is_verified_in_parts(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.api.console.watch._STEP", 2)
-    grow(service, 5)
-    watch = AuditWatch(service.settings)
-    states = [watch.check(service.database) for _ in range(3)]
-    assert [(state.status, state.checked) for state in states] == [("checking", 2), ("checking", 4), ("verified", 5)]
+def test_a_check_that_is_hours_old_is_not_shown_as_verified(service: Service, login: Login) -> None:
+    grow(service, 2)
+    check_log(service.database, Signer.of(service.settings).verifier)
+    with service.database.write() as session:
+        session.execute(update(LogCheck).values(checked_at=LogCheck.checked_at - 2 * 3_600_000_000 - 1))
+    assert '<span class="value word">not checked lately</span>' in login().get("/").text
 
 
 def test_spans_say_two_units_at_most() -> None:

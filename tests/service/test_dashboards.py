@@ -11,7 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import select, update
 
 from service.api.dependencies import Service
-from service.audit.log import record
+from service.audit.log import integrate, record
+from service.audit.self_check import check_log
+from service.audit.signed_note import Signer
 from service.infra.db import now
 from service.infra.pseudonyms import new_id
 from service.infra.tables import DeletionRequest, Heartbeat, Model, PhaseSeconds, Task, Version
@@ -44,6 +46,9 @@ def busy(client: TestClient, service: Service) -> TestClient:
         session.add(PhaseSeconds(phase="unlearn", seconds=0.03, **facts))
     stranger = {"subject_id": "ada", "regulation": "gdpr", "verified": False}
     client.post("/v1/deletion-requests", json=stranger, headers={"Idempotency-Key": "stranger"})
+    with service.database.write() as session:
+        integrate(session, Signer.of(service.settings))
+    check_log(service.database, Signer.of(service.settings).verifier)
     return client
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.audit.signed_note import Checkpoint, NoteError, Signer, Verifier
+from service.audit.signed_note import LogHead, NotAuthentic, Signer, Verifier
 
 # the example of https://c2sp.org/signed-note
 VKEY = "example.com/foo+530d903a+AekyeRrm56hApGFkyQR4ZCbV54Id2LKaANYcrnKv3U2k"
@@ -32,7 +32,7 @@ def test_the_specifications_example_opens() -> None:
     ],
 )
 def test_a_forged_note_does_not_open(forged: str) -> None:
-    with pytest.raises(NoteError):
+    with pytest.raises(NotAuthentic):
         Verifier.parse(VKEY).open(forged)
 
 
@@ -40,14 +40,14 @@ def test_a_forged_note_does_not_open(forged: str) -> None:
     "vkey", ["", "a", "a+b", VKEY.replace("530d903a", "530d903b"), VKEY[:-4], VKEY.replace("+Ae", "+Ce")]
 )
 def test_a_malformed_verifier_key_is_refused(vkey: str) -> None:
-    with pytest.raises(NoteError):
+    with pytest.raises(NotAuthentic):
         Verifier.parse(vkey)
 
 
 def test_a_checkpoint_travels_through_a_note() -> None:
     signer = Signer("log.example/one", b"s" * 32)
     note = signer.checkpoint(7, b"r" * 32)
-    assert Verifier.parse(str(signer.verifier)).checkpoint(note) == Checkpoint("log.example/one", 7, b"r" * 32)
+    assert Verifier.parse(str(signer.verifier)).checkpoint(note) == LogHead("log.example/one", 7, b"r" * 32)
 
 
 def test_another_logs_head_and_other_texts_are_no_checkpoint() -> None:
@@ -57,7 +57,7 @@ def test_another_logs_head_and_other_texts_are_no_checkpoint() -> None:
         "log.example/one\n07\n" + "A" * 43 + "=\n",
         "log.example/one\n",
     ):
-        with pytest.raises(NoteError):
+        with pytest.raises(NotAuthentic):
             signer.verifier.checkpoint(signer.sign(text))
-    with pytest.raises(NoteError):
+    with pytest.raises(NotAuthentic):
         signer.sign("no newline at the end")

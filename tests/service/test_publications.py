@@ -9,8 +9,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import update
 
 from service.api.dependencies import Service
+from service.audit.signed_note import NotAuthentic
 from service.infra.tables import Version
-from service.models.publications import Contradicted, compare_shown, unlogged
+from service.models.publications import compare_shown, unlogged
 from tests.service.test_certificates import issued
 from tests.service.worlds import live_model
 
@@ -33,7 +34,7 @@ def test_an_edited_version_does_not_agree_with_the_log(
     assert compare_shown(*shown(client)) == 1
     with service.database.write() as session:
         session.execute(update(Version).where(Version.id == version.id).values(**values))
-    with pytest.raises(Contradicted, match=r"version 2 of digits: (claim_sha256|checkpoint|method)"):
+    with pytest.raises(NotAuthentic, match=r"version 2 of digits: (claim_sha256|checkpoint|method)"):
         compare_shown(*shown(client))
 
 
@@ -42,5 +43,5 @@ def test_a_version_that_the_log_does_not_publish_is_named(client: TestClient, se
     live_model(service)
     versions = client.get("/v1/models/digits/versions").json()["data"]
     assert unlogged([], versions)
-    with pytest.raises(Contradicted, match="no entry that publishes version 1 of digits"):
+    with pytest.raises(NotAuthentic, match="no entry that publishes version 1 of digits"):
         compare_shown([], versions)

@@ -12,7 +12,8 @@ from sqlalchemy import select
 from service.api.dependencies import Service
 from service.infra.tables import AuditEntry, Generation, Model
 from service.models import register as registration
-from service.models.recipe_files import NoRecipe, require_recipe
+from service.models.recipe_files import require_recipe
+from service.requests.states import RequestRefused
 from unlearning.accounting.policy import Policy
 
 POLICY = {"method": "recollection"}
@@ -42,9 +43,9 @@ def test_a_recipe_is_found_without_running_it(tmp_path: Path, place: str, text: 
 @pytest.mark.parametrize(("text", "told"), BAD.values(), ids=BAD)
 def test_a_file_that_is_no_recipe_is_refused_with_what_to_do(tmp_path: Path, text: str, told: str) -> None:
     (tmp_path / "mine.py").write_text(text)
-    with pytest.raises(NoRecipe, match=told) as refused:
+    with pytest.raises(RequestRefused, match=told) as refused:
         require_recipe(tmp_path, "mine")
-    assert refused.value.hint
+    assert refused.value.errors[0]["detail"]
 
 
 def test_a_file_that_the_api_cannot_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +55,7 @@ def test_a_file_that_the_api_cannot_read_says_so(tmp_path: Path, monkeypatch: py
         raise PermissionError
 
     monkeypatch.setattr(Path, "read_bytes", denied)
-    with pytest.raises(NoRecipe, match=r"cannot read the recipe's file \(PermissionError\)"):
+    with pytest.raises(RequestRefused, match=r"cannot read the recipe's file \(PermissionError\)"):
         require_recipe(tmp_path, "mine")
 
 
@@ -103,5 +104,5 @@ def test_the_longest_name_is_given_up_too(service: Service) -> None:
 def test_no_other_model_gives_its_name_up(service: Service, status: str) -> None:
     with service.database.write() as session:
         registration.register(session, "default", "mine", "digits", Policy.from_json(POLICY)).status = status
-    with service.database.write() as session, pytest.raises(registration.NameTaken):
+    with service.database.write() as session, pytest.raises(RequestRefused, match="choose another"):
         registration.register(session, "default", "mine", "digits", Policy.from_json(POLICY))

@@ -13,11 +13,12 @@ from typer.testing import CliRunner
 from service.api.dependencies import Service
 from service.audit import merkle as tree
 from service.audit.key_rotation import Succession, rotate, succeed
-from service.audit.log import KeyRetired, canonical, integrate, record
-from service.audit.signed_note import Handover, NoteError, Signer, Verifier
-from service.audit.verify import Tampered, retired_keys, verify
+from service.audit.log import canonical, integrate, record
+from service.audit.signed_note import Handover, NotAuthentic, Signer, Verifier
+from service.audit.verify import retired_keys, verify
 from service.certificates.issue import verify as verify_certificate
 from service.cli.main import app
+from service.infra.settings import SettingsError
 from tests.service.test_audit import download, grow
 from tests.service.test_certificates import PATH, carry_out, tick
 from tests.service.worlds import live_model
@@ -53,7 +54,7 @@ def test_the_log_is_one_log_across_a_rotation(
     for trusted in (first, second, third):  # forward from an old key, backward from the new one
         assert verify(entries, late, trusted, [early, handover]).size == len(entries)
     assert retired_keys(entries) == [first, second]
-    with pytest.raises(NoteError):
+    with pytest.raises(NotAuthentic):
         first.checkpoint(late)
     old = first.checkpoint(early)
     grown = client.get("/v1/audit-log/consistency", params={"old_size": old.size}).json()
@@ -91,7 +92,7 @@ def test_a_process_that_holds_a_retired_key_signs_nothing(
     before = head(client)
     with service.database.write() as session:
         record(session, "default", "test.step")
-    with pytest.raises(KeyRetired), service.database.write() as session:
+    with pytest.raises(SettingsError), service.database.write() as session:
         integrate(session, stale)
     assert head(client) == before
     with service.database.write() as session:
@@ -145,11 +146,11 @@ def test_a_stolen_retired_key_signs_no_later_head_that_is_believed() -> None:
     newest = new.checkpoint(6, tree.root_of(leaves))
     at_handover = Handover(old, new).checkpoint(2, tree.root_of(leaves[:2]))
     assert verify(entries, newest, old.verifier, [at_handover, old.checkpoint(1, leaves[0])]).size == 6
-    with pytest.raises(Tampered, match="had retired"):
+    with pytest.raises(NotAuthentic, match="had retired"):
         verify(entries, newest, new.verifier, [old.checkpoint(4, tree.root_of(leaves[:4]))])
-    with pytest.raises(Tampered, match="not authentic"):
+    with pytest.raises(NotAuthentic, match="not authentic"):
         verify(entries, old.checkpoint(6, tree.root_of(leaves)), new.verifier)
-    with pytest.raises(Tampered, match="malformed"):
+    with pytest.raises(NotAuthentic, match="malformed"):
         verify(exported([json.dumps({"kind": "log.key_rotated"}, separators=(",", ":"))]), newest, new.verifier)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from service.infra.files import Damaged
 from service.infra.settings import Settings
 from service.infra.tables import AuditEntry, CalibrationOrder, Generation
 from tests.workers import meanwhile
@@ -17,7 +18,7 @@ from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.bounds.calibration import Calibrated, Design, calibrate, errors_along
 from unlearning.types import Refused
 from workers.scheduler.run import open_scheduler, sweep_files
-from workers.training.calibrate import Found, Orders, require_useful_cap
+from workers.training.calibrate import Found, Orders, place_of, require_useful_cap
 from workers.training.parallel import assist
 
 ASKED: dict[str, Any] = {
@@ -189,13 +190,15 @@ def test_an_order_measured_by_another_process_equals_the_pure_function(world: Wo
     rows = {row.number: row for row in world.rows_of(CalibrationOrder) if row.measured_at}
     assert set(rows) == {0, 1}
     for number, row in rows.items():
-        note = json.loads(world.storage.sealer.unseal(row.errors or b""))
+        note = json.loads(sealed_errors(world, row))
         order = course.design.order(course.examples.holders, number)
         again = errors_along(
             course.bench.problem, course.bench.method, course.state, course.examples, order, sizes=(1, 2)
         ).errors
         assert [float(error) for error in note["errors"]] == list(again)
-        assert note["order"].startswith(f"{course.generation_id}/{number}/")
+        assert note["prepared"] == course.digest
+        with pytest.raises(Damaged):
+            world.storage.sealer.open(place_of(course.generation_id, number + 1), row.errors or b"")
 
 
 def test_who_asks_while_it_is_calibrated_is_forgotten_before_version_1(world: World) -> None:
@@ -244,7 +247,7 @@ def test_nothing_measured_is_published(world: World) -> None:
     world.work(model_id)
     errors = {}
     for row in world.rows_of(CalibrationOrder):
-        note = json.loads(world.storage.sealer.unseal(row.errors or b""))
+        note = json.loads(sealed_errors(world, row))
         errors[row.number] = tuple(float(error) for error in note["errors"])
     quantile = calibrate(Design((1, 2), 0.2, 4), errors).quantile
     generation = world.generation(model_id)
@@ -256,6 +259,11 @@ def test_nothing_measured_is_published(world: World) -> None:
         # four digits: with three, a figure that follows from the policy (mu .003) may look like a distance
         at = public.find(repr(number)[:8])
         assert f"{number:.4g}" not in public and at < 0, public[max(0, at - 80) : at + 40]
+
+
+def sealed_errors(world: World, row: CalibrationOrder) -> bytes:
+    """The errors of an order, opened."""
+    return world.storage.sealer.open(place_of(row.generation_id, row.number), row.errors or b"")
 
 
 def release_connections(world: World) -> None:

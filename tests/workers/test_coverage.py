@@ -17,6 +17,7 @@ import torch
 
 from service.infra.settings import Settings, ensure_secrets
 from service.infra.tables import CalibrationOrder
+from tests.workers.test_calibrate import sealed_errors
 from tests.workers.worlds import RECIPES, World, open_world
 from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.bounds.calibration import Calibrated, Design, calibrate
@@ -46,10 +47,7 @@ def calibrated(home: Path, template: Path, **asked: Any) -> Calibrated:
     measuring = {"sizes": list(SIZES), **asked}
     policy = {"guarantee": "calibrated", "calibration": measuring, "max_distance": CAP, "noise_std": 10.0}
     world.live("convex", "newton", **policy)
-    notes = {
-        row.number: json.loads(world.storage.sealer.unseal(row.errors or b""))
-        for row in world.rows_of(CalibrationOrder)
-    }
+    notes = {row.number: json.loads(sealed_errors(world, row)) for row in world.rows_of(CalibrationOrder)}
     world.storage.close()
     errors = {number: tuple(float(each) for each in note["errors"]) for number, note in notes.items()}
     return calibrate(Design(SIZES, alpha=asked["alpha"], orders=asked["orders"]), errors)

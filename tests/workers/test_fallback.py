@@ -31,8 +31,8 @@ def test_a_method_that_does_not_help_is_replaced_by_a_retrain_at_registration(wo
 @SQLITE
 def test_a_worker_that_dies_after_the_switch_prepares_the_retrain(world: World) -> None:
     model_id = world.register("unstable", fallback="retrain")
-    world.workshop.database.close()
-    world.workshop.keys.close()
+    world.storage.database.close()
+    world.storage.keys.close()
     die_at(world, "publish-inside-commit", lambda other: other.work(model_id))
     world.expire_lease(model_id)
     world.work(model_id)

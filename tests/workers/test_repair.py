@@ -137,7 +137,7 @@ def test_carried_rows_keep_their_key_and_leave_nothing_readable(world: World, tm
     world.work(model_id)
     carried = everyones(world, model_id)
     again = {row.holder: row for row in world.rows_of(Recollection)}
-    assert all(rows[name].key_id == row.key_id and rows[name].nonce != row.nonce for name, row in again.items())
+    assert all(rows[name].key_id == row.key_id and rows[name].sealed != row.sealed for name, row in again.items())
     (gone,) = set(first) - set(carried)
     keys = world.storage.keys.fetch([row.key_id for row in rows.values()])
     assert rows[gone].key_id not in keys and len(keys) == 11

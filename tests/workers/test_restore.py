@@ -13,12 +13,12 @@ import pytest
 from sqlalchemy import select
 
 from service.access.api_keys import authenticate, create_key, revoke_key
-from service.audit.import_export import CannotContinue
 from service.audit.log import newest_head
-from service.audit.signed_note import Signer
+from service.audit.signed_note import NotAuthentic, Signer
 from service.audit.verify import verify
 from service.certificates.issue import issue_due
 from service.certificates.issue import verify as verified
+from service.infra.files import Damaged
 from service.infra.tables import (
     AuditEntry,
     BudgetEntry,
@@ -296,7 +296,7 @@ def test_a_draw_that_was_withheld_and_a_release_that_never_committed_count_as_sp
 
 def test_a_restore_waits_until_workers_and_scheduler_are_stopped(world: World) -> None:
     world.pulse().beat()
-    with pytest.raises(CannotContinue, match="stop workers"):
+    with pytest.raises(NotAuthentic, match="stop workers"):
         restore(world.storage, world.settings.lease_seconds, signer(world), [])
     with world.database.write() as session:
         session.get_one(Heartbeat, world.process.owner).beat_at = 1
@@ -333,6 +333,15 @@ def test_the_journal_names_nobody_and_is_sealed(world: World) -> None:
     assert {entry.version["id"] for entry in world.storage.journal.entries() if entry.version} == {
         row.id for row in world.rows_of(Version)
     }
+
+
+def test_an_entry_of_the_journal_opens_under_its_own_name_alone(world: World) -> None:
+    model_id = world.live(min_guarantee="proved")
+    released(world, model_id, "p1")
+    first, second = sorted(world.storage.journal.root.iterdir())
+    first.write_bytes(second.read_bytes())
+    with pytest.raises(Damaged):
+        list(world.storage.journal.entries())
 
 
 def test_vectors_of_weights_that_a_repair_has_left_behind_are_never_used(world: World, snapshot: Snapshot) -> None:

@@ -12,13 +12,13 @@ import pytest
 import torch
 from sqlalchemy import event
 
+from service.infra.files import Damaged
 from service.infra.tables import Recollection
 from tests.workers.test_calibrate import release_connections
 from tests.workers.worlds import World, open_world
 from unlearning.methods.recollection import sum_of
 from unlearning.types import VectorsMissing
 from workers.storage import private_state as state
-from workers.storage.encryption import Unsealable
 
 pytestmark = pytest.mark.both_engines
 
@@ -48,7 +48,7 @@ def test_a_row_that_was_changed_is_no_vector(world: World) -> None:
     with world.database.write() as session:
         row = session.get_one(Recollection, (generation_id, names[1]))
         row.sealed = row.sealed[:-20] + bytes([row.sealed[-20] ^ 1]) + row.sealed[-19:]
-    with pytest.raises(Unsealable):
+    with pytest.raises(Damaged):
         sum_of(kept, frozenset(names), torch.zeros(300))
 
 

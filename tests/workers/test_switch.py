@@ -35,6 +35,7 @@ from workers.runtime.lease import retrain_lease
 from workers.runtime.stopwatch import Stopwatch
 from workers.scheduler import run as scheduler
 from workers.storage import checkpoint_format as codec
+from workers.storage.private_state import STATE
 from workers.training import run as prepare
 from workers.training.run import Ready
 from workers.update.run import update
@@ -217,7 +218,7 @@ def test_why_the_fallback_was_taken_is_sealed_and_nowhere_else(world: World) -> 
         log = "\n".join(session.scalars(select(AuditEntry.body)))
     assert "cap_not_reached" not in log
     assert "cap_not_reached" not in json.dumps(head.claim)
-    _, metadata = codec.decode(world.storage.sealer.unseal(world.storage.private.read(head.state)))
+    _, metadata = codec.decode(world.storage.sealer.open(STATE, world.storage.private.read(head.state)))
     assert json.loads(metadata["evidence"])["fallback"] == {"method": "retrain", "why": "cap_not_reached"}
     assert entries(world, "retrain.planned")[0]["reason"] == "fallback"
 

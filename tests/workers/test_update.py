@@ -287,7 +287,9 @@ def test_a_damaged_state_fails_closed(world: World, damage: str) -> None:
 def test_a_state_of_a_format_that_this_worker_does_not_know_fails_closed(world: World) -> None:
     model_id = world.live()
     storage = world.storage
-    foreign = storage.private.put(storage.sealer.seal(codec.encode({"weights": torch.zeros(8)}, {"format": "next"})))
+    foreign = storage.private.put(
+        [storage.sealer.seal(state.STATE, codec.encode({"weights": torch.zeros(8)}, {"format": "next"}))]
+    )
     world.change(Version, world.head(model_id).id, state=foreign.digest)
     request = world.delete("p3")
     world.work(model_id)

@@ -1,4 +1,4 @@
-"""Whose fault an exception is: the machine's, which may pass, or the recipe's, which will be raised again."""
+"""Tell failures of the machine, which may pass, from failures of the recipe, which will happen again."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ MATHS = Path(unlearning.__file__).resolve().parent
 
 
 def of_the_machine(error: Exception) -> bool:
-    """Whether a database, a disk or the key folder failed, whatever was being done: no request is to blame for that."""
+    """Return whether a database, a disk or the key folder failed. No request is the cause of that."""
     away = isinstance(error, Busy | OperationalError | KeyFileMissing)
     return away or (isinstance(error, OSError) and error.errno in MACHINE)
 
 
 def refusal_of(error: Exception, recipes: Path) -> Refused | None:
-    """The refusal of a recipe whose code, or the maths on its model and data, raised ``error``; None for other errors.
+    """Return the refusal of a recipe whose code, or the maths on its model and data, raised ``error``.
 
-    None too for what may pass: want of memory, a device, a disk, a connection. The error's message is in the hint
-    alone, because it may carry a person's data, and what is recorded for ever is the rest.
+    Return None for other errors, and for those that may pass: too little memory, a device, a disk, a connection. The
+    error's message is in the hint only: it may contain a person's data, and the rest is recorded permanently.
     """
     if of_the_machine(error) or _may_pass(error) or not _in_recipe(error, recipes.resolve()):
         return None
@@ -48,7 +48,7 @@ def refusal_of(error: Exception, recipes: Path) -> Refused | None:
 
 
 def refusal(error: Exception, recipes: Path) -> Refused:
-    """The refusal of a recipe whose code raised ``error``: type, file and line; the message is in the hint."""
+    """Return the refusal of a recipe whose code raised ``error``: type, file and line; the message is in the hint."""
     return Refused(f"The recipe raised {type(error).__name__}{_place(error, recipes.resolve())}.", hint_of(error))
 
 
@@ -59,7 +59,7 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _in_recipe(error: Exception, recipes: Path) -> bool:
-    """Whether the innermost frame of the recipe or of ours is the recipe's, or one of the maths, which does no I/O."""
+    """Return whether the innermost frame of the recipe or of ours is the recipe's, or the maths', which does no I/O."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename).resolve()
         if path.is_relative_to(MATHS):
@@ -72,10 +72,10 @@ def _in_recipe(error: Exception, recipes: Path) -> bool:
 
 
 def _place(error: Exception, recipes: Path) -> str:
-    """The line of the recipe's folder that was reached last; where there is none, the line that raised."""
+    """Return the line in the recipe's folder that was reached last; if there is none, the line that raised."""
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f" at line {error.lineno} of {Path(error.filename).name}"
     own = [frame for frame in frames if Path(frame.filename).resolve().is_relative_to(recipes)]
-    told = own or list(frames)
-    return f" at line {told[-1].lineno} of {Path(told[-1].filename).name}" if told else ""
+    chosen = own or list(frames)
+    return f" at line {chosen[-1].lineno} of {Path(chosen[-1].filename).name}" if chosen else ""

@@ -1,4 +1,4 @@
-"""The pulse of a process: a thread that shows it is alive and renews its lease while it computes."""
+"""The heartbeat of a process: a thread that shows that it is alive, and renews its lease while it computes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ STATUS = Path("/proc/self/status")
 
 
 class Pulse:
-    """Beats every third of a lease, at most every five seconds. ``hold`` names the lease to renew.
+    """A thread that beats every third of a lease, at least every five seconds. ``hold`` names the lease to renew.
 
-    A beat that fails (the database is away) is logged and tried again: a lease that runs out meanwhile is fenced.
-    ``stop`` takes the process's row away; the row of one that died stays until the scheduler forgets it.
+    A beat that fails (the database is unreachable) is logged and tried again. A lease that ends meanwhile is fenced.
+    ``stop`` deletes the process's row; the scheduler deletes the row of a process that died.
     """
 
     def __init__(
@@ -53,11 +53,12 @@ class Pulse:
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
 
     def start(self) -> None:
-        """The first beat, waiting for the database as long as it takes, and the thread that beats from then on."""
+        """Wait for the database, beat once, and start the thread that beats from then on."""
         once_there(self.beat)
         self._thread.start()
 
     def stop(self) -> None:
+        """End the thread and delete the process's row."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=10)
@@ -68,22 +69,22 @@ class Pulse:
             log.warning("heartbeat not withdrawn: %s", type(error).__name__)
 
     def hold(self, lease: Lease, generation_id: int | None) -> None:
-        """Renew this lease from now on, and write the phase onto its generation."""
+        """Renew this lease from now on, and write the phase to its generation."""
         with self._guard:
             self._lease, self._generation_id, self._phase = lease, generation_id, "claim"
 
     def release(self) -> None:
-        """Renew no lease."""
+        """Stop renewing the lease."""
         with self._guard:
             self._lease, self._generation_id = None, None
 
     def phase(self, name: str) -> None:
-        """What the process does now; beside a lost worker's tasks stands its last phase."""
+        """Note what the process does now: the tasks of a lost worker show its last phase."""
         with self._guard:
             self._phase = name
 
     def beat(self) -> None:
-        """One beat. Raises Busy."""
+        """Write one heartbeat, and renew the lease. Raises Busy."""
         with self._guard:
             lease, generation_id, phase = self._lease, self._generation_id, self._phase
         with self._database.write() as session:
@@ -111,7 +112,7 @@ class Pulse:
 
 
 def resident_mebibytes() -> int | None:
-    """Return the process's resident memory now, in MiB; None where the system does not tell it (only Linux does)."""
+    """Return the process's resident memory now, in MiB; None where the system does not show it (only Linux does)."""
     if not STATUS.exists():
         return None
     lines = (line.split() for line in STATUS.read_text().splitlines())
@@ -119,7 +120,7 @@ def resident_mebibytes() -> int | None:
 
 
 def _note(phase: str) -> str:
-    """Return the phase, and the memory in which it runs where that is known; at most 32 characters."""
+    """Return the phase and, where it is known, the memory that it takes; at most 32 characters."""
     resident = resident_mebibytes()
     return phase[:32] if resident is None else f"{phase} at {resident} MiB"[:32]
 

@@ -1,4 +1,4 @@
-"""What a claim hands out: everything that the work needs to know, read in the claim's transaction."""
+"""What a claim returns: everything that the work needs to know, read in the claim's transaction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workers.runtime.lease import Lease
 
 @dataclass(frozen=True)
 class Job:
-    """What both kinds of work know of their model."""
+    """What every kind of work knows about its model."""
 
     lease: Lease
     tenant_id: str
@@ -22,7 +22,7 @@ class Job:
 
     @property
     def model_id(self) -> str:
-        """The model that the work is about."""
+        """Return the id of the model."""
         return self.lease.model_id
 
 
@@ -45,12 +45,12 @@ class Claimed:
     id: str
     request_id: str
     traceparent: str | None = None
-    """of the call that made the request, for the logs"""
+    """W3C trace context of the call that made the request, for the logs"""
 
 
 @dataclass(frozen=True)
 class Deletions(Job):
-    """Deletions to be carried out in one update on top of ``current_id``."""
+    """Deletions to carry out in one update of the version ``current_id``."""
 
     current_id: str
     tasks: tuple[Claimed, ...]

@@ -1,8 +1,8 @@
-"""Leases: who may work on a model, until when, and the token that a publication must still hold.
+"""Leases: which process may work on a model, until when, and the token that a publication must still hold.
 
-A model has its own lease, for preparation and releases. A retrain has another, beside it, so that the old generation
-keeps releasing meanwhile. The database's clock alone decides. A token grows by one at each claim and never falls,
-so a worker that was declared lost cannot write, however late it wakes.
+A model has a lease for preparations and updates. A retrain has a second, named one, so that the old generation can
+publish updates meanwhile. Only the database's clock decides. A token grows by one at each claim and never falls, so a
+worker that was declared lost cannot write, however late it continues.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from service.infra.time import SECOND
 
 @dataclass(frozen=True)
 class Lease:
-    """``token`` is what the fence compares. ``name``: of a lease beside the model's own; None: the model's own."""
+    """A lease that was taken. ``token`` is what ``fence`` compares. ``name`` is None for the model's own lease."""
 
     model_id: str
     token: int
@@ -27,36 +27,36 @@ class Lease:
 
 
 def retrain_lease(model_id: str) -> str:
-    """The name of the lease under which a model's candidate generation is built."""
+    """Return the name of the lease under which a model's candidate generation is built."""
     return f"retrain:{model_id}"
 
 
 class Stale(RuntimeError):
-    """The lease was taken over, or given back: this worker may write nothing under it any more."""
+    """The lease was taken over or given back: this worker may not write under it any more."""
 
 
 def lock(session: Session, model_id: str) -> Model | None:
-    """The model's row, locked until the transaction ends."""
+    """Return the model's row, locked until the transaction ends; None if there is no such model."""
     query = select(Model).where(Model.id == model_id).with_for_update().execution_options(populate_existing=True)
     return session.scalars(query).one_or_none()
 
 
 def fence(session: Session, lease: Lease) -> Model:
-    """The model's row, locked, if the lease is still this one and was not given back. Raises Stale."""
+    """Return the model's row, locked. Raises Stale if the lease was taken over or given back."""
     model = lock(session, lease.model_id)
     if model is None:
-        raise Stale(f"model {lease.model_id} is gone")
+        raise Stale(f"The model {lease.model_id} does not exist any more.")
     token, expires_at = model.lease_token, model.lease_expires_at
     if lease.name is not None:
         named = _lock_named(session, lease.name)
         token, expires_at = (named.token, named.expires_at) if named else (0, 0)
     if token != lease.token or expires_at == 0:
-        raise Stale(f"the lease {lease.name or 'of its own'} {lease.token} on model {model.id} is over")
+        raise Stale(f"Another worker took over model {model.id} (lease {lease.name or 'of the model'}, {lease.token}).")
     return model
 
 
 def take(model: Model, owner: str, at: int, seconds: float) -> Lease:
-    """A new lease on a locked model row."""
+    """Take a new lease on a locked model row."""
     model.lease_token += 1
     model.lease_owner = owner
     model.lease_expires_at = at + int(seconds * SECOND)
@@ -64,7 +64,7 @@ def take(model: Model, owner: str, at: int, seconds: float) -> Lease:
 
 
 def take_beside(session: Session, model_id: str, owner: str, at: int, seconds: float) -> Lease | None:
-    """A new lease for a model's retrain; the model's row is locked. None: somebody holds it."""
+    """Take the lease for a model's retrain; the model's row is locked. Return None while it is taken."""
     name = retrain_lease(model_id)
     named = _lock_named(session, name)
     if named is None:
@@ -84,7 +84,7 @@ def give_back(model: Model) -> None:
 
 
 def give_back_beside(session: Session, model_id: str, until: int = 0) -> None:
-    """End the lease of a model's retrain. Nobody may take it before ``until``."""
+    """End the lease of a model's retrain. It cannot be taken before ``until`` (microseconds)."""
     named = _lock_named(session, retrain_lease(model_id))
     if named is not None:
         named.token += 1 if until else 0
@@ -92,7 +92,7 @@ def give_back_beside(session: Session, model_id: str, until: int = 0) -> None:
 
 
 def renew(session: Session, lease: Lease, at: int, seconds: float) -> bool:
-    """Extend the lease if it is still ours and was not given back; otherwise nothing changes, and False."""
+    """Extend the lease by ``seconds`` if it is still this one; return False otherwise."""
     until = at + int(seconds * SECOND)
     own = (
         update(Model)

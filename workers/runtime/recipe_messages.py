@@ -1,7 +1,7 @@
-"""What a recipe's error said: kept for the operator with the refusal, until somebody asks to be forgotten.
+"""Messages of a recipe's errors: kept for the operator with the refusal, until a person asks to be forgotten.
 
-Such a message may name a person. It is kept because nobody can correct a recipe without it, and it goes with the next
-deletion request of the tenant, by any person: from a message nobody can tell whom it concerns.
+Such a message may name a person. It is kept because a recipe cannot be corrected without it. The next deletion request
+of the tenant removes it, for any person: a message does not show which person it concerns.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from service.infra.db import Database
 from service.infra.tables import Generation, Model, SuppressionEntry
 
 LONGEST = 300
-"""characters of a foreign message that are kept"""
+"""characters of a message that are kept"""
 SAYS = "It says: "
 ADVICE = "Run the recipe by itself, correct it, and register it again."
 SAID = re.compile(f'{SAYS}".*" (?={re.escape(ADVICE)})')
 
 
 def hint_of(error: Exception) -> str:
-    """The hint of a refusal: the error's message on one line, quoted, cut to 300 characters; and what to do."""
+    """Return a refusal's hint: the error's message on one line, quoted, cut to 300 characters; and what to do."""
     text = " ".join(str(error).split())
     shown = f"{text[: LONGEST - 3]}..." if len(text) > LONGEST else text
     return f'{SAYS}"{shown}" {ADVICE}' if shown else ADVICE
 
 
 def without_message(hint: str) -> str:
-    """Return a refusal's hint without what the recipe's error said: for output that may be logged."""
+    """Return a refusal's hint without the message of the recipe's error: for output that may be logged."""
     return SAID.sub("", hint)
 
 
 def drop_messages(database: Database) -> int:
-    """Drop the messages of refusals after which somebody of the tenant asked to be forgotten; how many generations."""
+    """Delete the messages of refusals after which a person of the tenant asked to be forgotten; return how many."""
     asked = select(SuppressionEntry.id).where(
         SuppressionEntry.tenant_id == Generation.tenant_id, SuppressionEntry.created_at >= Generation.ended_at
     )
-    told = select(Generation).where(
+    refusals = select(Generation).where(
         Generation.status == "refused", cast(Generation.report, Text).contains(SAYS), asked.exists()
     )
     with database.read() as session:
-        if session.scalar(told.limit(1)) is None:
+        if session.scalar(refusals.limit(1)) is None:
             return 0
     with database.write() as session:
-        generations = session.scalars(told).all()
+        generations = session.scalars(refusals).all()
         for generation in generations:
             report = generation.report or {}
             refused = {name: SAID.sub("", text) for name, text in report["refused"].items()}

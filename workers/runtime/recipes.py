@@ -1,7 +1,7 @@
-"""Recipes by name, from the folder that the operator named. Only worker processes run this: a recipe is code.
+"""Recipes by name, from the folder that the operator named. Only worker processes use this: a recipe is code.
 
 ``digits`` is ``digits.py`` or ``digits/recipe.py``; ``digits/convolutional`` is ``digits/convolutional.py``. A
-recipe's own folder is importable while it loads, so that two recipes may share a module beside them.
+recipe's own folder is importable while it loads, so two recipes may share a module in it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}(/[a-z0-9][a-z0-9_-]{0,62}){0,3}")
 
 @dataclass(frozen=True)
 class Loaded:
-    """A recipe as it was run just now, with the sha256 of its file."""
+    """A recipe as it was just run, with the sha256 of its file."""
 
     recipe: Recipe
     digest: str
 
 
 def find(root: Path, name: str) -> Path:
-    """The recipe's file. Raises Refused for a name that is not one, or where there is no such file."""
+    """Return the recipe's file. Raises Refused for a name that is not allowed, or if there is no such file."""
     if not NAME.fullmatch(name):
         raise Refused("The recipe's name is not allowed.", "Use lower-case letters, digits, - and _, with / between.")
     path = locate(root, name)
@@ -43,12 +43,12 @@ def find(root: Path, name: str) -> Path:
 
 
 def digest_of(path: Path) -> str:
-    """sha256 of the recipe's file, in hex."""
+    """Return the sha256 of the recipe's file, in hex."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def names(root: Path) -> list[str]:
-    """The recipes at the top of the folder, in order: what ``NAME.py`` and ``NAME/recipe.py`` are called."""
+    """Return the names of the recipes in the folder, sorted: each ``NAME.py`` and ``NAME/recipe.py``."""
     files = [path.stem for path in root.glob("*.py")] + [path.parent.name for path in root.glob("*/recipe.py")]
     return sorted({name for name in files if NAME.fullmatch(name)})
 
@@ -61,9 +61,9 @@ def check(root: Path, name: str) -> None:
 
 
 def load(root: Path, name: str) -> Loaded:
-    """Run the recipe. Raises Refused with a plain reason, whatever the recipe's code does.
+    """Run the recipe and return it. Raises Refused with a plain reason for any exception of the recipe's code.
 
-    A foreign exception's message may carry a person's data: it is in the hint alone, which no audit entry holds.
+    The exception's message may contain a person's data: it is in the hint only, which no audit entry holds.
     """
     path = find(root, name)
     digest = digest_of(path)
@@ -87,7 +87,7 @@ def _run(path: Path, digest: str) -> ModuleType:
 
 @contextmanager
 def _plainly(path: Path) -> Iterator[None]:
-    """Whatever the recipe's code raises becomes Refused. Want of memory is the machine's, and may pass."""
+    """Turn any exception of the recipe's code into Refused, except MemoryError: that is the machine's, and may pass."""
     try:
         yield
     except MemoryError:
@@ -100,7 +100,7 @@ def _plainly(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    """The folder's modules load afresh and do not stay: two recipes may have neighbours of the same name."""
+    """Import the folder's modules again and drop them at the end: two recipes may have modules of the same name."""
     sys.path.insert(0, str(folder))
     try:
         yield

@@ -14,7 +14,7 @@ UNLEARN = "unlearn"
 
 
 class Stopwatch:
-    """``seconds`` maps a phase to its wall-clock seconds; the pulse is told the phase that runs."""
+    """Times the phases of an update and reports the running one. ``seconds``: wall-clock seconds by phase."""
 
     def __init__(self, pulse: Pulse) -> None:
         self._pulse = pulse
@@ -22,7 +22,7 @@ class Stopwatch:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a phase; one that comes several times is added up."""
+        """Time a phase. The times of one that comes several times are added."""
         self._pulse.phase(name)
         start = time.perf_counter()
         try:
@@ -32,10 +32,10 @@ class Stopwatch:
 
     @contextmanager
     def unlearning(self) -> Iterator[None]:
-        """Time forgetting, refining and certifying as one phase, and wait until its bucket is over.
+        """Run forgetting, refining and certifying as one phase, and wait until its time bucket ends.
 
-        How long they take tells how many iterations they need, which depends on the people who go. Whoever watches
-        the clock, the log or the metrics sees the bucket, whether the update succeeds or not.
+        Their time shows how many iterations they needed, which depends on the people who are forgotten. An observer
+        of the clock, the log or the metrics sees only the bucket, whether the update succeeds or not.
         """
         start = time.perf_counter()
         try:

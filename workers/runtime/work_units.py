@@ -1,6 +1,6 @@
-"""Pieces of a preparation that any worker may take: the database says whose each one is, and which are done.
+"""Pieces of a preparation that any worker may take. The database knows the owner of each, and which are done.
 
-A worker that dies loses the pieces in its hands and no others: one whose owner's heart no longer beats is free again.
+A worker that dies loses its own pieces only: a piece whose owner sends no more heartbeats is free again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POLL_SECONDS = 0.2
 
 
 class Taken(RuntimeError):
-    """The piece is another worker's by now, or its preparation is over: nothing may be written for it."""
+    """Another worker owns the piece by now, or its preparation is over: nothing may be written for it."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Pieces:
         return self._count(self.record.done_at.is_not(None))
 
     def take(self, session: Session) -> int | None:
-        """The first free piece, now ours; None: all are done or in other hands."""
+        """Take the first free piece and return its number; None if all are done or taken."""
         found = self._free(now(session)).order_by(self.record.number).limit(1)
         row: Any = session.scalars(found.with_for_update(skip_locked=True)).one_or_none()
         if row is None:
@@ -64,11 +64,11 @@ class Pieces:
             return session.scalars(self._free(now(session)).limit(1)).first() is not None
 
     def ours(self, session: Session, number: int) -> Any:
-        """The piece, locked, while it is ours and not done. Raises Taken."""
+        """Return the piece, locked. Raises Taken if this process does not own it, or if it is done."""
         query = select(self.record).where(self.record.generation_id == self.generation_id, self.record.number == number)
         row: Any = session.scalars(query.with_for_update()).one_or_none()
         if row is None or row.owner != self.process.owner or row.done_at is not None:
-            raise Taken(f"piece {number} of generation {self.generation_id} is not ours any more")
+            raise Taken(f"Piece {number} of generation {self.generation_id} belongs to another worker or is done.")
         return row
 
     def let_go(self, number: int) -> None:
@@ -86,7 +86,7 @@ class Pieces:
             return session.scalar(query) or 0
 
     def _free(self, at: int) -> Any:
-        """Pieces in nobody's hands: no owner, this process, or one that has stopped beating."""
+        """Return the query of free pieces: no owner, this process, or a process without a recent heartbeat."""
         alive = at - int(self.process.settings.lease_seconds * SECOND)
         beating = select(Heartbeat.process).where(Heartbeat.beat_at > alive)
         owner = self.record.owner
@@ -98,9 +98,9 @@ class Pieces:
 
 
 def models_with_free_pieces(session: Session, tenants: Collection[str] | None = None) -> list[str]:
-    """Ids of the models that another worker is preparing in pieces, while some piece has no owner, in order.
+    """Return the ids of models that another worker prepares in pieces and that have a piece without an owner, sorted.
 
-    ``tenants``: whom the worker serves; None: everyone.
+    ``tenants`` are those that the worker serves; None means all.
     """
     at = now(session)
     found: set[str] = set()

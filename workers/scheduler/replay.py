@@ -10,6 +10,7 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from service.audit import hold_names as held_names
+from service.audit.signed_note import NotAuthentic
 from service.infra.pseudonyms import Pepper
 from service.infra.tables import ApiKey, DeletionRequest, Hold, SuppressionEntry, Task, WebhookEndpoint
 from service.requests import identity_check as verification
@@ -96,7 +97,7 @@ def _place(session: Session, report: Report, body: Said, pepper: Pepper) -> bool
         return False
     try:
         hold = held_names.unseal(pepper, body["tenant"], body["hold"], body["sealed"], body["at"])
-    except held_names.Unreadable:
+    except NotAuthentic:
         report.holds_lost.append(body["hold"])
         return False
     session.add(hold)

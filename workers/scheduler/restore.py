@@ -13,8 +13,8 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from service.audit import log as ledger
-from service.audit.import_export import CannotContinue, continue_log
-from service.audit.signed_note import Signer
+from service.audit.import_export import continue_log
+from service.audit.signed_note import NotAuthentic, Signer
 from service.infra.db import now
 from service.infra.pseudonyms import new_id
 from service.infra.tables import (
@@ -67,7 +67,7 @@ Export = tuple[str, list[dict[str, Any]]]
 def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Sequence[Export] = ()) -> Report:
     """Reconcile the database with the journal and the exports; from then on it is read-only until confirmed.
 
-    Repeatable. Raises CannotContinue, Unsealable; then nothing was changed.
+    Repeatable. Raises NotAuthentic, Damaged; then nothing was changed.
     """
     entries = sorted(storage.journal.entries(), key=lambda each: (each.model_id, each.at, each.spent))
     with storage.database.write() as session:
@@ -110,9 +110,7 @@ def _require_quiet(session: Session, lease_seconds: float) -> None:
     since = now(session) - int(lease_seconds * SECOND)
     alive = session.scalars(select(Heartbeat.process).where(Heartbeat.beat_at >= since)).all()
     if alive:
-        raise CannotContinue(
-            f"{len(alive)} processes were seen within {lease_seconds:g} s; stop workers and scheduler."
-        )
+        raise NotAuthentic(f"{len(alive)} processes were seen within {lease_seconds:g} s; stop workers and scheduler.")
 
 
 def _known(session: Session, entry: Entry) -> bool:

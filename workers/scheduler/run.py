@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 
 from service.access.api_keys import check_pepper
 from service.audit.log import integrate, record
+from service.audit.self_check import keep_checking
 from service.audit.signed_note import Signer
 from service.certificates.issue import issue_due
 from service.infra.db import Busy, Database, now
@@ -317,6 +318,8 @@ def run(settings: Settings) -> None:
     outbound = Outbound(loopback=settings.webhook_loopback)
     webhook_sender = WebhookSender(scheduler.database, scheduler.session_key, outbound, settings.sweep_seconds)
     webhook_sender.start()
+    checks = (scheduler.database, scheduler.signer, stop)
+    threading.Thread(target=keep_checking, args=checks, name="audit-check", daemon=True).start()
     count = 0
     while not stop.is_set():
         try:

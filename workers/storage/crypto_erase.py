@@ -1,6 +1,6 @@
-"""After the commit: destroying keys, and the secret state of what was superseded. Repeatable at any time.
+"""What is destroyed after a commit: keys, and the secret state of superseded versions. Every function is repeatable.
 
-The worker does this at once; the scheduler repairs what a dead worker left.
+The worker does it right after its commit. The scheduler repeats it for workers that died before.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ EMPTIED = "emptied"
 
 
 def destroy_keys(database: Database, keys: KeyStore, updates: Path, tenants: Collection[str] | None = None) -> int:
-    """Carry out every erasure that is due; returns how many keys are now destroyed for good.
+    """Destroy every key whose erasure is due; return how many.
 
-    ``releases``: the journal's folder, in which the releases are confirmed first. ``tenants``: whose keys lie in this
-    key store; None: everyone's. One that never held a key must not report it destroyed.
-
-    An erasure counts as done only when the key's share was overwritten in its file. Raises Busy, KeyFileMissing.
+    ``updates`` is the journal's folder: its entries are confirmed first. ``tenants`` are those whose keys are in this
+    key store, None means all: a key store that never held a key must not report it as destroyed. An erasure is marked
+    as done only after the key's share was overwritten in its file. Raises Busy, KeyFileMissing, OSError.
     """
     with database.read() as session:
         due = session.execute(
@@ -73,7 +72,7 @@ def drop_superseded_state(database: Database, private: Store, version_id: str | 
 
 
 def bury(database: Database) -> int:
-    """Drop what generations that ended or were refused knew about people. Repeatable; the scheduler does it too.
+    """Delete what generations that ended or were refused still know about people; return how many generations.
 
     A generation is kept while a certificate must still be issued that commits to its samples.
     """

@@ -1,8 +1,8 @@
-"""Key files: one share of every key, in files whose bytes are overwritten where they lie.
+"""Key files: one share of every key, in files whose bytes are overwritten in place.
 
-A key is two shares joined by XOR. One is a row of the key store's database, and a database keeps copies of what it
-deletes: in its heap, in its write-ahead log, in its replicas. The other one is written nowhere but here, so that a key
-is destroyed when its share is overwritten. One share alone tells nothing about the key.
+A key is two shares joined by XOR. One share is a row of the key store's database. A database keeps copies of what it
+deletes: in its heap, in its write-ahead log, in its replicas. The other share is written in a key file only, so
+overwriting it there destroys the key. One share alone says nothing about the key.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class KeyFileMissing(RuntimeError):
 
 
 class KeyFiles:
-    """A folder of key files, shared by all workers and schedulers. Only whole files are ever named to anybody."""
+    """A folder of key files, shared by all workers and schedulers."""
 
     def __init__(self, folder: Path, files: Files | None = None) -> None:
         self.folder = folder
         self._files = files or Files()
 
     def write(self, shares: Sequence[bytes]) -> str:
-        """Write a new file with these shares, 32 bytes each. Return its name; it is durable then. Raises OSError."""
+        """Write a new file with these shares, 32 bytes each; return its name once it is durable. Raises OSError."""
         self._make_folder()
         name = secrets.token_hex(8)
         with self._files.create(self.folder / name) as file:
@@ -49,16 +49,13 @@ class KeyFiles:
         return name
 
     def read(self, name: str, slots: Iterable[int]) -> dict[int, bytes]:
-        """Return the shares at these places, those left out that were erased. Raises KeyFileMissing."""
+        """Return the shares at these places, without those that were erased. Raises KeyFileMissing."""
         content = self._content(name)
         shares = {slot: content[slot * SHARE_BYTES : (slot + 1) * SHARE_BYTES] for slot in slots}
         return {slot: share for slot, share in shares.items() if share != ERASED}
 
     def erase(self, name: str, slots: Iterable[int]) -> None:
-        """Overwrite these shares with zeros; they are gone from the disk's files when this returns.
-
-        Raises KeyFileMissing, OSError.
-        """
+        """Overwrite these shares with zeros, durably. Raises KeyFileMissing, OSError."""
         with self._open(name) as file:
             for slot in slots:
                 self._files.overwrite(file, slot * SHARE_BYTES, ERASED)
@@ -71,7 +68,7 @@ class KeyFiles:
             self._files.sync(file)
 
     def unlink(self, names: Iterable[str]) -> None:
-        """Delete files whose shares were all erased; files that are gone already are passed over. Raises OSError."""
+        """Delete files whose shares were all erased, where they still exist. Raises OSError."""
         paths = [self.folder / name for name in names]
         for path in paths:
             self._files.unlink(path)

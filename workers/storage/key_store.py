@@ -1,7 +1,7 @@
-"""The key store: one AES key for each holder of each generation, half in a database of its own and half in key files.
+"""The key store: one AES key for each person of each generation. Half of it is in a separate database, half in files.
 
-Forgetting ends in destroying a key, because deleted bytes stay in a database's files and logs for long. The API
-process can read neither half, and backups leave both out.
+A deletion ends with destroying a key, because deleted bytes stay in a database's files and logs for long. The API
+process can read neither half, and backups contain neither.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class KeyRecord(DeclarativeBase):
 
 
 class HolderKey(KeyRecord):
-    """One share of a key, and where its other share lies."""
+    """One share of a key, and the file and slot of its other share."""
 
     __tablename__ = "holder_keys"
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
@@ -82,9 +82,9 @@ class KeyStore:
             return self._fetch(wanted)
 
     def destroy(self, ids: Iterable[str]) -> None:
-        """Destroy keys for good; ids that are gone already are passed over. Raises Busy, KeyFileMissing, OSError.
+        """Destroy these keys, where they still exist. Raises Busy, KeyFileMissing, OSError.
 
-        The share in the key file goes first: a row that outlives it opens nothing, and tells where it was.
+        The share in the key file is erased first: a row that remains opens nothing, and says where the share was.
         """
         for batch in batches(ids, BATCH):
             try:
@@ -106,9 +106,9 @@ class KeyStore:
             self._files.unlink(batch)
 
     def sweep(self, older_than: float) -> int:
-        """Remove key files, last written so many seconds ago or earlier, that no row names; return how many.
+        """Remove key files that no row names, last written so many seconds ago or earlier; return how many.
 
-        A worker that died while it made keys leaves one.
+        A worker that died while it made keys leaves such a file.
         """
         swept = 0
         for names in batches(self._files.older_than(older_than), BATCH):
@@ -151,7 +151,7 @@ class KeyStore:
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items in lists of ``size``, the last one shorter."""
+    """Yield the items in lists of ``size``; the last one may be shorter."""
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch
@@ -167,5 +167,5 @@ def _by_file(session: Session, ids: list[str]) -> dict[str, list[Any]]:
 
 
 def _joined(one: bytes, other: bytes) -> bytes:
-    """XOR: a share and the key give the other share, both shares give the key."""
+    """Return the XOR of two keys or shares: key and share give the other share, both shares give the key."""
     return (int.from_bytes(one) ^ int.from_bytes(other)).to_bytes(max(len(one), len(other)))

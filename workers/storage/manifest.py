@@ -1,7 +1,7 @@
-"""The manifest of a generation: which sample stands at which position, whose it is, and what it held.
+"""The manifest of a generation: for each position its sample, its people and its content, as keyed digests.
 
-Frozen by preparation, in keyed digests alone. An update finds its samples again by it: samples that were added to
-the recipe are ignored, forgotten ones may be missing, retained ones must be there unchanged.
+Preparation writes it once. An update uses it to find its samples again: samples that were added to the recipe are
+ignored, forgotten ones may be missing, retained ones must be there unchanged.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Place:
 
 
 class Changed(RuntimeError):
-    """Retained samples are missing from the recipe, or hold something else than when the model was trained."""
+    """Retained samples are missing from the recipe, or have other content than when the model was trained."""
 
     def __init__(self, missing: int, changed: int) -> None:
         super().__init__(f"{missing} retained samples are missing and {changed} are changed")
@@ -57,7 +57,7 @@ class Changed(RuntimeError):
 
 
 def entries(pepper: Pepper, tenant_id: str, samples: Samples, granularity: Granularity) -> list[Entry]:
-    """Every sample of the recipe, in its order. Reads all data once."""
+    """Return the digests of every sample of the recipe, in its order. All data are read once."""
     inputs, targets = samples.tensors()
     by_subject = {name: subject_digest(pepper, tenant_id, name) for people in samples.people for name in people}
     found = []
@@ -71,7 +71,7 @@ def entries(pepper: Pepper, tenant_id: str, samples: Samples, granularity: Granu
 
 
 def rows(generation_id: int, kept: Iterable[Entry]) -> Iterator[dict[str, Any]]:
-    """The membership rows; positions count the kept entries from 0."""
+    """Yield the membership rows; positions count the kept entries from 0."""
     for position, entry in enumerate(kept):
         for subject in entry.subjects:
             yield {
@@ -85,7 +85,7 @@ def rows(generation_id: int, kept: Iterable[Entry]) -> Iterator[dict[str, Any]]:
 
 
 def holdout_rows(pepper: Pepper, tenant_id: str, generation_id: int, recipe: Recipe) -> list[dict[str, Any]]:
-    """The rows of the people that the recipe names for its holdout."""
+    """Return the rows of the people that the recipe names for its holdout."""
     people = sorted(subject_digest(pepper, tenant_id, name) for name in holdout_people(recipe))
     return [{"generation_id": generation_id, "subject_digest": person} for person in people]
 
@@ -96,14 +96,14 @@ def write(session: Session, batch: Sequence[dict[str, Any]]) -> None:
 
 
 def places(session: Session, generation_id: int) -> list[Place]:
-    """The manifest of a generation, by position."""
+    """Return the manifest of a generation, by position."""
     columns = (Membership.position, Membership.sample_digest, Membership.content_digest, Membership.holder)
     query = select(*columns).where(Membership.generation_id == generation_id).distinct().order_by(Membership.position)
     return [Place(*row) for row in session.execute(query)]
 
 
 def examples(samples: Samples, kept: Sequence[Entry], device: torch.device) -> Examples:
-    """The kept entries' samples, at positions 0..n-1, on the device."""
+    """Return the kept entries' samples, at positions 0..n-1, on the device."""
     inputs, targets = samples.tensors()
     index = torch.tensor([entry.index for entry in kept], dtype=torch.int64)
     return Examples(
@@ -117,9 +117,9 @@ def examples(samples: Samples, kept: Sequence[Entry], device: torch.device) -> E
 def found_again(
     samples: Samples, now: Iterable[Entry], manifest: Iterable[Place], gone: Set[int], device: torch.device
 ) -> Examples:
-    """The manifest's samples as the recipe gives them now, without the positions ``gone``.
+    """Return the manifest's samples as the recipe has them now, without the positions ``gone``.
 
-    Raises Changed where a sample that is not gone is missing or has other content.
+    Raises Changed if one of the others is missing or has other content.
     """
     current = {entry.sample: entry for entry in now}
     wanted = [place for place in manifest if place.position not in gone]
@@ -138,13 +138,13 @@ def found_again(
 
 
 def surroundings(device: torch.device) -> dict[str, str]:
-    """Library versions and device class, as the manifest records them."""
+    """Return library versions and device class, as the manifest records them."""
     versions = {name: _version(name) for name in LIBRARIES}
     return versions | {"python": platform.python_version(), "device": device.type}
 
 
 def replayable(frozen: Mapping[str, str], device: torch.device) -> bool:
-    """Whether a recorded trajectory means the same here: torch's minor version and the device's class must agree."""
+    """Return whether a recorded trajectory can be replayed here: torch's minor version and the device's class agree."""
     here = surroundings(device)
     minor = [".".join(each.get("torch", "").split(".")[:2]) for each in (frozen, here)]
     return minor[0] == minor[1] and frozen.get("device") == here["device"]

@@ -1,4 +1,4 @@
-"""Facts for operators alone, sealed so that a row may hold them: why the policy's fallback was taken."""
+"""Sealed notes for operators, which a row may hold: why the policy's fallback was taken."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from collections.abc import Mapping
 from unlearning.types import Json
 from workers.storage.encryption import Sealer
 
+NOTE = "note"
+"""the place for which notes are sealed"""
+
 
 def seal_note(sealer: Sealer, facts: Mapping[str, Json]) -> str:
-    """The facts as sealed text."""
-    return b64encode(b"".join(sealer.seal([json.dumps(dict(facts)).encode()]))).decode()
+    """Return the facts as sealed text (base64)."""
+    return b64encode(sealer.seal(NOTE, json.dumps(dict(facts)).encode())).decode()
 
 
 def open_note(sealer: Sealer, note: str) -> dict[str, Json]:
-    """The inverse of ``seal_note``. Raises Unsealable."""
-    facts: dict[str, Json] = json.loads(sealer.unseal(b64decode(note)))
+    """Return the facts of ``seal_note``. Raises Damaged."""
+    facts: dict[str, Json] = json.loads(sealer.open(NOTE, b64decode(note)))
     return facts

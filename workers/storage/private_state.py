@@ -1,4 +1,4 @@
-"""Reading and writing what a generation keeps in secret: the sealed state file, and the sealed rows of vectors."""
+"""The secrets of a generation: the sealed state file, and the sealed rows of vectors."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from service.infra.files import Store, Stored
 from service.infra.tables import Recollection
 from unlearning.types import Json, State
 from workers.storage import checkpoint_format as codec
-from workers.storage.encryption import SealedRow, Sealer, open_row, seal_row
+from workers.storage.encryption import Sealer
 from workers.storage.key_store import BATCH, KeyStore, batches
 
 ROWS_BYTES = 32 * 2**20
 """of vectors that are held at once, while they are sealed or summed"""
 NUMBER_BYTES = 8
+STATE = "state"
+"""the place for which state files are sealed"""
 Row: TypeAlias = dict[str, object]
 
 
@@ -42,7 +44,7 @@ class Kept:
     device: torch.device
 
     def read(self, people: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
-        """Yield each of ``people`` who has a vector, in sorted order. Raises Unsealable for a row that was changed."""
+        """Yield each of ``people`` who has a vector, in sorted order. Raises Damaged for a row that was changed."""
         with self.database.read() as session:
             at_once = _rows_at_once(self.numbers * NUMBER_BYTES)
             rows = _rows_of(session, self.generation_id, sorted(people), at_once)
@@ -50,20 +52,19 @@ class Kept:
 
 
 def keep(private: Store, sealer: Sealer, state: State, evidence: Mapping[str, Json]) -> Stored:
-    """Write w~, the method's tensors and facts, and the evidence, sealed and durable."""
-    return private.put(sealer.seal(codec.encode_state(state, evidence)))
+    """Write the unnoised weights, the method's tensors and facts, and the evidence, sealed and durable."""
+    return private.put([sealer.seal(STATE, codec.encode_state(state, evidence))])
 
 
 def load(private: Store, sealer: Sealer, digest: str, device: torch.device) -> State:
-    """The state of that digest, on the device. Raises Damaged, Unsealable or Malformed: there is no other copy."""
-    with private.open(digest) as file:
-        state = codec.decode_state(sealer.unseal_file(file))
+    """Return the state of that digest, on the device. Raises Damaged or Malformed: there is no other copy."""
+    state = codec.decode_state(sealer.open(STATE, private.read(digest)))
     tensors = {name: tensor.to(device) for name, tensor in state.tensors.items()}
     return State(state.weights.to(device), tensors, state.facts)
 
 
 def seal_vectors(keys: KeyStore, generation_id: int, vectors: Mapping[str, Tensor]) -> Iterable[list[Row]]:
-    """Batches of recollection rows; every holder gets a fresh key, durable in the key store before its row is made."""
+    """Yield batches of rows. Every person gets a new key, durable in the key store before the row is made."""
     holders = iter(sorted(vectors))
     largest = max((vector.numel() * vector.element_size() for vector in vectors.values()), default=1)
     while batch := list(islice(holders, _rows_at_once(largest))):
@@ -80,9 +81,9 @@ def write_vectors(session: Session, rows: list[Row]) -> None:
 
 
 def reseal_vectors(database: Database, keys: KeyStore, generation_id: int, vectors: Mapping[str, Tensor]) -> list[Row]:
-    """Rows for vectors that a release changed, each sealed anew under the key that its holder has already.
+    """Return rows for vectors that an update changed, each sealed under the key that its person has already.
 
-    A holder without a row or a key is left out: such a vector is lost, and can never be used.
+    A person without a row or a key is left out: such a vector is lost.
     """
     if not vectors:
         return []
@@ -105,36 +106,28 @@ def reseal_vectors(database: Database, keys: KeyStore, generation_id: int, vecto
 
 
 def rewrite_vectors(session: Session, rows: Sequence[Row]) -> None:
-    """Put the rows of ``reseal_vectors`` in the place of those that their holders have."""
+    """Replace the rows of these people with those of ``reseal_vectors``."""
     table = cast(Table, Recollection.__table__)
     place = (table.c.generation_id == bindparam("generation"), table.c.holder == bindparam("whose"))
-    change = update(table).where(*place).values(nonce=bindparam("fresh_nonce"), sealed=bindparam("fresh_sealed"))
+    change = update(table).where(*place).values(sealed=bindparam("fresh"))
     for batch in batches(rows, BATCH):
-        named = [
-            {
-                "generation": row["generation_id"],
-                "whose": row["holder"],
-                "fresh_nonce": row["nonce"],
-                "fresh_sealed": row["sealed"],
-            }
-            for row in batch
-        ]
+        named = [{"generation": row["generation_id"], "whose": row["holder"], "fresh": row["sealed"]} for row in batch]
         session.execute(change, named)
 
 
 def read_vectors(
     session: Session, keys: KeyStore, generation_id: int, holders: Iterable[str], device: torch.device
 ) -> dict[str, Tensor]:
-    """The vectors of these holders, and of nobody else. Holders without a row or a key are absent.
+    """Return the vectors of these people. People without a row or a key are absent.
 
-    Raises Unsealable for a row that was changed or moved.
+    Raises Damaged for a row that was changed or moved.
     """
     rows = _rows_of(session, generation_id, sorted(holders), BATCH)
     return dict(_opened(rows, keys, generation_id, device))
 
 
 def drop_vectors(session: Session, generation_id: int, holders: Iterable[str]) -> list[str]:
-    """Delete these holders' rows; return the ids of the keys that must now be destroyed."""
+    """Delete the rows of these people; return the ids of the keys that must now be destroyed."""
     dropped: list[str] = []
     for batch in batches(holders, BATCH):
         gone = (
@@ -148,14 +141,8 @@ def drop_vectors(session: Session, generation_id: int, holders: Iterable[str]) -
 
 
 def _row(generation_id: int, holder: str, key_id: str, key: bytes, vector: Tensor) -> Row:
-    row = seal_row(key, _place(generation_id, holder), codec.pack(vector))
-    return {
-        "generation_id": generation_id,
-        "holder": holder,
-        "key_id": key_id,
-        "nonce": row.nonce,
-        "sealed": row.sealed,
-    }
+    sealed = Sealer(key).seal(_place(generation_id, holder), codec.pack(vector))
+    return {"generation_id": generation_id, "holder": holder, "key_id": key_id, "sealed": sealed}
 
 
 def _place(generation_id: int, holder: str) -> str:
@@ -163,8 +150,8 @@ def _place(generation_id: int, holder: str) -> str:
 
 
 def _rows_of(session: Session, generation_id: int, holders: Sequence[str], at_once: int) -> Iterator[Sequence[Any]]:
-    """The sealed rows of these holders in order of holder, ``at_once`` of them at a time, from one query."""
-    columns = (Recollection.holder, Recollection.key_id, Recollection.nonce, Recollection.sealed)
+    """Yield the sealed rows of these people in sorted order, ``at_once`` at a time, from one query."""
+    columns = (Recollection.holder, Recollection.key_id, Recollection.sealed)
     query = (
         select(*columns)
         .where(Recollection.generation_id == generation_id, _among(session, holders))
@@ -175,7 +162,7 @@ def _rows_of(session: Session, generation_id: int, holders: Sequence[str], at_on
 
 
 def _among(session: Session, holders: Sequence[str]) -> ColumnElement[bool]:
-    """One parameter, however many there are: databases limit the number of parameters."""
+    """Return the condition with all names in one parameter: databases limit the number of parameters."""
     names = json.dumps(list(holders))
     if session.get_bind().dialect.name == "postgresql":
         return Recollection.holder.in_(select(func.json_array_elements_text(cast_to(literal(names), JSON))))
@@ -185,15 +172,15 @@ def _among(session: Session, holders: Sequence[str]) -> ColumnElement[bool]:
 def _opened(
     parts: Iterable[Sequence[Any]], keys: KeyStore, generation_id: int, device: torch.device
 ) -> Iterator[tuple[str, Tensor]]:
-    """The vectors of sealed rows; those whose key is gone are left out."""
+    """Yield the vectors of sealed rows, without those whose key was destroyed."""
     for rows in parts:
         found = keys.fetch(row.key_id for row in rows)
-        for holder, key_id, nonce, sealed in rows:
+        for holder, key_id, sealed in rows:
             if key_id in found:
-                data = open_row(found[key_id], _place(generation_id, holder), SealedRow(nonce, sealed))
+                data = Sealer(found[key_id]).open(_place(generation_id, holder), sealed)
                 yield holder, codec.unpack(data).to(device)
 
 
 def _rows_at_once(size: int) -> int:
-    """How many rows of ``size`` bytes are held at once."""
+    """Return how many rows of ``size`` bytes are read at once."""
     return max(1, min(BATCH, ROWS_BYTES // max(1, size)))

@@ -1,9 +1,9 @@
-"""The journal of releases: a sealed file for each, durable before the release's transaction commits.
+"""The journal of updates: one sealed file for each, durable before the update's transaction commits.
 
-A database that was restored from an old backup has forgotten what was released since: which versions there are, whom
-they lack, what was spent. The journal lies with the checkpoints and has not. A file is a draft until its transaction
-is known to be committed; a release afterwards. What cannot be undone (keys destroyed, files of the version before
-deleted) waits for that: a restore that took a committed draft for one that was not would miss them.
+A database that was restored from an old backup does not know what was published since: which versions there are, which
+people they lack, what was spent. The journal is stored with the checkpoints and knows it. A file is a draft until its
+transaction is known to be committed. What cannot be undone (destroying keys, deleting the files of the version before)
+waits until then: a restore could take the draft of a committed update for one that never happened.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Charged(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """One release, or a draw that was charged and withheld (``version`` None); rows as they stood at its commit."""
+    """One update, or one that was charged and withheld (``version`` None), with its rows as of the commit."""
 
     path: Path
     at: int
@@ -54,15 +54,15 @@ class Entry:
     """of the generation, this charge included"""
     version: dict[str, Any] | None
     rewritten: bool
-    """whether the vectors of everybody who stays are others since"""
+    """whether the update replaced the vectors of everybody who stays"""
     positions: tuple[int, ...]
-    """what the version forgot in its generation"""
+    """positions that the version forgot in its generation"""
     requests: tuple[dict[str, Any], ...]
     """``request``, ``task`` and ``suppressions``: the rows of each request that it carried out"""
 
     @property
     def committed(self) -> bool:
-        """Whether its transaction is known to have been committed."""
+        """Return whether the transaction is known to have been committed."""
         return self.path.suffix == UPDATE
 
 
@@ -77,9 +77,9 @@ class Journal:
     def write(
         self, session: Session, job: Charged, budget_cost: int, version_id: str | None, *, rewritten: bool = False
     ) -> Path:
-        """Write down what this transaction is about to commit; durable when this returns. Raises OSError.
+        """Write what this transaction is about to commit, durably; return the file. Raises OSError.
 
-        ``rewritten``: the release replaced the vectors of everybody who stays.
+        ``rewritten``: the update replaced the vectors of everybody who stays.
         """
         self._make_root()
         text = canonical(_describe(session, job, budget_cost, version_id) | {"rewritten": rewritten}).encode()
@@ -87,28 +87,27 @@ class Journal:
         part = path.with_suffix(".part")
         self._files.unlink(part)
         with self._files.create(part) as file:
-            for chunk in self._sealer.seal([text]):
-                self._files.write(file, chunk)
+            self._files.write(file, self._sealer.seal(_place(path), text))
             self._files.sync(file)
         self._files.rename(part, path)
         self._files.sync_folder(self.root)
         return path
 
     def confirm(self, path: Path) -> None:
-        """The transaction is committed; durable when this returns. The scheduler may have found out before."""
+        """Mark the entry as committed, durably. The scheduler may have done so before."""
         with suppress(FileNotFoundError):
             self._files.rename(path, path.with_suffix(UPDATE))
         self._files.sync_folder(self.root)
 
     def set_aside(self, path: Path) -> None:
-        """Keep the entry, but out of the way: no database will know its version."""
+        """Keep the entry without reading it again: no database will know its version."""
         self._files.rename(path, path.with_suffix(SET_ASIDE))
 
     def entries(self, *kinds: str) -> Iterator[Entry]:
-        """Every draft and release, or those of other ``kinds`` of files, in no order. Raises Unsealable."""
+        """Yield every draft and committed entry, or those of other ``kinds`` of files. Raises Damaged."""
         for path in sorted(self.root.iterdir()) if self.root.is_dir() else ():
             if path.suffix in (kinds or (DRAFT, UPDATE)):
-                record = json.loads(self._sealer.unseal(path.read_bytes()))
+                record = json.loads(self._sealer.open(_place(path), path.read_bytes()))
                 lists = {name: tuple(record[name]) for name in ("positions", "requests")}
                 yield Entry(path=path, **(record | lists))
 
@@ -118,10 +117,15 @@ class Journal:
             self._files.sync_folder(self.root.parent)
 
 
-def confirm_committed(session: Session, updates: Path, versions: Iterable[str] | None = None) -> int:
-    """Confirm the drafts of versions that are in the database: their workers died after the commit.
+def _place(path: Path) -> str:
+    """Return what an entry is sealed for: it opens under no other version's name."""
+    return f"updates/{path.stem}"
 
-    ``versions`` None: all there are; returns how many. Call it before anything of these releases is made final.
+
+def confirm_committed(session: Session, updates: Path, versions: Iterable[str] | None = None) -> int:
+    """Confirm the drafts of versions that are in the database, whose workers died after the commit; return how many.
+
+    ``versions`` None means all. Call it before anything of these updates is made final.
     """
     if versions is None:
         versions = [path.stem for path in updates.glob(f"*{DRAFT}")] if updates.is_dir() else []
@@ -159,24 +163,24 @@ def _positions(session: Session, version_id: str | None) -> list[int]:
 
 def _requests(session: Session, version_id: str) -> list[dict[str, Any]]:
     carried = select(Task.request_id).where(Task.version_id == version_id)
-    stones: dict[str, list[dict[str, Any]]] = {}
-    for stone in _rows(session, SuppressionEntry, SuppressionEntry.request_id.in_(carried)):
-        stones.setdefault(stone["request_id"], []).append(stone)
+    entries: dict[str, list[dict[str, Any]]] = {}
+    for entry in _rows(session, SuppressionEntry, SuppressionEntry.request_id.in_(carried)):
+        entries.setdefault(entry["request_id"], []).append(entry)
     tasks = {task["request_id"]: task for task in _rows(session, Task, Task.version_id == version_id)}
     return [
-        {"request": request, "task": tasks[request["id"]], "suppressions": stones.get(request["id"], [])}
+        {"request": request, "task": tasks[request["id"]], "suppressions": entries.get(request["id"], [])}
         for request in _rows(session, DeletionRequest, DeletionRequest.id.in_(carried))
     ]
 
 
 def _rows(session: Session, record: type[Record], condition: Any) -> list[dict[str, Any]]:
-    """Rows as JSON values; bytes as hex."""
+    """Return rows as JSON values; bytes become hex."""
     found = session.execute(select(record.__table__).where(condition)).mappings()
     return [{name: each.hex() if isinstance(each, bytes) else each for name, each in row.items()} for row in found]
 
 
 def revived(record: type[Record], row: dict[str, Any]) -> Record:
-    """The record that an entry's row describes."""
+    """Return the record that an entry's row describes."""
     kinds = {column.key: column.type.python_type for column in record.__table__.columns}
     known = {name: value for name, value in row.items() if name in kinds}
     return record(

@@ -45,12 +45,12 @@ class Storage:
 
     @property
     def journal(self) -> Journal:
-        """What was published, for the day on which a backup must be restored."""
+        """Return the journal of updates, which a restored backup is compared with."""
         return Journal(self.store.root, self.sealer, self.store.disk)
 
     @property
     def figures(self) -> Figures:
-        """What registration measured on everyone, as long as nobody was deleted."""
+        """Return the figures that registration measured on everyone; they are kept until a person is deleted."""
         return Figures(self.store.root, self.store.disk)
 
     def close(self) -> None:

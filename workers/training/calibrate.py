@@ -14,13 +14,13 @@ from typing import Any
 from sqlalchemy import select
 
 from service.infra.fault_injection import crash_point
+from service.infra.files import Damaged
 from service.infra.tables import CalibrationOrder, Generation
 from unlearning.bounds.calibration import Along, Calibrated, Design, calibrate, errors_along
 from unlearning.model.problem import Problem
 from unlearning.types import Progress, Refused
 from workers.guarantee.dry_run import guarantee_from_json
 from workers.storage import private_state as state
-from workers.storage.encryption import Unsealable
 from workers.training.parallel import Units
 
 
@@ -62,22 +62,23 @@ class Orders(Units):
         )
         found = {"errors": along.errors, "untouched": along.untouched}
         exact = {name: [repr(error) for error in errors] for name, errors in found.items()}
-        note = json.dumps({"order": self._place(number), **exact})
-        sealed = b"".join(storage.sealer.seal([note.encode()]))
+        note = json.dumps({"prepared": self.digest, **exact})
+        sealed = storage.sealer.seal(place_of(self.generation_id, number), note.encode())
         with storage.database.write() as session:
             self.mark_done(session, number).errors = sealed
         crash_point("calibration-after-order")
 
     def found(self) -> Found:
-        """Return both calibrations once all orders are done. Raises Unsealable, Refused."""
+        """Return both calibrations once all orders are done. Raises Damaged, Refused."""
         query = select(CalibrationOrder).where(CalibrationOrder.generation_id == self.generation_id)
         with self.process.storage.database.read() as session:
             rows = session.scalars(query).all()
         orders = {}
         for row in rows:
-            note = json.loads(self.process.storage.sealer.unseal(row.errors or b""))
-            if note["order"] != self._place(row.number):
-                raise Unsealable(f"the errors of order {row.number} belong elsewhere")
+            place = place_of(self.generation_id, row.number)
+            note = json.loads(self.process.storage.sealer.open(place, row.errors or b""))
+            if note["prepared"] != self.digest:
+                raise Damaged(f"The errors of order {row.number} were measured on another state.")
             errors, untouched = (tuple(float(error) for error in note[name]) for name in ("errors", "untouched"))
             orders[row.number] = Along(errors, untouched)
         return found_of(self.design, orders)
@@ -91,8 +92,10 @@ class Orders(Units):
         problem = self.bench.problem
         return problem if problem.training.converge is not None else problem.cast(self.state.weights.dtype)
 
-    def _place(self, number: int) -> str:
-        return f"{self.generation_id}/{number}/{self.digest}"
+
+def place_of(generation_id: int, number: int) -> str:
+    """Return the place for which the errors of an order are sealed."""
+    return f"calibration/{generation_id}/{number}"
 
 
 def found_of(design: Design, orders: Mapping[int, Along]) -> Found:

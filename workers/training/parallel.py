@@ -35,7 +35,6 @@ from workers.runtime.work_units import BUILT, POLL_SECONDS, Piece, Pieces, Taken
 from workers.storage import manifest
 from workers.storage import private_state as state
 from workers.storage.checkpoint_format import Malformed
-from workers.storage.encryption import Unsealable
 from workers.update.precedence import give_way
 
 LEAST_HOLDERS = 64
@@ -108,7 +107,7 @@ class Units(ABC):
                 places = manifest.places(session, generation.id)
             entries = manifest.entries(storage.pepper, generation.tenant_id, samples, policy.granularity)
             examples = manifest.found_again(samples, entries, places, frozenset(), device)
-        except (Damaged, Unsealable, Malformed, manifest.Changed):
+        except (Damaged, Malformed, manifest.Changed):
             return None
         return cls(process, generation.id, generation.model_id, bench, examples, made, note["state"])
 

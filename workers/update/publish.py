@@ -79,7 +79,7 @@ def write_draft(
     sealed = certified.evidence | dict(evidence or {})
     with ThreadPoolExecutor(1) as second:
         kept = second.submit(state.keep, storage.private, storage.sealer, certified.state, sealed)
-        checkpoint = storage.store.put(codec.encode(certified.tensors, {"format": "pt"}))
+        checkpoint = storage.store.put([codec.encode(certified.tensors, {"format": "pt"})])
     return Draft(
         version_id=new_id(),
         checkpoint=checkpoint,

@@ -35,7 +35,6 @@ from workers.storage import manifest
 from workers.storage import private_state as state
 from workers.storage.checkpoint_format import Malformed
 from workers.storage.crypto_erase import destroy_keys, drop_superseded_state
-from workers.storage.encryption import Unsealable
 from workers.storage.operator_notes import seal_note
 from workers.update.publish import Draft, Replan, note_commit, publish, write_draft
 from workers.update.select import Plan, forgotten, plan
@@ -234,7 +233,7 @@ def _load(errand: Errand, current: Current, planned: Plan, bench: Bench) -> tupl
     if secret is None:
         try:
             secret = state.load(storage.private, storage.sealer, current.version.state, device)
-        except (Damaged, Unsealable) as error:
+        except Damaged as error:
             raise CannotUpdate(Reason.STATE_DAMAGED, what=type(error).__name__) from None
         except Malformed:
             raise CannotUpdate(Reason.STATE_FORMAT_UNKNOWN) from None

@@ -16,23 +16,24 @@ from sqlalchemy.orm import Session
 
 from service.access.api_keys import Caller, Scope
 from service.access.session_cookie import COOKIE, begin, end, form_token, renew, set_cookie
-from service.api.console import reference, views
-from service.api.console.render import HEADERS, LoginNeeded, PageRoute, login_page, page
-from service.api.console.watch import AuditWatch
+from service.api.console import views
+from service.api.console.render import HEADERS, PageRoute, login_page, page
 from service.api.dependencies import Running, Service, known, require_writable, session_of
-from service.api.problems import Problem, not_found
+from service.api.problems import ApiProblem, not_found
+from service.api.request_views import Justification, ModelPart
+from service.api.request_views import views as request_views
 from service.api.routes import deletion_requests, models
-from service.api.routes.verification import Rejection
 from service.api.types import ModelName, RequestId
 from service.audit.key_rotation import verifiers
-from service.audit.signed_note import Signer
-from service.certificates.issue import NotAuthentic, verify
+from service.audit.signed_note import NotAuthentic, Signer
+from service.certificates.issue import verify
 from service.infra.db import now
 from service.infra.settings import SettingsError
 from service.models.consumers import standing
 from service.requests import identity_check as verification
 from service.requests.cancel import cancel
 from service.requests.legal_holds import retry
+from service.requests.reasons import reason_of
 from service.requests.states import Status, awaits_decision
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -52,21 +53,21 @@ class Visit:
         return scope in self.caller.scopes
 
     def need(self, scope: Scope) -> None:
-        """Raises Problem (403) where the key lacks the scope."""
+        """Check that the key has the scope. Raises ApiProblem (403)."""
         if not self.may(scope):
-            raise Problem(403, "scope_missing", f"Your key lacks the scope {scope}, which this needs.")
+            raise ApiProblem(403, "scope_missing", f"Your key lacks the scope {scope}, which this needs.")
 
 
 def visiting(request: Request, service: Running) -> Visit:
-    """Raises LoginNeeded."""
+    """Return the visit. Raises ApiProblem (401) where there is no session, or it is over."""
     caller = session_of(service, request)
     if caller is None:
-        raise LoginNeeded
+        raise ApiProblem(401, "login_needed", "Log in first.")
     return Visit(service, caller, form_token(service.session_key, request.cookies[COOKIE]))
 
 
 async def sent(request: Request) -> dict[str, str]:
-    """The fields of a form, the first value of each."""
+    """Return the fields of a form, the first value of each."""
     text = (await request.body()).decode("utf-8", "replace")
     return {name: values[0] for name, values in parse_qs(text, max_num_fields=10).items()}
 
@@ -75,16 +76,9 @@ Visitor = Annotated[Visit, Depends(visiting)]
 Fields = Annotated[dict[str, str], Depends(sent)]
 
 
-def install(app: Any, service: Service) -> None:
-    app.state.audit_watch = AuditWatch(service.settings)
-    app.include_router(router)
-    app.include_router(reference.router)
-
-
 @router.get("/")
 def overview(request: Request, visit: Visitor, after: Annotated[str, Query(max_length=63)] = "") -> Response:
     service, tenant = visit.service, visit.caller.tenant_id
-    audit = _audit(request, visit)
     with service.database.read() as session:
         rows = views.model_rows(session, tenant, after) if visit.may(Scope.MODELS_READ) else []
         reads = visit.may(Scope.DELETIONS_READ)
@@ -96,9 +90,10 @@ def overview(request: Request, visit: Visitor, after: Annotated[str, Query(max_l
             "queue": views.queue(session, tenant) if reads else [],
             "recent": views.recent(session, tenant) if reads else [],
             "processes": views.processes(session, service.settings.lease_seconds),
+            "audit": views.log_state(session) if visit.may(Scope.AUDIT_READ) else None,
             "busy": views.is_busy(visit.caller, figures, rows),
         }
-    return _renewed(request, visit, page("overview.html", audit=audit, **facts))
+    return _renewed(request, visit, page("overview.html", **facts))
 
 
 @router.get("/console/models/{name}")
@@ -121,11 +116,11 @@ def model(name: ModelName, request: Request, visit: Visitor) -> Response:
 
 @router.get("/console/requests")
 def look_up(visit: Visitor, id: Annotated[str, Query(max_length=200)] = "") -> Response:
-    """The form that asks for a request by its id leads here, and on to the request."""
+    """Lead from the form that takes a request's id to the request's page."""
     visit.need(Scope.DELETIONS_READ)
     wanted = id.strip().lower()
     if len(wanted) != 32 or not set(wanted) <= set("0123456789abcdef"):
-        raise Problem(404, "deletion_request_not_found", "A request's id has 32 hexadecimal digits.")
+        raise ApiProblem(404, "deletion_request_not_found", "A request's id has 32 hexadecimal digits.")
     return RedirectResponse(f"/console/requests/{wanted}", 303, HEADERS)
 
 
@@ -134,7 +129,7 @@ def show(request_id: RequestId, request: Request, visit: Visitor) -> Response:
     visit.need(Scope.DELETIONS_READ)
     with visit.service.database.read() as session:
         row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
-        view = deletion_requests.views(session, [row])[0]
+        view = request_views(session, [row])[0]
         issued = views.has_certificate(session, row)
         expected = view.status == Status.COMPLETED and any(part.version for part in view.models)
         unverified = awaits_decision(view.status, view.reason)
@@ -145,7 +140,7 @@ def show(request_id: RequestId, request: Request, visit: Visitor) -> Response:
             "awaited": expected and not issued,
             "cancellable": views.window_ends(session, row) if visit.may(Scope.DELETIONS_WRITE) else None,
             "decidable": unverified and visit.may(Scope.DELETIONS_WRITE),
-            "releasable": view.status == Status.BLOCKED and not unverified and visit.may(Scope.MODELS_ADMIN),
+            "retriable": visit.may(Scope.MODELS_ADMIN) and any(map(_retry_may_help, view.models)),
             "busy": view.status in (Status.QUEUED, Status.RUNNING) or (expected and not issued),
         }
     return _renewed(request, visit, page("request.html", **facts))
@@ -183,12 +178,12 @@ def cancel_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Res
 
 
 @router.post("/console/requests/{request_id}/retry")
-def release_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Response:
+def retry_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Response:
     _check_form(visit, fields, Scope.MODELS_ADMIN)
     with visit.service.database.write() as session:
         row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
         if row.status != Status.BLOCKED or awaits_decision(Status(row.status), row.reason):
-            raise Problem(409, "not_blocked", "Only a blocked request that is verified can be retried.")
+            raise ApiProblem(409, "not_blocked", "Only a blocked request that is verified can be retried.")
         to_notify = retry(session, row)
     visit.service.notify_one(to_notify)
     return _back(request_id)
@@ -229,7 +224,7 @@ def login(request: Request, service: Running, fields: Fields) -> Response:
 
 
 def _from_here(request: Request, url: str) -> bool:
-    """Whether the form was sent from a page of this service: the browser says so in either of two headers.
+    """Return whether the form was sent from a page of this service. The browser says so in either of two headers.
 
     ``url``: EXPUNGE_URL, for a proxy that does not pass the Host header on.
     """
@@ -255,7 +250,7 @@ def logout(request: Request, visit: Visitor, fields: Fields) -> Response:
 
 @router.get("/console/static/{name}")
 def static(name: str) -> Response:
-    """The stylesheet, the script and the icon: the only files there are."""
+    """Send the stylesheet, the script or the icon. There are no other files."""
     if name not in _STATIC:
         raise not_found("page")
     headers = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
@@ -263,14 +258,9 @@ def static(name: str) -> Response:
 
 
 def _common(session: Session, visit: Visit) -> dict[str, Any]:
-    """What every page needs. ``at`` is the database's clock, by which all spans are told."""
+    """Return the facts that every page needs. ``at`` is the database's clock, which all spans are measured by."""
     follows = visit.may(Scope.DELETIONS_READ) or visit.may(Scope.MODELS_READ)
     return {"at": now(session), "may": visit.may, "token": visit.token, "follows": follows}
-
-
-def _audit(request: Request, visit: Visit) -> Any:
-    watch: AuditWatch = request.app.state.audit_watch
-    return watch.check(visit.service.database) if visit.may(Scope.AUDIT_READ) else None
 
 
 def _envelope(visit: Visit, request_id: str) -> str:
@@ -279,7 +269,7 @@ def _envelope(visit: Visit, request_id: str) -> str:
         row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
         envelope = views.certificate(session, row)
     if envelope is None:
-        raise Problem(404, "no_certificate", "There is no certificate for this request, or not yet.")
+        raise ApiProblem(404, "no_certificate", "There is no certificate for this request, or not yet.")
     return envelope
 
 
@@ -292,15 +282,23 @@ def _check_form(visit: Visit, fields: dict[str, str], *scopes: Scope) -> None:
 
 def _check_token(visit: Visit, fields: dict[str, str]) -> None:
     if not hmac.compare_digest(fields.get("token", "").encode(), visit.token.encode()):
-        raise Problem(403, "form_refused", "This form is from an older session. Go back, reload the page, try again.")
+        raise ApiProblem(
+            403, "form_refused", "This form is from an older session. Go back, reload the page, try again."
+        )
+
+
+def _retry_may_help(part: ModelPart) -> bool:
+    """Return whether to offer a retry. The reason of a newer worker is unknown here: a retry may help there."""
+    reason = reason_of(part.reason or "")
+    return part.status == Status.BLOCKED and (reason is None or reason.retry_helps)
 
 
 def _rejection(fields: dict[str, str]) -> str:
     try:
-        return Rejection(reason=fields.get("reason", "").strip()).reason
+        return Justification(reason=fields.get("reason", "").strip()).reason
     except ValidationError:
         detail = "Say why, in 1 to 1,000 characters without control characters. Nothing was changed."
-        raise Problem(422, "reason_refused", detail) from None
+        raise ApiProblem(422, "reason_refused", detail) from None
 
 
 def _back(request_id: str) -> Response:
@@ -308,7 +306,7 @@ def _back(request_id: str) -> Response:
 
 
 def _renewed(request: Request, visit: Visit, response: Response) -> Response:
-    """A person who opens a page goes on being logged in; the script that refreshes one does not count."""
+    """Keep a person who opens a page logged in. The script that refreshes a page does not count."""
     if "x-refresh" not in request.headers:
         with visit.service.database.read() as session:
             value = renew(session, visit.service.session_key, request.cookies[COOKIE])

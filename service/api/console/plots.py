@@ -21,14 +21,14 @@ class Plot:
 
 
 def arc(share: float, radius: float = 42, centre: float = 50) -> str:
-    """The path of a half ring's share from the left over the top, 0 to 1."""
+    """Draw a share (0 to 1) of a half ring, from the left over the top, as an SVG path."""
     angle = math.pi * (1 - min(max(share, 0.0), 1.0))
     x, y = centre + radius * math.cos(angle), centre - radius * math.sin(angle)
     return f"M {centre - radius:g} {centre:g} A {radius:g} {radius:g} 0 0 1 {x:.2f} {y:.2f}"
 
 
 def steps(points: Sequence[Point], top: float, end: float, width: int = 560, height: int = 120) -> Plot | None:
-    """A quantity that jumps at each x and stands between, up to ``end``, on a scale from 0 to ``top``."""
+    """Draw a quantity that changes at each x and is constant between, up to ``end``, on a scale from 0 to ``top``."""
     if not points:
         return None
     corners = [points[0]]
@@ -39,7 +39,7 @@ def steps(points: Sequence[Point], top: float, end: float, width: int = 560, hei
 
 
 def line(points: Sequence[Point], low: float, high: float, width: int = 560, height: int = 120) -> Plot | None:
-    """Values joined by a line, on a scale from ``low`` to ``high``; nothing to draw with fewer than two."""
+    """Draw values joined by a line, on a scale from ``low`` to ``high``. None: there are fewer than two."""
     return _scaled(points, (low, high), width, height) if len(points) > 1 else None
 
 

@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 
 from service.api.console import words
-from service.api.problems import Problem
+from service.api.problems import ApiProblem
 from service.infra.db import Busy
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ HEADERS = {
 
 @cache
 def _templates() -> Environment:
-    """Made for the first page, not at the start: Jinja's lexer costs a tenth of what the API takes to come up."""
+    """Load the templates for the first page, not at the start: Jinja's lexer takes a tenth of the API's start."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
 
     environment = Environment(
@@ -48,14 +48,8 @@ def _templates() -> Environment:
         "machine_time": words.machine_time,
         "number": words.number,
         "happening": words.happening,
-        "reason": words.reason,
-        "sentence": words.sentence,
     }
     return environment
-
-
-class LoginNeeded(Exception):
-    """There is no session, or it is over."""
 
 
 def page(template: str, status: int = 200, **facts: Any) -> HTMLResponse:
@@ -77,10 +71,8 @@ class PageRoute(APIRoute):
         async def answer(request: Request) -> Response:
             try:
                 return await handle(request)
-            except LoginNeeded:
-                return login_page(401)
-            except Problem as problem:
-                return _error(problem.status, problem.detail)
+            except ApiProblem as problem:
+                return login_page(401) if problem.status == 401 else _error(problem.status, problem.detail)
             except Busy:
                 return _error(503, "The database is busy or unreachable. Try again in a moment.")
             except RequestValidationError:

@@ -11,7 +11,9 @@ from sqlalchemy.orm import Session
 
 from service.access.api_keys import Caller
 from service.api.console import plots
-from service.api.routes.deletion_requests import DeletionRequestView, views
+from service.api.request_views import DeletionRequestView, views
+from service.audit.log import newest_head
+from service.audit.self_check import EVERY_SECONDS
 from service.infra.db import now
 from service.infra.tables import (
     AuditEntry,
@@ -20,6 +22,7 @@ from service.infra.tables import (
     DeletionRequest,
     Generation,
     Heartbeat,
+    LogCheck,
     Model,
     Task,
     Version,
@@ -64,7 +67,7 @@ class ModelRow:
 
 
 @dataclass(frozen=True)
-class Figures:
+class OpenRequests:
     """What needs an operator: counts over the tenant's open requests."""
 
     open: int
@@ -82,15 +85,7 @@ class Happening:
     log_index: int | None
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A request that ended, and when: microseconds since 1970."""
-
-    request: DeletionRequestView
-    ended_at: int
-
-
-def figures(session: Session, tenant_id: str) -> Figures:
+def figures(session: Session, tenant_id: str) -> OpenRequests:
     at = now(session)
     request = DeletionRequest
     counts = select(
@@ -102,11 +97,11 @@ def figures(session: Session, tenant_id: str) -> Figures:
     ).where(request.tenant_id == tenant_id, request.status.in_(_OPEN))
     total, held, overdue, soon, oldest = session.execute(counts).one()
     age = None if oldest is None else max(0.0, (at - oldest) / SECOND)
-    return Figures(total, int(held or 0), int(overdue or 0), int(soon or 0), age)
+    return OpenRequests(total, int(held or 0), int(overdue or 0), int(soon or 0), age)
 
 
 def model_rows(session: Session, tenant_id: str, after: str = "") -> list[ModelRow]:
-    """The tenant's models by name, after the name ``after``; one more than a page, if there is one."""
+    """Return the tenant's models by name, after the name ``after``, and one more than a page shows if there is one."""
     rows = (
         select(Model, Generation, Version)
         .outerjoin(Generation, Generation.id == Model.generation_id)
@@ -141,7 +136,7 @@ def _model_row(
 
 
 def gauge(generation: Generation) -> Gauge | None:
-    """None: the generation's guarantee has no budget, or its updates cost nothing of it."""
+    """Return the budget's figures. None: the guarantee has no budget, or updates cost nothing."""
     if generation.budget is None or generation.budget_cost == 0:
         return None
     share = generation.spent / generation.budget if generation.budget else 1.0
@@ -152,7 +147,7 @@ def gauge(generation: Generation) -> Gauge | None:
 
 
 def queue(session: Session, tenant_id: str) -> list[DeletionRequestView]:
-    """Open requests, the nearest deadline first; those without one after them, oldest first."""
+    """Return the open requests, the nearest deadline first. Those without a deadline follow, oldest first."""
     rows = (
         select(DeletionRequest)
         .where(DeletionRequest.tenant_id == tenant_id, DeletionRequest.status.in_(_OPEN))
@@ -162,18 +157,21 @@ def queue(session: Session, tenant_id: str) -> list[DeletionRequestView]:
     return views(session, session.scalars(rows).all())
 
 
-def recent(session: Session, tenant_id: str) -> list[Finished]:
-    """The requests that ended last, the latest first: completed, cancelled or rejected, and not opened again since."""
+def recent(session: Session, tenant_id: str) -> list[tuple[DeletionRequestView, int]]:
+    """Return the requests that ended last and have not been opened again, with the moment; the latest first.
+
+    Moments are in microseconds since 1970.
+    """
     ended: dict[str, AuditEntry] = {}
     for entry in sorted(_endings(session, tenant_id), key=lambda each: each.id, reverse=True):
         ended.setdefault(entry.request_id or "", entry)
     rows = select(DeletionRequest).where(DeletionRequest.id.in_(ended), DeletionRequest.status.not_in(_OPEN))
     found = sorted(session.scalars(rows).all(), key=lambda each: ended[each.id].id, reverse=True)[:_RECENT]
-    return [Finished(each, ended[each.id].created_at) for each in views(session, found)]
+    return [(each, ended[each.id].created_at) for each in views(session, found)]
 
 
 def _endings(session: Session, tenant_id: str) -> Iterator[AuditEntry]:
-    """The newest entries of each kind that ends a request: one question a kind reads its index backwards."""
+    """Yield the newest entries of each kind that ends a request. One query for each kind reads its index backwards."""
     for kind in _ENDINGS:
         newest = (
             select(AuditEntry)
@@ -185,7 +183,7 @@ def _endings(session: Session, tenant_id: str) -> Iterator[AuditEntry]:
 
 
 def timeline(session: Session, request: DeletionRequest) -> list[Happening]:
-    """A request's life, oldest first: the log's entries, the updates that carried it out, the certificate."""
+    """Return a request's history, oldest first: log entries, the updates that served it, the certificate."""
     entries = select(AuditEntry).where(AuditEntry.request_id == request.id, AuditEntry.tenant_id == request.tenant_id)
     found = [Happening(entry.created_at, entry.kind, "", entry.log_index) for entry in session.scalars(entries)]
     updates = (
@@ -205,7 +203,7 @@ def timeline(session: Session, request: DeletionRequest) -> list[Happening]:
 
 
 def window_ends(session: Session, request: DeletionRequest) -> int | None:
-    """Until when the request can be cancelled in its window; None: no longer (``service.requests.cancel`` decides)."""
+    """Return when the request's cancel window ends. None: it is over (``service.requests.cancel`` decides)."""
     tasks = session.execute(select(Task.status, Task.not_before).where(Task.request_id == request.id)).all()
     waiting = ("queued", "blocked") if request.reason == Reason.LARGE else ("queued",)
     if not tasks or any(status not in waiting for status, _ in tasks):
@@ -219,19 +217,19 @@ def has_certificate(session: Session, request: DeletionRequest) -> bool:
 
 
 def certificate(session: Session, request: DeletionRequest) -> str | None:
-    """The envelope of the request's present completion; None: not issued, or not yet."""
+    """Return the envelope for the request's present completion. None: it is not issued yet, or there is none."""
     row = session.get(Certificate, (request.id, request.completed_at)) if request.completed_at else None
     return row.envelope if row else None
 
 
 def versions(session: Session, model: Model) -> list[Version]:
-    """Newest first."""
+    """Return the model's versions, newest first."""
     rows = select(Version).where(Version.model_id == model.id).order_by(Version.number.desc()).limit(ROWS)
     return list(session.scalars(rows))
 
 
 def budget_plot(session: Session, generation: Generation) -> plots.Plot | None:
-    """Spent budget over time against its limit, newest thousand charges."""
+    """Draw the spent budget over time against its limit, from the newest thousand charges."""
     if not generation.budget:
         return None
     newest = (
@@ -250,7 +248,7 @@ def budget_plot(session: Session, generation: Generation) -> plots.Plot | None:
 
 
 def accuracy_plot(newest_first: Iterable[Version]) -> tuple[plots.Plot, float, float] | None:
-    """Holdout accuracy over the versions shown, with its lowest and highest value."""
+    """Draw the holdout accuracy over the versions; return the plot with its lowest and highest value."""
     points = [(float(each.number), each.holdout_accuracy) for each in newest_first if each.holdout_accuracy is not None]
     if len(points) < 2:
         return None
@@ -262,7 +260,7 @@ def accuracy_plot(newest_first: Iterable[Version]) -> tuple[plots.Plot, float, f
 
 
 def processes(session: Session, lease_seconds: float) -> list[dict[str, Any]]:
-    """Workers and schedulers heard of in the last hour, the living first."""
+    """Return the workers and schedulers that sent a heartbeat in the last hour, the living first."""
     at = now(session)
     rows = select(Heartbeat).where(Heartbeat.beat_at > at - HOUR_SECONDS * SECOND).order_by(Heartbeat.beat_at.desc())
     return [
@@ -275,7 +273,20 @@ def processes(session: Session, lease_seconds: float) -> list[dict[str, Any]]:
     ]
 
 
-def is_busy(caller: Caller, figures: Figures | None, rows: list[ModelRow]) -> bool:
-    """Is something under way that no event will tell of: an update or a preparation?"""
+def log_state(session: Session) -> dict[str, Any]:
+    """Return what the scheduler's last check of the audit log found."""
+    last = session.get(LogCheck, 1)
+    if last is None or (last.note is None and last.fault is None):
+        empty = newest_head(session) is None
+        return {"status": "empty" if empty else "not checked yet", "size": 0, "checked_at": None, "fault": None}
+    status = "verified" if last.fault is None else "tampered"
+    late = now(session) - last.checked_at > 2 * EVERY_SECONDS * SECOND
+    if late and last.fault is None:
+        status = "not checked lately"
+    return {"status": status, "size": last.size, "checked_at": last.checked_at, "fault": last.fault}
+
+
+def is_busy(caller: Caller, figures: OpenRequests | None, rows: list[ModelRow]) -> bool:
+    """Return whether something is under way that ends without an event: an update or a preparation."""
     preparing = any(row.model.status == "preparing" for row in rows)
     return preparing or (figures is not None and figures.open > figures.held and "deletions:read" in caller.scopes)

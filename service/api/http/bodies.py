@@ -9,7 +9,7 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.problems import Problem
+from service.api.problems import ApiProblem
 
 _JSON = "application/json"
 _FORM = "application/x-www-form-urlencoded"
@@ -20,10 +20,10 @@ BODY_SECONDS = 30.0
 
 class Bodies:
     """Refuse bodies that are too long (413), too slow (408), encoded (415) or not JSON (415), that give a name twice or
-    have two lengths (400); hand on the others whole.
+    have two lengths (400). Pass the others on whole.
 
-    The status page sends HTML forms to addresses of its own. Nothing else takes them, so that no other site's form
-    can reach the API.
+    The status page sends HTML forms to separate addresses. Nothing else takes forms, so another site's form cannot
+    reach the API.
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
@@ -39,13 +39,13 @@ class Bodies:
         try:
             _check_framing(headers)
             body = b"" if reads else await self._checked(headers, receive, scope["path"])
-        except Problem as problem:
+        except ApiProblem as problem:
             await problem.response()(scope, receive, send)
             return
         await self._app(scope, receive if reads else _replay(body, receive), send)
 
     async def _checked(self, headers: Headers, receive: Receive, path: str) -> bytes:
-        """The whole body. Raises Problem."""
+        """Read and check the whole body. Raises ApiProblem."""
         self._check_headers(headers)
         body = await self._in_time(receive)
         _check_body(headers, body, _FORM if path.startswith(_FORMS) else _JSON)
@@ -53,10 +53,10 @@ class Bodies:
 
     def _check_headers(self, headers: Headers) -> None:
         if headers.get("content-encoding", "identity").strip().lower() != "identity":
-            raise Problem(415, "content_encoding", "Send the body without Content-Encoding.")
+            raise ApiProblem(415, "content_encoding", "Send the body without Content-Encoding.")
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
-            raise Problem(400, "content_length", "Content-Length is not a number.")
+            raise ApiProblem(400, "content_length", "Content-Length is not a number.")
         if int(length) > self._max_bytes:
             raise self._too_long()
 
@@ -66,16 +66,16 @@ class Bodies:
                 return await self._read(receive)
         except TimeoutError:
             detail = f"The body did not come within {BODY_SECONDS:g} seconds. Send it again."
-            raise Problem(408, "body_too_slow", detail, headers={"Connection": "close"}) from None
+            raise ApiProblem(408, "body_too_slow", detail, headers={"Connection": "close"}) from None
 
     async def _read(self, receive: Receive) -> bytes:
-        """The whole body. The length header may be missing or false, so the bytes are counted."""
+        """Read the whole body. The length header may be missing or false, so the bytes are counted."""
         chunks: list[bytes] = []
         size = 0
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise Problem(400, "incomplete_body", "The body ended early.")
+                raise ApiProblem(400, "incomplete_body", "The body ended early.")
             chunks.append(message.get("body", b""))
             size += len(chunks[-1])
             if size > self._max_bytes:
@@ -83,17 +83,17 @@ class Bodies:
             if not message.get("more_body", False):
                 return b"".join(chunks)
 
-    def _too_long(self) -> Problem:
-        return Problem(
+    def _too_long(self) -> ApiProblem:
+        return ApiProblem(
             413, "body_too_large", f"A body may have at most {self._max_bytes} bytes. Send several requests."
         )
 
 
 def _check_framing(headers: Headers) -> None:
-    """Refuse two lengths: a proxy that goes by the other one would see another request (RFC 9112, 6.3)."""
+    """Refuse two lengths: a proxy that uses the other one would see another request (RFC 9112, 6.3)."""
     if "content-length" in headers and "transfer-encoding" in headers:
         detail = "Send either Content-Length or Transfer-Encoding, not both."
-        raise Problem(400, "two_lengths", detail, headers={"Connection": "close"})
+        raise ApiProblem(400, "two_lengths", detail, headers={"Connection": "close"})
 
 
 def _check_body(headers: Headers, body: bytes, wanted: str) -> None:
@@ -102,21 +102,15 @@ def _check_body(headers: Headers, body: bytes, wanted: str) -> None:
         _check_names(body)
 
 
-class _Twice(ValueError):
-    """An object gives a name twice."""
-
-
 def _once(members: list[tuple[str, Any]]) -> None:
     if len({name for name, _ in members}) < len(members):
-        raise _Twice
+        raise ApiProblem(400, "name_given_twice", "The body gives a name twice in one object. Give each once.")
 
 
 def _check_names(body: bytes) -> None:
     """Refuse a name given twice: parsers differ in which of the values counts. Malformed JSON is refused later."""
     try:
         json.loads(body, object_pairs_hook=_once)
-    except _Twice:
-        raise Problem(400, "name_given_twice", "The body gives a name twice in one object. Give each once.") from None
     except (ValueError, RecursionError):
         return
 
@@ -124,7 +118,7 @@ def _check_names(body: bytes) -> None:
 def _check_type(headers: Headers, body: bytes, wanted: str) -> None:
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if body and kind != wanted:
-        raise Problem(415, "content_type", f"Send the body as {wanted}.")
+        raise ApiProblem(415, "content_type", f"Send the body as {wanted}.")
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, TypeVar
 
-from fastapi import Header, Response
+from fastapi import Header, HTTPException, Response
 from pydantic import BaseModel
 
-from service.api.problems import NotModified, Problem
+from service.api.problems import ApiProblem
 
 View = TypeVar("View", bound=BaseModel)
 IfNoneMatch = Annotated[
@@ -30,30 +30,30 @@ IfMatch = Annotated[
 
 
 def tag(view: BaseModel) -> str:
-    """The strong ETag of a resource in this state."""
+    """Return the strong ETag of a resource in this state."""
     return f'"{hashlib.sha256(view.model_dump_json().encode()).hexdigest()[:32]}"'
 
 
 def shown(view: View, response: Response, condition: str | None) -> View:
-    """The view, under its ETag. Raises NotModified where the client has it already."""
+    """Return the view, and set its ETag. Raises HTTPException (304) where the client has this state already."""
     name = tag(view)
     if condition is not None and _named(condition, name, weak=True):
-        raise NotModified(name)
+        raise HTTPException(304, headers={"ETag": name})
     response.headers["ETag"] = name
     return view
 
 
 def changed(view: View, response: Response) -> View:
-    """The view after a change, under its new ETag."""
+    """Return the view after a change, and set its new ETag."""
     response.headers["ETag"] = tag(view)
     return view
 
 
 def require(view: BaseModel, condition: str | None) -> None:
-    """Raises Problem (412) where the resource is no longer in the state that the client decided on."""
+    """Check that the resource is still in the state that the client decided on. Raises ApiProblem (412)."""
     if condition is not None and not _named(condition, tag(view), weak=False):
         detail = "The resource has changed since this ETag. Read it again, then decide."
-        raise Problem(412, "changed_meanwhile", detail, [{"header": "If-Match", "detail": "no ETag matches"}])
+        raise ApiProblem(412, "changed_meanwhile", detail, [{"header": "If-Match", "detail": "no ETag matches"}])
 
 
 def _named(condition: str, name: str, *, weak: bool) -> bool:

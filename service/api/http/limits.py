@@ -14,12 +14,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 @dataclass
-class _Bucket:
-    tokens: float
-    at: float
-
-
-@dataclass
 class Limiter:
     """``burst`` calls at once, ``per_second`` in the long run. The ``largest`` buckets that were used last are kept."""
 
@@ -27,17 +21,18 @@ class Limiter:
     burst: int
     largest: int = 100_000
     clock: Callable[[], float] = time.monotonic
-    _buckets: dict[str, _Bucket] = field(default_factory=dict)
+    _buckets: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """by key: the tokens in it, and when that was"""
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def wait_of(self, key_id: str) -> int:
-        """0, and the call is counted; else the whole seconds after which the key may call again."""
+        """Count the call and return 0; or return the whole seconds to wait, and count nothing."""
         with self._guard:
-            bucket = self._filled(key_id)
-            if bucket.tokens >= 1:
-                bucket.tokens -= 1
-                return 0
-            return self._seconds(bucket)
+            tokens, at = self._filled(key_id)
+            if tokens < 1:
+                return self._seconds(tokens)
+            self._buckets[key_id] = tokens - 1, at
+            return 0
 
     def knows(self, key_id: str) -> bool:
         """Return whether the key has called lately."""
@@ -45,31 +40,29 @@ class Limiter:
             return key_id in self._buckets
 
     def shut_for(self, key_id: str) -> int:
-        """0: a call would be counted; else the whole seconds until one would. Nothing is counted."""
+        """Return the whole seconds until a call would be counted, 0 for now. Nothing is counted."""
         with self._guard:
             if key_id not in self._buckets:
                 return 0
-            bucket = self._filled(key_id)
-            return 0 if bucket.tokens >= 1 else self._seconds(bucket)
+            tokens, _ = self._filled(key_id)
+            return 0 if tokens >= 1 else self._seconds(tokens)
 
-    def _filled(self, key_id: str) -> _Bucket:
-        """The bucket as it is now; it becomes the one used last, and the one unused for longest may go."""
+    def _filled(self, key_id: str) -> tuple[float, float]:
+        """Fill the bucket up to now. It becomes the one used last; the one unused for longest may go."""
         at = self.clock()
-        bucket = self._buckets.pop(key_id, None) or _Bucket(self.burst, at)
-        bucket.tokens = min(self.burst, bucket.tokens + (at - bucket.at) * self.per_second)
-        bucket.at = at
-        self._buckets[key_id] = bucket
+        tokens, before = self._buckets.pop(key_id, (self.burst, at))
+        bucket = self._buckets[key_id] = min(self.burst, tokens + (at - before) * self.per_second), at
         if len(self._buckets) > self.largest:
             del self._buckets[next(iter(self._buckets))]
         return bucket
 
-    def _seconds(self, bucket: _Bucket) -> int:
-        return math.ceil((1 - bucket.tokens) / self.per_second)
+    def _seconds(self, tokens: float) -> int:
+        return math.ceil((1 - tokens) / self.per_second)
 
     def headers(self, key_id: str) -> dict[str, str]:
-        """What is left of the key's quota: draft-ietf-httpapi-ratelimit-headers."""
+        """Return the headers that show what is left of the quota (draft-ietf-httpapi-ratelimit-headers)."""
         with self._guard:
-            left = self._buckets[key_id].tokens
+            left, _ = self._buckets[key_id]
         full, window = math.ceil((self.burst - left) / self.per_second), math.ceil(self.burst / self.per_second)
         return {
             "RateLimit-Policy": f'"key";q={self.burst};w={window}',
@@ -88,7 +81,9 @@ def wrong_keys() -> Limiter:
 
 
 def client_of(host: str | None) -> str:
-    """Whose wrong keys are counted together: an IPv4 address, or the /64 that one customer is given in IPv6."""
+    """Return the name under which an address's wrong keys are counted: the IPv4 address, or the /64 of an IPv6
+    address.
+    """
     try:
         address = ip_address((host or "").partition("%")[0])
     except ValueError:
@@ -99,7 +94,7 @@ def client_of(host: str | None) -> str:
 
 
 class Quotas:
-    """Tells every caller what is left of their key's quota, in whatever answer they get."""
+    """The layer that adds the caller's remaining quota to every answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -21,6 +21,12 @@ MomentCursor = Annotated[
 ]
 
 
+class Listed(BaseModel, Generic[Item]):
+    """A list that is short enough to come whole."""
+
+    data: list[Item]
+
+
 class Page(BaseModel, Generic[Item]):
     data: list[Item] = Field(max_length=LONGEST_PAGE)
     next_cursor: str | None
@@ -28,13 +34,13 @@ class Page(BaseModel, Generic[Item]):
 
 
 def after(cursor: str) -> tuple[int, str]:
-    """The moment and the id of the row in a MomentCursor."""
+    """Split a MomentCursor into the moment and the id of its row."""
     moment, _, name = cursor.partition(".")
     return int(moment), name
 
 
 def link(request: Request, response: Response, next_cursor: str | None) -> None:
-    """The Link header (RFC 8288) to the next page, relative to this one."""
+    """Set the Link header (RFC 8288) to the next page, relative to this one."""
     if next_cursor is None:
         return
     query = [(name, value) for name, value in request.query_params.multi_items() if name != "cursor"]

@@ -10,7 +10,7 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Part:
+class ByteRange:
     """Which bytes to send, and with which status: 200 all, 206 some, 304 and 416 none. ``end`` is exclusive."""
 
     status: int
@@ -18,22 +18,22 @@ class Part:
     end: int
 
 
-def choose(headers: Mapping[str, str], etag: str, size: int) -> Part:
-    """The answer to a GET or HEAD of a file with this strong ``etag`` (in quotes) and ``size`` in bytes.
+def choose(headers: Mapping[str, str], etag: str, size: int) -> ByteRange:
+    """Choose the answer to a GET or HEAD of a file with this strong ``etag`` (in quotes) and ``size`` in bytes.
 
     Several ranges in one request get the whole file, as RFC 9110 allows.
     """
     if _matches(headers.get("if-none-match"), etag):
-        return Part(304, 0, 0)
+        return ByteRange(304, 0, 0)
     if headers.get("if-range", etag) != etag:
-        return Part(200, 0, size)
+        return ByteRange(200, 0, size)
     asked = _RANGE.fullmatch(headers.get("range", "").replace(" ", ""))
     if asked is None or asked[0] == "bytes=-":
-        return Part(200, 0, size)
+        return ByteRange(200, 0, size)
     start, end = _bounds(asked[1], asked[2], size)
     if asked[1] and asked[2] and int(asked[2]) < int(asked[1]):
-        return Part(200, 0, size)  # not a valid range: it is to be ignored
-    return Part(206, start, end) if start < end else Part(416, 0, 0)
+        return ByteRange(200, 0, size)  # not a valid range: it is to be ignored
+    return ByteRange(206, start, end) if start < end else ByteRange(416, 0, 0)
 
 
 def _bounds(first: str, last: str, size: int) -> tuple[int, int]:
@@ -43,7 +43,7 @@ def _bounds(first: str, last: str, size: int) -> tuple[int, int]:
 
 
 def _matches(condition: str | None, etag: str) -> bool:
-    """If-None-Match compares weakly: W/ is ignored."""
+    """Compare If-None-Match weakly: W/ is ignored."""
     if condition is None:
         return False
     return condition.strip() == "*" or etag in {each.strip().removeprefix("W/") for each in condition.split(",")}

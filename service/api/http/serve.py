@@ -56,7 +56,7 @@ class Patient(H11Protocol):
 
 
 def config(host: str, port: int, keyfile: str | None = None, certfile: str | None = None) -> uvicorn.Config:
-    """Say how the API is served: over TLS where ``keyfile`` and ``certfile`` (PEM) are given."""
+    """Return uvicorn's configuration: over TLS where ``keyfile`` and ``certfile`` (PEM) are given."""
     return uvicorn.Config(
         "service.api.app:create_app",
         factory=True,

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from service.access.api_keys import Caller, Scope
 from service.api.dependencies import Running, holding, problems
 from service.api.http.pagination import Limit, NumberCursor, Page, link
-from service.api.problems import Problem, not_found
+from service.api.problems import ApiProblem, not_found
 from service.api.types import LARGEST_NUMBER, Moment
 from service.audit import merkle as tree
 from service.audit.log import ROTATED, newest_head, nodes
@@ -26,7 +26,7 @@ LeafHash = Annotated[str, Query(pattern=r"^([0-9a-f]{64}|0|[1-9][0-9]{0,17})$", 
 
 
 class EntryView(BaseModel):
-    """One leaf of the log. Of another tenant's entry only the hash is told: enough to verify the whole log."""
+    """One leaf of the log. Of another tenant's entry only the hash is shown, which is enough to verify the log."""
 
     index: int
     leaf_hash: str
@@ -111,13 +111,13 @@ def consistency(
     with service.database.read() as session:
         head = _head(session)
         if old_size > head.size:
-            raise Problem(404, "head_not_found", "The log is not that long.")
+            raise ApiProblem(404, "head_not_found", "The log is not that long.")
         hashes = tree.consistency_proof(nodes(session), head.size, old_size)
     return ConsistencyView(old_size=old_size, size=head.size, hashes=_texts(hashes), checkpoint=head.note)
 
 
 def inclusion(session: Session, leaf: str) -> InclusionView:
-    """The proof for a leaf, named by its index or its hash, under the newest head. Raises Problem (404)."""
+    """Return the proof for a leaf, named by its index or its hash, under the newest head. Raises ApiProblem (404)."""
     wanted = AuditEntry.leaf_hash == leaf if len(leaf) == 64 else AuditEntry.log_index == int(leaf)
     found = session.execute(select(AuditEntry.log_index, AuditEntry.leaf_hash).where(wanted)).first()
     if found is None or found[0] is None:
@@ -132,7 +132,7 @@ def inclusion(session: Session, leaf: str) -> InclusionView:
 def _head(session: Session) -> TreeHead:
     head = newest_head(session)
     if head is None:
-        raise Problem(404, "head_not_found", "The log has no entry yet.", headers={"Retry-After": "1"})
+        raise ApiProblem(404, "head_not_found", "The log has no entry yet.", headers={"Retry-After": "1"})
     return head
 
 

@@ -13,13 +13,11 @@ from sqlalchemy.orm import Session
 from service.access.api_keys import Caller, Scope, searched
 from service.api.dependencies import Running, Service, holding, problems
 from service.api.problems import problem_of
-from service.api.receipts import ReceiptView, answer_for
+from service.api.request_views import AcceptedView, ReceiptView, accepted_view, answer_for
 from service.api.routes.deletion_requests import (
-    AcceptedView,
     DeletionOrder,
     KeyHeader,
     accept_order,
-    accepted_view,
     check_length,
     key_use,
 )
@@ -35,13 +33,13 @@ Searcher = Annotated[Caller, Depends(holding(Scope.PEOPLE_SEARCH))]
 _BATCH = "/v1/deletion-requests/batch"
 
 
-class Batch(BaseModel):
+class BatchOrder(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     requests: list[DeletionOrder] = Field(min_length=1, max_length=1000)
 
 
-class Outcome(BaseModel):
+class BatchItem(BaseModel):
     """What became of one item: 202 and the request, or the problem that kept it out."""
 
     index: int
@@ -51,7 +49,7 @@ class Outcome(BaseModel):
 
 
 class BatchView(BaseModel):
-    outcomes: list[Outcome]
+    outcomes: list[BatchItem]
 
 
 class CostView(BaseModel):
@@ -77,8 +75,8 @@ class EstimateView(BaseModel):
     responses=problems(400, 409),
     summary="Forget many people",
 )
-def create_batch(batch: Batch, service: Running, caller: Writer, idempotency_key: KeyHeader = None) -> Response:
-    """One transaction: the items that are accepted are accepted together. A malformed item refuses the whole call."""
+def create_batch(batch: BatchOrder, service: Running, caller: Writer, idempotency_key: KeyHeader = None) -> Response:
+    """Accept many requests in one transaction. A malformed item refuses the whole call."""
     use = key_use(service, caller, idempotency_key, _BATCH, batch)
     for order in batch.requests:
         check_length(order, service.settings.max_sample_ids)
@@ -120,12 +118,11 @@ def _outcome(
         accepted = accept_order(session, service, caller, order)
     except RequestRefused as error:
         return {"status": error.status, "request": None, "problem": problem_of(error).body()}, ()
-    view = accepted_view(accepted).model_dump(mode="json")
-    return {"status": 202, "request": view, "problem": None}, accepted.to_notify
+    return {"status": 202, "request": accepted_view(accepted), "problem": None}, accepted.to_notify
 
 
 def _opened(session: Session, service: Service, caller: Caller, outcomes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The outcomes with their openings, which are derived at every replay and never stored."""
+    """Add the openings to the outcomes. They are computed at every replay and never stored."""
     ids = [outcome["request"]["id"] for outcome in outcomes if outcome["request"]]
     rows = {row.id: row for row in session.scalars(select(DeletionRequest).where(DeletionRequest.id.in_(ids)))}
     return [

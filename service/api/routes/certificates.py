@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from service.access.api_keys import Caller, Scope
 from service.api.dependencies import Running, holding, problems
-from service.api.problems import Problem
+from service.api.problems import ApiProblem
 from service.api.routes.deletion_requests import find
 from service.api.types import RequestId
 from service.infra.tables import Certificate
@@ -48,13 +48,13 @@ def show(request_id: RequestId, service: Running, caller: Reader) -> Any:
             )
         )
     if request.status != Status.COMPLETED:
-        raise Problem(409, "not_completed", "A certificate is issued when the request is completed.")
+        raise ApiProblem(409, "not_completed", "A certificate is issued when the request is completed.")
     if issued is None:
-        raise Problem(404, "no_certificate", "No model was trained on this subject, so there is nothing to certify.")
+        raise ApiProblem(404, "no_certificate", "No model was trained on this subject, so there is nothing to certify.")
     if issued.refused is not None and issued.envelope is None:
         detail = f"Nothing is signed. {issued.refused} The operator must find out who edited the database."
-        raise Problem(409, "certificate_refused", detail)
+        raise ApiProblem(409, "certificate_refused", detail)
     if issued.envelope is None:
         detail = "The keys are being destroyed and the log is being signed. Ask again in a moment."
-        raise Problem(409, "certificate_pending", detail, headers={"Retry-After": "1"})
+        raise ApiProblem(409, "certificate_pending", detail, headers={"Retry-After": "1"})
     return Response(issued.envelope, media_type="application/json")

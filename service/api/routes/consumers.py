@@ -10,7 +10,8 @@ from sqlalchemy import select
 
 from service.access.api_keys import Caller, Scope
 from service.api.dependencies import Running, holding, problems
-from service.api.problems import Problem, not_found
+from service.api.http.pagination import Listed
+from service.api.problems import ApiProblem, not_found
 from service.api.routes.models import find as find_model
 from service.api.types import LARGEST_NUMBER, WHOLE, ModelName
 from service.infra.tables import Consumer, Version
@@ -23,7 +24,7 @@ Reader = Annotated[Caller, Depends(holding(Scope.MODELS_READ))]
 _PATH = "/v1/models/{name}/consumers"
 
 
-class Report(BaseModel):
+class ConsumerReport(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     version: Annotated[
@@ -37,17 +38,15 @@ class ConsumerView(BaseModel):
     status: str = Field(description="current, behind, or unknown after five minutes without a report")
 
 
-class ConsumersView(BaseModel):
-    data: list[ConsumerView]
-
-
 @router.put(
     _PATH + "/{consumer_id}",
     response_model=ConsumerView,
     responses=problems(404),
     summary="Report what you serve",
 )
-def put(name: ModelName, consumer_id: ModelName, body: Report, service: Running, caller: Downloader) -> ConsumerView:
+def put(
+    name: ModelName, consumer_id: ModelName, body: ConsumerReport, service: Running, caller: Downloader
+) -> ConsumerView:
     with service.database.write() as session:
         model = find_model(session, caller.tenant_id, name)
         served = select(Version).where(Version.model_id == model.id, Version.number == body.version)
@@ -55,7 +54,7 @@ def put(name: ModelName, consumer_id: ModelName, body: Report, service: Running,
         head = session.get(Version, model.current_id) if model.current_id else None
         if version is None or head is None:
             errors = [{"pointer": "/version", "detail": "The model has no such version."}]
-            raise Problem(422, "unknown_version", "The model has no such version.", errors)
+            raise ApiProblem(422, "unknown_version", "The model has no such version.", errors)
         report(session, model, consumer_id, version)
         session.flush()
         found = next(each for each in standing(session, model, head) if each["name"] == consumer_id)
@@ -74,10 +73,10 @@ def remove(name: ModelName, consumer_id: ModelName, service: Running, caller: Ad
         leave(session, model, row)
 
 
-@router.get(_PATH, response_model=ConsumersView, responses=problems(404), summary="Who serves which version")
-def index(name: ModelName, service: Running, caller: Reader) -> ConsumersView:
+@router.get(_PATH, response_model=Listed[ConsumerView], responses=problems(404), summary="Who serves which version")
+def index(name: ModelName, service: Running, caller: Reader) -> Listed[ConsumerView]:
     with service.database.read() as session:
         model = find_model(session, caller.tenant_id, name)
         head = session.get(Version, model.current_id) if model.current_id else None
         found = standing(session, model, head) if head else []
-    return ConsumersView(data=[ConsumerView(**each) for each in found])
+    return Listed(data=[ConsumerView(**each) for each in found])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -21,23 +20,29 @@ from service.api.dependencies import (
     reading,
 )
 from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
-from service.api.http.pagination import Limit, MomentCursor, Page, after, link
+from service.api.http.pagination import Limit, Listed, MomentCursor, Page, after, link
 from service.api.openapi import answer
-from service.api.problems import Problem, not_found
-from service.api.receipts import OPENING, ReceiptView, answer_for
-from service.api.types import ModelName, Moment, PersonalId, RequestId, When, one_of
+from service.api.problems import ApiProblem, not_found
+from service.api.request_views import (
+    AcceptedView,
+    DeletionRequestView,
+    ReceiptView,
+    accepted_view,
+    answer_for,
+    views,
+)
+from service.api.types import ModelName, PersonalId, RequestId, When, one_of
 from service.audit.log import canonical
 from service.infra.fault_injection import crash_point
 from service.infra.pseudonyms import digest
-from service.infra.tables import DeletionRequest, Model, Task, Version
+from service.infra.tables import DeletionRequest, Model, Task
 from service.requests import idempotency
 from service.requests.cancel import cancel
 from service.requests.deadlines import extend
 from service.requests.identity_check import accept_unverified
 from service.requests.intake import Accepted, Order, Windows, accept, opening
-from service.requests.reasons import Reason
-from service.requests.states import Regulation, Status, Suppress, awaits_decision
-from service.requests.suppression import related, suppressed
+from service.requests.states import Regulation, Status, Suppress
+from service.requests.suppression import related
 
 router = APIRouter(tags=["deletion requests"])
 Decider = Annotated[Caller, Depends(holding_all(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ))]
@@ -76,7 +81,7 @@ class DeletionOrder(BaseModel):
         return self
 
     def order(self, default: str | None = None) -> Order:
-        """The order; one that does not mention a regulation is under ``default``."""
+        """Return the order. One that names no regulation is under ``default``."""
         law = self.regulation if "regulation" in self.model_fields_set else default
         return Order(
             subject_id=self.subject_id,
@@ -87,46 +92,6 @@ class DeletionOrder(BaseModel):
             verified=self.verified,
             suppress=self.suppress,
         )
-
-
-class ModelPart(BaseModel):
-    """One model's part in a request."""
-
-    model: str
-    status: str
-    samples: int | None
-    version: int | None
-    method: str | None
-    reason: str | None
-
-
-class DeletionRequestView(BaseModel):
-    id: str
-    status: Status
-    reason: str | None
-    subject_digest: str | None
-    samples: int | None = Field(description="forgotten over all models; null while that is not known")
-    suppress: Suppress = Field(description="where later registrations leave the person out")
-    regulation: str | None
-    received_at: Moment
-    due_at: Moment | None
-    completed_at: Moment | None
-    extended_at: Moment | None = Field(description="when the deadline was extended; null: it was not")
-    first_due_at: Moment | None = Field(description="the deadline before that")
-    rejection: str | None = Field(description="why it was rejected; null: it was not")
-    models: list[ModelPart]
-
-
-class RelatedView(BaseModel):
-    data: list[str] = Field(description="ids, newest first, at most 50")
-
-
-class TakenView(DeletionRequestView):
-    remains_in: list[str] | None = Field(description="other models that hold the person, or may; null: not told")
-
-
-class AcceptedView(TakenView):
-    opening: str = OPENING
 
 
 @router.post(
@@ -228,13 +193,13 @@ def withdraw(
 
 @router.get(
     ITEM + "/related",
-    response_model=RelatedView,
+    response_model=Listed[str],
     responses=problems(404),
-    summary="Other requests that name the same person, or one of the samples",
+    summary="Other requests that name the same person, or one of the samples; newest first, at most 50",
 )
-def others(request_id: RequestId, service: Running, caller: Reader) -> RelatedView:
+def others(request_id: RequestId, service: Running, caller: Reader) -> Listed[str]:
     with service.database.read() as session:
-        return RelatedView(data=related(session, find(session, caller.tenant_id, request_id)))
+        return Listed(data=related(session, find(session, caller.tenant_id, request_id)))
 
 
 @router.post(
@@ -254,55 +219,11 @@ def prolong(
 
 
 def find(session: Session, tenant_id: str, request_id: str) -> DeletionRequest:
-    """The tenant's request. Raises Problem (404)."""
+    """Return the tenant's request. Raises ApiProblem (404)."""
     row = session.get(DeletionRequest, request_id)
     if row is None or row.tenant_id != tenant_id:
         raise not_found("deletion_request")
     return row
-
-
-def views(session: Session, requests: Sequence[DeletionRequest]) -> list[DeletionRequestView]:
-    """The requests as clients see them, with every model's part, in two queries."""
-    parts: dict[str, list[ModelPart]] = {request.id: [] for request in requests}
-    rows = (
-        select(Task, Model.name, Version.number)
-        .join(Model, Model.id == Task.model_id)
-        .outerjoin(Version, Version.id == Task.version_id)
-        .where(Task.request_id.in_(parts))
-        .order_by(Model.name)
-    )
-    for task, name, number in session.execute(rows):
-        part = ModelPart(
-            model=name, status=task.status, samples=task.samples, version=number, method=task.method, reason=task.reason
-        )
-        parts[task.request_id].append(part)
-    return [_view(request, parts[request.id]) for request in requests]
-
-
-def _view(request: DeletionRequest, parts: list[ModelPart]) -> DeletionRequestView:
-    status = Status(request.status)
-    return DeletionRequestView(
-        id=request.id,
-        status=status,
-        reason=request.reason,
-        subject_digest=request.subject_digest,
-        samples=None if awaits_decision(status, request.reason) else _total(part.samples for part in parts),
-        suppress=suppressed(request.models, request.suppress_after),
-        regulation=request.regulation,
-        received_at=request.received_at,
-        due_at=request.due_at,
-        completed_at=request.completed_at,
-        extended_at=request.extended_at,
-        first_due_at=request.first_due_at,
-        rejection=request.rejection,
-        models=parts,
-    )
-
-
-def _total(samples: Iterable[int | None]) -> int | None:
-    counts = list(samples)
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
 
 
 def key_use(service: Service, caller: Caller, header: list[str] | None, path: str, body: BaseModel) -> idempotency.Use:
@@ -326,21 +247,10 @@ def windows_of(service: Service) -> Windows:
 
 def _answer(accepted: Accepted) -> idempotency.StoredAnswer:
     headers = {"Location": f"{_PATH}/{accepted.request.id}", "Retry-After": str(_POLL_SECONDS)}
-    return idempotency.StoredAnswer(202, headers, accepted_view(accepted).model_dump(mode="json"))
-
-
-def accepted_view(accepted: Accepted) -> TakenView:
-    """The view of a request whose tasks were written a moment ago."""
-    waiting = {"status": "queued", "samples": None, "version": None, "method": None, "reason": None}
-    large = {"status": "blocked", "reason": Reason.LARGE}
-    parts = [
-        ModelPart.model_validate({"model": name} | waiting | (large if name in accepted.large else {}))
-        for name in accepted.models
-    ]
-    return TakenView.model_validate(vars(_view(accepted.request, parts)) | {"remains_in": accepted.remains_in})
+    return idempotency.StoredAnswer(202, headers, accepted_view(accepted))
 
 
 def check_length(order: DeletionOrder, limit: int) -> None:
     if order.sample_ids is not None and len(order.sample_ids) > limit:
         errors = [{"pointer": "/sample_ids", "detail": f"At most {limit} ids."}]
-        raise Problem(422, "too_many_sample_ids", "Name fewer samples, or send several requests.", errors)
+        raise ApiProblem(422, "too_many_sample_ids", "Name fewer samples, or send several requests.", errors)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import anyio
 from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
-from sqlalchemy.orm import Session
 
 from service.access.api_keys import Caller, Scope
 from service.api.dependencies import Running, Service, in_force, problems, watching
@@ -56,36 +54,40 @@ def follow(
     ] = None,
     seconds: Annotated[float, Query(ge=0, le=3600, description="then the stream ends and the client comes back")] = 300,
 ) -> StreamingResponse:
-    """Without Last-Event-ID the stream begins with this request. Of what a key may not read nothing is sent.
+    """Follow requests and versions. Without Last-Event-ID the stream begins now. It contains what the key may read.
 
     The stream ends within seconds after its key was revoked or expired, or its session logged out.
     """
     rooms = {room for scope, room in _ROOMS.items() if scope in caller.scopes}
     last = _newest(service) if last_event_id is None else int(last_event_id)
-    watch = _Watch(service, caller.tenant_id, rooms, in_force(service, request, caller))
-    stream = _stream(watch, last, seconds)
+    permitted = in_force(service, request, caller)
+
+    def poll(last: int) -> tuple[int, list[events.Event]] | None:
+        with service.database.read() as session:
+            if not permitted(session):
+                return None
+            found = events.after(session, caller.tenant_id, last, rooms)
+        return (found[-1].id if found else last), found
+
+    stream = _stream(poll, last, seconds)
     return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
-@dataclass(frozen=True)
-class _Watch:
-    """What a client follows, and whether it still may."""
+async def _stream(
+    poll: Callable[[int], tuple[int, list[events.Event]] | None], last: int, seconds: float
+) -> AsyncIterator[str]:
+    """Poll the database until the time is over; no transaction is open while the client reads.
 
-    service: Service
-    tenant_id: str
-    rooms: set[str]
-    in_force: Callable[[Session], bool]
-
-
-async def _stream(watch: _Watch, last: int, seconds: float) -> AsyncIterator[str]:
-    """Poll the database until the time is over; no transaction is open while the client reads."""
+    ``poll`` takes the last event's id, and returns the new last id and the new events. It returns None where the client
+    may follow no longer.
+    """
     ends = time.monotonic() + seconds
     spoken = time.monotonic()
     yield f"retry: {int(_POLL_SECONDS * 1000)}\n\n"
     while True:
         found: list[events.Event] = []
         with suppress(Busy):  # the next poll asks again from where this one stood
-            polled = await run_in_threadpool(_poll, watch, last)
+            polled = await run_in_threadpool(poll, last)
             if polled is None:
                 return
             last, found = polled
@@ -102,12 +104,3 @@ async def _stream(watch: _Watch, last: int, seconds: float) -> AsyncIterator[str
 def _newest(service: Service) -> int:
     with service.database.read() as session:
         return events.newest(session)
-
-
-def _poll(watch: _Watch, last: int) -> tuple[int, list[events.Event]] | None:
-    """The last event's id and the new events; None where the client may follow no longer."""
-    with watch.service.database.read() as session:
-        if not watch.in_force(session):
-            return None
-        found = events.after(session, watch.tenant_id, last, watch.rooms)
-    return (found[-1].id if found else last), found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
@@ -14,9 +14,10 @@ from service.api.dependencies import Running, Service, holding, problems, readin
 from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
 from service.api.http.pagination import Limit, MomentCursor, Page, after, link
 from service.api.openapi import answer
-from service.api.problems import Problem, not_found
-from service.api.routes.deletion_requests import DeletionRequestView, find, views
-from service.api.types import Moment, PersonalId, RequestId, one_of
+from service.api.problems import ApiProblem, not_found
+from service.api.request_views import DeletionRequestView, views
+from service.api.routes.deletion_requests import find
+from service.api.types import FreeText, Moment, PersonalId, RequestId, one_of
 from service.infra.tables import Hold
 from service.requests.legal_holds import (
     AlreadyForgotten,
@@ -30,7 +31,6 @@ from service.requests.states import Status, awaits_decision
 
 router = APIRouter(tags=["holds"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
-Reason = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\x00-\x08\x0b-\x1f]+$")]
 _PATH = "/v1/holds"
 ONLY_HELD_OUT = "This hold protects nothing now: the person is only in a holdout, which deletions leave as it is."
 
@@ -42,7 +42,7 @@ class HoldOrder(BaseModel):
 
     subject_id: PersonalId | None = None
     sample_id: PersonalId | None = None
-    reason: Reason
+    reason: FreeText
 
     @model_validator(mode="after")
     def _one_kind(self) -> HoldOrder:
@@ -71,22 +71,22 @@ class HoldView(BaseModel):
     summary="Place a legal hold",
 )
 def create(body: HoldOrder, service: Running, caller: Admin, response: Response) -> HoldView:
-    """Without `people:search` a hold on somebody who was forgotten is taken, and keeps nothing."""
+    """Place a hold. Without `people:search` a hold on a person who was forgotten is accepted, and has no effect."""
     try:
         view, idle = _placed(body, service, caller)
     except AlreadyForgotten as error:
         with service.database.write() as session:
             searched(session, caller)
         where = ", ".join(f"version {number} of {name}" for name, number in error.updates)
-        raise Problem(409, "already_forgotten", f"Forgotten already, in {where}; nothing can be held.") from None
+        raise ApiProblem(409, "already_forgotten", f"Forgotten already, in {where}; nothing can be held.") from None
     response.headers["Location"] = f"{_PATH}/{view.id}"
     return changed(view, response).model_copy(update={"note": ONLY_HELD_OUT if idle else None})
 
 
 def _placed(body: HoldOrder, service: Service, caller: Caller) -> tuple[HoldView, bool]:
-    """Place the hold; returns whether it protects nothing.
+    """Place the hold; return it, and whether it protects nothing.
 
-    Raises AlreadyForgotten. Both are told only to a caller who may search for people.
+    Raises AlreadyForgotten. Only a caller who may search for people sees either.
     """
     with service.database.write() as session:
         hold = place(
@@ -140,7 +140,7 @@ def show(
     _PATH + "/{hold_id}",
     response_model=HoldView,
     responses=problems(404, 412) | answer(200, "ETag"),
-    summary="Release a hold",
+    summary="Lift a hold",
 )
 def lift_hold(
     hold_id: RequestId, service: Running, caller: Admin, response: Response, if_match: IfMatch = None
@@ -160,16 +160,16 @@ def lift_hold(
     responses=problems(404, 409, 412) | answer(200, "ETag"),
     summary="Retry a blocked request",
 )
-def release_request(
+def retry_request(
     request_id: RequestId, service: Running, caller: Admin, response: Response, if_match: IfMatch = None
 ) -> DeletionRequestView:
     with service.database.write() as session:
         request = find(session, caller.tenant_id, request_id)
         require(views(session, [request])[0], if_match)
         if request.status != Status.BLOCKED:
-            raise Problem(409, "not_blocked", "Only a blocked request can be retried.")
+            raise ApiProblem(409, "not_blocked", "Only a blocked request can be retried.")
         if awaits_decision(Status(request.status), request.reason):
-            raise Problem(409, "unverified", "Nobody has verified this request. Verify it, or reject it.")
+            raise ApiProblem(409, "unverified", "Nobody has verified this request. Verify it, or reject it.")
         to_notify = retry(session, request)
         view = views(session, [request])[0]
     service.notify_one(to_notify)

@@ -11,8 +11,9 @@ from sqlalchemy.orm import Session
 from service.access.api_keys import Caller, Scope, create_key, list_keys, revoke_key, rotate_key, successor_ends
 from service.api.dependencies import Running, holding, problems, reading
 from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
+from service.api.http.pagination import Listed
 from service.api.openapi import answer
-from service.api.problems import Problem, not_found
+from service.api.problems import ApiProblem, not_found
 from service.api.types import Moment, RequestId, When
 from service.infra.db import now
 from service.infra.tables import ApiKey
@@ -42,45 +43,38 @@ class KeyView(BaseModel):
     created_at: Moment
     expires_at: Moment | None
     revoked_at: Moment | None
-
-
-class NewKeyView(KeyView):
-    key: str = Field(description="the key itself; shown once and kept nowhere")
-
-
-class KeysView(BaseModel):
-    data: list[KeyView]
+    key: str | None = Field(default=None, description="the key itself, shown once when it is made")
 
 
 @router.post(
     _PATH,
     status_code=201,
-    response_model=NewKeyView,
+    response_model=KeyView,
     responses=problems() | answer(201, "Location", "Cache-Control"),
     summary="Make a key",
 )
-def create(body: KeyOrder, service: Running, caller: Admin, response: Response) -> NewKeyView:
+def create(body: KeyOrder, service: Running, caller: Admin, response: Response) -> KeyView:
     if not caller.scopes.issuperset(body.scopes):
-        raise Problem(403, "scope_exceeded", "A key can only grant scopes that it holds itself.")
+        raise ApiProblem(403, "scope_exceeded", "A key can only grant scopes that it holds itself.")
     ends = None if body.expires_at is None else moment(body.expires_at)
     with service.database.write() as session:
         if ends is not None and ends <= now(session):
             fault = [{"pointer": "/expires_at", "detail": "must lie in the future"}]
-            raise Problem(422, "expired_already", "The key would have expired already.", fault)
+            raise ApiProblem(422, "expired_already", "The key would have expired already.", fault)
         _require_within(session, caller, ends)
         made = create_key(
             session, service.pepper, label=body.label, scopes=body.scopes, tenant_id=caller.tenant_id, expires_at=ends
         )
-        view = NewKeyView(**dict(_view(session.get_one(ApiKey, made.id))), key=made.secret)
+        view = _view(session.get_one(ApiKey, made.id)).model_copy(update={"key": made.secret})
     response.headers["Location"] = f"{_PATH}/{view.id}"
     response.headers["Cache-Control"] = "no-store"
     return view
 
 
-@router.get(_PATH, response_model=KeysView, responses=problems(), summary="List keys, revoked ones included")
-def index(service: Running, caller: Admin) -> KeysView:
+@router.get(_PATH, response_model=Listed[KeyView], responses=problems(), summary="List keys, revoked ones included")
+def index(service: Running, caller: Admin) -> Listed[KeyView]:
     with service.database.read() as session:
-        return KeysView(data=[_view(key) for key in list_keys(session, caller.tenant_id)])
+        return Listed(data=[_view(key) for key in list_keys(session, caller.tenant_id)])
 
 
 @router.get(_PATH + "/{key_id}", response_model=KeyView, responses=reading(404), summary="Show a key")
@@ -108,7 +102,7 @@ def revoke(key_id: RequestId, service: Running, caller: Admin, response: Respons
 @router.post(
     _PATH + "/{key_id}/rotate",
     status_code=201,
-    response_model=NewKeyView,
+    response_model=KeyView,
     responses=problems(404, 409, 412) | answer(201, "Location", "Cache-Control"),
     summary="Make a key's successor; the old one ends after an overlap",
 )
@@ -120,28 +114,28 @@ def rotate(
     response: Response,
     overlap_seconds: Annotated[int, Query(ge=0, le=31_536_000)] = 86_400,
     if_match: IfMatch = None,
-) -> NewKeyView:
+) -> KeyView:
     with service.database.write() as session:
         key = _find(session, caller.tenant_id, key_id, lock=True)
         require(_view(key), if_match)
         if not caller.scopes.issuperset(key.scopes):
-            raise Problem(403, "scope_exceeded", "A key can only grant scopes that it holds itself.")
+            raise ApiProblem(403, "scope_exceeded", "A key can only grant scopes that it holds itself.")
         _require_within(session, caller, successor_ends(key, now(session)))
         made = rotate_key(session, service.pepper, key.id, overlap_seconds * SECOND, caller.tenant_id)
         if made is None:
-            raise Problem(409, "key_ended", "The key is revoked or expired; make a new one instead.")
-        view = NewKeyView(**dict(_view(session.get_one(ApiKey, made.id))), key=made.secret)
+            raise ApiProblem(409, "key_ended", "The key is revoked or expired; make a new one instead.")
+        view = _view(session.get_one(ApiKey, made.id)).model_copy(update={"key": made.secret})
     response.headers["Location"] = f"{_PATH}/{view.id}"
     response.headers["Cache-Control"] = "no-store"
     return view
 
 
 def _require_within(session: Session, caller: Caller, ends: int | None) -> None:
-    """A key makes none that outlives it, or its own end would mean nothing. Raises Problem (403)."""
+    """Check that the new key ends no later than the caller's own. Raises ApiProblem (403)."""
     own = session.get_one(ApiKey, caller.key_id).expires_at
     if own is not None and (ends is None or ends > own):
         detail = f"Your key ends at {rfc_3339(own)}. A key that it makes or rotates must end no later."
-        raise Problem(403, "outlives_its_maker", detail, [{"pointer": "/expires_at", "detail": "must not be later"}])
+        raise ApiProblem(403, "outlives_its_maker", detail, [{"pointer": "/expires_at", "detail": "must not be later"}])
 
 
 def _find(session: Session, tenant_id: str, key_id: str, *, lock: bool = False) -> ApiKey:

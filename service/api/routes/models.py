@@ -15,13 +15,13 @@ from service.api.dependencies import Running, holding, problems, reading
 from service.api.http.etag import IfNoneMatch, shown
 from service.api.http.pagination import Limit, NameCursor, Page, link
 from service.api.openapi import answer
-from service.api.problems import Problem, not_found
+from service.api.problems import ApiProblem, not_found
 from service.api.types import LARGEST_NUMBER, WHOLE, ModelName, Moment, RecipeName
 from service.infra.tables import BudgetEntry, Generation, Model, Version
 from service.infra.tenants import recipes_of
 from service.models.figures import Figures
-from service.models.recipe_files import NoRecipe, require_recipe
-from service.models.register import NameTaken, register
+from service.models.recipe_files import require_recipe
+from service.models.register import register
 from service.models.retrain_plan import plan_of, work_units_of
 from unlearning.accounting.budget import epsilon_of, updates_left
 from unlearning.accounting.policy import LARGEST_ORDERS, Policy, PolicyError
@@ -81,13 +81,13 @@ class Registration(BaseModel):
     options: _Options = Field(default_factory=dict)
 
     def policy(self) -> Policy:
-        """Raises Problem (422) that names the field and what is allowed, not the value."""
+        """Return the policy. Raises ApiProblem (422) that names the field and what is allowed, not the value."""
         record = self.model_dump(exclude={"name", "recipe"}, exclude_unset=True)
         try:
             return Policy.from_json(record, NAMES)
         except PolicyError as error:
             errors = [{"pointer": f"/{error.field}", "detail": error.hint}]
-            raise Problem(422, "invalid_policy", "The policy cannot be used; see errors.", errors) from None
+            raise ApiProblem(422, "invalid_policy", "The policy cannot be used; see errors.", errors) from None
         except ValueError:
             errors = [
                 {
@@ -95,7 +95,7 @@ class Registration(BaseModel):
                     "detail": "epsilon, delta, noise_std and max_distance together give no countable budget.",
                 }
             ]
-            raise Problem(422, "invalid_policy", "The policy cannot be used; see errors.", errors) from None
+            raise ApiProblem(422, "invalid_policy", "The policy cannot be used; see errors.", errors) from None
 
 
 class ModelView(BaseModel):
@@ -115,7 +115,7 @@ class ModelView(BaseModel):
 
 
 class PlanView(BaseModel):
-    """A retrain that is planned or runs beside the served generation: one for everybody who waits for it."""
+    """A retrain that is planned, or runs while the current generation is served. All who wait for one share it."""
 
     reason: str = Field(description="budget_exhausted, or fallback: no update can serve a request")
     generation: int = Field(description="the generation that it builds")
@@ -177,16 +177,9 @@ class BudgetView(BaseModel):
 )
 def create(body: Registration, service: Running, caller: Admin, response: Response) -> ModelView:
     policy = body.policy()
-    try:
-        require_recipe(recipes_of(service.settings.recipes, caller.tenant_id), body.recipe)
-    except NoRecipe as error:
-        raise Problem(422, "no_recipe", str(error), [{"pointer": "/recipe", "detail": error.hint}]) from None
+    require_recipe(recipes_of(service.settings.recipes, caller.tenant_id), body.recipe)
     with service.database.write() as session:
-        try:
-            model = register(session, caller.tenant_id, body.name, body.recipe, policy)
-        except NameTaken:
-            errors = [{"pointer": "/name", "detail": "This name is taken."}]
-            raise Problem(409, "model_exists", "There is a model of this name; choose another.", errors) from None
+        model = register(session, caller.tenant_id, body.name, body.recipe, policy)
         view = _view(model, None, None, None)
     service.notify_one([model.id])
     response.headers["Location"] = f"{_PATH}/{model.name}"
@@ -281,7 +274,7 @@ def budget(name: ModelName, service: Running, caller: Reader) -> BudgetView:
 
 
 def find(session: Session, tenant_id: str, name: str) -> Model:
-    """The tenant's model. Raises Problem (404)."""
+    """Return the tenant's model. Raises ApiProblem (404)."""
     model = session.scalar(select(Model).where(Model.tenant_id == tenant_id, Model.name == name))
     if model is None:
         raise not_found("model")
@@ -289,7 +282,7 @@ def find(session: Session, tenant_id: str, name: str) -> Model:
 
 
 def _rows() -> Any:
-    """Models with the number of their head, and the method and guarantee of its generation."""
+    """Select models with the number of their current version, and the method and guarantee of its generation."""
     return (
         select(Model, Version.number, Generation.method, Generation.guarantee)
         .outerjoin(Version, Version.id == Model.current_id)

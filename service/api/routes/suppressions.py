@@ -5,26 +5,18 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from service.access.api_keys import Caller, Scope
 from service.api.dependencies import Running, holding, problems
 from service.api.http.etag import IfMatch, require
-from service.api.routes.deletion_requests import find, views
-from service.api.routes.holds import Reason
+from service.api.request_views import Justification, views
+from service.api.routes.deletion_requests import find
 from service.api.types import RequestId
 from service.requests.suppression import lift
 
 router = APIRouter(tags=["suppressions"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
-
-
-class LiftOrder(BaseModel):
-    """The reason is kept; it must not name anybody."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    reason: Reason
 
 
 class LiftedView(BaseModel):
@@ -40,7 +32,7 @@ class LiftedView(BaseModel):
     summary="Lift the request's suppression entries, for new generations only",
 )
 def create(
-    request_id: RequestId, body: LiftOrder, service: Running, caller: Admin, if_match: IfMatch = None
+    request_id: RequestId, body: Justification, service: Running, caller: Admin, if_match: IfMatch = None
 ) -> LiftedView:
     with service.database.write() as session:
         request = find(session, caller.tenant_id, request_id)

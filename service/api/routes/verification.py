@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict
 
 from service.api.dependencies import Running, problems
 from service.api.http.etag import IfMatch, changed, require
 from service.api.openapi import answer
-from service.api.routes.deletion_requests import ITEM, Decider, DeletionRequestView, find, views, windows_of
-from service.api.routes.holds import Reason
+from service.api.request_views import DeletionRequestView, Justification, views
+from service.api.routes.deletion_requests import ITEM, Decider, find, windows_of
 from service.api.types import RequestId
 from service.requests import identity_check
 
 router = APIRouter(tags=["deletion requests"])
-
-
-class Rejection(BaseModel):
-    """Why the request is turned down, as the person was told. It is kept; it must not name anybody."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    reason: Reason
 
 
 @router.post(
@@ -51,7 +42,7 @@ def verify(
 def reject(
     *,
     request_id: RequestId,
-    body: Rejection,
+    body: Justification,
     service: Running,
     caller: Decider,
     response: Response,

@@ -16,9 +16,9 @@ from service.access.api_keys import Caller, Scope
 from service.api.dependencies import Running, holding, problems, reading
 from service.api.http.etag import IfNoneMatch, shown
 from service.api.http.pagination import Limit, NumberCursor, Page, link
-from service.api.http.ranges import Part, choose
-from service.api.openapi import LARGEST, answer, problem
-from service.api.problems import Problem, not_found
+from service.api.http.ranges import ByteRange, choose
+from service.api.openapi import answer, problem
+from service.api.problems import ApiProblem, not_found
 from service.api.routes.models import find as find_model
 from service.api.types import ModelName, Moment
 from service.infra.files import Damaged, Store
@@ -33,7 +33,7 @@ _PATH = "/v1/models/{name}/versions"
 _BLOCK = 1 << 18
 _NAMED = 5
 """requests that a refusal names"""
-_FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "binary", "maxLength": LARGEST}}}
+_FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 _ABOUT = ("ETag", "Accept-Ranges", "Cache-Control", "Repr-Digest")
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {"description": "The safetensors file", "content": _FILE} | answer(200, *_ABOUT)[200],
@@ -116,8 +116,8 @@ def show(
     summary="Ask for an earlier version to be served again: refused, with the reason",
 )
 def restore(name: ModelName, number: Number, service: Running, caller: Admin) -> VersionView:
-    """The current version only moves forward. The current version itself is served already: that alone is answered
-    with 200.
+    """Refuse to serve an earlier version again. Only the current version, which is served already, is answered with
+    200.
     """
     with service.database.read() as session:
         model = find_model(session, caller.tenant_id, name)
@@ -125,7 +125,7 @@ def restore(name: ModelName, number: Number, service: Running, caller: Admin) ->
         if row is None:
             raise not_found("version")
         if row[0].status != "current":
-            raise Problem(409, "rollback_refused", _why_never(session, row[0]))
+            raise ApiProblem(409, "rollback_refused", _why_never(session, row[0]))
         return _views(session, model, [row])[0]
 
 
@@ -151,11 +151,11 @@ def checkpoint(*, name: ModelName, number: Number, request: Request, service: Ru
         version: Version = row[0]
         if version.status != "current":
             why = f"{_why_never(session, version)} Download the current version instead."
-            raise Problem(410, "version_superseded", why)
+            raise ApiProblem(410, "version_superseded", why)
     part = choose(request.headers, f'"{version.checkpoint}"', version.size)
     headers = _headers(version, part)
     if part.status == 416:
-        raise Problem(416, "range_not_satisfiable", "The range lies outside the file.", headers=headers)
+        raise ApiProblem(416, "range_not_satisfiable", "The range lies outside the file.", headers=headers)
     if request.method == "HEAD" or part.status == 304:
         return Response(status_code=part.status, headers=headers, media_type="application/octet-stream")
     file = _open(Store(service.settings.store), version.checkpoint)
@@ -163,7 +163,7 @@ def checkpoint(*, name: ModelName, number: Number, request: Request, service: Ru
 
 
 def _why_never(session: Session, version: Version) -> str:
-    """Why an earlier version is never served again: which requests it does not lack."""
+    """Say why an earlier version is never served again: which requests it has not forgotten."""
     later = (
         select(Task.request_id, Version.number)
         .join(Version, Version.id == Task.version_id)
@@ -179,15 +179,15 @@ def _why_never(session: Session, version: Version) -> str:
 
 
 def _open(store: Store, digest: str) -> BinaryIO:
-    """The verified file. A file that is missing or damaged is not served."""
+    """Open the verified file. Raises ApiProblem (500) where it is missing or damaged."""
     try:
         return store.open(digest)
     except Damaged:
         detail = "The checkpoint's file is missing or damaged in the store; the operator must restore it."
-        raise Problem(500, "checkpoint_damaged", detail) from None
+        raise ApiProblem(500, "checkpoint_damaged", detail) from None
 
 
-def _blocks(file: BinaryIO, part: Part) -> Iterator[bytes]:
+def _blocks(file: BinaryIO, part: ByteRange) -> Iterator[bytes]:
     with file:
         file.seek(part.start)
         left = part.end - part.start
@@ -196,7 +196,7 @@ def _blocks(file: BinaryIO, part: Part) -> Iterator[bytes]:
             yield block
 
 
-def _headers(version: Version, part: Part) -> dict[str, str]:
+def _headers(version: Version, part: ByteRange) -> dict[str, str]:
     headers = {
         "ETag": f'"{version.checkpoint}"',
         "Accept-Ranges": "bytes",

@@ -13,9 +13,9 @@ from sqlalchemy.orm import Session
 from service.access.api_keys import Caller, Scope
 from service.api.dependencies import Running, Service, holding, problems, reading
 from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
-from service.api.http.pagination import Limit, MomentCursor, Page, after, link
+from service.api.http.pagination import Limit, Listed, MomentCursor, Page, after, link
 from service.api.openapi import answer
-from service.api.problems import Problem, not_found
+from service.api.problems import ApiProblem, not_found
 from service.api.types import Moment, RequestId
 from service.infra.tables import WebhookDelivery, WebhookEndpoint
 from service.requests.webhooks import MAX_ATTEMPTS, DeliveryOutcome, News, add_endpoint, disable, public_key, replay
@@ -27,7 +27,7 @@ _PATH = "/v1/webhooks"
 
 
 def _check_url(url: str, *, plain: bool) -> None:
-    """Where the name leads is checked at every delivery: names can be pointed elsewhere later. Raises Problem (422)."""
+    """Check the form of the address; where it leads is checked at every delivery. Raises ApiProblem (422)."""
     try:
         parts = urlsplit(url)
         valid = bool(parts.hostname) and not parts.username and parts.port != 0
@@ -35,7 +35,7 @@ def _check_url(url: str, *, plain: bool) -> None:
         valid = False
     if not valid or not (plain or parts.scheme == "https"):
         errors = [{"pointer": "/url", "detail": "must be an https URL without credentials"}]
-        raise Problem(422, "invalid_url", "A webhook needs an https URL.", errors)
+        raise ApiProblem(422, "invalid_url", "A webhook needs an https URL.", errors)
 
 
 class EndpointOrder(BaseModel):
@@ -52,14 +52,7 @@ class EndpointView(BaseModel):
     public_key: str = Field(description="whpk_...: verifies the v1a signatures")
     created_at: Moment
     disabled_at: Moment | None
-
-
-class NewEndpointView(EndpointView):
-    secret: str = Field(description="verifies signatures; shown once")
-
-
-class EndpointsView(BaseModel):
-    data: list[EndpointView]
+    secret: str | None = Field(default=None, description="verifies signatures; shown once when the endpoint is added")
 
 
 class DeliveryView(BaseModel):
@@ -79,28 +72,28 @@ class DeliveryView(BaseModel):
 @router.post(
     _PATH,
     status_code=201,
-    response_model=NewEndpointView,
+    response_model=EndpointView,
     responses=problems() | answer(201, "Location", "Cache-Control"),
     summary="Add an endpoint",
 )
-def create(body: EndpointOrder, service: Running, caller: Admin, response: Response) -> NewEndpointView:
+def create(body: EndpointOrder, service: Running, caller: Admin, response: Response) -> EndpointView:
     _check_url(body.url, plain=service.settings.webhook_loopback)
     with service.database.write() as session:
         endpoint, secret = add_endpoint(
             session, service.session_key, caller.tenant_id, body.url, sorted(set(body.kinds))
         )
-        view = NewEndpointView(**dict(_view(service, endpoint)), secret=secret)
+        view = _view(service, endpoint).model_copy(update={"secret": secret})
     response.headers["Location"] = f"{_PATH}/{view.id}"
     response.headers["Cache-Control"] = "no-store"
     return view
 
 
-@router.get(_PATH, response_model=EndpointsView, responses=problems(), summary="List endpoints")
-def index(service: Running, caller: Admin) -> EndpointsView:
+@router.get(_PATH, response_model=Listed[EndpointView], responses=problems(), summary="List endpoints")
+def index(service: Running, caller: Admin) -> Listed[EndpointView]:
     rows = select(WebhookEndpoint).where(WebhookEndpoint.tenant_id == caller.tenant_id)
     with service.database.read() as session:
         found = session.scalars(rows.order_by(WebhookEndpoint.created_at, WebhookEndpoint.id)).all()
-    return EndpointsView(data=[_view(service, endpoint) for endpoint in found])
+    return Listed(data=[_view(service, endpoint) for endpoint in found])
 
 
 @router.get(_PATH + "/{endpoint_id}", response_model=EndpointView, responses=reading(404), summary="Show an endpoint")

@@ -10,14 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from service.audit.import_export import CannotContinue, read_export
-from service.audit.signed_note import NoteError, Signer, Verifier
-from service.audit.verify import Tampered
+from service.audit.import_export import read_export
+from service.audit.signed_note import NotAuthentic, Signer, Verifier
 from service.audit.verify import verify as verify_log
 from service.cli.client import connect
 from service.cli.output import AsJson, CommandError, errors, show_facts, show_json
 from service.infra.settings import Settings, SettingsError
-from service.models.publications import Contradicted, compare_shown, unlogged
+from service.models.publications import compare_shown, unlogged
 
 commands = typer.Typer(no_args_is_help=True, help="The audit log: verify, export.")
 PAGE = 200
@@ -44,10 +43,11 @@ def verify(
     head, entries = _exported(file) if file else _served(versions)
     try:
         checkpoint = verify_log(entries, head, _verifier(settings, key), _seen(seen))
-        compared = None if file else compare_shown(entries, versions)
-    except Tampered as error:
+    except NotAuthentic as error:
         raise CommandError(f"The audit log does not verify. {error}", _KEEP) from None
-    except Contradicted as error:
+    try:
+        compared = None if file else compare_shown(entries, versions)
+    except NotAuthentic as error:
         raise CommandError(f"The log verifies, and the database does not agree with it. {error}", _KEEP) from None
     if file is None:
         _remember(seen, head)
@@ -68,9 +68,10 @@ def export(file: Annotated[Path, typer.Argument(help="Where to write it, one ent
 
 
 def _served(versions: Sequence[Mapping[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-    """The signed head and the entries, with those that publish ``versions``: the scheduler adds them within a second.
+    """Return the signed head and the entries, with those that publish ``versions``: the scheduler adds them within a
+    second.
 
-    The head first: entries that come meanwhile only make the log longer than it.
+    The head is read first: entries that come meanwhile only make the log longer than it.
     """
     ends = time.monotonic() + PATIENCE_SECONDS
     with connect() as client:
@@ -83,7 +84,7 @@ def _served(versions: Sequence[Mapping[str, Any]]) -> tuple[str, list[dict[str, 
 
 
 def _versions() -> list[dict[str, Any]]:
-    """Every version of every model, as the service shows them; it needs a key with models:read."""
+    """Return every version of every model, as the service shows them. The key needs models:read."""
     with connect() as client:
         names = [model["name"] for model in client.pages("/v1/models")]
         return [version for name in names for version in client.pages(f"/v1/models/{name}/versions")]
@@ -92,7 +93,7 @@ def _versions() -> list[dict[str, Any]]:
 def _exported(file: Path) -> tuple[str, list[dict[str, Any]]]:
     try:
         head, lines = read_export(file)
-    except CannotContinue as error:
+    except NotAuthentic as error:
         raise CommandError(str(error), "") from None
     return head, list(lines)
 
@@ -100,7 +101,7 @@ def _exported(file: Path) -> tuple[str, list[dict[str, Any]]]:
 def _verifier(settings: Settings, key: Path | None) -> Verifier:
     try:
         return Verifier.load(key) if key else Signer.of(settings).verifier
-    except (NoteError, SettingsError, OSError) as error:
+    except (NotAuthentic, SettingsError, OSError) as error:
         hint = "Give the log's public key with --key; `expunge up` writes it to log.vkey in its home."
         raise CommandError(f"The log's public key cannot be read. {error}", hint) from None
 
@@ -110,7 +111,7 @@ def _seen(path: Path) -> list[str]:
 
 
 def _remember(path: Path, head: str) -> None:
-    """Kept beside the client's key: whoever cuts the log back later contradicts this."""
+    """Keep the head with the client's key: a log that is cut back later contradicts it."""
     if head in _seen(path):
         return
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

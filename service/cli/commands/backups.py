@@ -38,7 +38,7 @@ def restore(
     confirm_it: Annotated[bool, typer.Option("--confirm", help="The report is read: let the service write.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """After a backup was put back: take up what was released since, and read only until --confirm."""
+    """Take up what was published since the backup that was put back. The service reads only until --confirm."""
     report = _confirmed() if confirm_it else _restored(log or [])
     show_json(report) if as_json else show_facts(report)
 
@@ -67,7 +67,7 @@ def _confirmed() -> dict[str, Any]:
 
 
 def _copy_sqlite(source: Path, target: Path) -> None:
-    """A consistent copy without what was deleted: VACUUM leaves free pages out."""
+    """Write a consistent copy. VACUUM leaves out free pages, and so what was deleted."""
     if not source.is_file():
         raise CommandError(f"There is no database {source}.", "Set EXPUNGE_DATABASE_URL.")
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from service.audit.import_export import CannotContinue, read_export
-from service.audit.signed_note import NoteError, Verifier
-from service.audit.verify import Tampered, retired_keys
+from service.audit.import_export import read_export
+from service.audit.signed_note import NotAuthentic, Verifier
+from service.audit.verify import retired_keys
 from service.audit.verify import verify as verify_log
-from service.certificates.issue import NotAuthentic, accepted_commitment
+from service.certificates.issue import accepted_commitment
 from service.certificates.issue import verify as verify_certificate
 from service.cli.client import connect
 from service.cli.output import USAGE, AsJson, CommandError, errors, show_facts, show_json
@@ -66,7 +66,7 @@ def fetch(
 
 
 def _order(opening: str | None, subject: str | None, samples: list[str] | None) -> Order | None:
-    """Whom the opening is to fit; None: no opening was given."""
+    """Return whom the opening must fit; None: no opening was given."""
     named = (subject is not None) + bool(samples)
     if named != (opening is not None):
         raise CommandError("An opening opens one name.", "Give --opening with --subject, or with --sample.", USAGE)
@@ -76,20 +76,21 @@ def _order(opening: str | None, subject: str | None, samples: list[str] | None) 
 def _key(path: Path) -> Verifier:
     try:
         return Verifier.load(path)
-    except (NoteError, OSError, UnicodeDecodeError) as error:
+    except (NotAuthentic, OSError, UnicodeDecodeError) as error:
         hint = "`expunge up` writes it to log.vkey in its home; every certificate names it under audit.key."
         raise CommandError(f"The public key cannot be read. {error}", hint, USAGE) from None
 
 
 def _retired(log: Path, verifier: Verifier) -> list[Verifier]:
-    """The keys of before, out of a log that verifies under the key in use."""
+    """Return the earlier keys, from a log that verifies under the key in use."""
     try:
         head, entries = read_export(log)
+    except NotAuthentic as error:
+        raise CommandError(str(error), "`expunge audit export FILE` writes it.", USAGE) from None
+    try:
         verify_log(entries, head, verifier)
         return retired_keys(entries)
-    except CannotContinue as error:
-        raise CommandError(str(error), "`expunge audit export FILE` writes it.", USAGE) from None
-    except Tampered as error:
+    except NotAuthentic as error:
         raise CommandError(f"The audit log does not verify. {error}", "Its retired keys are not believed.") from None
 
 
@@ -104,7 +105,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _check_file(statement: dict[str, Any], path: Path) -> str:
-    """The name under which the certificate knows the file."""
+    """Return the name under which the certificate knows the file."""
     digest = hashlib.sha256()
     try:
         with path.open("rb") as file:

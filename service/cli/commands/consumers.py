@@ -15,7 +15,7 @@ Model = Annotated[str, typer.Argument(help="Name of a model.")]
 
 @commands.command("list")
 def list_consumers(model: Model, as_json: AsJson = False) -> None:
-    """How each consumer stands to the head: current, behind, or unknown after five silent minutes."""
+    """List the consumers of a model: current, behind, or unknown after five silent minutes."""
     with connect() as client:
         rows = client.get(f"/v1/models/{model}/consumers")["data"]
     show_json(rows) if as_json else show_rows(rows, ("name", "version", "status"))
@@ -28,7 +28,7 @@ def report(
     version: Annotated[int, typer.Argument(help="The version that it serves now.", min=1)],
     as_json: AsJson = False,
 ) -> None:
-    """Say which version is served; repeat it at least every five minutes."""
+    """Report which version is served. Repeat it at least every five minutes."""
     with connect() as client:
         standing = client.put(f"/v1/models/{model}/consumers/{consumer}", {"version": version})
     show_json(standing) if as_json else show_facts(standing)
@@ -36,7 +36,7 @@ def report(
 
 @commands.command("remove")
 def remove(model: Model, consumer: Annotated[str, typer.Argument(help="Name of a consumer.")]) -> None:
-    """Say that a consumer serves the model no more; nobody waits for it then."""
+    """Remove a consumer that no longer serves the model. Nothing waits for it then."""
     with connect() as client:
         client.delete(f"/v1/models/{model}/consumers/{consumer}")
     errors.print("removed.")

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from service.cli.client import Client, connect
-from service.cli.output import AsJson, CommandError, errors, meter, show_facts, show_json, show_rows
+from service.cli.output import AsJson, CommandError, errors, meter, show_facts, show_hint, show_json, show_rows
 
 commands = typer.Typer(
     no_args_is_help=True,
@@ -75,11 +75,9 @@ def delete(
             # the opening is told once, in the first answer
             request |= await_ended(client, request["id"])
     _show(request, as_json)
-    _tell_rest(request)
+    _show_rest(request)
     if wait and request["status"] != "completed":
-        raise CommandError(
-            f"The request is {request['status']}: {_reasons(request)}", "It stays on record with its deadline."
-        )
+        raise CommandError(f"The request is {request['status']}. {_reasons(request)}", _remedies(request))
 
 
 @commands.command("list")
@@ -90,15 +88,15 @@ def list_requests(
     model: Annotated[str | None, typer.Option(help="Only requests that touch this model.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """All deletion requests, newest first."""
+    """List all deletion requests, newest first."""
     with connect() as client:
         rows = list(client.pages("/v1/deletion-requests", status=status, model=model))
-    show_json(rows) if as_json else show_rows(rows, ("id", "status", "received_at", "due_at", "completed_at"))
+    show_json(rows) if as_json else show_rows(rows, ("id", "status", "reason", "received_at", "due_at", "completed_at"))
 
 
 @commands.command("show")
 def show(request: Request, as_json: AsJson = False) -> None:
-    """One request and what each model did."""
+    """Show one request and what each model did."""
     with connect() as client:
         record = client.get(f"/v1/deletion-requests/{request}")
     _show(record, as_json)
@@ -114,7 +112,7 @@ def cancel(request: Request, as_json: AsJson = False) -> None:
 
 @commands.command("verify")
 def verify(request: Request, as_json: AsJson = False) -> None:
-    """Go on with an unverified request: it does come from the person it names."""
+    """Continue an unverified request: it does come from the person it names."""
     with connect() as client:
         record = client.post(f"/v1/deletion-requests/{request}/verify", {})
     _show(record, as_json)
@@ -153,7 +151,7 @@ def certificate(
     request: Request,
     statement: Annotated[bool, typer.Option("--statement", help="Only what it states, decoded.")] = False,
 ) -> None:
-    """The certificate of a completed request: a DSSE envelope over an in-toto statement, as JSON."""
+    """Print the certificate of a completed request as JSON: a DSSE envelope over an in-toto statement."""
     with connect() as client:
         envelope = client.get(f"/v1/deletion-requests/{request}/certificate")
     show_json(json.loads(b64decode(envelope["payload"])) if statement else envelope)
@@ -176,19 +174,34 @@ def _show(request: dict[str, Any], as_json: bool) -> None:
     if as_json:
         show_json(request)
         return
-    show_facts({name: value for name, value in request.items() if name != "models"})
+    show_facts({name: value for name, value in request.items() if name not in ("models", "remedy")})
     if request.get("models"):
-        show_rows(request["models"], tuple(request["models"][0]))
+        show_rows(request["models"], ("model", "status", "samples", "version", "method", "reason"))
+    if request["status"] == "blocked" and request.get("models"):
+        show_hint(_remedies(request))
 
 
-def _tell_rest(request: dict[str, Any]) -> None:
-    """Say on standard error where a request that names models leaves the person."""
+def _show_rest(request: dict[str, Any]) -> None:
+    """Print on standard error where a request that names models leaves the person."""
     left = request.get("remains_in")
     if left:
         what = f"note: other models hold this person, or may: {', '.join(left)}. Leave --model out to delete there too."
         errors.print(what, markup=False, soft_wrap=True)
 
 
+def _explained(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the parts of the request, or the request itself where it has none, that carry a reason."""
+    parts = [part for part in request.get("models", ()) if part.get("reason")]
+    return parts or [request] * bool(request.get("reason"))
+
+
 def _reasons(request: dict[str, Any]) -> str:
-    reasons = [part["reason"] for part in request["models"] if part.get("reason")]
-    return ", ".join(reasons) or str(request.get("reason") or "no reason given")
+    titles = dict.fromkeys(each["title"] for each in _explained(request))
+    return " ".join(titles) or "No reason is recorded."
+
+
+def _remedies(request: dict[str, Any]) -> str:
+    """Return what to do, one remedy a reason, with its command."""
+    remedies = [each["remedy"] for each in _explained(request) if each["remedy"] is not None]
+    said = dict.fromkeys(each["action"] + (f" ({each['command']})" if each["command"] else "") for each in remedies)
+    return " ".join(said)

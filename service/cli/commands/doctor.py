@@ -28,7 +28,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def _show(finding: Finding) -> None:
-    """At once, since some recipes take their time to read their data."""
+    """Print a finding at once: some recipes take long to read their data."""
     mark = "[green]ok  [/green]" if finding.well else "[bold red]FAIL[/bold red]"
     output.print(f"{mark} {finding.name}: ", end="")
     output.print(finding.what, markup=False, soft_wrap=True)

@@ -30,7 +30,9 @@ def evaluate(context: typer.Context) -> None:
 
 
 def _of_model(name: str) -> list[str]:
-    """A registered model's recipe and policy, as options; those that follow on the command line override them."""
+    """Return a registered model's recipe and policy as options. Options that follow on the command line override
+    them.
+    """
     with connect() as client:
         model = client.get(f"/v1/models/{name}")
     policy = model["policy"]

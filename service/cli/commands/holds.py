@@ -34,7 +34,7 @@ def place(
 
 @commands.command("list")
 def list_holds(as_json: AsJson = False) -> None:
-    """All holds, newest first, lifted ones included."""
+    """List all holds, newest first, lifted ones included."""
     with connect() as client:
         rows = list(client.pages(_PATH))
     show_json(rows) if as_json else show_rows(rows, ("id", "reason", "created_at", "lifted_at"))

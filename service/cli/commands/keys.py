@@ -51,7 +51,7 @@ def create(
 
 @commands.command("list")
 def list_all(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
-    """All keys, revoked ones included; never the keys themselves."""
+    """List all keys, revoked ones included. The keys themselves are not shown."""
     with _database(Settings()) as database, database.read() as session:
         rows = [
             {

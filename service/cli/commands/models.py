@@ -101,7 +101,7 @@ def add(
 
 @commands.command("list")
 def list_models(as_json: AsJson = False) -> None:
-    """All models."""
+    """List all models."""
     with connect() as client:
         rows = list(client.pages("/v1/models"))
     show_json(rows) if as_json else show_rows(rows, ("name", "status", "method", "guarantee", "recipe", "current"))
@@ -109,14 +109,14 @@ def list_models(as_json: AsJson = False) -> None:
 
 @commands.command("show")
 def show(name: Name, as_json: AsJson = False) -> None:
-    """One model: status, policy, current version, what preparation measured, and the dry run."""
+    """Show one model: status, policy, current version, what preparation measured, and the dry run."""
     with connect() as client:
         record = client.get(f"/v1/models/{name}") | {"preparation": client.get(f"/v1/models/{name}/preparation")}
     show_json(record) if as_json else _show(record)
 
 
 def versions(name: Name, as_json: AsJson = False) -> None:
-    """The published versions of a model, with what each one claims."""
+    """List the published versions of a model, with what each one claims."""
     columns = ("number", "status", "method", "samples", "people", "holdout_accuracy", "claim.guarantee", "published_at")
     with connect() as client:
         rows = list(client.pages(f"/v1/models/{name}/versions"))
@@ -124,7 +124,7 @@ def versions(name: Name, as_json: AsJson = False) -> None:
 
 
 def budget(name: Name, as_json: AsJson = False) -> None:
-    """Spent, limit, remaining, and how many updates are left at the present rate."""
+    """Show what is spent, the limit, what remains, and how many updates are left."""
     with connect() as client:
         record = client.get(f"/v1/models/{name}/budget")
     show_json(record) if as_json else show_facts(record)
@@ -148,7 +148,7 @@ def await_prepared(client: Client, name: str) -> dict[str, Any]:
 
 
 def _show(record: dict[str, Any]) -> None:
-    """The facts; then what other sigmas and caps would cost, one a line."""
+    """Print the facts, then what other values of noise_std and max_distance would cost, one a line."""
     report = dict(nested(record, "preparation.report") or {})
     rows = report.pop("dry_run", None)
     if "preparation" in record:
@@ -160,7 +160,7 @@ def _show(record: dict[str, Any]) -> None:
 
 
 def _options(given: list[str] | None, **named: int | None) -> dict[str, Any] | None:
-    """The method's fields: those that have an option of their own, then NAME=VALUE."""
+    """Return the method's fields: those with a named option, then those given as NAME=VALUE."""
     own = {name: value for name, value in named.items() if value is not None}
     return own | dict(_option(each) for each in given or []) or None
 
@@ -183,7 +183,7 @@ def _tolerance(text: str) -> float | None:
 
 
 def _doing(state: dict[str, Any]) -> str:
-    """The phase; where workers share the preparation, how far they are."""
+    """Return the phase, and where workers share the preparation how far they are."""
     work_units = state.get("work_units")
     told = f", {work_units['done']} of {work_units['count']} work units" if work_units else ""
     return f"{state.get('phase') or state['status']}{told}"

@@ -119,7 +119,7 @@ def _quiet(child: Child) -> bool:
 
 
 def _account(settings: Settings, database: Database, url: str) -> Account:
-    """The stored key where it still opens the service, else a new one. Written to client.json."""
+    """Return the stored key if it still opens the service, else make a new one and write it to client.json."""
     stored = Account.read(settings.home)
     key = stored.api_key if stored and _opens(url, stored.api_key) else _new_key(settings, database)
     account = Account(url, key)
@@ -157,7 +157,7 @@ def _greet(account: Account) -> None:
 
 
 def _port(host: str, wanted: int) -> int:
-    """The wanted port, or a free one for 0. Raises CommandError where it is taken."""
+    """Return the wanted port, or a free one for 0. Raises CommandError where it is taken."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

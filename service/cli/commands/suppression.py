@@ -15,7 +15,7 @@ commands = typer.Typer(no_args_is_help=True, help="Suppression entries: lift.")
 
 @commands.callback()
 def suppressions() -> None:
-    """Suppression entries keep deleted people from coming back."""
+    """Manage suppression entries, which keep deleted people from coming back."""
 
 
 @commands.command("lift")

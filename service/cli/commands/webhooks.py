@@ -28,7 +28,7 @@ def add(
 
 @commands.command("list")
 def list_endpoints(as_json: AsJson = False) -> None:
-    """All endpoints, disabled ones included."""
+    """List all endpoints, disabled ones included."""
     with connect() as client:
         rows = client.get(_PATH)["data"]
     show_json(rows) if as_json else show_rows(rows, ("id", "url", "kinds", "disabled_at"))
@@ -44,7 +44,7 @@ def disable(endpoint: Endpoint) -> None:
 
 @commands.command("deliveries")
 def deliveries(endpoint: Endpoint, as_json: AsJson = False) -> None:
-    """What was sent to an endpoint, newest first."""
+    """List what was sent to an endpoint, newest first."""
     with connect() as client:
         rows = list(client.pages(f"{_PATH}/{endpoint}/deliveries"))
     show_json(rows) if as_json else show_rows(

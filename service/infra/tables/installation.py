@@ -71,6 +71,20 @@ class TreeNode(Record):
     hash: Mapped[str] = mapped_column(Digest)
 
 
+class LogCheck(Record):
+    """The scheduler's last check of the whole audit log: one row, with id 1."""
+
+    __tablename__ = "log_checks"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    checked_at: Mapped[int] = mapped_column(Moment)
+    fault: Mapped[str | None] = mapped_column(Text)
+    """None: the log verified"""
+    size: Mapped[int] = mapped_column(Count)
+    """entries that verified, at the last check that found no fault"""
+    note: Mapped[str | None] = mapped_column(Text)
+    """the signed head of those; None: there was no entry yet"""
+
+
 class Heartbeat(Record):
     __tablename__ = "heartbeats"
     process: Mapped[str] = mapped_column(String(120), primary_key=True)

@@ -114,7 +114,6 @@ class Recollection(Record):
     generation_id: Mapped[int] = mapped_column(Serial, primary_key=True)
     holder: Mapped[str] = mapped_column(Digest, primary_key=True)
     key_id: Mapped[str] = mapped_column(Id, index=True)
-    nonce: Mapped[bytes]
     sealed: Mapped[bytes]
 
 

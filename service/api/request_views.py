@@ -1,0 +1,159 @@
+"""Deletion requests as clients see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.access.api_keys import Caller, Scope
+from service.api.types import FreeText, Moment
+from service.infra.tables import DeletionRequest, Model, Task, Version
+from service.requests.intake import Accepted
+from service.requests.reasons import Reason, Role, explain
+from service.requests.states import Status, Suppress, awaits_decision
+from service.requests.suppression import suppressed
+
+_OPENING = Field(description="opens the commitment in the audit log and the certificate; it is not stored here")
+
+
+class RemedyView(BaseModel):
+    """What to do about a reason. Words in capitals in the call and the command are to be replaced."""
+
+    action: str
+    by: Role = Field(description="who can do it")
+    call: str | None = Field(description="the API call, where there is one")
+    command: str | None = Field(description="the command, where there is one")
+
+
+class _Explained(BaseModel):
+    """The explanation that goes with every reason code."""
+
+    reason: str | None = Field(description="a code of docs/reasons.md")
+    title: str | None = Field(description="the reason in one sentence")
+    remedy: RemedyView | None = Field(description="null: nothing is left to do")
+
+
+class ModelPart(_Explained):
+    """One model's part in a request."""
+
+    model: str
+    status: str
+    samples: int | None
+    version: int | None
+    method: str | None
+
+
+class DeletionRequestView(_Explained):
+    id: str
+    status: Status
+    subject_digest: str | None
+    samples: int | None = Field(description="forgotten over all models; null while that is not known")
+    suppress: Suppress = Field(description="where later registrations leave the person out")
+    regulation: str | None
+    received_at: Moment
+    due_at: Moment | None
+    completed_at: Moment | None
+    extended_at: Moment | None = Field(description="when the deadline was extended; null: it was not")
+    first_due_at: Moment | None = Field(description="the deadline before that")
+    rejection: str | None = Field(description="why it was rejected; null: it was not")
+    models: list[ModelPart]
+
+
+class AcceptedView(DeletionRequestView):
+    remains_in: list[str] | None = Field(description="other models that hold the person, or may; null: not shown")
+    opening: str = _OPENING
+
+
+class ReceiptView(BaseModel):
+    """What a key without ``deletions:read`` sees. It does not depend on who is in the data."""
+
+    id: str
+    status: Literal["queued", "blocked"] = Field(description="blocked if the request was sent unverified, else queued")
+    received_at: Moment
+    due_at: Moment | None
+    opening: str = _OPENING
+
+
+class Justification(BaseModel):
+    """Why you decide so. It is stored, and must not name anybody."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: FreeText
+
+
+def answer_for(caller: Caller, answer: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a stored answer this caller may see.
+
+    What became of the request takes ``deletions:read``. Where else the person is known takes ``people:search``. A key
+    with neither gets a receipt, which does not depend on who is in the data.
+    """
+    if Scope.DELETIONS_READ not in caller.scopes:
+        status = "blocked" if answer["reason"] == Reason.UNVERIFIED else "queued"
+        return {"status": status} | {name: answer[name] for name in ("id", "received_at", "due_at")}
+    return answer if Scope.PEOPLE_SEARCH in caller.scopes else answer | {"remains_in": None}
+
+
+def views(session: Session, requests: Sequence[DeletionRequest]) -> list[DeletionRequestView]:
+    """Return the requests with every model's part, in two queries."""
+    parts: dict[str, list[ModelPart]] = {request.id: [] for request in requests}
+    rows = (
+        select(Task, Model.name, Version.number)
+        .join(Model, Model.id == Task.model_id)
+        .outerjoin(Version, Version.id == Task.version_id)
+        .where(Task.request_id.in_(parts))
+        .order_by(Model.name)
+    )
+    for task, name, number in session.execute(rows):
+        part = ModelPart(
+            model=name,
+            status=task.status,
+            samples=task.samples,
+            version=number,
+            method=task.method,
+            **explain(task.reason, task.request_id),
+        )
+        parts[task.request_id].append(part)
+    return [_view(request, parts[request.id]) for request in requests]
+
+
+def accepted_view(accepted: Accepted) -> dict[str, Any]:
+    """Return the view of a request whose tasks were written a moment ago, as JSON and without its opening."""
+    request = accepted.request
+    parts = []
+    for name in accepted.models:
+        large = name in accepted.large
+        status, reason = ("blocked", Reason.LARGE) if large else ("queued", None)
+        why = explain(reason, request.id)
+        parts.append(ModelPart(model=name, status=status, samples=None, version=None, method=None, **why))
+    return _view(request, parts).model_dump(mode="json") | {"remains_in": accepted.remains_in}
+
+
+def _view(request: DeletionRequest, parts: list[ModelPart]) -> DeletionRequestView:
+    status = Status(request.status)
+    return DeletionRequestView(
+        id=request.id,
+        status=status,
+        subject_digest=request.subject_digest,
+        samples=None if awaits_decision(status, request.reason) else _total(part.samples for part in parts),
+        suppress=suppressed(request.models, request.suppress_after),
+        regulation=request.regulation,
+        received_at=request.received_at,
+        due_at=request.due_at,
+        completed_at=request.completed_at,
+        extended_at=request.extended_at,
+        first_due_at=request.first_due_at,
+        rejection=request.rejection,
+        models=parts,
+        **explain(request.reason, request.id),
+    )
+
+
+def _total(samples: Iterable[int | None]) -> int | None:
+    counts = list(samples)
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None

@@ -1,0 +1,119 @@
+"""The scheduler's own check of the whole audit log, every hour. The status page and two metrics read its result."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from threading import Event
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.audit import merkle as tree
+from service.audit.key_rotation import verifiers
+from service.audit.log import newest_head
+from service.audit.signed_note import LogHead, NotAuthentic, Signer, Verifier
+from service.infra.db import Database, now
+from service.infra.logging import describe
+from service.infra.tables import AuditEntry, LogCheck
+
+EVERY_SECONDS = 3600
+_LOOK_SECONDS = 10.0
+_STEP = 20_000
+"""entries that are held in memory at once"""
+log = logging.getLogger(__name__)
+
+
+def keep_checking(database: Database, signer: Callable[[], Signer], stop: Event) -> None:
+    """Check the log every hour, and soon after its first entry, until ``stop`` is set."""
+    while not stop.is_set():
+        try:
+            if _is_due(database):
+                check_log(database, signer().verifier)
+        except Exception as error:  # the next look tries again
+            log.error("check of the audit log failed: %s", describe(error))
+        stop.wait(_LOOK_SECONDS)
+
+
+def check_log(database: Database, verifier: Verifier) -> None:
+    """Compare every entry with the newest signed head, and store what was found.
+
+    The log must also continue the head that the last successful check found.
+    """
+    size, note, fault = 0, None, None
+    try:
+        size, note = _verified(database, verifier)
+    except NotAuthentic as error:
+        fault = str(error)
+        log.error("the audit log does not verify: %s", fault)
+    with database.write() as session:
+        row = session.get(LogCheck, 1) or LogCheck(id=1, size=0)
+        row.checked_at, row.fault = now(session), fault
+        if fault is None:
+            row.size, row.note = size, note
+        session.add(row)
+
+
+def _is_due(database: Database) -> bool:
+    with database.read() as session:
+        last = session.get(LogCheck, 1)
+        if last is None or (last.note is None and last.fault is None):
+            return newest_head(session) is not None
+        return now(session) - last.checked_at >= EVERY_SECONDS * 1_000_000
+
+
+def _verified(database: Database, verifier: Verifier) -> tuple[int, str | None]:
+    """Return the size and the note of the newest head; of an empty log 0 and None. Raises NotAuthentic."""
+    with database.read() as session:
+        head, earlier = newest_head(session), _earlier(session, verifier)
+    if head is None:
+        if earlier is None:
+            return 0, None
+        raise NotAuthentic("The log is gone: it has no signed head any more.")
+    try:
+        newest = verifier.checkpoint(head.note)
+    except NotAuthentic as error:
+        raise NotAuthentic(f"The newest head does not verify. {error}") from None
+    roots = {newest.size: newest.root}
+    if earlier is not None:
+        if earlier.size > newest.size:
+            raise NotAuthentic(f"The log has {newest.size} entries; at the last check it had {earlier.size}.")
+        roots[earlier.size] = earlier.root
+    _compare(database, newest.size, roots)
+    return newest.size, head.note
+
+
+def _earlier(session: Session, verifier: Verifier) -> LogHead | None:
+    """Return the head of the last successful check. Raises NotAuthentic where no key of the log signed it."""
+    last = session.get(LogCheck, 1)
+    if last is None or last.note is None:
+        return None
+    for each in verifiers(session, verifier):
+        try:
+            return each.checkpoint(last.note)
+        except NotAuthentic:
+            continue
+    raise NotAuthentic("The stored result of the last check was edited.")
+
+
+def _compare(database: Database, size: int, roots: dict[int, bytes]) -> None:
+    """Build the tree over the first ``size`` entries; at these sizes it must have these roots. Raises NotAuthentic."""
+    frontier: list[bytes] = []
+    place = 0
+    while place < size:
+        rows = (
+            select(AuditEntry.log_index, AuditEntry.body)
+            .where(AuditEntry.log_index >= place, AuditEntry.log_index < min(size, place + _STEP))
+            .order_by(AuditEntry.log_index)
+        )
+        with database.read() as session:
+            found = session.execute(rows).all()
+        if not found:
+            raise NotAuthentic(f"Entry {place} is missing.")
+        for index, body in found:
+            if index != place:
+                raise NotAuthentic(f"Entry {place} is missing.")
+            tree.append(frontier, place, tree.leaf_hash(body.encode()))
+            place += 1
+            if place in roots and tree.root(frontier) != roots[place]:
+                raise NotAuthentic(f"One of the first {place} entries was edited, removed or moved.")
