@@ -28,7 +28,7 @@ _IN_WAL = slice(18, 20)  # of the header: a database in memory has no log to be 
 
 
 @dataclass
-class Clock:
+class ManualClock:
     """Moves when it is told to. ``at`` in microseconds since 1970; SQLite's clock resolves a thousand of them."""
 
     at: int = 1_767_225_600_000_000
@@ -44,7 +44,7 @@ class Clock:
 class MemoryDatabase(Database):
     """One SQLite connection in memory, whose clock is ``clock``. For one thread at a time; scopes do not nest."""
 
-    def __init__(self, clock: Clock, image: bytes = b"") -> None:
+    def __init__(self, clock: ManualClock, image: bytes = b"") -> None:
         self.clock = clock
         engine = create_engine(
             "sqlite://", hide_parameters=True, poolclass=StaticPool, connect_args={"check_same_thread": False}
@@ -95,7 +95,7 @@ def image_of(path: Path) -> bytes:
 class MemoryStore(Store):
     """Files by digest in a dictionary. ``root`` is only a name, for what lies beside the files."""
 
-    def __init__(self, root: Path, clock: Clock) -> None:
+    def __init__(self, root: Path, clock: ManualClock) -> None:
         super().__init__(root)
         self.files: dict[str, bytes] = {}
         self._clock = clock

@@ -1,6 +1,6 @@
 """After a backup was restored: the service reads only, until the operator has confirmed what was put right.
 
-A release leaves a file beside the checkpoints (workers.storage.release_journal). A database that lacks the version of
+An update leaves a file next to the checkpoints (workers.storage.release_journal). A database that lacks the version of
 one is older than its store.
 """
 

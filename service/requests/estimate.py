@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.infra.pseudonyms import Pepper
-from service.infra.tables import Forgotten, Generation, Membership, Model
+from service.infra.tables import Generation, Membership, Model, Removal
 from service.requests.intake import Named, Order, named_models
 from unlearning.accounting.budget import updates_left
 
@@ -58,7 +58,7 @@ def _cost(model: Model, generation: Generation, samples: int) -> Cost:
 
 def _count(session: Session, generation_id: int, named: Named) -> int:
     """Count the samples that would be forgotten: those that are named and not forgotten yet."""
-    gone = select(Forgotten.position).where(Forgotten.generation_id == generation_id)
+    gone = select(Removal.position).where(Removal.generation_id == generation_id)
     count = select(func.count(Membership.position.distinct())).where(
         Membership.generation_id == generation_id, Membership.position.not_in(gone)
     )

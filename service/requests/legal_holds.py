@@ -17,7 +17,7 @@ from service.audit.hold_names import seal
 from service.audit.log import record
 from service.infra.db import now
 from service.infra.pseudonyms import Pepper, new_id, sample_digest, subject_digest
-from service.infra.tables import AuditEntry, DeletionRequest, Forgotten, Hold, Membership, Model, Task, Version
+from service.infra.tables import AuditEntry, DeletionRequest, Hold, Membership, Model, Removal, Task, Version
 from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from service.requests.status import settle
@@ -156,10 +156,10 @@ def _updates(session: Session, models: Iterable[Model], hold: Hold) -> tuple[lis
             select(Version.number)
             .select_from(Membership)
             .outerjoin(
-                Forgotten,
-                (Forgotten.generation_id == Membership.generation_id) & (Forgotten.position == Membership.position),
+                Removal,
+                (Removal.generation_id == Membership.generation_id) & (Removal.position == Membership.position),
             )
-            .outerjoin(Version, Version.id == Forgotten.version_id)
+            .outerjoin(Version, Version.id == Removal.version_id)
             .where(Membership.generation_id == model.generation_id, _names(hold))
             .distinct()
         )

@@ -18,11 +18,11 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 from service.audit.log import record, recorded_at
 from service.infra.tables import (
     DeletionRequest,
-    Forgotten,
     Generation,
     HoldoutPerson,
     Membership,
     Model,
+    Removal,
     SuppressionEntry,
     Task,
     Version,
@@ -260,9 +260,7 @@ def _outstanding(
     The query takes lists of names. Without statistics SQLite answers a join with the suppression entries by reading
     the whole generation for every entry (measured: 2 ms each at 10,000 samples).
     """
-    gone = exists().where(
-        Forgotten.generation_id == Membership.generation_id, Forgotten.position == Membership.position
-    )
+    gone = exists().where(Removal.generation_id == Membership.generation_id, Removal.position == Membership.position)
     query = select(column, Membership.position).where(Membership.generation_id == generation_id, ~gone)
     for part in _chunks(names):
         for row in session.execute(query.where(column.in_(part))):

@@ -25,7 +25,7 @@ from service.audit import verify
 from service.audit.signed_note import NotAuthentic, Signer
 from service.infra.db import Database
 from service.infra.files import Damaged
-from service.infra.tables import Recollection, Task, TreeHead
+from service.infra.tables import StoredVector, Task, TreeHead
 from tests.faults.judge import exported
 from tests.faults.result import Result
 from tests.harness.databases import sqlite_databases, sqlite_template
@@ -133,7 +133,7 @@ def vectors(scene: Scene) -> Seen:
 
 def keys(scene: Scene) -> Seen:
     """Damage a key in either of its shares and check that it opens nothing."""
-    row = scene.chance.choice(scene.world.rows_of(Recollection))
+    row = scene.chance.choice(scene.world.rows_of(StoredVector))
     database = scene.world.storage.keys._database
     with database.read() as session:
         kept = session.get_one(HolderKey, row.key_id)
@@ -180,25 +180,25 @@ def states_damage(scene: Scene) -> Iterator[None]:
 @contextmanager
 def vectors_damage(scene: Scene) -> Iterator[None]:
     """Change a row's vector or nonce, or replace the vector with somebody else's."""
-    row, other = scene.chance.sample(scene.world.rows_of(Recollection), 2)
+    row, other = scene.chance.sample(scene.world.rows_of(StoredVector), 2)
     changes = (
         {"sealed": spoiled(row.sealed, scene.chance)},
         {"sealed": spoiled(row.sealed[:NONCE_BYTES], scene.chance) + row.sealed[NONCE_BYTES:]},
         {"sealed": other.sealed, "key_id": other.key_id},
     )
     place = (row.generation_id, row.holder)
-    scene.world.change(Recollection, place, **scene.chance.choice(changes))
+    scene.world.change(StoredVector, place, **scene.chance.choice(changes))
     try:
         yield
     finally:
-        scene.world.change(Recollection, place, sealed=row.sealed, key_id=row.key_id)
+        scene.world.change(StoredVector, place, sealed=row.sealed, key_id=row.key_id)
 
 
 def _no_release_stands_on(scene: Scene, damage: Callable[[Scene], Any]) -> Seen:
     """Delete everybody who is left, over the damage: no version is made, and every task stays open or is blocked."""
     before = scene.world.head(scene.model_id).number
     with scene.world.database.read() as session:
-        holders = len(session.scalars(select(Recollection.holder)).all())
+        holders = len(session.scalars(select(StoredVector.holder)).all())
     with damage(scene):
         for person in range(3, 3 + holders):
             scene.world.delete(f"p{person % 12}")
@@ -214,7 +214,7 @@ def _no_release_stands_on(scene: Scene, damage: Callable[[Scene], Any]) -> Seen:
 def _vectors_refused(scene: Scene) -> Seen:
     world, generation = scene.world, scene.world.generation(scene.model_id).id
     with world.database.read() as session:
-        holders = list(session.scalars(select(Recollection.holder)))
+        holders = list(session.scalars(select(StoredVector.holder)))
         return _raises(
             lambda: state.read_vectors(session, world.storage.keys, generation, holders, torch.device("cpu")),
             Damaged,

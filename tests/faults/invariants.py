@@ -23,12 +23,12 @@ from service.infra.tables import (
     Certificate,
     DeletionRequest,
     Erasure,
-    Forgotten,
     Generation,
     Membership,
     Model,
-    Recollection,
+    Removal,
     Restoration,
+    StoredVector,
     SuppressionEntry,
     Task,
     Version,
@@ -116,14 +116,14 @@ def left_behind(database: Database, keys: KeyStore) -> list[Broken]:
         erased = session.execute(select(Erasure.key_id, Erasure.destroyed_at)).all()
         vectors = session.scalar(
             select(func.count())
-            .select_from(Recollection)
+            .select_from(StoredVector)
             .join(
                 Membership,
-                (Membership.generation_id == Recollection.generation_id) & (Membership.holder == Recollection.holder),
+                (Membership.generation_id == StoredVector.generation_id) & (Membership.holder == StoredVector.holder),
             )
             .join(
-                Forgotten,
-                (Forgotten.generation_id == Membership.generation_id) & (Forgotten.position == Membership.position),
+                Removal,
+                (Removal.generation_id == Membership.generation_id) & (Removal.position == Membership.position),
             )
         )
     alive = keys.fetch([row.key_id for row in erased])
@@ -225,7 +225,8 @@ def updates_paid(session: Session) -> Iterator[Broken]:
         select(Version.id)
         .join(Generation, Generation.id == Version.generation_id)
         .where(
-            Generation.budget_cost > 0, select(Forgotten.version_id).where(Forgotten.version_id == Version.id).exists()
+            Generation.budget_cost > 0,
+            select(Removal.version_id).where(Removal.version_id == Version.id).exists(),
         )
         .where(~select(BudgetEntry.id).where(BudgetEntry.version_id == Version.id).exists())
     )
@@ -246,8 +247,7 @@ def effects_once(session: Session) -> Iterator[Broken]:
 def heads_lack_the_deleted(session: Session) -> Iterator[Broken]:
     """Check that nobody whose deletion was marked applied is part of what is served."""
     gone = {
-        (row.generation_id, row.position)
-        for row in session.execute(select(Forgotten.generation_id, Forgotten.position))
+        (row.generation_id, row.position) for row in session.execute(select(Removal.generation_id, Removal.position))
     }
     members: dict[tuple[int, str], set[int]] = {}
     for member in session.scalars(select(Membership)):
@@ -299,9 +299,9 @@ def log_complete(session: Session) -> Iterator[Broken]:
 
 def _digests(session: Session) -> dict[str, set[str]]:
     rows = session.execute(
-        select(Forgotten.version_id, Membership.sample_digest).join(
+        select(Removal.version_id, Membership.sample_digest).join(
             Membership,
-            (Membership.generation_id == Forgotten.generation_id) & (Membership.position == Forgotten.position),
+            (Membership.generation_id == Removal.generation_id) & (Membership.position == Removal.position),
         )
     )
     found: dict[str, set[str]] = {}

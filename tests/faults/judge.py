@@ -21,9 +21,9 @@ from service.infra.tables import (
     AuditEntry,
     DeletionRequest,
     Erasure,
-    Forgotten,
     Membership,
     Model,
+    Removal,
     Task,
     TreeHead,
     Version,
@@ -117,7 +117,7 @@ def _people(session: Session, settings: Settings, journal: Journal) -> Iterator[
     pepper = Pepper.load(settings.pepper_file)
     asked = {subject_digest(pepper, DEFAULT_TENANT, subject) for subject in journal.acknowledged}
     for model in session.scalars(select(Model).where(Model.current_id.is_not(None))):
-        gone = select(Forgotten.position).where(Forgotten.generation_id == model.generation_id)
+        gone = select(Removal.position).where(Removal.generation_id == model.generation_id)
         still = select(Membership.subject_digest).where(
             Membership.generation_id == model.generation_id, Membership.position.not_in(gone)
         )

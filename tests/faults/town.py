@@ -18,11 +18,11 @@ from service.access.api_keys import NewKey, Scope, authenticate, create_key
 from service.audit.log import newest_head
 from service.audit.signed_note import Signer
 from service.infra import fault_injection as crash
-from service.infra.memory import Clock, MemoryBell, MemoryDatabase, MemoryStore, image_of
+from service.infra.memory import ManualClock, MemoryBell, MemoryDatabase, MemoryStore, image_of
 from service.infra.pseudonyms import subject_digest
 from service.infra.queue import notify as queue
 from service.infra.settings import Settings, session_key
-from service.infra.tables import Forgotten, Hold, Membership, Model, WebhookEndpoint
+from service.infra.tables import Hold, Membership, Model, Removal, WebhookEndpoint
 from service.models.restore_guard import confirm
 from service.requests import intake
 from service.requests.states import RequestRefused
@@ -130,7 +130,7 @@ class Standing:
 class Town:
     """Built once in a process: SQLAlchemy compiles a statement once for each engine."""
 
-    clock: Clock
+    clock: ManualClock
     database: MemoryDatabase
     keys: MemoryDatabase
     notifier: MemoryBell
@@ -175,11 +175,10 @@ class Town:
                 for subject in session.scalars(
                     select(Membership.subject_digest)
                     .outerjoin(
-                        Forgotten,
-                        (Forgotten.generation_id == Membership.generation_id)
-                        & (Forgotten.position == Membership.position),
+                        Removal,
+                        (Removal.generation_id == Membership.generation_id) & (Removal.position == Membership.position),
                     )
-                    .where(Membership.generation_id == generation_id, Forgotten.position.is_(None))
+                    .where(Membership.generation_id == generation_id, Removal.position.is_(None))
                 )
             }
         return {(name, person) for name, _ in served for person in people} - present
@@ -267,7 +266,7 @@ def found(folder: Path) -> Town:
     settings = settings_of(
         folder / "home", sqlite_databases(sqlite_template(folder))(folder / "home"), lease_seconds=LEASE_SECONDS
     )
-    clock = Clock()
+    clock = ManualClock()
     keys = MemoryDatabase(clock)
     with keys.write() as session:
         KeyRecord.metadata.create_all(session.connection())

@@ -21,7 +21,7 @@ import torch
 from sqlalchemy import select
 
 from service.infra.pseudonyms import Pepper, subject_digest
-from service.infra.tables import Model, Recollection, Version
+from service.infra.tables import Model, StoredVector, Version
 from service.infra.tenants import DEFAULT_TENANT
 from tests.harness.stack import Stack
 from workers.storage.encryption import Sealer
@@ -101,7 +101,7 @@ def secret_of(stack: Stack, name: str, person: str) -> Secret | None:
     try:
         with database.read() as session:
             generation = session.scalars(select(Model.generation_id).where(Model.name == name)).one()
-            row = session.get(Recollection, (generation, holder))
+            row = session.get(StoredVector, (generation, holder))
         if row is None:
             return None
         key = keys.fetch([row.key_id])[row.key_id]

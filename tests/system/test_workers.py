@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from sqlalchemy import func, select
 
-from service.infra.tables import Forgotten, Model, Recollection, WorkUnit
+from service.infra.tables import Model, Removal, StoredVector, WorkUnit
 from tests.harness import stack as stacks
 from tests.harness.stack import Stack
 from tests.system.conftest import SETTINGS, recipes_in, servers_of
@@ -78,11 +78,11 @@ def observed(stack: Stack, seen: dict[tuple[int, int], tuple[str, int]]) -> int:
 
 def held(stack: Stack, name: str) -> int:
     """How many people's vectors the model still holds."""
-    return counted(stack, name, lambda generation: select(func.count()).where(Recollection.generation_id == generation))
+    return counted(stack, name, lambda generation: select(func.count()).where(StoredVector.generation_id == generation))
 
 
 def effects(stack: Stack, name: str) -> int:
-    return counted(stack, name, lambda generation: select(func.count()).where(Forgotten.generation_id == generation))
+    return counted(stack, name, lambda generation: select(func.count()).where(Removal.generation_id == generation))
 
 
 def counted(stack: Stack, name: str, query: Callable[[int], object]) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.infra.tables import BudgetEntry, Erasure, Forgotten, Lease, Membership, Recollection
+from service.infra.tables import BudgetEntry, Erasure, Lease, Membership, Removal, StoredVector
 from tests.faults.invariants import broken
 from tests.workers.worlds import World, fork, open_world
 from workers.runtime.lease import retrain_lease
@@ -80,7 +80,7 @@ def test_a_deletion_survives_the_death_of_its_worker_and_happens_once(world: Wor
     assert open_scheduler(world.settings).tick()
     assert (world.request(request).status, world.task(request).samples) == ("completed", 3)
     assert [version.number for version in world.versions(model_id)] == [1, 2]
-    assert (world.count(Forgotten), world.count(Recollection)) == (3, 11)
+    assert (world.count(Removal), world.count(StoredVector)) == (3, 11)
     generation = world.generation(model_id)
     assert generation.spent == generation.budget_cost == sum(entry.budget_cost for entry in world.rows_of(BudgetEntry))
     assert all(erasure.destroyed_at is not None for erasure in world.rows_of(Erasure))
@@ -100,7 +100,7 @@ def test_a_preparation_survives_the_death_of_its_worker(world: World, point: str
     world.work(model_id)
     assert (world.model(model_id).status, world.request(request).status) == ("live", "completed")
     assert [version.number for version in world.versions(model_id)] == [1]
-    assert world.count(Recollection) == 11
+    assert world.count(StoredVector) == 11
     assert broken(world.database) == []
 
 
@@ -134,7 +134,7 @@ def test_a_retrain_survives_the_death_of_its_worker(world: World, point: str) ->
     assert (world.request(request).status, world.task(request).samples) == ("completed", 3)
     assert [version.number for version in world.versions(model_id)] == [1, 2, 3, 4]
     assert world.generation(model_id).id != old
-    assert (world.count(Recollection), world.count(Membership)) == (9, 27)
+    assert (world.count(StoredVector), world.count(Membership)) == (9, 27)
     assert all(erasure.destroyed_at is not None for erasure in world.rows_of(Erasure))
     assert world.storage.private.read(world.head(model_id).state)
     assert broken(world.database) == []

@@ -20,12 +20,12 @@ from service.infra.tables import (
     AuditEntry,
     BudgetEntry,
     DeletionRequest,
-    Forgotten,
     Generation,
     Hold,
     Lease,
     Model,
-    Recollection,
+    Removal,
+    StoredVector,
     Task,
     Version,
 )
@@ -204,8 +204,7 @@ class World:
     def footprint(self) -> dict[str, int]:
         """Everything that an update may change, counted."""
         return {
-            record.__name__: self.count(record)
-            for record in (Version, Forgotten, BudgetEntry, Recollection, AuditEntry)
+            record.__name__: self.count(record) for record in (Version, Removal, BudgetEntry, StoredVector, AuditEntry)
         }
 
     def rows_of(self, record: type[Any]) -> list[Any]:

@@ -32,7 +32,7 @@ def auc(positives: Tensor, negatives: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Membership:
+class MembershipScore:
     """How well an attacker tells forgotten samples from samples that were never trained on; 0.5 is guessing.
 
     ``accuracy`` is balanced: the mean of the shares of both kinds that are recognised.
@@ -51,7 +51,7 @@ def membership(
     retained: Tensor,
     holdout: Tensor,
     seed: int,
-) -> Membership:
+) -> MembershipScore:
     """Membership inference from outputs, as in SAFE: the classifier learns retained against half of the holdout.
 
     It is then asked about the forgotten (members before) and the other half of the holdout. Inputs are (n, ...).
@@ -69,7 +69,7 @@ def membership(
     scores = classifier(features, labels, torch.cat([shown(forgotten), shown(strangers[half:])]))
     found, others = scores[: len(forgotten)], scores[len(forgotten) :]
     balanced = (float((found > 0).double().mean()) + float((others <= 0).double().mean())) / 2
-    return Membership(balanced, auc(found, others))
+    return MembershipScore(balanced, auc(found, others))
 
 
 def confidence(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> Tensor:

@@ -26,8 +26,8 @@ from service.infra.tables import (
     Hold,
     Lease,
     Model,
-    Recollection,
     Restoration,
+    StoredVector,
     SuppressionEntry,
     Task,
     Version,
@@ -47,7 +47,7 @@ from service.requests.status import settle
 from workers.runtime.lease import give_back
 from workers.scheduler.replay import Report, follow, to_do
 from workers.storage.private_state import drop_vectors
-from workers.storage.release_journal import SET_ASIDE, Entry, revived
+from workers.storage.release_journal import SET_ASIDE, JournalEntry, revived
 from workers.storage.storage import Storage
 from workers.update.publish import erase, mark_forgotten
 from workers.update.select import held_by, target_of
@@ -113,11 +113,13 @@ def _require_quiet(session: Session, lease_seconds: float) -> None:
         raise NotAuthentic(f"{len(alive)} processes were seen within {lease_seconds:g} s; stop workers and scheduler.")
 
 
-def _known(session: Session, entry: Entry) -> bool:
+def _known(session: Session, entry: JournalEntry) -> bool:
     return entry.version is not None and session.get(Version, entry.version["id"]) is not None
 
 
-def _take_up(session: Session, report: Report, entry: Entry, new: Iterable[Entry], published: set[str]) -> bool:
+def _take_up(
+    session: Session, report: Report, entry: JournalEntry, new: Iterable[JournalEntry], published: set[str]
+) -> bool:
     """Adopt the entry's version; or note what cannot be. False: no database will know it."""
     if entry.version is None:  # a draw that was withheld: it is in what was spent
         return True
@@ -135,14 +137,14 @@ def _take_up(session: Session, report: Report, entry: Entry, new: Iterable[Entry
     return model is not None and session.get(Version, entry.version["id"]) is not None
 
 
-def _continues(session: Session, model: Model, entry: Entry) -> bool:
+def _continues(session: Session, model: Model, entry: JournalEntry) -> bool:
     """Whether the version stands on the current version that the database knows, in the same generation."""
     generation = session.get(Generation, entry.generation_id)
     same = generation is not None and generation.status == "live" and model.generation_id == generation.id
     return same and entry.version is not None and entry.version["parent_id"] == model.current_id
 
 
-def _adopt(session: Session, report: Report, entry: Entry, model: Model, in_log: bool) -> None:
+def _adopt(session: Session, report: Report, entry: JournalEntry, model: Model, in_log: bool) -> None:
     version = revived(Version, entry.version or {})
     assert isinstance(version, Version)  # noqa: S101 (for mypy)
     parent = session.get_one(Version, version.parent_id)
@@ -166,7 +168,7 @@ def _adopt(session: Session, report: Report, entry: Entry, model: Model, in_log:
         )
 
 
-def _end_holds(session: Session, report: Report, entry: Entry, in_log: bool) -> None:
+def _end_holds(session: Session, report: Report, entry: JournalEntry, in_log: bool) -> None:
     """A release forgets nobody whom a hold keeps: the backup's holds on whom it forgot were lifted before it."""
     gone = frozenset(entry.positions)
     for hold_id, kept in held_by(session, entry.tenant_id, entry.generation_id).items():
@@ -180,13 +182,13 @@ def _end_holds(session: Session, report: Report, entry: Entry, in_log: bool) -> 
             ledger.record(session, entry.tenant_id, "hold.lifted", hold=hold_id, why="a later update shows it")
 
 
-def _forget_again(session: Session, entry: Entry, version: Version) -> None:
+def _forget_again(session: Session, entry: JournalEntry, version: Version) -> None:
     """Mark what the version lacks, and drop the vectors that the backup brought back; their keys are gone."""
     mark_forgotten(session, version, entry.positions)
     holders: Iterable[str] = target_of(session, entry.generation_id, entry.positions).holders
     if entry.rewritten:  # the backup's vectors belong to weights of before: none of them may be used
         holders = session.scalars(
-            select(Recollection.holder).where(Recollection.generation_id == entry.generation_id)
+            select(StoredVector.holder).where(StoredVector.generation_id == entry.generation_id)
         ).all()
     erase(session, version, entry.generation_id, drop_vectors(session, entry.generation_id, holders))
 
@@ -211,7 +213,7 @@ def _retire(session: Session, report: Report, model: Model) -> None:
     report.retired.append(model.name)
 
 
-def _recover_requests(session: Session, report: Report, entry: Entry, known_model: bool) -> None:
+def _recover_requests(session: Session, report: Report, entry: JournalEntry, known_model: bool) -> None:
     """The requests that the update carried out, with their suppression entries: they count as what they were,
     completed.
     """
@@ -232,7 +234,7 @@ def _recover_requests(session: Session, report: Report, entry: Entry, known_mode
         _finish_request(session, session.get_one(DeletionRequest, each["request"]["id"]), entry.at)
 
 
-def _lost(task: dict[str, Any], entry: Entry) -> dict[str, Any]:
+def _lost(task: dict[str, Any], entry: JournalEntry) -> dict[str, Any]:
     """What a task is whose version no database will know: carried out, in a model that nobody is served any more."""
     at = task["completed_at"] or entry.at
     return {"status": "completed", "reason": Reason.MODEL_RETIRED, "version_id": None, "completed_at": at}
@@ -254,7 +256,7 @@ def _finish_request(session: Session, request: DeletionRequest, at: int) -> None
         request.reason, request.completed_at = None, request.completed_at or at
 
 
-def _spend_greatest(session: Session, report: Report, entries: Iterable[Entry]) -> None:
+def _spend_greatest(session: Session, report: Report, entries: Iterable[JournalEntry]) -> None:
     """Adopt the greatest spent that any entry tells, and every draft's charge: its weights may have been seen."""
     for generation_id in sorted({entry.generation_id for entry in entries}):
         generation = session.get(Generation, generation_id, populate_existing=True)

@@ -37,7 +37,7 @@ from service.models.restore_guard import UPDATES, unconfirmed
 from service.requests import legal_holds as holds
 from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from service.requests.status import settle
-from workers.runtime.db_retry import once_there
+from workers.runtime.db_retry import retry
 from workers.runtime.heartbeat import Pulse
 from workers.runtime.lease import retrain_lease
 from workers.runtime.recipe_messages import drop_messages
@@ -309,7 +309,7 @@ def open_scheduler(settings: Settings) -> Scheduler:
 
 def run(settings: Settings) -> None:
     """Tick until SIGTERM or SIGINT. A tick that fails is logged, and the next one tries again."""
-    scheduler = once_there(lambda: open_scheduler(settings))
+    scheduler = retry(lambda: open_scheduler(settings), tries=None)
     pulse = Pulse(scheduler.database, scheduler.owner, "scheduler", settings.lease_seconds, None)
     pulse.start()
     stop = threading.Event()

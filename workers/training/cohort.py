@@ -11,7 +11,16 @@ from sqlalchemy.orm import Session
 
 from service.infra.db import Database
 from service.infra.pseudonyms import sample_digest
-from service.infra.tables import DeletionRequest, Forgotten, Generation, Hold, Membership, Model, SuppressionEntry, Task
+from service.infra.tables import (
+    DeletionRequest,
+    Generation,
+    Hold,
+    Membership,
+    Model,
+    Removal,
+    SuppressionEntry,
+    Task,
+)
 from service.infra.tenants import recipes_of
 from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
@@ -33,7 +42,7 @@ SHOWN = 3
 """requests that a refusal names; of the others it tells the count"""
 
 
-def require_room(database: Database, everyone: Sequence[manifest.Entry]) -> None:
+def require_room(database: Database, everyone: Sequence[manifest.SampleDigests]) -> None:
     """Raises Refused where the database is too small for so many people."""
     people = len({subject for entry in everyone for subject in entry.subjects})
     if database.dialect == "sqlite" and people > SQLITE_PEOPLE:
@@ -44,8 +53,8 @@ def require_room(database: Database, everyone: Sequence[manifest.Entry]) -> None
 
 
 def admit(
-    storage: Storage, job: Preparation, bench: Bench, everyone: Sequence[manifest.Entry]
-) -> tuple[list[manifest.Entry], dict[str, int]]:
+    storage: Storage, job: Preparation, bench: Bench, everyone: Sequence[manifest.SampleDigests]
+) -> tuple[list[manifest.SampleDigests], dict[str, int]]:
     """Who is trained on, and how many samples each request keeps out.
 
     Imported weights were trained on everyone: there nobody can be left out, and the method forgets them instead.
@@ -86,7 +95,7 @@ def kept_out(left_out: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _require_nobody_returns(
-    everyone: Sequence[manifest.Entry], stones: Sequence[SuppressionEntry], held: Set[int]
+    everyone: Sequence[manifest.SampleDigests], stones: Sequence[SuppressionEntry], held: Set[int]
 ) -> None:
     """Raises Refused where these suppression entries name samples of the recipe."""
     out = _leaving(everyone, stones, held)
@@ -103,8 +112,8 @@ def _require_nobody_returns(
 
 
 def _leaving(
-    everyone: Sequence[manifest.Entry], stones: Sequence[SuppressionEntry], held: Set[int]
-) -> list[manifest.Entry]:
+    everyone: Sequence[manifest.SampleDigests], stones: Sequence[SuppressionEntry], held: Set[int]
+) -> list[manifest.SampleDigests]:
     """The samples that the suppression entries name and no legal hold keeps; ``held``: the indexes of those that one
     keeps.
     """
@@ -112,7 +121,7 @@ def _leaving(
     return [entry for entry in everyone if _named(entry, named) and entry.index not in held]
 
 
-def _samples_of(stones: Sequence[SuppressionEntry], out: Sequence[manifest.Entry]) -> dict[str, int]:
+def _samples_of(stones: Sequence[SuppressionEntry], out: Sequence[manifest.SampleDigests]) -> dict[str, int]:
     """How many of these samples each request names; requests that name none are absent."""
     counts = Counter(name for entry in out for name in (*entry.subjects, entry.sample))
     found: Counter[str] = Counter()
@@ -121,7 +130,7 @@ def _samples_of(stones: Sequence[SuppressionEntry], out: Sequence[manifest.Entry
     return {request: count for request, count in found.items() if count}
 
 
-def _named(entry: manifest.Entry, names: Set[str]) -> bool:
+def _named(entry: manifest.SampleDigests, names: Set[str]) -> bool:
     """A sample goes, or stays, with any of its subjects."""
     return entry.sample in names or not names.isdisjoint(entry.subjects)
 
@@ -164,7 +173,7 @@ def _held(session: Session, job: Preparation) -> frozenset[str]:
 
 
 def _kept_by_hold(
-    session: Session, storage: Storage, job: Preparation, bench: Bench, everyone: Sequence[manifest.Entry]
+    session: Session, storage: Storage, job: Preparation, bench: Bench, everyone: Sequence[manifest.SampleDigests]
 ) -> frozenset[int]:
     """The indexes of the samples that a legal hold keeps in.
 
@@ -176,7 +185,7 @@ def _kept_by_hold(
     if not job.retrains or not kept:
         return frozenset(kept)
     present = session.get_one(Generation, session.get_one(Model, job.lease.model_id).generation_id)
-    gone = select(Forgotten.position).where(Forgotten.generation_id == present.id)
+    gone = select(Removal.position).where(Removal.generation_id == present.id)
     there = select(Membership.sample_digest).where(
         Membership.generation_id == present.id, Membership.position.not_in(gone)
     )
@@ -186,7 +195,7 @@ def _kept_by_hold(
 
 
 def require_readable(
-    process: Process, job: Preparation, bench: Bench, guarantee: Guarantee, everyone: Sequence[manifest.Entry]
+    process: Process, job: Preparation, bench: Bench, guarantee: Guarantee, everyone: Sequence[manifest.SampleDigests]
 ) -> None:
     """Where updates read samples, see now that a second run of the recipe gives the same ones."""
     if not (needs_retained(bench.method, guarantee) or needs_forgotten(bench.method)):

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from service.audit import log as ledger
 from service.infra.db import now
 from service.infra.fault_injection import crash_point
-from service.infra.tables import Forgotten, Generation, Membership, Model, Recollection, Task, Version
+from service.infra.tables import Generation, Membership, Model, Removal, StoredVector, Task, Version
 from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from workers.guarantee.certify import Size
@@ -145,7 +145,7 @@ def _end_replaced(session: Session, model: Model, job: Preparation, replaced: Ve
 
 def _erase_all(session: Session, old_id: int, version: Version) -> None:
     """Delete every vector of the replaced generation; its keys are destroyed after the commit."""
-    gone = delete(Recollection).where(Recollection.generation_id == old_id).returning(Recollection.key_id)
+    gone = delete(StoredVector).where(StoredVector.generation_id == old_id).returning(StoredVector.key_id)
     erase(session, version, old_id, session.scalars(gone.execution_options(synchronize_session=False)).all())
 
 
@@ -242,7 +242,7 @@ def _cancellable(session: Session, job: Preparation) -> frozenset[str]:
 def _require_held_people(session: Session, job: Preparation, old_id: int) -> None:
     """Check that the candidate holds everyone whom a legal hold keeps in the served generation. Raises TrainAgain."""
     protected = held_positions(session, job.tenant_id, old_id)
-    gone = frozenset(session.scalars(select(Forgotten.position).where(Forgotten.generation_id == old_id)))
+    gone = frozenset(session.scalars(select(Removal.position).where(Removal.generation_id == old_id)))
     for batch in batches(sorted(protected - gone), BATCH):
         kept = select(Membership.sample_digest).where(
             Membership.generation_id == old_id, Membership.position.in_(batch)

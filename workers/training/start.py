@@ -198,8 +198,8 @@ def _freeze(
     storage: Storage,
     job: Preparation,
     bench: Bench,
-    kept: Sequence[manifest.Entry],
-    everyone: Sequence[manifest.Entry],
+    kept: Sequence[manifest.SampleDigests],
+    everyone: Sequence[manifest.SampleDigests],
 ) -> None:
     """Write the manifest: its summary on the generation, its rows in batches."""
     summary = {

@@ -19,7 +19,7 @@ from service.infra.db import Database, now
 from service.infra.fault_injection import crash_point
 from service.infra.files import Stored
 from service.infra.pseudonyms import new_id
-from service.infra.tables import Erasure, Forgotten, Generation, Membership, Model, PhaseSeconds, Version
+from service.infra.tables import Erasure, Generation, Membership, Model, PhaseSeconds, Removal, Version
 from service.infra.time import HOUR_SECONDS, SECOND, bucket
 from service.models.figures import withdraw
 from service.models.publications import PUBLISHED, facts_of
@@ -228,7 +228,7 @@ def mark_forgotten(session: Session, version: Version, positions: Iterable[int])
         for position in positions
     ]
     for batch in batches(rows, BATCH):
-        session.execute(insert(Forgotten), batch)
+        session.execute(insert(Removal), batch)
 
 
 def erase(session: Session, version: Version, generation_id: int, key_ids: Iterable[str]) -> None:

@@ -11,13 +11,12 @@ import torch
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.audit.log import Overspent
 from service.infra.fault_injection import crash_point
 from service.infra.files import Damaged
-from service.infra.tables import Forgotten, Generation, Membership, Version
+from service.infra.tables import Generation, Membership, Removal, Version
 from service.infra.tenants import recipes_of
 from service.requests.reasons import Reason
-from unlearning.accounting.budget import Budget
+from unlearning.accounting.budget import Budget, Overspent
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Clock, Queue, next_action
 from unlearning.types import Examples, ForgetSet, Need, Refused, State, VectorsMissing
@@ -26,7 +25,7 @@ from workers.guarantee.dry_run import guarantee_from_json
 from workers.guarantee.needs import generator, needs_forgotten, needs_retained
 from workers.guarantee.refine import refine
 from workers.runtime import recipes
-from workers.runtime.db_retry import patiently
+from workers.runtime.db_retry import retry
 from workers.runtime.jobs import Claimed, Deletions
 from workers.runtime.model import Bench, Benches
 from workers.runtime.process import Process
@@ -35,7 +34,7 @@ from workers.storage import manifest
 from workers.storage import private_state as state
 from workers.storage.checkpoint_format import Malformed
 from workers.storage.crypto_erase import destroy_keys, drop_superseded_state
-from workers.storage.operator_notes import seal_note
+from workers.storage.private_state import seal_note
 from workers.update.publish import Draft, Replan, note_commit, publish, write_draft
 from workers.update.select import Plan, forgotten, plan
 from workers.update.task_results import NUMBERS, Blocked, Postponed, Published, Result, end_without_version
@@ -181,7 +180,7 @@ def _why(error: Exception) -> CannotUpdate:
 def _publish(errand: Errand, current: Current, draft: Draft, results: Mapping[Claimed, Result]) -> None:
     storage = errand.process.storage
     start = time.perf_counter()
-    patiently(lambda: publish(storage, errand.job, draft, results))
+    retry(lambda: publish(storage, errand.job, draft, results))
     note_commit(storage.database, errand.job, draft, time.perf_counter() - start)
     drop_superseded_state(storage.database, storage.private, current.version.id)
     storage.figures.sweep(storage.database)
@@ -191,8 +190,8 @@ def _publish(errand: Errand, current: Current, draft: Draft, results: Mapping[Cl
 def _current(session: Session, job: Deletions) -> Current:
     generation = session.get_one(Generation, job.generation_id)
     frozen = generation.manifest or {}
-    gone = Forgotten.generation_id == generation.id
-    updates = session.scalar(select(func.count(Forgotten.version_id.distinct())).where(gone))
+    gone = Removal.generation_id == generation.id
+    updates = session.scalar(select(func.count(Removal.version_id.distinct())).where(gone))
     people = select(func.count(Membership.holder.distinct())).where(Membership.generation_id == generation.id)
     terms = Terms(
         method=generation.method,
@@ -206,7 +205,7 @@ def _current(session: Session, job: Deletions) -> Current:
         limit=generation.budget,
         count=int(frozen["samples"]),
         updates=updates or 0,
-        holders=session.scalar(people.where(Membership.position.in_(select(Forgotten.position).where(gone)))) or 0,
+        holders=session.scalar(people.where(Membership.position.in_(select(Removal.position).where(gone)))) or 0,
         **guarantee_from_json(frozen),
     )
     return Current(session.get_one(Version, job.current_id), terms, frozen)

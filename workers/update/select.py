@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Select, select, union
 from sqlalchemy.orm import Session
 
-from service.infra.tables import Forgotten, Generation, Hold, Membership, SuppressionEntry
+from service.infra.tables import Generation, Hold, Membership, Removal, SuppressionEntry
 from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from unlearning.accounting.policy import Granularity
@@ -147,7 +147,7 @@ def held_by(session: Session, tenant_id: str, generation_id: int) -> dict[str, s
 
 def forgotten(session: Session, generation_id: int) -> frozenset[int]:
     """Return every position of the generation that is forgotten."""
-    return frozenset(session.scalars(select(Forgotten.position).where(Forgotten.generation_id == generation_id)))
+    return frozenset(session.scalars(select(Removal.position).where(Removal.generation_id == generation_id)))
 
 
 def why_empty(session: Session, job: Job, task: Claimed) -> Reason:

@@ -116,7 +116,7 @@ def model(name: ModelName, request: Request, visit: Visitor) -> Response:
 
 @router.get("/console/requests")
 def look_up(visit: Visitor, id: Annotated[str, Query(max_length=200)] = "") -> Response:
-    """Lead from the form that takes a request's id to the request's page."""
+    """Redirect the form that asks for a request by its id to the request's page."""
     visit.need(Scope.DELETIONS_READ)
     wanted = id.strip().lower()
     if len(wanted) != 32 or not set(wanted) <= set("0123456789abcdef"):

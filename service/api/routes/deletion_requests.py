@@ -55,7 +55,7 @@ KeyHeader = Annotated[
 ]
 _PATH = "/v1/deletion-requests"
 ITEM = _PATH + "/{request_id:digest}"
-"""so that the fixed addresses beside it, as /batch, are not taken for ids"""
+"""so that fixed addresses, as /batch, are not taken for ids"""
 _POLL_SECONDS = 2
 
 

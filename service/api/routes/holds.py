@@ -59,7 +59,7 @@ class HoldView(BaseModel):
     created_at: Moment
     lifted_at: Moment | None
     note: str | None = Field(
-        default=None, description="told once, when it is placed, and only to a key with the scope people:search"
+        default=None, description="shown once, when it is placed, and only to a key with the scope people:search"
     )
 
 

@@ -282,7 +282,9 @@ def find(session: Session, tenant_id: str, name: str) -> Model:
 
 
 def _rows() -> Any:
-    """Select models with the number of their current version, and the method and guarantee of its generation."""
+    """Return the query for models with the number of their current version, and its generation's method and
+    guarantee.
+    """
     return (
         select(Model, Version.number, Generation.method, Generation.guarantee)
         .outerjoin(Version, Version.id == Model.current_id)

@@ -107,7 +107,7 @@ class HoldoutPerson(Record):
     subject_digest: Mapped[str] = mapped_column(Digest, primary_key=True)
 
 
-class Recollection(Record):
+class StoredVector(Record):
     """A sealed vector (AES-GCM under the holder's key), deleted in the publish transaction that uses it."""
 
     __tablename__ = "recollections"
@@ -148,7 +148,7 @@ class Version(Record):
     purged_at: Mapped[int | None] = mapped_column(Moment)
 
 
-class Forgotten(Record):
+class Removal(Record):
     """At most one effect per generation and sample: the primary key, not care."""
 
     __tablename__ = "forgotten"
