@@ -30,7 +30,6 @@ CLOCKS = {
 }
 BATCH = 500
 """values in one statement: SQLite allows 32,766 variables, and PostgreSQL plans short lists better"""
-T = TypeVar("T")
 _PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"}
 

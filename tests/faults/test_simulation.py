@@ -39,7 +39,7 @@ def test_random_histories_break_no_rule() -> None:
 
 
 def restored(with_log: bool) -> None:
-    """A hold is lifted, a hold is placed, and every door is closed between a backup and its restore."""
+    """Lift a hold, place a hold and close every door, between a backup and its restore."""
     history = Simulation()
     history.begin(people=["p0"], claimed=False)
     history.a_hold_is_placed(person="p1")

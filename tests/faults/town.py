@@ -28,8 +28,8 @@ from service.requests import intake
 from service.requests.states import RequestRefused
 from service.requests.webhooks import add_endpoint
 from tests.faults.judge import exported
-from tests.faults.worlds import World, open_world, settings_of, sqlite_databases
-from tests.workers.worlds import TENANT
+from tests.harness.databases import sqlite_databases, sqlite_template
+from tests.workers.worlds import TENANT, World, open_world, settings_of
 from workers.runtime.jobs import Preparation, Work
 from workers.runtime.model import Benches
 from workers.runtime.stopwatch import Stopwatch
@@ -146,7 +146,7 @@ class Town:
 
     @property
     def models(self) -> dict[str, str]:
-        """Name to id."""
+        """Return the id of each model by its name."""
         with self.database.read() as session:
             return {model.name: model.id for model in session.query(Model)}
 
@@ -163,7 +163,7 @@ class Town:
         return subject_digest(self.world.storage.pepper, TENANT, person)
 
     def absent(self, people: list[str]) -> set[tuple[str, str]]:
-        """(model, person) of those people who are not in the served version."""
+        """Return (model, person) of those people who are not in the served version."""
         digests = {self.digest_of(person): person for person in people}
         with self.database.read() as session:
             served = session.execute(
@@ -184,7 +184,7 @@ class Town:
         return {(name, person) for name, _ in served for person in people} - present
 
     def carry_out(self, job: Work) -> None:
-        """What the worker does that holds this claim, late or not. Raises Stale, Died."""
+        """Do what a worker does that holds this claim, late or not. Raise Stale, Died."""
         watch = Stopwatch(self.world.pulse())
         if isinstance(job, Preparation):
             prepare(self.world.process, job, watch)
@@ -192,7 +192,7 @@ class Town:
             update(Errand(self.world.process, self.benches, job, watch))
 
     def photograph(self) -> Photograph:
-        """As everything is now."""
+        """Return everything as it is now."""
         storage = self.world.storage
         store, private = (cast(MemoryStore, each).files for each in (storage.store, storage.private))
         journal = storage.store.root.with_name("photograph")
@@ -208,7 +208,7 @@ class Town:
         )
 
     def go_back(self, photo: Photograph) -> None:
-        """Everything becomes as it was photographed."""
+        """Set everything to what was photographed."""
         storage = self.world.storage
         self.clock.at = photo.at
         self.database.restore(photo.database)
@@ -222,7 +222,7 @@ class Town:
         self.benches = Benches(self.world.settings)
 
     def play_back(self, image: bytes, with_log: bool) -> RestoreReport:
-        """Every process stops; the database becomes the backup's; the operator restores and confirms.
+        """Stop every process, replace the database with the backup's, restore and confirm, as an operator does.
 
         ``with_log``: the log was exported at the last moment.
         """
@@ -235,7 +235,7 @@ class Town:
         return report
 
     def export(self) -> tuple[str, list[dict[str, Any]]]:
-        """The newest signed head, and every entry."""
+        """Return the newest signed head, and every entry."""
         while extend_log(self.database, self.signer):
             pass
         with self.database.read() as session:
@@ -243,7 +243,7 @@ class Town:
             return head.note if head else "", list(exported(session))
 
     def standing(self) -> Standing:
-        """As everything is now; a key opens when it authenticates."""
+        """Return what is in force now; a key opens when it authenticates."""
         with self.database.read() as session:
             pepper = self.world.storage.pepper
             kept = select(Hold.id).where(Hold.lifted_at.is_(None))
@@ -255,15 +255,17 @@ class Town:
             )
 
     def register(self) -> str | None:
-        """One more model, with the recipe of the others; None where it is there already."""
+        """Register one more model, with the recipe of the others; None where it is there already."""
         with suppress(RequestRefused):
             return self.world.register(name=ANOTHER, on_suppressed="leave_out", min_guarantee="proved")
         return None
 
 
 def found(folder: Path) -> Town:
-    """A town whose models were prepared for real, in ``folder``."""
-    settings = settings_of(folder / "home", sqlite_databases(folder)(folder / "home"), lease_seconds=LEASE_SECONDS)
+    """Build a town whose models were prepared for real, in ``folder``."""
+    settings = settings_of(
+        folder / "home", sqlite_databases(sqlite_template(folder))(folder / "home"), lease_seconds=LEASE_SECONDS
+    )
     clock = ManualClock()
     keys = MemoryDatabase(clock)
     with keys.write() as session:
@@ -309,7 +311,7 @@ def _scheduler(settings: Settings) -> Scheduler:
 
 @contextmanager
 def dying_at(point: str) -> Iterator[None]:
-    """Whoever comes to the crash point dies there: by an exception that nothing catches, in place of SIGKILL."""
+    """Die at the crash point, by an exception that nothing catches, in place of SIGKILL."""
 
     def die() -> None:
         raise Died(point)
@@ -320,7 +322,7 @@ def dying_at(point: str) -> Iterator[None]:
 
 @contextmanager
 def meanwhile_at(point: str, happen: Callable[[], object]) -> Iterator[None]:
-    """``happen`` is called when somebody comes to the crash point, the first time."""
+    """Call ``happen`` the first time that somebody comes to the crash point."""
     waiting = [happen]
 
     def at(name: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from service.infra.tables import BudgetEntry, Erasure, Lease, Membership, Removal, StoredVector
 from tests.faults.invariants import broken
-from tests.workers.worlds import World, open_world
+from tests.workers.worlds import World, fork, open_world
 from workers.runtime.lease import retrain_lease
 from workers.scheduler.run import open_scheduler, sweep_files
 
@@ -58,15 +58,12 @@ PREPARATIONS = [*(("sqlite", point) for point in PREPARATION_POINTS), ("postgres
 
 def die_at(world: World, point: str, act: Callable[[World], object]) -> None:
     """``act`` in a process of its own that is to die at ``point``; it must not get past it."""
-    child = os.fork()
-    if child == 0:
-        os.environ |= {"EXPUNGE_TEST_BUILD": "1", "EXPUNGE_CRASH_AT": point}
-        try:
-            act(open_world(world.settings))  # connections do not survive a fork
-            time.sleep(1)  # inside COMMIT a timer kills
-        finally:
-            os._exit(3)
-    _, status = os.waitpid(child, 0)
+
+    def child() -> None:
+        act(open_world(world.settings))  # connections do not survive a fork
+        time.sleep(1)  # inside COMMIT a timer kills
+
+    status = fork(child, EXPUNGE_TEST_BUILD="1", EXPUNGE_CRASH_AT=point)
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, f"{point} was never reached"
 
 

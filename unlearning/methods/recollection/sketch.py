@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-from scipy.stats import chi2
+from scipy.special import gammaincinv
 from torch import Tensor
 
 from unlearning.methods.recollection.direct import Course, Factored, Replayed, direct_sum, form_of
@@ -197,7 +197,7 @@ class Sketch:
 
     def _receipt(self, probed: Tensor) -> tuple[float, float]:
         """Return a bound on the cumulative correction's distance from the exact one, and its probed norm."""
-        quantile = float(chi2.ppf((1.0 - CONFIDENCE) / self.updates, self.probes))
+        quantile = 2.0 * float(gammaincinv(self.probes / 2, (1.0 - CONFIDENCE) / self.updates))
         gap = float((probed[0] - probed[1]).norm())
         return gap / math.sqrt(quantile), float(probed[0].norm()) / math.sqrt(self.probes)
 
