@@ -15,7 +15,7 @@ from tests.workers.test_crashes import die_at
 from tests.workers.test_residue import found
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
-from unlearning.methods.recollection import StoredVector as Method
+from unlearning.methods.recollection import Recollection as Method
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
 from unlearning.quality.simulate import forget_set, left_by, release

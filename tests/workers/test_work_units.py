@@ -15,7 +15,7 @@ from tests.workers import meanwhile
 from tests.workers.test_calibrate import release_connections
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import World, open_world
-from unlearning.methods.recollection import StoredVector as Method
+from unlearning.methods.recollection import Recollection as Method
 from unlearning.model import room
 from unlearning.model.training import train
 from workers.scheduler.run import open_scheduler

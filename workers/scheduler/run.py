@@ -240,7 +240,7 @@ def complete_served(database: Database) -> int:
 
 
 def retry_large(database: Database) -> int:
-    """Retry unusually large requests whose waiting time is over."""
+    """Retry each unusually large request whose waiting time is over."""
     with database.read() as session:
         if not holds.large_and_due(session):
             return 0
