@@ -25,10 +25,10 @@ test: $(VENV)/.dev
 	@$(BIN)/python -m tests.harness.servers
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
-# everything on SQLite and on PostgreSQL, and whole counts; `make drills` adds the long fault drills
+# everything on SQLite and on PostgreSQL; `make drills` adds the long fault drills
 test-all: $(VENV)/.dev
 	@$(BIN)/python -m tests.harness.servers
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --engines=all --whole
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --engines=all
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

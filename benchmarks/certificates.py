@@ -18,11 +18,11 @@ from service.audit.signed_note import Signer
 from service.certificates.issue import issue_due
 from service.infra.migrate import migrate
 from service.infra.tables import Certificate, Task
-from tests.faults.worlds import World, open_world, settings_of
 from tests.harness.servers import postgres
+from tests.workers.worlds import World, open_world, settings_of
 from workers.scheduler.run import extend_log
 
-RECIPES = Path(__file__).parent.parent / "drills" / "recipes"
+RECIPES = Path(__file__).parent.parent / "tests" / "faults" / "recipes"
 REQUESTS = int(os.environ.get("BENCH_REQUESTS", "2000"))
 
 

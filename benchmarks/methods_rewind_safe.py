@@ -20,11 +20,11 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
+from tests.unit.rewind_theorem import distance_of, published_h
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.gaussian import mu_at
 from unlearning.bounds.gradients import measured_constants
-from unlearning.bounds.rewind import distance_of, published_h
 from unlearning.methods.retrain import Retrain
 from unlearning.methods.rewind import Rewind
 from unlearning.methods.safe import Safe
@@ -52,7 +52,7 @@ def rewind_rows(steps: int = 200, repeats: int = 5) -> Iterator[Row]:
     """An update's CPU seconds over a retrain's, divided by K/T; and its distance to that retrain over doing nothing."""
     problem, examples, learned = trained(Training(epochs=steps, learning_rate=0.5, weight_decay=1e-4))
     gone = torch.randperm(len(examples), generator=torch.Generator().manual_seed(1))[:72].sort().values
-    forget = ForgetSet(frozenset(examples.only(gone).holders), tuple(gone.tolist()))
+    forget = ForgetSet(frozenset(examples.only(gone).people), tuple(gone.tolist()))
     retain = examples.without(gone)
     retrain = Retrain()
     prepared = retrain.prepare(problem, examples, learned)
@@ -86,7 +86,7 @@ def proved_rows(forgotten: int = 14, draws: int = 5) -> Iterator[Row]:
     """
     problem, examples, learned = trained(Training(epochs=300, learning_rate=3.0, weight_decay=1e-2), linear)
     gone = torch.randperm(len(examples), generator=torch.Generator().manual_seed(1))[:forgotten].sort().values
-    forget = ForgetSet(frozenset(examples.only(gone).holders), tuple(gone.tolist()))
+    forget = ForgetSet(frozenset(examples.only(gone).people), tuple(gone.tolist()))
     retrained = train(problem.double(), examples, omit=gone.tolist()).weights
     generator = torch.Generator().manual_seed(3)
     for share in SHARES:
@@ -119,7 +119,7 @@ def vacuous_rows() -> Iterator[Row]:
     method = Rewind(fraction=0.8, feature_norm=1.0, precision="float64", calibration_count=0)
     start = method.prepare(problem, examples, learned)
     gone = torch.arange(14)
-    forget = ForgetSet(frozenset(examples.only(gone).holders), tuple(gone.tolist()))
+    forget = ForgetSet(frozenset(examples.only(gone).people), tuple(gone.tolist()))
     done = method.forget(problem, start, forget, examples.without(gone), GENERATOR).state
     descent = method.bound(Guarantee.PROVED).descent(problem, done, {})
     yield row(
@@ -174,7 +174,7 @@ def safe_rows() -> Iterator[Row]:
         seconds, weights = [], []
         for gone in sets:
             given = examples.only(gone)
-            forget = ForgetSet(frozenset(given.holders), tuple(gone.tolist()), given)
+            forget = ForgetSet(frozenset(given.people), tuple(gone.tolist()), given)
             seconds.append(median_seconds(lambda m=method, s=state, f=forget: m.forget(problem, s, f, None, GENERATOR)))
             state = method.forget(problem, state, forget, None, GENERATOR).state
             weights.append(state.weights)
@@ -199,7 +199,7 @@ def safe_update_rows(seeds: int = 3) -> Iterator[Row]:
             order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(seed))
             gone = order[: int(share * len(examples))].sort().values
             given = examples.only(gone)
-            forget = ForgetSet(frozenset(given.holders), tuple(gone.tolist()), given)
+            forget = ForgetSet(frozenset(given.people), tuple(gone.tolist()), given)
             w = method.forget(problem, start, forget, None, GENERATOR).state.weights
             retrained = train(problem, examples, omit=gone.tolist()).weights
             ratio = distance(w, retrained) / distance(learned.weights, retrained)
@@ -232,7 +232,7 @@ def streamed(method: Safe, problem: Problem, examples: Examples, learned: Learne
     state = method.prepare(problem, examples, learned)
     for gone in (each.sort().values for each in sets):
         given = examples.only(gone)
-        forget = ForgetSet(frozenset(given.holders), tuple(gone.tolist()), given)
+        forget = ForgetSet(frozenset(given.people), tuple(gone.tolist()), given)
         state = method.forget(problem, state, forget, None, GENERATOR).state
     everyone = torch.cat(sets).sort().values
     retrained = train(problem, examples, omit=everyone.tolist()).weights

@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.workers.worlds import open_world
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path.cwd()
 RECIPE = """
 import torch
 import unlearning as ul
@@ -36,6 +36,8 @@ def recipe():
         training=ul.Training(epochs=2, learning_rate=0.1, weight_decay=0.01),
     )
 """
+BEFORE = {"migrate": "schema"}
+"""modules whose names were other ones before the rooms"""
 ROOMS = tuple(f"{ROOT / room}/" for room in ("service", "workers", "unlearning"))
 
 
@@ -56,7 +58,7 @@ def main() -> None:
             world.delete(person)
             modules, functions, depth = reached(lambda: world.work(model_id))
         number = world.head(model_id).number
-        world.storage.close()
+        (world.storage if hasattr(world, "storage") else world.workshop).close()
     print(f"modules {modules}, functions {functions}, depth {depth} (version {number} published)")
 
 
@@ -85,9 +87,10 @@ def reached(call: Callable[[], object]) -> tuple[int, int, int]:
 
 def _imported(name: str) -> Any:
     """Import a module of ``service`` from where it is, or was before the packages had rooms."""
-    with suppress(ModuleNotFoundError):
-        return importlib.import_module(f"service.{name}")
-    return importlib.import_module(f"service.infra.{name}")
+    for path in (f"service.{name}", f"service.{BEFORE.get(name)}", f"service.infra.{name}"):
+        with suppress(ModuleNotFoundError):
+            return importlib.import_module(path)
+    raise ModuleNotFoundError(f"this checkout has no module {name} of service")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from torch.func import grad, jvp
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.methods.recollection import Recollection
 from unlearning.model.training import replay, train
-from unlearning.types import Examples, ForgetSet, Learned, State
+from unlearning.types import Examples, ForgetSet, Learned, State, Vectors
 
 FOLDER = Path(__file__).parents[2] / "shared" / "data" / "mnist10k"
 COUNT = 1000
@@ -128,13 +128,13 @@ def distances(
     problem: Problem, examples: Examples, states: tuple[State, ...], share: float, seed: int
 ) -> tuple[float, ...]:
     """Distance to the retraining without ``share`` of the people: doing nothing, and after each recollection."""
-    people = sorted(set(examples.holders), key=lambda name: int(name.split("-")[1]))
+    people = sorted(set(examples.people), key=lambda name: int(name.split("-")[1]))
     order = torch.randperm(len(people), generator=torch.Generator().manual_seed(seed))
-    holders = frozenset(people[place] for place in order[: round(share * len(people))])
-    gone = tuple(place for place, holder in enumerate(examples.holders) if holder in holders)
+    people = frozenset(people[place] for place in order[: round(share * len(people))])
+    gone = tuple(place for place, person in enumerate(examples.people) if person in people)
     reference = train(problem, examples, omit=gone, reference="fixed-denominator").weights
-    request = ForgetSet(holders, gone)
-    moved = (Recollection().forget(problem, state, request, None, torch.Generator()).state for state in states)
+    requests = [(state, ForgetSet(people, gone, vectors=Vectors(state.vectors))) for state in states]
+    moved = (Recollection().forget(problem, *each, None, torch.Generator()).state for each in requests)
     return tuple(float((reference - chosen.weights).norm()) for chosen in (states[0], *moved))
 
 

@@ -32,7 +32,7 @@ from unlearning.methods.recollection import Recollection
 from unlearning.methods.recollection.sketch import Sketch
 from unlearning.model.curvature import hessian_products
 from unlearning.model.training import replay, train
-from unlearning.types import Examples, ForgetSet, Learned, State
+from unlearning.types import Examples, ForgetSet, Learned, State, Vectors
 
 REPEATS = 3
 SUBSET = 40
@@ -72,7 +72,7 @@ class Trained:
 
     def request(self, positions: Sequence[int]) -> ForgetSet:
         given = self.examples.only(torch.tensor(sorted(positions)))
-        return ForgetSet(frozenset(given.holders), tuple(sorted(positions)), given)
+        return ForgetSet(frozenset(given.people), tuple(sorted(positions)), given)
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def check_rows() -> Iterator[Row]:
         slow = loop(case, range(case.count)).vectors
         published = Recollection(threshold=math.inf, carried_by="everyone")
         state = published.prepare(case.problem, case.examples, case.learned)
-        exact = torch.stack([state.vectors[holder] for holder in case.examples.holders])
+        exact = torch.stack([state.vectors[person] for person in case.examples.people])
         full = Sketch(rank=150, oversampling=1.0)
         kept = full.prepare(case.problem, case.examples, case.learned, SEED)
         moved = torch.stack([correction(case, full, kept, [position]) for position in range(0, 150, 10)])
@@ -255,7 +255,12 @@ def requests(among: int) -> list[list[int]]:
 def correction(case: Trained, sketch: Sketch, state: State, positions: Sequence[int]) -> Tensor:
     """a~ (d,). The tolerance is lifted: what is measured here must not depend on what would be refused."""
     lifted = replace(sketch, tolerance=math.inf)
-    return lifted.forget(case.problem, state, case.request(positions)).state.weights - state.weights
+    return (
+        lifted.forget(
+            case.problem, state, replace(case.request(positions), vectors=Vectors(state.vectors))
+        ).state.weights
+        - state.weights
+    )
 
 
 # The published way

@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Engine, Table, create_engine, insert, text
 
-from service.infra.tables import Membership, Recollection
+from service.infra.tables import Membership, StoredVector
 from tests.harness import servers
 from workers.storage.encryption import NONCE_BYTES, TAG_BYTES
 from workers.storage.key_store import HolderKey
@@ -40,7 +40,7 @@ class Size:
 
 def rows() -> Iterator[Row]:
     """Bytes a row of each table, on each database."""
-    tables = {"membership": Membership, "sealed vector, r = 64": Recollection, "key": HolderKey}
+    tables = {"membership": Membership, "sealed vector, r = 64": StoredVector, "key": HolderKey}
     with tempfile.TemporaryDirectory() as folder, servers.postgres() as server, server.database() as url:
         for name, record in tables.items():
             table: Table = record.__table__  # type: ignore[assignment]

@@ -11,16 +11,12 @@ from tests.harness import servers
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("expunge")
-    group.addoption(
+    parser.getgroup("expunge").addoption(
         "--engines",
         choices=["sqlite", "all"],
         default="sqlite",
         help="sqlite: tests that do not depend on the database's dialect, locks or isolation run on SQLite alone; "
         "all: every test runs on PostgreSQL too (make test-all)",
-    )
-    group.addoption(
-        "--whole", action="store_true", help="repeat what is drawn at random as often as `make test-all`, not a tenth"
     )
 
 

@@ -64,11 +64,11 @@ class Samples:
 
     @property
     def people(self) -> tuple[tuple[str, ...], ...]:
-        """The subjects of each sample, n tuples."""
+        """Return the subjects of each sample, n tuples."""
         return cast("tuple[tuple[str, ...], ...]", self.subjects)
 
     def tensors(self) -> tuple[Tensor, Tensor]:
-        """Inputs (n, ...) and targets (n, ...). A dataset is read once, in order.
+        """Return inputs (n, ...) and targets (n, ...). A dataset is read once, in order.
 
         Raises:
             RecipeError: the dataset's items have different shapes, or hold NaN or infinity.
@@ -80,12 +80,12 @@ class Samples:
         _check_finite("targets", targets)
         return inputs, targets
 
-    def examples(self, holders: Sequence[str] | None = None, device: torch.device | str = "cpu") -> Examples:
-        """All samples, at positions 0..n-1, on ``device``. Default holder: the subjects of a sample, joined."""
+    def examples(self, people: Sequence[str] | None = None, device: torch.device | str = "cpu") -> Examples:
+        """Return all samples, at positions 0..n-1, on ``device``. Default person: the subjects of a sample, joined."""
         inputs, targets = self.tensors()
-        names = tuple(holders) if holders is not None else tuple("+".join(people) for people in self.people)
+        names = tuple(people) if people is not None else tuple("+".join(subjects) for subjects in self.people)
         if len(names) != len(self):
-            raise RecipeError(f"There are {len(names)} holders for {len(self)} samples.", "Give one for each sample.")
+            raise RecipeError(f"{len(names)} people are named for {len(self)} samples.", "Name one for each sample.")
         return Examples(torch.arange(len(self), device=device), inputs.to(device), targets.to(device), names)
 
     def _check_lengths(self) -> None:
@@ -259,7 +259,7 @@ class Recipe:
 
 
 def holdout_people(recipe: Recipe) -> frozenset[str]:
-    """Everyone whom the recipe names for a holdout sample."""
+    """Return everyone whom the recipe names for a holdout sample."""
     return frozenset(name for names in recipe.holdout_subjects or () for name in names)
 
 
@@ -271,7 +271,7 @@ def _subjects_of(entry: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_ids(ids: Iterable[str]) -> None:
-    """Refused by position: an id may name a person, and a refusal is kept with the model."""
+    """Refuse by position: an id may name a person, and a refusal is kept with the model."""
     seen: set[str] = set()
     for position, identity in enumerate(ids):
         if not isinstance(identity, str) or not identity:

@@ -15,7 +15,7 @@ Progress: TypeAlias = Callable[[float], None]
 
 
 def silent(share: float) -> None:
-    """Progress that nobody watches; ``share`` is in [0, 1]."""
+    """Ignore the progress; ``share`` is in [0, 1]."""
 
 
 class Need(StrEnum):
@@ -61,7 +61,7 @@ class Ineffective(Refused):
 
 
 class Unsuited(Refused):
-    """The method cannot serve this model, whatever its options: which others can has to be seen on the model."""
+    """The method cannot serve this model with any options. Which others can is measured on the model."""
 
 
 class VectorsMissing(Refused):
@@ -78,7 +78,7 @@ class VectorsMissing(Refused):
 
 
 class OutOfTolerance(Refused):
-    """The method could do this release, but not as closely as its tolerance asks: the policy's fallback applies.
+    """The method could make this update, but not as closely as its tolerance asks: the policy's fallback applies.
 
     Nothing has changed. The message holds no figure, because it may be shown and the figure may not.
     """
@@ -89,29 +89,29 @@ class Examples:
     """Samples by their position in the manifest.
 
     ``positions`` is (n,) int64, strictly increasing; ``inputs`` (n, ...) and ``targets`` (n, ...) are on
-    the work device; ``holders`` names, for each sample, whose vector it is part of: all samples of one
-    holder are forgotten together. A holder is a person, a set of people who share samples, or (at sample
-    granularity) a single sample.
+    the work device; ``people`` names, for each sample, whom it belongs to: all samples of one
+    name are forgotten together. A name is that of a person, for people who share samples, or, where a policy
+    forgets samples, for one sample.
     """
 
     positions: Tensor
     inputs: Tensor
     targets: Tensor
-    holders: tuple[str, ...]
+    people: tuple[str, ...]
 
     def __len__(self) -> int:
         return int(self.positions.numel())
 
     def only(self, positions: Tensor) -> Examples:
-        """The examples whose position is among ``positions``; unknown positions are ignored."""
+        """Return the examples whose position is among ``positions``; unknown positions are ignored."""
         return self._keep(torch.isin(self.positions, positions.to(self.positions.device)))
 
     def without(self, positions: Tensor) -> Examples:
-        """The examples whose position is not among ``positions``."""
+        """Return the examples whose position is not among ``positions``."""
         return self._keep(~torch.isin(self.positions, positions.to(self.positions.device)))
 
     def _keep(self, mask: Tensor) -> Examples:
-        kept = tuple(holder for holder, keep in zip(self.holders, mask.tolist(), strict=True) if keep)
+        kept = tuple(person for person, keep in zip(self.people, mask.tolist(), strict=True) if keep)
         return Examples(self.positions[mask], self.inputs[mask], self.targets[mask], kept)
 
 
@@ -140,11 +140,11 @@ class Trajectory:
             raise RecipeError("The trajectory lacks its first checkpoint.", "Record the weights before step 0.")
 
     def __len__(self) -> int:
-        """T, the number of steps."""
+        """Return T, the number of steps."""
         return len(self.batches)
 
     def tensors(self) -> dict[str, Tensor]:
-        """As tensors that a state can hold; ``from_tensors`` gives the same trajectory back."""
+        """Return tensors that a state can hold; ``from_tensors`` gives the same trajectory back."""
         return {
             "batches": torch.cat(self.batches) if self.batches else torch.empty(0, dtype=torch.int64),
             "sizes": torch.tensor([len(batch) for batch in self.batches], dtype=torch.int64),
@@ -206,13 +206,13 @@ class State:
 
 @dataclass(frozen=True)
 class ForgetSet:
-    """Who is forgotten in this release.
+    """Who is forgotten in this update.
 
-    ``holders`` and ``positions`` (sorted) say the same in two ways. ``examples`` holds their samples, or
+    ``people`` and ``positions`` (sorted) say the same in two ways. ``examples`` holds their samples, or
     None where the method does not need them. ``vectors`` gives what the method keeps for people.
     """
 
-    holders: frozenset[str]
+    people: frozenset[str]
     positions: tuple[int, ...]
     examples: Examples | None = None
     vectors: VectorSource = field(default_factory=Vectors)
@@ -222,7 +222,7 @@ class ForgetSet:
 
 
 def retained(forget: ForgetSet, retain: Examples | None) -> Examples:
-    """The retain set, for a method that cannot do without.
+    """Return the retain set, for a method that cannot do without.
 
     Raises:
         Refused: it is not given, nobody is in it, or someone in it is to be forgotten.

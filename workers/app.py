@@ -15,7 +15,7 @@ from service.infra.queue import notify as queue
 from service.infra.queue.messages import MODEL_ID, TASK
 from service.infra.tables import Model
 from service.requests.reasons import Reason
-from workers.runtime.db_retry import patiently
+from workers.runtime.db_retry import retry
 from workers.runtime.failures import of_the_machine
 from workers.runtime.heartbeat import Pulse
 from workers.runtime.jobs import Deletions, Preparation, Work
@@ -101,7 +101,7 @@ class Worker:
             log.error("attempt on model %s failed: %s", model_id, _where(error))
             why = f"{Reason.FAILED}:{type(error).__name__}"[:64]
             pause, most = (MACHINE_PAUSE_SECONDS, HALVE_AFTER) if of_the_machine(error) else (PAUSE_SECONDS, HOLD_AFTER)
-            patiently(lambda: give_up(self._database, job, why, pause, most))
+            retry(lambda: give_up(self._database, job, why, pause, most))
         finally:
             self._pulse.release()
         self._notify_again(model_id)
@@ -110,7 +110,7 @@ class Worker:
         """Postpone a preparation for waiting deletions. It is taken up again after the messages that wait."""
         if isinstance(job, Preparation):
             put_off(self._database, job)
-        queue.ring(self._database, self._process.notifier, [job.lease.model_id])
+        queue.notify(self._database, self._process.notifier, [job.lease.model_id])
 
     def _help(self, model_id: str) -> bool:
         """Compute a piece of a preparation or calibration by another worker; return False if none is free."""
@@ -133,7 +133,7 @@ class Worker:
         with self._database.read() as session:
             waits = session.scalar(select(Model.id).where(Model.id == model_id, Model.due_at <= now(session)))
         if waits is not None:
-            queue.ring(self._database, self._process.notifier, [model_id])
+            queue.notify(self._database, self._process.notifier, [model_id])
 
 
 def register(app: Celery, worker: Worker) -> None:

@@ -173,17 +173,17 @@ def _read(database: Database) -> list[Served]:
             .where(Model.status == "live", Version.generation_id == Generation.id)
             .order_by(Model.name)
         )
-        for model, line, head in session.execute(rows):
+        for model, generation, current in session.execute(rows):
             served = Served(
                 name=model.name,
                 tenant_id=model.tenant_id,
                 recipe=model.recipe,
-                policy=Policy.from_json(model.policy).in_force(line.method),
-                guarantee=Guarantee(line.guarantee),
-                frozen=dict(line.manifest or {}),
-                state=head.state,
-                places=manifest.places(session, line.id),
-                gone=forgotten(session, line.id),
+                policy=Policy.from_json(model.policy).in_force(generation.method),
+                guarantee=Guarantee(generation.guarantee),
+                frozen=dict(generation.manifest or {}),
+                state=current.state,
+                places=manifest.places(session, generation.id),
+                gone=forgotten(session, generation.id),
             )
             found.append(served)
     return found

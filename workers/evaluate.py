@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(request: Request, progress: Callable[[float], None]) -> tuple[Row, ...]:
-    """All rows that the request asks for."""
+    """Measure all rows that the request asks for."""
     methods = request.methods()
     instruments = Instruments(
         clock=time.perf_counter,
@@ -123,7 +123,7 @@ def measure(request: Request, progress: Callable[[float], None]) -> tuple[Row, .
 
 
 def support_vectors(features: Tensor, labels: Tensor, judged: Tensor) -> Tensor:
-    """SAFE's membership attack: a support vector classifier with a radial kernel on standardised outputs."""
+    """Run SAFE's membership attack: a support vector classifier with a radial kernel on standardised outputs."""
     machine = make_pipeline(StandardScaler(), SVC(kernel="rbf"))
     machine.fit(features.numpy(), labels.numpy())
     return torch.from_numpy(machine.decision_function(judged.numpy()))
@@ -147,7 +147,7 @@ def _certifier(request: Request, methods: Mapping[str, Method]) -> Callable[...,
             guarantee = Guarantee.NONE
         terms = _terms(policy, guarantee, forgotten, count=count, updates=updates)
         bench = Bench(request.recipe, problem, methods[method], digest="", parts=brought)
-        size = Size(len(forget.positions), len(forget.holders), len(forget.holders))
+        size = Size(len(forget.positions), len(forget.people), len(forget.people))
         try:
             made = certify(bench, terms, refine(bench, terms, forgotten, retain), retain, size)
         except CapNotReached:
@@ -211,7 +211,7 @@ def _options(text: str) -> dict[str, Any]:
 
 
 def _place(path: str) -> tuple[Path, str]:
-    """A recipe's folder and name there, from the path of its file or folder."""
+    """Return a recipe's folder and name there, from the path of its file or folder."""
     place = Path(path).resolve()
     return place.parent, place.stem if place.suffix == ".py" else place.name
 
@@ -277,7 +277,7 @@ def _show(rows: Sequence[Row]) -> None:
 
 _CAPTION = (
     "distance left: distance to retraining over that of doing nothing (0 is perfect); RA, FA, TA: accuracy on "
-    "retained, forgotten, holdout; published: TA of what a release would publish; MIA, LiRA: 0.5 is guessing; "
+    "retained, forgotten, holdout; published: TA of what an update would publish; MIA, LiRA: 0.5 is guessing; "
     "named: share of deleted people found from two versions"
 )
 

@@ -50,11 +50,11 @@ def _older_than_store(settings: Settings) -> bool:
 def _worker(settings: Settings) -> int:
     from service.infra.queue import notify as queue  # noqa: PLC0415  (the scheduler starts without torch)
     from workers.app import Worker, register  # noqa: PLC0415
-    from workers.runtime.db_retry import once_there  # noqa: PLC0415
+    from workers.runtime.db_retry import retry  # noqa: PLC0415
     from workers.runtime.heartbeat import Pulse  # noqa: PLC0415
     from workers.runtime.process import Process  # noqa: PLC0415
 
-    process = once_there(lambda: Process.of(settings))
+    process = retry(lambda: Process.of(settings), tries=None)
     pulse = Pulse(process.storage.database, process.owner, "worker", settings.lease_seconds, settings.device)
     app = queue.consumer(settings.broker_url)
     register(app, Worker(process, pulse))

@@ -53,7 +53,7 @@ def _lines(
 
 
 def _epsilons(axes: Axes, policy: Policy) -> None:
-    """Follows from the policy alone: the same charge for each update."""
+    """Draw the epsilon over updates, from the policy alone: each update costs the same."""
     fitting = policy.limit // policy.budget_cost
     steps = sorted({max(1, round(math.exp(math.log(fitting) * part / UPDATES))) for part in range(UPDATES + 1)})
     axes.plot(steps, [epsilon_of(step * policy.budget_cost, policy.delta) for step in steps])

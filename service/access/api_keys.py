@@ -1,6 +1,6 @@
 """API keys: ``exp_<prefix>_<secret>``. The database keeps the prefix and an HMAC; the key is shown once.
 
-A key is 256 random bits, so one fast HMAC is enough; a slow hash on each call would be a way to stop the service.
+A key is 256 random bits, so one fast HMAC is enough. A slow hash on each call would make denial of service easy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Scope(StrEnum):
     DELETIONS_WRITE = "deletions:write"
     DELETIONS_READ = "deletions:read"
     PEOPLE_SEARCH = "people:search"
-    """learn whether a person is in the data, or was forgotten"""
+    """allows to learn whether a person is in the data, or was forgotten"""
     MODELS_ADMIN = "models:admin"
     MODELS_READ = "models:read"
     CHECKPOINTS_READ = "checkpoints:read"
@@ -40,7 +40,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True)
 class Caller:
-    """Who calls: every query is limited to ``tenant_id``."""
+    """The caller of a route. Every query is limited to ``tenant_id``."""
 
     tenant_id: str
     key_id: str
@@ -49,7 +49,7 @@ class Caller:
 
 @dataclass(frozen=True)
 class NewKey:
-    """A key that was just made. ``secret`` is the whole key, to be shown once and kept nowhere."""
+    """A new key. ``secret`` is the whole key, to be shown once and never stored."""
 
     id: str
     prefix: str
@@ -114,13 +114,13 @@ def check_pepper(database: Database, pepper: Pepper) -> None:
 
 
 def list_keys(session: Session, tenant_id: str = DEFAULT_TENANT) -> Sequence[ApiKey]:
-    """All keys of a tenant, oldest first, revoked ones included."""
+    """Return all keys of a tenant, oldest first, revoked ones included."""
     rows = select(ApiKey).where(ApiKey.tenant_id == tenant_id).order_by(ApiKey.created_at, ApiKey.id)
     return session.scalars(rows).all()
 
 
 def revoke_key(session: Session, key: str, tenant_id: str = DEFAULT_TENANT) -> bool:
-    """Revoke the key with this id or prefix. False: there is none, or it was revoked before."""
+    """Revoke the key with this id or prefix. Return False where there is none, or it was revoked before."""
     named = (ApiKey.id == key) | (ApiKey.prefix == key)
     row = session.scalar(select(ApiKey).where(ApiKey.tenant_id == tenant_id, named, ApiKey.revoked_at.is_(None)))
     if row is None:
@@ -133,9 +133,10 @@ def revoke_key(session: Session, key: str, tenant_id: str = DEFAULT_TENANT) -> b
 def rotate_key(
     session: Session, pepper: Pepper, key: str, overlap: int, tenant_id: str = DEFAULT_TENANT
 ) -> NewKey | None:
-    """A successor of the key with this id or prefix: same label, scopes and length of life. None: it does not stand.
+    """Make a successor of the key with this id or prefix, with the same label, scopes and lifetime.
 
-    The old one goes on for ``overlap`` microseconds at most, so that its holders can change over.
+    The old key is valid for ``overlap`` microseconds more at most, so that its users can change over. Return None
+    where the key is unknown, expired or revoked.
     """
     at = now(session)
     named = (ApiKey.id == key) | (ApiKey.prefix == key)
@@ -150,15 +151,15 @@ def rotate_key(
 
 
 def successor_ends(key: ApiKey, at: int) -> int | None:
-    """When the successor ends of a key that is rotated ``at``, in microseconds since 1970; None: never."""
+    """Return the end of the successor of a key that is rotated ``at``, in microseconds since 1970; None: never."""
     return None if key.expires_at is None else at + key.expires_at - key.created_at
 
 
 def authenticate(session: Session, pepper: Pepper, key: str) -> Caller | None:
-    """Who holds this key; None for a malformed, unknown, expired or revoked one."""
+    """Return who calls with this key; None for a malformed, unknown, expired or revoked one."""
     shape = _KEY.fullmatch(key)
     row = session.scalar(select(ApiKey).where(ApiKey.prefix == shape[1])) if shape else None
-    # compared even where there is no such prefix, so that the time taken tells nothing
+    # compared even where there is no such prefix, so that the time taken reveals nothing
     right = agrees(pepper, "api-key", key, row.digest if row else "0" * 64)
     return _caller(session, row) if right else None
 
@@ -169,9 +170,9 @@ def caller_of(session: Session, key_id: str) -> Caller | None:
 
 
 def searched(session: Session, caller: Caller) -> str:
-    """Record that the caller learns whether a person is in the data; returns the search's id.
+    """Record that the caller learns whether a person is in the data; return the search's id.
 
-    The entry names the key and the search. Who was looked for is written nowhere.
+    The entry names the key and the search. The person is not written down.
     """
     search = new_id()
     record(session, caller.tenant_id, "people.searched", actor=caller.key_id, search=search)

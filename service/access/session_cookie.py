@@ -1,7 +1,7 @@
 """Sessions of the status page: a signed cookie that names an API key by its id and carries none of its secret.
 
 The key's row is read again at every use, so that a revoked or expired key ends its sessions at once. Log-out is
-written down, so that it ends every copy of the cookie.
+stored, so that it ends every copy of the cookie.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ SESSION_SECONDS = HOUR_SECONDS
 
 
 def begin(session: Session, session_key: bytes, key_id: str) -> str:
-    """The cookie's value: the key's id, the session's own id, its end in seconds since 1970, and their HMAC."""
+    """Return a cookie's value: the ids of the key and the session, its end in seconds since 1970, and their HMAC."""
     return _seal(session, session_key, f"{key_id}.{new_id()}")
 
 
 def renew(session: Session, session_key: bytes, value: str) -> str:
-    """The same session, ending an hour from now. ``value`` must have been opened before."""
+    """Return a cookie of the same session that ends an hour from now. ``value`` must have been opened before."""
     return _seal(session, session_key, _lasting(value))
 
 
 def end(session: Session, value: str) -> None:
-    """Log out: no cookie of this session is valid from now on, whenever it was renewed. Twice is once.
+    """Log out: make every cookie of this session invalid, whenever it was renewed. Idempotent.
 
-    ``value`` must have been opened before. Rows of sessions whose last cookie is over are removed here.
+    ``value`` must have been opened before. Rows of sessions whose last cookie has expired are removed here.
     """
     at = now(session)
     session.execute(delete(EndedSession).where(EndedSession.until <= at))
-    # a visit under way may still renew the cookie once: hence twice the time
+    # a visit under way may still renew the cookie once, so twice the time
     session.merge(EndedSession(id=_id(value), until=at + 2 * SESSION_SECONDS * SECOND))
 
 
@@ -49,9 +49,9 @@ def _seal(session: Session, session_key: bytes, lasting: str) -> str:
 
 
 def open_session(session: Session, session_key: bytes, value: str) -> Caller | None:
-    """Who holds the session; None where it is forged, over or logged out, or its key is revoked or expired."""
-    text, _, seal_of_it = value.rpartition(".")
-    if not hmac.compare_digest(seal_of_it.encode(), mac(session_key, "session", text).encode()):
+    """Return the caller of the session; None where it is forged, over or logged out, or its key is not valid."""
+    text, _, signature = value.rpartition(".")
+    if not hmac.compare_digest(signature.encode(), mac(session_key, "session", text).encode()):
         return None
     key_id, _, ends = text.split(".")
     if int(ends) * SECOND <= now(session) or session.get(EndedSession, _id(value)) is not None:
@@ -60,22 +60,22 @@ def open_session(session: Session, session_key: bytes, value: str) -> Caller | N
 
 
 def form_token(session_key: bytes, value: str) -> str:
-    """What a form of this session must carry, so that no other site can send one. Renewing keeps it."""
+    """Return what a form of this session must carry, so that no other site can send one. Renewing keeps it."""
     return mac(session_key, "form", _lasting(value))
 
 
 def _lasting(value: str) -> str:
-    """What renewing keeps: the ids of the key and of the session."""
+    """Return what renewing keeps: the ids of the key and of the session."""
     return value.rsplit(".", 2)[0]
 
 
 def _id(value: str) -> str:
-    """The session's own id."""
+    """Return the session's id."""
     return value.split(".")[1]
 
 
 def set_cookie(request: Request, response: Response, value: str, secure: bool) -> None:
-    """HttpOnly, SameSite=Strict, and Secure where the page came over TLS or the installation is in production."""
+    """Set the cookie HttpOnly and SameSite=Strict, and Secure over TLS or in production."""
     response.set_cookie(
         COOKIE,
         value,

@@ -47,13 +47,13 @@ class Service:
 
         return publisher(self.settings.broker_url)
 
-    def notify_one(self, model_ids: Collection[str]) -> None:
+    def notify(self, model_ids: Collection[str]) -> None:
         """Notify the workers of these models; never raises. The scheduler's sweep finds what is lost here."""
         if not model_ids:
             return
-        from service.infra.queue.notify import ring  # noqa: PLC0415
+        from service.infra.queue.notify import notify  # noqa: PLC0415
 
-        ring(self.database, self.notifier, model_ids)
+        notify(self.database, self.notifier, model_ids)
 
 
 async def running(request: Request) -> Service:

@@ -63,7 +63,9 @@ def render(database: Database) -> bytes:
 
 
 def _requests(session: Session) -> Iterator[Metric]:
-    """Count requests by status, from the audit log, so that the counter never falls; and open tasks by model."""
+    """Yield the requests by status, from the audit log, so that the counter never falls; and the open tasks by
+    model.
+    """
     total = CounterMetricFamily(
         "expunge_deletion_requests",
         "Deletion requests that reached a status, as the audit log tells",
@@ -109,7 +111,7 @@ def _requests(session: Session) -> Iterator[Metric]:
 
 
 def _deadlines(session: Session, at: int) -> Iterator[Metric]:
-    """Count late requests. One that touches two models counts once, and one that is not verified counts too."""
+    """Yield the number of late requests. One that touches two models counts once; an unverified one counts too."""
     late = func.sum(case((DeletionRequest.due_at < at, 1), else_=0))
     unfinished = select(late, func.min(DeletionRequest.due_at)).where(DeletionRequest.status.in_(_OPEN))
     count, due_at = session.execute(unfinished).one()
@@ -128,7 +130,9 @@ def _deadlines(session: Session, at: int) -> Iterator[Metric]:
 
 
 def _unverified(session: Session) -> Iterator[Metric]:
-    """Count requests that nobody has verified. They belong to no model, and have a deadline all the same."""
+    """Yield the number of requests that nobody has verified. They belong to no model, and have a deadline all the
+    same.
+    """
     waiting = (DeletionRequest.status == "blocked") & (DeletionRequest.reason == Reason.UNVERIFIED)
     count, due_at = session.execute(select(func.count(), func.min(DeletionRequest.due_at)).where(waiting)).one()
     yield GaugeMetricFamily("expunge_requests_unverified", "Requests that wait to be verified or rejected", value=count)
@@ -142,7 +146,7 @@ def _unverified(session: Session) -> Iterator[Metric]:
 
 
 def _certificates(session: Session) -> Iterator[Metric]:
-    """Count certificates that are due and not signed, and those that the scheduler refuses to sign."""
+    """Yield how many certificates are due and not signed, and how many the scheduler refuses to sign."""
     counts = select(func.count(), func.count(Certificate.refused)).where(Certificate.issued_at.is_(None))
     due, refused = session.execute(counts).one()
     yield GaugeMetricFamily("expunge_certificates_pending", "Certificates that are not signed yet", value=due)
@@ -324,8 +328,8 @@ def _buckets(seconds: Any, bounds: tuple[float, ...]) -> list[ColumnElement[Any]
 def _fill(family: HistogramMetricFamily, rows: Iterable[Any], bounds: tuple[float, ...]) -> Metric:
     """Add one sample per row: its labels, then what ``_buckets`` selected.
 
-    The sum counts every value as its bucket's upper bound (the last one beyond it): an exact sum would tell a single
-    value to whoever reads it before and after.
+    The sum counts every value as its bucket's upper bound (the last one beyond it). An exact sum would reveal a single
+    value to anyone who reads it before and after.
     """
     for row in rows:
         values, below = list(row[: -len(bounds) - 1]), [int(count) for count in row[-len(bounds) - 1 :]]

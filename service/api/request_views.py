@@ -30,7 +30,7 @@ class RemedyView(BaseModel):
 
 
 class _Explained(BaseModel):
-    """The explanation that goes with every reason code."""
+    """The explanation of a reason code."""
 
     reason: str | None = Field(description="a code of docs/reasons.md")
     title: str | None = Field(description="the reason in one sentence")

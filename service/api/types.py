@@ -34,7 +34,7 @@ def _is_rfc_3339(value: Any) -> Any:
 
 
 def _whole(value: Any) -> Any:
-    """Turn 3.0 into 3: JSON has one kind of number."""
+    """Convert 3.0 to 3: JSON has one kind of number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -1,6 +1,6 @@
 """What changed, for those who follow: the audit log's entries on requests and versions, in the log's order.
 
-The log's order has no gaps, so whoever knows the last index they saw misses nothing. An entry appears when it is
+The log's order has no gaps, so a client that knows the last index it saw misses nothing. An entry appears when it is
 integrated, within about a second.
 """
 

@@ -1,8 +1,8 @@
 """What the audit log keeps of a legal hold: whom it names, sealed under the pepper.
 
 A restored backup may be older than a hold, and a hold that is lost lets somebody be forgotten whom a court wants
-kept. So the entry carries the digests. They are sealed, because an export goes to auditors, who must not see that
-two holds name the same person; with the pepper the table shows that as well.
+kept. So the entry carries the digests. They are encrypted: auditors get exports, and must not see that two
+holds name the same person. With the pepper the table shows that as well.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from service.infra.fault_injection import crash_point
 from service.infra.pseudonyms import new_id
 from service.infra.settings import SettingsError
 from service.infra.tables import AuditEntry, BudgetEntry, Generation, TreeHead, TreeNode
+from unlearning.accounting.budget import Overspent
 
 if TYPE_CHECKING:
     from service.audit.signed_note import Signer
@@ -24,10 +25,6 @@ _LOG_LOCK = 0x6578_7075_6E68
 
 ROTATED = "log.key_rotated"
 """the kind of the entry that retires a signing key"""
-
-
-class Overspent(RuntimeError):
-    """The charge does not fit into what is left of the generation's budget. Nothing was charged."""
 
 
 def canonical(facts: dict[str, Any]) -> str:

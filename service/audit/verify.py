@@ -98,7 +98,7 @@ def _roots(entries: Iterable[dict[str, Any]], size: int, wanted: set[int]) -> di
     for line in entries:
         entry = ExportedEntry.parse(line)
         if entry.index != place:
-            raise NotAuthentic(f"Entry {place} is missing or out of order: entry {entry.index} stands in its place.")
+            raise NotAuthentic(f"Entry {place} is missing or out of order: entry {entry.index} is in its place.")
         if place < size:
             tree.append(frontier, place, entry.leaf)
         place += 1

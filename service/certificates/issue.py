@@ -3,7 +3,7 @@
 A certificate is issued by the scheduler, once for each completion of a request, when everything it attests has
 happened: the keys of the update are destroyed and the request's audit entries are under a signed head. It is
 stored then and its bytes never change. It names nobody: it commits to the subject and the samples under a salt
-(the opening) that was handed to the controller with the acceptance and is stored nowhere.
+(the opening) that the controller got with the acceptance and that is not stored.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from service.infra.tables import (
     Certificate,
     DeletionRequest,
     Erasure,
-    Forgotten,
     Generation,
     Membership,
     Model,
+    Removal,
     SuppressionEntry,
     Task,
     TreeHead,
@@ -288,8 +288,9 @@ def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, ve
 
 
 def _samples_commitment(session: Session, key: bytes, request: DeletionRequest, version: Version) -> str | None:
-    """Commit to the sorted keyed digests of the samples that this update forgot for this request. None: there are
-    none.
+    """Return the commitment to the sorted keyed digests of the samples that this update forgot for this request.
+
+    None: it forgot none.
     """
     named = or_(
         Membership.subject_digest == SuppressionEntry.subject_digest,
@@ -299,13 +300,13 @@ def _samples_commitment(session: Session, key: bytes, request: DeletionRequest, 
         select(Membership.sample_digest)
         .distinct()
         .join(
-            Forgotten,
-            (Forgotten.generation_id == Membership.generation_id) & (Forgotten.position == Membership.position),
+            Removal,
+            (Removal.generation_id == Membership.generation_id) & (Removal.position == Membership.position),
         )
         .join(SuppressionEntry, named)
         .where(
             Membership.generation_id == version.generation_id,
-            Forgotten.version_id == version.id,
+            Removal.version_id == version.id,
             SuppressionEntry.request_id == request.id,
         )
     ).all()

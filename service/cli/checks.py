@@ -73,7 +73,7 @@ def ask_worker() -> Iterator[Finding]:
             yield Finding(**json.loads(line))
     if process.returncode:
         what = f"`python -m workers.doctor` ended with {process.returncode}: this machine cannot run a worker."
-        yield Finding("worker_process", False, what, "Its own words stand above, on standard error.")
+        yield Finding("worker_process", False, what, "Read its message above, on standard error.")
 
 
 def _secrets(settings: Settings) -> Iterator[Finding]:
@@ -251,7 +251,7 @@ def _schema(state: SchemaState) -> Finding:
 
 
 def _skew(database: Database, clock: Callable[[], float]) -> float:
-    """Measure by how many seconds this machine's clock is ahead of the database's, at most."""
+    """Return by how many seconds this machine's clock is ahead of the database's, at most."""
     before = clock()
     with database.read() as session:
         theirs = now(session) / SECOND

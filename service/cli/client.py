@@ -46,8 +46,8 @@ class Account:
         stored = cls.read(settings.home)
         if stored is None:
             raise CommandError(
-                "I do not know which service to ask, or with which key.",
-                "Run `expunge up` first, or set EXPUNGE_URL and EXPUNGE_API_KEY.",
+                "No service is configured.",
+                "Run `expunge up`, or set EXPUNGE_URL and EXPUNGE_API_KEY.",
                 UNREACHABLE,
             )
         if "url" in settings.model_fields_set and settings.url.rstrip("/") != stored.url.rstrip("/"):

@@ -35,7 +35,7 @@ class Child:
     def start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as output:
-            # a session of its own: Ctrl-C reaches us alone, and we stop the children in order
+            # a separate session: Ctrl-C reaches only us, and we stop the children in order
             self.process = subprocess.Popen(  # noqa: S603 (the command is ours)
                 self.command,
                 env=dict(self.environment),

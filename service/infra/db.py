@@ -1,13 +1,14 @@
-"""The engine and its two scopes: ``write`` (the only commit) and ``read``."""
+"""The database engine and its two scopes: ``write`` (the only commit) and ``read``."""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError
@@ -17,26 +18,33 @@ from sqlalchemy.orm import Session
 from service.infra.fault_injection import armed, crash_point
 from service.infra.files import filesystem_of
 
+BATCH = 500
+"""values in one statement: SQLite allows 32,766 variables, and PostgreSQL plans short lists better"""
 BUSY_SECONDS = 5.0
 SILENT_SECONDS = 60.0
-"""a client that vanished without a word holds its locks no longer; no transaction of ours is idle for so long"""
+"""after this PostgreSQL ends an idle transaction, so that a client that vanished keeps no lock"""
 CLOCKS = {
     # SQLite's clock has millisecond resolution
     "sqlite": "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000",
     "postgresql": "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)",
 }
+BATCH = 500
+"""values in one statement: SQLite allows 32,766 variables, and PostgreSQL plans short lists better"""
 _PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"}
 
 
+Value = TypeVar("Value")
+
+
 class Busy(RuntimeError):
-    """The database did not answer in time, went away, or has no room. Nothing is known to be written: try again."""
+    """The database did not answer in time, went away, or has no room. What was written is unknown: try again."""
 
     retry_after_seconds = 1
 
 
 class Database:
-    """One database. Safe to share between threads; each scope is a session of its own."""
+    """One database. Safe to share between threads; each scope opens a new session."""
 
     def __init__(self, url: str) -> None:
         parsed = make_url(url)
@@ -52,7 +60,7 @@ class Database:
 
     @contextmanager
     def write(self, crash: str | None = None) -> Iterator[Session]:
-        """One transaction that commits at the end of the block, or rolls back where the block raises.
+        """Open a transaction that commits at the end of the block, or rolls back where the block raises.
 
         ``crash`` names the crash point inside COMMIT (test builds only). Raises Busy.
         """
@@ -64,12 +72,15 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A session that writes nothing. Raises Busy."""
+        """Open a session that writes nothing. Raises Busy."""
         with _busy(), Session(self._reader, expire_on_commit=False) as session:
             yield session
 
     def truncate_log(self) -> bool:
-        """Empty SQLite's write-ahead log, where deleted bytes linger. False: readers kept it; try again later."""
+        """Empty SQLite's write-ahead log, where deleted bytes remain.
+
+        Returns False where readers kept it: try again later.
+        """
         if self.dialect != "sqlite":
             return True
         raw = self.engine.raw_connection()
@@ -85,8 +96,15 @@ class Database:
         self.engine.dispose()
 
 
+def batches(values: Iterable[Value], size: int = BATCH) -> Iterator[list[Value]]:
+    """Yield the values in lists of ``size``, the last one shorter."""
+    rest = iter(values)
+    while batch := list(islice(rest, size)):
+        yield batch
+
+
 def now(session: Session) -> int:
-    """Microseconds since 1970 UTC on the database's own clock, the only clock that leases may use."""
+    """Return microseconds since 1970 UTC on the database's clock, the only clock that leases may use."""
     return int(session.execute(text(CLOCKS[session.get_bind().dialect.name])).scalar_one())
 
 
@@ -95,7 +113,7 @@ def _busy() -> Iterator[None]:
     try:
         yield
     except PoolTimeout as error:
-        raise Busy("No database connection came free in time.") from error
+        raise Busy(f"No database connection became free within {BUSY_SECONDS:g} seconds.") from error
     except DBAPIError as error:
         if error.connection_invalidated or _is_busy(error.orig, isinstance(error, OperationalError)):
             raise Busy("The database is busy or unreachable.") from error
@@ -113,7 +131,7 @@ def _is_busy(error: BaseException | None, operational: bool) -> bool:
 
 
 def _die_inside_commit(name: str, connection: Connection) -> None:
-    """Die while COMMIT runs: whether it took effect is then unknown, as after a real death."""
+    """Kill the process while COMMIT runs: whether it took effect is then unknown, as after a real crash."""
     driver: Any = connection.connection.driver_connection
     if connection.dialect.name == "postgresql":
         driver.pgconn.send_query(b"COMMIT")
@@ -138,7 +156,9 @@ def _postgres(url: Any) -> Engine:
 
 def _sqlite(path: str | None) -> Engine:
     if not path or path == ":memory:":
-        raise ValueError("EXPUNGE_DATABASE_URL: an in-memory SQLite database loses requests. Name a file.")
+        raise ValueError(
+            "EXPUNGE_DATABASE_URL: an in-memory SQLite database loses requests. Name a file, as sqlite:////srv/expunge.db."
+        )
     _refuse_network_filesystem(Path(path).absolute())
     Path(path).absolute().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     Path(path).touch(mode=0o600)  # SQLite gives its log the same mode
@@ -148,19 +168,19 @@ def _sqlite(path: str | None) -> Engine:
 
 
 def tell_sqlite(engine: Engine) -> None:
-    """Every connection of ``engine`` is durable and wipes what it deletes; writers take their lock at once."""
+    """Make every connection of ``engine`` durable, overwrite what it deletes, and lock at once when it writes."""
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
-    connection.isolation_level = None  # transactions begin where _begin_sqlite says so, never by the driver's guess
+    connection.isolation_level = None  # _begin_sqlite begins transactions, not the driver
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """A writer takes the lock at once: read first, then write, fails under contention."""
+    """Begin a transaction; a writer takes the lock at once, because reading first and then writing fails."""
     connection.exec_driver_sql(connection.get_execution_options().get("expunge_begin", "BEGIN"))
 
 

@@ -1,4 +1,4 @@
-"""Named crash points: a test build kills itself there with SIGKILL, so that tests see what a death leaves behind."""
+"""Named crash points: a test build kills itself there with SIGKILL, so that tests see what a crash leaves behind."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import signal
 
 
 def armed(name: str) -> bool:
-    """Whether this process must die at ``name``: only in a test build, and only where the environment says so."""
+    """Return whether this process must die at ``name``: in a test build, where the environment asks for it."""
     return os.environ.get("EXPUNGE_TEST_BUILD") == "1" and os.environ.get("EXPUNGE_CRASH_AT") == name
 
 
 def crash_point(name: str) -> None:
-    """Die here, without any clean-up, where the environment asks for it."""
+    """Kill the process here, without any clean-up, where the environment asks for it."""
     if armed(name):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,7 +1,7 @@
 """Durable bytes: files named by the sha256 of their content.
 
-Every durable file operation of Expunge goes through ``Files``. A test double records them and enumerates what
-a power cut may leave behind, because killing a process cannot show a missing fsync.
+Expunge does every durable file operation by ``Files``. A test double records them and enumerates what a power cut may
+leave behind, because killing a process cannot show a missing fsync.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class Files:
     """The durable file operations, and no others."""
 
     def create(self, path: Path) -> BinaryIO:
-        """A new file, readable by its owner alone. Raises FileExistsError."""
+        """Create a file that its owner alone can read. Raises FileExistsError."""
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb", buffering=0)
 
     def open(self, path: Path) -> BinaryIO:
-        """An existing file, to be overwritten in place. Raises FileNotFoundError."""
+        """Open an existing file, to overwrite it in place. Raises FileNotFoundError."""
         return path.open("r+b", buffering=0)
 
     def overwrite(self, file: BinaryIO, offset: int, data: bytes) -> None:
-        """Write ``data`` over what lies at ``offset`` bytes; the file keeps its length."""
+        """Write ``data`` at ``offset`` bytes, over what is there; the file keeps its length."""
         file.seek(offset)
         _write_all(file, data)
 
@@ -62,7 +62,7 @@ class Files:
         source.replace(target)
 
     def link(self, source: Path, target: Path) -> None:
-        """A second name for the file. Raises FileExistsError."""
+        """Give the file a second name. Raises FileExistsError."""
         target.hardlink_to(source)
 
     def sync_folder(self, folder: Path) -> None:
@@ -102,15 +102,15 @@ class Store:
         return stored
 
     def path(self, digest: str) -> Path:
-        """Where the file of that digest lies. Raises ValueError for anything that is not a digest."""
+        """Return the path of the file with that digest. Raises ValueError for anything that is not a digest."""
         if not DIGEST.fullmatch(digest):
-            raise ValueError("not a sha256 in lower-case hex: a store holds files by digest alone")
+            raise ValueError("A store names files by sha256 in lower-case hex, and this is none.")
         return self.root / digest
 
     def open(self, digest: str) -> BinaryIO:
-        """The file, at its beginning, after its bytes were checked. The caller closes it. Raises Damaged.
+        """Open the file and check its bytes; return it at its beginning. The caller closes it. Raises Damaged.
 
-        The bytes are hashed through the handle that is returned: replacing the file afterwards changes nothing.
+        The bytes are hashed through the returned handle, so replacing the file afterwards changes nothing.
         """
         try:
             file = self.path(digest).open("rb")
@@ -123,20 +123,20 @@ class Store:
         return file
 
     def read(self, digest: str) -> bytes:
-        """All bytes of the file, checked. Raises Damaged."""
+        """Return all bytes of the file, checked. Raises Damaged."""
         with self.open(digest) as file:
             return file.read()
 
     def delete(self, digest: str) -> None:
-        """Remove the file for good; nothing happens when there is none."""
+        """Remove the file; nothing happens when there is none."""
         self.disk.unlink(self.path(digest))
         if self.root.is_dir():
             self.disk.sync_folder(self.root)
 
     def sweep(self, keep: Container[str], older_than: float) -> int:
-        """Remove half-written files, and files not in ``keep``, last written ``older_than`` seconds ago or more.
+        """Remove half-written files and files not in ``keep`` that are older than ``older_than`` seconds.
 
-        An update writes its file before the row that names it: the age keeps the sweep off files in flight.
+        Returns how many. An update writes its file before the row that names it, so young files must stay.
         """
         before = time.time() - older_than
         orphans = [path for path in self._entries() if self._orphan(path, keep, before)]

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line, and no field that is not on the list. Personal data has no field."""
+"""Structured logs: one JSON object a line, with a fixed list of fields. No field holds personal data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIELDS = ("request_id", "model", "model_id", "version", "method", "phase", "stat
 
 
 class JsonLines(logging.Formatter):
-    """Writes the message, the allowed fields, and of an exception its type and place, never its text."""
+    """A formatter that writes the message, the allowed fields, and an exception's type and place, never its text."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -32,14 +32,14 @@ class JsonLines(logging.Formatter):
 
 
 def describe(error: BaseException) -> str:
-    """An exception's type and where it was raised. Never its message: messages quote values."""
+    """Return an exception's type and where it was raised, never its message: messages quote values."""
     frames = traceback.extract_tb(error.__traceback__)[-3:]
     places = " < ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in reversed(frames))
     return f"{type(error).__module__}.{type(error).__qualname__} at {places}"
 
 
 def configure(level: str) -> None:
-    """Log to standard error in this form. Other people's libraries may warn; what they inform about may be personal."""
+    """Write logs to standard error in this form. Libraries may only warn: what they log at INFO may be personal."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

@@ -1,8 +1,8 @@
-"""The same service in memory, for simulations: its clock is set by hand, and a run can be started over in a moment.
+"""The service in memory, for simulations: the test sets its clock, and a run can be repeated quickly.
 
-Nothing of the rules is doubled. The database is SQLite with all constraints and the same statements; the files and
-the broker are dictionaries and lists; the clock is the database's own, which SQL asks for and which here is told.
-Not for serving: what is in memory is lost with its process.
+The rules are the same code. The database is SQLite with all constraints and the same statements; the files and the
+broker are dictionaries and lists; SQL reads the test's clock. It is not for serving: what is in memory is lost with its
+process.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _IN_WAL = slice(18, 20)  # of the header: a database in memory has no log to be 
 
 
 @dataclass
-class Clock:
-    """Moves when it is told to. ``at`` in microseconds since 1970; SQLite's clock resolves a thousand of them."""
+class ManualClock:
+    """A clock that a test moves. ``at`` is in microseconds since 1970; SQLite resolves milliseconds."""
 
     at: int = 1_767_225_600_000_000
 
@@ -37,14 +37,14 @@ class Clock:
         self.at += int(seconds * SECOND)
 
     def julian_day(self, _: str) -> float:
-        """What SQLite's julianday('now') answers."""
+        """Return what SQLite's julianday('now') answers."""
         return self.at / (DAY_SECONDS * SECOND) + _UNIX_EPOCH
 
 
 class MemoryDatabase(Database):
-    """One SQLite connection in memory, whose clock is ``clock``. For one thread at a time; scopes do not nest."""
+    """One SQLite connection in memory with the clock ``clock``. For one thread at a time; scopes do not nest."""
 
-    def __init__(self, clock: Clock, image: bytes = b"") -> None:
+    def __init__(self, clock: ManualClock, image: bytes = b"") -> None:
         self.clock = clock
         engine = create_engine(
             "sqlite://", hide_parameters=True, poolclass=StaticPool, connect_args={"check_same_thread": False}
@@ -56,14 +56,13 @@ class MemoryDatabase(Database):
             self.restore(image)
 
     def image(self) -> bytes:
-        """Everything that is committed, as ``restore`` takes it."""
+        """Return everything that is committed, as ``restore`` takes it."""
         return self._raw().serialize()
 
     def restore(self, image: bytes) -> None:
-        """Become what the image holds, as after a backup is played back.
+        """Replace the content by the image, as a restored backup does.
 
-        Copied page by page: the connection that took an image in whole dies of a segmentation fault in SQLite 3.40
-        once it has written to it.
+        It is copied page by page: in SQLite 3.40 a connection that deserialized an image crashes at its first write.
         """
         whole = bytearray(image)
         whole[_IN_WAL] = b"\x01\x01"
@@ -72,7 +71,7 @@ class MemoryDatabase(Database):
             source.backup(self._raw())
 
     def changes(self) -> int:
-        """Grows with every row that is written: unchanged means that nothing needs to be looked at again."""
+        """Return how many rows were written so far: an unchanged number means that nothing changed."""
         return self._raw().total_changes
 
     def _raw(self) -> sqlite3.Connection:
@@ -86,23 +85,23 @@ class MemoryDatabase(Database):
 
 
 def image_of(path: Path) -> bytes:
-    """The image of a SQLite file: what is committed in it, its log included."""
+    """Return the image of a SQLite file: what is committed in it and in its log."""
     with sqlite3.connect(path) as source, sqlite3.connect(":memory:") as target:
         source.backup(target)
         return target.serialize()
 
 
 class MemoryStore(Store):
-    """Files by digest in a dictionary. ``root`` is only a name, for what lies beside the files."""
+    """Files by digest in a dictionary. ``root`` is only a name for code that puts other files there."""
 
-    def __init__(self, root: Path, clock: Clock) -> None:
+    def __init__(self, root: Path, clock: ManualClock) -> None:
         super().__init__(root)
         self.files: dict[str, bytes] = {}
         self._clock = clock
         self._written: dict[str, int] = {}
 
-    def hold(self, files: Mapping[str, bytes]) -> None:
-        """These files, digest to bytes, and no others; they are as old as time."""
+    def replace_all(self, files: Mapping[str, bytes]) -> None:
+        """Replace all files by these, by digest; a sweep takes them for old."""
         self.files, self._written = dict(files), {}
 
     def put(self, chunks: Iterable[bytes | memoryview]) -> Stored:
@@ -129,8 +128,8 @@ class MemoryStore(Store):
 
 
 @dataclass
-class MemoryBell:
-    """Stands for the Celery app that rings: messages lie in a list, to be taken in any order, twice, or never."""
+class MemoryBroker:
+    """A fake Celery app: it keeps messages in a list, for a test to take in any order, twice, or never."""
 
     messages: list[str] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""The schema's state, and bringing it up to date."""
+"""The state of the schema, and its migration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from service.infra.db import Database
 if TYPE_CHECKING:
     from alembic.config import Config
 
-_LOCK = 0x6578_7075_6E67  # "expung": the advisory lock of everyone who migrates this database
+_LOCK = 0x6578_7075_6E67  # "expung": the advisory lock of every process that migrates this database
 
 
 class SchemaState(StrEnum):
@@ -28,13 +28,13 @@ class SchemaState(StrEnum):
 
 
 def schema_state(database: Database) -> SchemaState:
-    """Whether the tables are those of this software. ``ahead``: a newer release has migrated them."""
+    """Return whether the tables are those of this software. ``ahead``: a newer release has migrated them."""
     with database.read() as session:
         return _state(session.connection())
 
 
 def migrate(database: Database) -> None:
-    """Bring the schema up to date. At once where it is; otherwise under one lock, one transaction per migration.
+    """Bring the schema up to date, under one lock and in one transaction per migration. A current one is left as it is.
 
     Raises:
         RuntimeError: the database was migrated by a newer release.
@@ -49,7 +49,7 @@ def migrate(database: Database) -> None:
 
 @contextmanager
 def _locked(database: Database) -> Iterator[Config]:
-    """Alembic's configuration on a connection that holds the migrators' lock. Raises RuntimeError: schema ahead."""
+    """Take the migration lock; yield Alembic's configuration for its connection. Raises RuntimeError: schema ahead."""
     with _alone(database), database.engine.connect() as connection:
         _lock(connection)
         try:
@@ -75,7 +75,7 @@ def _state(connection: Connection) -> SchemaState:
 
 @cache
 def _revisions() -> tuple[str, ...]:
-    """All revisions, newest first."""
+    """Return all revisions, newest first."""
     from alembic.script import ScriptDirectory  # noqa: PLC0415
 
     return tuple(script.revision for script in ScriptDirectory.from_config(_configuration()).walk_revisions())
@@ -92,9 +92,9 @@ def _configuration() -> Config:
 
 @contextmanager
 def _alone(database: Database) -> Iterator[None]:
-    """SQLite: one migrator at a time, by the lock of a file beside the database, which ends with its process.
+    """Lock a file next to an SQLite database, so that one process migrates at a time. The lock ends with the process.
 
-    SQLite's own write lock comes too late: a migration reads the version first, and then may not write any more.
+    SQLite's own write lock comes too late: a migration reads the version first, and may not write afterwards.
     """
     path = database.engine.url.database
     if database.dialect != "sqlite" or not path:
@@ -106,7 +106,7 @@ def _alone(database: Database) -> Iterator[None]:
 
 
 def _lock(connection: Connection) -> None:
-    """PostgreSQL: a session lock, waited for."""
+    """Wait for a session lock on PostgreSQL."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SET lock_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": _LOCK})

@@ -1,8 +1,8 @@
 """Opaque ids, and keyed digests of everything that names a person.
 
-A digest is HMAC-SHA-256 under the pepper, which lies outside the database; each kind has its own domain, so
-that a subject and a sample of the same name share nothing. So has each tenant: a person whom two tenants know has two
-digests, and nobody who reads the database can link them.
+A digest is HMAC-SHA-256 under the pepper, which is stored outside the database. Each kind has its own domain, so that a
+subject and a sample of the same name have different digests. Each tenant has one too: a person whom two tenants know
+has two digests, and the database does not link them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def agrees(pepper: Pepper, kind: Kind, value: str | bytes, stored: str) -> bool:
 
 
 def new_id() -> str:
-    """A random opaque id: 32 hex digits."""
+    """Return a random opaque id: 32 hex digits."""
     return secrets.token_hex(16)
 
 
@@ -71,10 +71,10 @@ def sample_digest(pepper: Pepper, tenant_id: str, sample: str) -> str:
 
 
 def content_digest(pepper: Pepper, tenant_id: str, content: bytes) -> str:
-    """Digest what a sample holds: its bytes, by which a release sees that it was not changed."""
+    """Digest the bytes of a sample, by which an update sees that it was not changed."""
     return digest(pepper, "content", _within(tenant_id, content))
 
 
 def _within(tenant_id: str, value: bytes) -> bytes:
-    """No tenant's name holds a zero byte, so the two cannot be taken for another pair."""
+    """Join the two by a zero byte. No tenant's name holds one, so no other pair gives the same bytes."""
     return tenant_id.encode() + b"\0" + value

@@ -1,4 +1,4 @@
-"""Every setting, read from ``EXPUNGE_*`` variables. docs/operations.md explains each one; a test compares."""
+"""All settings, read from ``EXPUNGE_*`` variables. docs/operations.md explains each one, and a test compares."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _fill_from_home(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Whatever was not set lies in the home folder, by absolute path: processes may differ in their cwd."""
+        """Put what was not set into the home folder, by absolute path: processes may differ in their cwd."""
         home = Path(values.get("home") or ".expunge").expanduser().resolve()
         from_home: dict[str, Any] = {
             "database_url": f"sqlite:///{home / 'expunge.db'}",
@@ -85,11 +85,11 @@ class Settings(BaseSettings):
 
     @property
     def served_tenants(self) -> frozenset[str] | None:
-        """The tenants that ``tenants`` lists, separated by commas; None: every one."""
+        """Return the tenants that ``tenants`` lists, separated by commas; None: every tenant."""
         return listed(self.tenants)
 
     def serves(self, tenant_id: str) -> bool:
-        """Whether this process works for the tenant: no work of another's is done, and no key of theirs destroyed."""
+        """Return whether this process works for the tenant. For another it does no work and destroys no key."""
         return self.served_tenants is None or tenant_id in self.served_tenants
 
     @field_validator("tenants")
@@ -114,9 +114,9 @@ class Settings(BaseSettings):
 
 SECRETS = ("sealing_key_file", "pepper_file", "signing_key_file", "session_key_file")
 LEAST_DIFFERENT_BYTES = 20
-"""of the 32 of a secret: random ones have fewer once in 10^9"""
+"""of the 32 bytes of a secret: random secrets have fewer once in 10^9"""
 API_SECRETS = ("pepper_file", "signing_key_file", "session_key_file")
-"""what the API process may hold: it can open neither states nor vectors"""
+"""what the API and the scheduler may hold: they can open neither states nor vectors"""
 
 
 def ensure_secrets(settings: Settings, names: Sequence[str] = SECRETS) -> None:
@@ -140,14 +140,16 @@ def ensure_secrets(settings: Settings, names: Sequence[str] = SECRETS) -> None:
 
 
 def _refuse_default(settings: Settings, name: str, path: Path) -> None:
-    """A secret that somebody typed (zeros, a pattern, a phrase in hex) is as good as none: 32 random bytes differ."""
+    """Refuse a secret that somebody typed (zeros, a pattern, a phrase in hex) instead of 32 random bytes."""
     secret = read_secret(f"EXPUNGE_{name.upper()}", path)
     if settings.mode == "production" and len(set(secret)) < LEAST_DIFFERENT_BYTES:
-        raise SettingsError(f"EXPUNGE_{name.upper()}: {path} holds a pattern. Write 64 random hex digits there.")
+        raise SettingsError(
+            f"EXPUNGE_{name.upper()}: {path} holds a pattern. Write 64 random hex digits there: openssl rand -hex 32"
+        )
 
 
 def _create_secret(path: Path) -> None:
-    """The name appears with the whole secret behind it: processes of one installation start at the same time."""
+    """Write a new secret. Its file appears whole, because processes of one installation start at the same time."""
     files = Files()
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -163,7 +165,7 @@ def _create_secret(path: Path) -> None:
 
 
 def next_secret(path: Path) -> Path:
-    """The file beside ``path`` that holds its successor; made where there is none yet."""
+    """Return the file next to ``path`` that holds its successor; make it where there is none yet."""
     successor = path.with_name(path.name + ".next")
     if not successor.exists():
         _create_secret(successor)
@@ -171,7 +173,7 @@ def next_secret(path: Path) -> Path:
 
 
 def adopt_secret(path: Path) -> None:
-    """The successor takes the place of the secret, durably; the old one is gone."""
+    """Replace the secret by its successor, durably."""
     files = Files()
     files.rename(next_secret(path), path)
     files.sync_folder(path.parent)
@@ -183,7 +185,7 @@ def session_key(settings: Settings) -> bytes:
 
 
 def read_secret(variable: str, path: Path) -> bytes:
-    """The 32 bytes of a secret file (64 hex digits).
+    """Read the 32 bytes of a secret file (64 hex digits).
 
     Raises:
         SettingsError: the file is missing, or is not 64 hex digits.

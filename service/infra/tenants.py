@@ -1,4 +1,4 @@
-"""What a tenant is: a party that does not trust the others, with recipes, digests, models and a log of its own."""
+"""Tenants: parties that do not trust each other, each with their own recipes, digests, models and log entries."""
 
 from __future__ import annotations
 

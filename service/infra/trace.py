@@ -1,4 +1,4 @@
-"""W3C trace context: what a call carries in ``traceparent`` is kept with the request that it makes.
+"""W3C trace context: the ``traceparent`` of a call is stored with the deletion request that it makes.
 
 The worker's log lines about that request name it, so that one trace leads from the client's call to the update.
 """
@@ -16,12 +16,12 @@ _CARRIED: ContextVar[str | None] = ContextVar("traceparent", default=None)
 
 
 def carried() -> str | None:
-    """The traceparent of the call that is being answered; None: it has none, or a malformed one."""
+    """Return the traceparent of the call that is being answered; None: it has none, or a malformed one."""
     return _CARRIED.get()
 
 
 class Traced:
-    """Reads the header. A malformed one is ignored, as the specification asks."""
+    """ASGI middleware that reads the header and ignores a malformed one, as the specification asks."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,8 +1,8 @@
 """What registration measured on everyone: kept in a file, never in the database, and deleted with the first deletion.
 
-A figure like lambda_max tells, at any precision, worlds apart that differ by one person. A row that is overwritten
-stays in PostgreSQL's heap and write-ahead log for long, so the figures lie in a file beside the checkpoints, one for
-each generation. The row holds what follows from settings and counts alone, and whether the file may still be shown.
+A figure like lambda_max can reveal whether one person was in the data. A row that is overwritten stays in PostgreSQL's
+heap and write-ahead log for long, so the figures are in a file next to the checkpoints, one for each generation. The
+row holds only what follows from settings and counts, and whether the file may still be shown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from service.infra.files import Files
 from service.infra.tables import Generation
 
 FOLDER = "figures"
-"""in the store, beside the checkpoints"""
+"""in the store, next to the checkpoints"""
 DATA_FREE = frozenset(
     {
         "attempts",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from sqlalchemy import delete, text
 from sqlalchemy.orm import Session
 
-from service.infra.tables import CalibrationOrder, Generation, HoldoutPerson, Membership, Recollection, WorkUnit
+from service.infra.tables import CalibrationOrder, Generation, HoldoutPerson, Membership, StoredVector, WorkUnit
 
-_PARTITIONED = (Membership, Recollection)
+_PARTITIONED = (Membership, StoredVector)
 
 
 def open_generation(session: Session, generation: Generation) -> Generation:

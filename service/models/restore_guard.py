@@ -1,12 +1,11 @@
 """After a backup was restored: the service reads only, until the operator has confirmed what was put right.
 
-A release leaves a file beside the checkpoints (workers.storage.release_journal). A database that lacks the version of
+An update leaves a file next to the checkpoints (workers.storage.release_journal). A database that lacks the version of
 one is older than its store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.audit.log import record, recorded_at
-from service.infra.db import Database
+from service.infra.db import Database, batches
 from service.infra.tables import Restoration, Version
 
 UPDATES = "updates"
 """the journal's folder in the store"""
 COMMITTED = ".release"
-_CHUNK = 500
 
 
 def unconfirmed(session: Session) -> Restoration | None:
@@ -45,13 +43,9 @@ def updates_missing(database: Database, store: Path) -> int:
     names = [path.stem for path in folder.glob(f"*{COMMITTED}")] if folder.is_dir() else []
     versions = [name for name in names if not name.startswith("draw-")]
     with database.read() as session:
-        known = sum(len(_known(session, part)) for part in _chunks(versions))
+        known = sum(len(_known(session, part)) for part in batches(versions))
     return len(versions) - known
 
 
 def _known(session: Session, ids: list[str]) -> list[str]:
     return list(session.scalars(select(Version.id).where(Version.id.in_(ids))))
-
-
-def _chunks(values: list[str]) -> Iterator[list[str]]:
-    return (values[start : start + _CHUNK] for start in range(0, len(values), _CHUNK))

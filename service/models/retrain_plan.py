@@ -1,6 +1,6 @@
 """The plan to retrain a model: one candidate generation, however many requests wait for it.
 
-While it is built, the served generation goes on publishing updates. Workers plan and build it; the API shows it.
+While it is built, the served generation still publishes updates. Workers plan and build it; the API shows it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from unlearning.accounting.policy import OnExhausted, Policy
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedRetrain:
     """A retrain that waits or runs; moments in microseconds since 1970."""
 
     reason: str
@@ -37,7 +37,7 @@ class Plan:
 
 
 def candidate_of(session: Session, model_id: str) -> Generation | None:
-    """The model's candidate generation, if one is planned or being built."""
+    """Return the model's candidate generation, if one is planned or being built."""
     query = select(Generation).where(Generation.model_id == model_id, Generation.status == "candidate")
     return session.scalars(query.order_by(Generation.id.desc()).limit(1)).one_or_none()
 
@@ -91,15 +91,15 @@ def why_due(session: Session, model: Model) -> str | None:
     return Reason.BUDGET_EXHAUSTED if refused is None or session.scalar(queued) else None
 
 
-def plan_of(session: Session, model: Model) -> Plan | None:
-    """The model's plan; None where no retrain is planned."""
+def plan_of(session: Session, model: Model) -> PlannedRetrain | None:
+    """Return the model's plan; None where no retrain is planned."""
     candidate = candidate_of(session, model.id)
     if candidate is None:
         return None
     report = candidate.report or {}
     seconds = report.get("eta_seconds")
     left = None if seconds is None else int(float(seconds) * (1.0 - candidate.progress) * SECOND)
-    return Plan(
+    return PlannedRetrain(
         reason=str(report.get("reason")),
         generation=candidate.id,
         waiting=session.scalar(select(func.count(Task.id)).where(*waiting_for_retrain(model))) or 0,
@@ -112,16 +112,14 @@ def plan_of(session: Session, model: Model) -> Plan | None:
 
 
 def work_units_of(session: Session, generation_id: int) -> tuple[int, int]:
-    """How many work units of a generation that is being built are done, and how many there are; 0 of 0: in one
-    piece.
-    """
+    """Return how many work units of a generation are done, and how many there are. 0 of 0: it is built in one piece."""
     counts = select(func.count(WorkUnit.done_at), func.count()).where(WorkUnit.generation_id == generation_id)
     done, count = session.execute(counts).one()
     return done, count
 
 
 def waiting_for_retrain(model: Model) -> tuple[ColumnElement[bool], ...]:
-    """The tasks that wait for the retrain: all of an exhausted model's, else those that no update can serve."""
+    """Return the tasks that wait for the retrain: all of an exhausted model's, else those that no update can serve."""
     waits = _open_tasks(model)
     return waits if model.status == "exhausted" else (*waits, Task.reason == Reason.AWAITING_RETRAIN)
 
@@ -132,11 +130,11 @@ def _open_tasks(model: Model) -> tuple[ColumnElement[bool], ...]:
 
 
 def budget_of(generation: Generation) -> Budget:
-    """Where the generation's budget stands."""
+    """Return the generation's budget: spent, limit and the cost of an update."""
     return Budget(spent=generation.spent, limit=generation.budget, budget_cost=generation.budget_cost)
 
 
 def measured_seconds(generation: Generation) -> float | None:
-    """How long the generation's own training and preparation took; None where that was not timed."""
+    """Return how long the generation's own training and preparation took; None where that was not timed."""
     seconds = (generation.report or {}).get("seconds")
     return float(seconds) if isinstance(seconds, int | float) else None

@@ -16,7 +16,7 @@ _TOO_LATE = "The cancel window is over or a worker has begun; the request will b
 
 
 def cancel(session: Session, request: DeletionRequest) -> None:
-    """Cancel every task, and lift the suppression entries: the person stays. Cancelling twice is once.
+    """Cancel every task and lift the suppression entries: the person stays in the models. Idempotent.
 
     The models' rows are locked before the clock is read. A worker that claims does the same, so only one of the two
     finds the window in its favour. An unverified request has no tasks and no window. Raises RequestRefused.

@@ -13,7 +13,7 @@ from service.requests.states import Regulation, Status, extended, require_extend
 def extend(session: Session, request: DeletionRequest) -> None:
     """Give the request the later deadline that its regulation allows. Raises RequestRefused.
 
-    Why is not asked here: the person is told, by the controller, and the audit log cannot forget what it holds.
+    The reason is not stored: the controller gives it to the person, and nothing can be removed from the audit log.
     """
     session.refresh(request, with_for_update=True)
     at = recorded_at(session)

@@ -1,4 +1,4 @@
-"""What a request would cost, before it is made. Nothing is changed, and nothing computed from weights or data."""
+"""The cost of a request before it is made. Nothing is changed, and neither weights nor data are read."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from service.infra.db import batches
 from service.infra.pseudonyms import Pepper
-from service.infra.tables import Forgotten, Generation, Membership, Model
+from service.infra.tables import Generation, Membership, Model, Removal
 from service.requests.intake import Named, Order, named_models
 from unlearning.accounting.budget import updates_left
-
-_CHUNK = 500
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One model's part. ``charge`` is what the cap costs, in 1e-12 mu^2; an update may carry many requests for it."""
+    """One model's part in the cost. ``budget_cost`` is in 1e-12 mu^2; one update may carry many requests for it."""
 
     model: str
     samples: int
@@ -27,11 +26,11 @@ class Cost:
     updates_left: int | None
     """after this request; None: nothing limits them"""
     retrain_due: bool
-    """the charge does not fit, or is the last that does"""
+    """the cost does not fit into the budget, or is the last that does"""
 
 
 def estimate(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> list[Cost]:
-    """The cost in every live model that was trained on the subject. Raises RequestRefused."""
+    """Return the cost in every live model that was trained on the subject. Raises RequestRefused."""
     costs = []
     named = Named.of(pepper, tenant_id, order)
     for model in session.scalars(named_models(session, tenant_id, order)).all():
@@ -58,11 +57,10 @@ def _cost(model: Model, generation: Generation, samples: int) -> Cost:
 
 def _count(session: Session, generation_id: int, named: Named) -> int:
     """Count the samples that would be forgotten: those that are named and not forgotten yet."""
-    gone = select(Forgotten.position).where(Forgotten.generation_id == generation_id)
+    gone = select(Removal.position).where(Removal.generation_id == generation_id)
     count = select(func.count(Membership.position.distinct())).where(
         Membership.generation_id == generation_id, Membership.position.not_in(gone)
     )
     if named.subject is not None:
         return session.scalar(count.where(Membership.subject_digest == named.subject)) or 0
-    parts = (named.samples[start : start + _CHUNK] for start in range(0, len(named.samples), _CHUNK))
-    return sum(session.scalar(count.where(Membership.sample_digest.in_(part))) or 0 for part in parts)
+    return sum(session.scalar(count.where(Membership.sample_digest.in_(part))) or 0 for part in batches(named.samples))

@@ -40,18 +40,12 @@ class Use:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """The primary key: keys of two callers do not meet."""
+        """Return the primary key of the row: keys of two callers are apart."""
         return self.caller.tenant_id, self.caller.key_id, self.key
-
-    @property
-    def lock(self) -> int:
-        """The number of the advisory lock that its transaction holds on PostgreSQL."""
-        place = hashlib.sha256("\0".join(self.place).encode()).digest()
-        return int.from_bytes(place[:8], "big", signed=True)
 
 
 def read_key(lines: Sequence[str] | None) -> str:
-    """The key in the header: one quoted string of printable ASCII; quotes may be left out.
+    """Read the key in the header: one quoted string of printable ASCII; quotes may be left out.
 
     Raises RequestRefused (400) where it is missing, repeated or malformed.
     """
@@ -103,7 +97,8 @@ def _refused(status: int, code: str, what: str) -> RequestRefused:
 
 
 def _take(session: Session, use: Use) -> bool:
-    """Whether nobody else works under this key. SQLite's writers are alone anyway."""
+    """Return whether no other transaction uses this key. SQLite has one writer at a time anyway."""
     if session.get_bind().dialect.name != "postgresql":
         return True
-    return bool(session.scalar(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": use.lock}))
+    number = int.from_bytes(hashlib.sha256("\0".join(use.place).encode()).digest()[:8], "big", signed=True)
+    return bool(session.scalar(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": number}))

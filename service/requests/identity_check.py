@@ -47,7 +47,7 @@ def accept_unverified(session: Session, pepper: Pepper, tenant_id: str, order: O
 
 
 def verify(session: Session, request: DeletionRequest, windows: Windows) -> tuple[str, ...]:
-    """Go on as the intake would have; returns the ids of models whose workers are to be rung. Twice is once.
+    """Carry on with the request as intake would have; return the ids of models whose workers to notify. Idempotent.
 
     Raises RequestRefused.
     """
@@ -63,10 +63,10 @@ def verify(session: Session, request: DeletionRequest, windows: Windows) -> tupl
 
 
 def enforce(session: Session, request: DeletionRequest, windows: Windows) -> Reach | None:
-    """Put the suppression entries in force and make the tasks; None: it was verified before. Raises RequestRefused.
+    """Put the suppression entries in force and make the tasks. Return None where it was verified before.
 
-    The models' rows are locked before the request's, as everybody does: no publication passes between matching and
-    commit, and of two calls the second finds it verified.
+    The models' rows are locked before the request's, as everywhere. So no publication passes between matching and
+    commit, and of two calls the second finds the request verified. Raises RequestRefused.
     """
     models = session.scalars(_concerned(request).with_for_update(read=True)).all()
     session.refresh(request, with_for_update=True)
@@ -91,7 +91,7 @@ def enforce(session: Session, request: DeletionRequest, windows: Windows) -> Rea
 
 
 def _concerned(request: DeletionRequest) -> Select[Model]:
-    """The models that the request is about: those that it names, and what was registered since it was taken in."""
+    """Select the models that the request covers: those that it names, and those registered since it was accepted."""
     if request.models is None or request.suppress_after is None:
         return forgetters(request.tenant_id, request.models)
     since = Model.id.in_(registered_after(request.suppress_after))
@@ -110,9 +110,9 @@ def put_in_force(session: Session, request: DeletionRequest, at: int) -> Named:
 
 
 def reject(session: Session, request: DeletionRequest, why: str) -> None:
-    """Turn the request down. Twice is once, and the first ``why`` stays. Raises RequestRefused.
+    """Reject the request. Idempotent: the first ``why`` is kept. Raises RequestRefused.
 
-    It stays in the table and out of the audit log, which nothing can be removed from.
+    ``why`` is stored in the table and not in the audit log, because nothing can be removed from the log.
     """
     session.refresh(request, with_for_update=True)
     if may_reject(Status(request.status), request.reason):
@@ -122,7 +122,7 @@ def reject(session: Session, request: DeletionRequest, why: str) -> None:
 
 
 def withdraw(session: Session, request: DeletionRequest) -> bool:
-    """Cancel the request if it is unverified still: nothing had begun, so there is no window."""
+    """Cancel the request if it is still unverified; return whether it was. Nothing had begun, so there is no window."""
     session.refresh(request, with_for_update=True)
     unverified = awaits_decision(Status(request.status), request.reason)
     if unverified:

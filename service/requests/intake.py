@@ -186,7 +186,7 @@ def why_nothing(session: Session, tenant_id: str, named: Named) -> Reason:
 def opening(pepper: Pepper, salt: bytes) -> bytes:
     """Return the 32 bytes that open the request's commitment. They follow from its row's salt under the pepper.
 
-    The controller gets them, and they are stored nowhere: with the database alone nobody can try subjects against the
+    The controller gets them, and they are not stored: with the database alone nobody can try subjects against the
     commitment.
     """
     return bytes.fromhex(digest(pepper, "opening", salt))

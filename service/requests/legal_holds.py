@@ -1,6 +1,6 @@
-"""Legal holds, and retrying blocked requests. A hold keeps a subject's or a sample's data where they are.
+"""Legal holds, and retrying blocked requests. A hold keeps a subject's or a sample's data in the models.
 
-The workers look at holds when they plan a lift and again inside the publish transaction, under the model's row
+The workers read holds when they plan an update and again inside the publish transaction, under the model's row
 lock. Placing a hold takes the same rows in share mode: either the publication sees the hold, or the hold sees the
 publication.
 """
@@ -17,8 +17,8 @@ from service.audit.hold_names import seal
 from service.audit.log import record
 from service.infra.db import now
 from service.infra.pseudonyms import Pepper, new_id, sample_digest, subject_digest
-from service.infra.tables import AuditEntry, DeletionRequest, Forgotten, Hold, Membership, Model, Task, Version
-from service.requests import suppression as suppressions
+from service.infra.tables import AuditEntry, DeletionRequest, Hold, Membership, Model, Removal, Task, Version
+from service.requests import suppression
 from service.requests.reasons import Reason
 from service.requests.status import settle
 
@@ -36,11 +36,11 @@ class AlreadyForgotten(RuntimeError):
 def place(
     session: Session, pepper: Pepper, tenant_id: str, *, subject_id: str | None, sample_id: str | None, reason: str
 ) -> Hold:
-    """Hold a subject, or a sample. It may precede any request.
+    """Place a hold on a subject or a sample. It may precede any request.
 
-    Where everything that it would keep has been forgotten it protects nothing: see ``require_something_left``.
+    Where everything that it would keep has been forgotten, it protects nothing: see ``require_something_left``.
     """
-    _served(session, tenant_id)
+    _lock_served(session, tenant_id)
     hold = Hold(
         id=new_id(),
         tenant_id=tenant_id,
@@ -55,9 +55,9 @@ def place(
 
 
 def lift(session: Session, hold: Hold) -> list[str]:
-    """End a hold and retry whatever waits for one; returns the ids of the models that have work.
+    """End a hold and retry all tasks that a hold blocks; return the ids of the models that have work. Idempotent.
 
-    What another hold still keeps is blocked again by the worker that claims it. Lifting twice is once.
+    A worker that claims a task which another hold covers blocks it again.
     """
     if hold.lifted_at is not None:
         return []
@@ -66,43 +66,43 @@ def lift(session: Session, hold: Hold) -> list[str]:
 
 
 def end(session: Session, hold: Hold, at: int) -> list[str]:
-    """End a hold at this moment (microseconds since 1970), without an audit entry. Else as ``lift``."""
+    """Do what ``lift`` does at this moment (microseconds since 1970), without an audit entry."""
     hold.lifted_at = at
     waiting = select(Task).where(
         Task.tenant_id == hold.tenant_id, Task.status == "blocked", Task.reason == Reason.LEGAL_HOLD
     )
-    return _drive(session, session.scalars(waiting).all())
+    return _queue_again(session, session.scalars(waiting).all())
 
 
 def retry(session: Session, request: DeletionRequest) -> list[str]:
-    """Queue a blocked request's tasks again, with fresh attempts; returns the models that have work.
+    """Queue a blocked request's tasks again, with no attempts counted; return the ids of the models that have work.
 
-    A legal hold that still stands will hold them again.
+    A legal hold that is still in force blocks them again.
     """
-    held = select(Task).where(Task.request_id == request.id, Task.status == "blocked")
-    tasks = session.scalars(held).all()
+    blocked = select(Task).where(Task.request_id == request.id, Task.status == "blocked")
+    tasks = session.scalars(blocked).all()
     if tasks:
         record(session, request.tenant_id, "request.retried", request_id=request.id)
-    return _drive(session, tasks)
+    return _queue_again(session, tasks)
 
 
 def large_and_due(session: Session) -> list[str]:
-    """Ids of the tasks that were blocked for their size, and whose hold window is over."""
+    """Return the ids of the tasks that were blocked for their size and whose window is over."""
     query = select(Task.id).where(
         Task.status == "blocked", Task.reason == Reason.LARGE, Task.not_before <= now(session)
     )
     return list(session.scalars(query))
 
 
-def drive_large(session: Session) -> list[str]:
-    """Drive those on; returns the models that have work."""
+def retry_large(session: Session) -> list[str]:
+    """Queue those tasks again; return the ids of the models that have work."""
     tasks = [session.get_one(Task, task_id) for task_id in large_and_due(session)]
     for request_id, tenant_id in sorted({(task.request_id, task.tenant_id) for task in tasks}):
         record(session, tenant_id, "request.retried", request_id=request_id, why="window_over")
-    return _drive(session, tasks)
+    return _queue_again(session, tasks)
 
 
-def _drive(session: Session, tasks: Iterable[Task]) -> list[str]:
+def _queue_again(session: Session, tasks: Iterable[Task]) -> list[str]:
     at = now(session)
     driven = list(tasks)
     for task in driven:
@@ -111,18 +111,18 @@ def _drive(session: Session, tasks: Iterable[Task]) -> list[str]:
     return sorted({task.model_id for task in driven})
 
 
-def _served(session: Session, tenant_id: str) -> Sequence[Model]:
-    """The models that a hold can keep somebody in. Their rows are locked: no publication passes before our commit."""
+def _lock_served(session: Session, tenant_id: str) -> Sequence[Model]:
+    """Lock and return the models that a hold can keep a person in, so that no publication passes before our commit."""
     models = select(Model).where(Model.tenant_id == tenant_id, Model.status.in_(_SERVED)).order_by(Model.id)
     return session.scalars(models.with_for_update(read=True)).all()
 
 
 def require_something_left(session: Session, hold: Hold) -> None:
-    """Look whether the hold, placed in this transaction, keeps anything. Raises AlreadyForgotten.
+    """Check that the hold, placed in this transaction, keeps anything. Raises AlreadyForgotten.
 
-    The error tells who was forgotten, so only a caller who may search for people is to see it.
+    The error shows who was forgotten, so only a caller who may search for people may see it.
     """
-    models = _served(session, hold.tenant_id)
+    models = _lock_served(session, hold.tenant_id)
     session.flush()
     found, kept = _updates(session, models, hold)
     if kept:
@@ -133,9 +133,9 @@ def require_something_left(session: Session, hold: Hold) -> None:
 
 
 def protects_nothing(session: Session, hold: Hold) -> bool:
-    """Whether no model was trained on the held subject, while the holdout of one names them.
+    """Return whether no model was trained on the held subject although the holdout of one names the subject.
 
-    A hold on somebody unknown is another matter: it may precede the data.
+    A hold on an unknown person may precede the data, so it is not reported.
     """
     subjects = [] if hold.subject_digest is None else [hold.subject_digest]
     serving = select(Model.generation_id).where(Model.tenant_id == hold.tenant_id, Model.status.in_(_SERVED))
@@ -144,11 +144,11 @@ def protects_nothing(session: Session, hold: Hold) -> bool:
     )
     if session.scalar(trained_on.limit(1)) is not None:
         return False
-    return suppressions.in_holdout(session, hold.tenant_id, subjects)
+    return suppression.in_holdout(session, hold.tenant_id, subjects)
 
 
 def _updates(session: Session, models: Iterable[Model], hold: Hold) -> tuple[list[tuple[str, int]], bool]:
-    """Where the held samples were forgotten, and whether any of them is still there."""
+    """Return the models and versions in which held samples were forgotten, and whether any sample is left."""
     updates: set[tuple[str, int]] = set()
     kept = False
     for model in models:
@@ -156,10 +156,10 @@ def _updates(session: Session, models: Iterable[Model], hold: Hold) -> tuple[lis
             select(Version.number)
             .select_from(Membership)
             .outerjoin(
-                Forgotten,
-                (Forgotten.generation_id == Membership.generation_id) & (Forgotten.position == Membership.position),
+                Removal,
+                (Removal.generation_id == Membership.generation_id) & (Removal.position == Membership.position),
             )
-            .outerjoin(Version, Version.id == Forgotten.version_id)
+            .outerjoin(Version, Version.id == Removal.version_id)
             .where(Membership.generation_id == model.generation_id, _names(hold))
             .distinct()
         )
@@ -171,11 +171,11 @@ def _updates(session: Session, models: Iterable[Model], hold: Hold) -> tuple[lis
 
 
 def _earlier(session: Session, models: Iterable[Model], hold: Hold) -> list[tuple[str, int]]:
-    """Where a generation that ended had forgotten it: told by the requests, and of a sample by the audit log too."""
+    """Return the versions in which ended generations forgot it, by the requests and, for samples, the audit log."""
     named = [hold.sample_digest] if hold.sample_digest is not None else []
     found = {
         (each.model, each.version)
-        for each in suppressions.carried_out(session, hold.tenant_id, hold.subject_digest, named)
+        for each in suppression.carried_out(session, hold.tenant_id, hold.subject_digest, named)
     }
     names = {model.id: model.name for model in models}
     for digest in named:

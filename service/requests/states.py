@@ -1,4 +1,4 @@
-"""The life of a deletion request: pure rules, no I/O. Status follows from the tasks; deadlines from the law."""
+"""The states of a deletion request: pure rules, no I/O. The status follows from the tasks, deadlines from the law."""
 
 from __future__ import annotations
 
@@ -72,7 +72,10 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
 
 
 def derive(tasks: Iterable[str]) -> Status:
-    """The request's status from its tasks', first match. No tasks: there was nothing to forget, it is completed."""
+    """Return the request's status, which follows from its tasks'; the first match counts.
+
+    Without tasks there was nothing to forget, so the request is completed.
+    """
     seen = set(tasks)
     for status in (Status.BLOCKED, Status.RUNNING, Status.QUEUED):
         if status in seen:
@@ -81,12 +84,12 @@ def derive(tasks: Iterable[str]) -> Status:
 
 
 def awaits_decision(status: Status, reason: str | None) -> bool:
-    """Whether the request is unverified: held until it is verified, rejected or withdrawn."""
+    """Return whether the request is unverified: blocked until it is verified, rejected or withdrawn."""
     return status is Status.BLOCKED and reason == Reason.UNVERIFIED
 
 
 def stands_alone(status: Status, reason: str | None) -> bool:
-    """Whether a request without tasks has a status that somebody decided, and ``derive`` would not know."""
+    """Return whether a request without tasks has a status that a person decided, so ``derive`` does not apply."""
     return status in (Status.REJECTED, Status.CANCELLED) or awaits_decision(status, reason)
 
 
@@ -118,14 +121,14 @@ def may_reject(status: Status, reason: str | None) -> bool:
 
 
 def step(old: Status, new: Status) -> Status:
-    """``new``, if a request may go there from ``old``. Raises ValueError otherwise."""
+    """Return ``new`` if a request may take that status after ``old``. Raises ValueError otherwise."""
     if new != old and new not in TRANSITIONS[old]:
         raise ValueError(f"A {old} request cannot become {new}.")
     return new
 
 
 def due_at(received_at: datetime, regulation: Regulation | None) -> datetime | None:
-    """The statutory deadline in UTC. GDPR: one calendar month, clamped to the month's end. CCPA: 45 calendar days.
+    """Return the statutory deadline in UTC. GDPR: one calendar month, clamped to its end. CCPA: 45 calendar days.
 
     Raises:
         ValueError: ``received_at`` has no timezone.
@@ -139,7 +142,7 @@ def due_at(received_at: datetime, regulation: Regulation | None) -> datetime | N
 
 
 def extended(received_at: datetime, regulation: Regulation) -> datetime:
-    """The deadline after the one extension that the law allows, in UTC.
+    """Return the deadline after the one extension that the law allows, in UTC.
 
     GDPR, Article 12(3): by two further months, three calendar months in all. CCPA, 1798.130(a)(2): by 45 days, 90 in
     all. Both are counted from the receipt. Raises ValueError where ``received_at`` has no timezone.
@@ -151,9 +154,9 @@ def extended(received_at: datetime, regulation: Regulation) -> datetime:
 
 
 def require_extendable(status: Status, due_at: int | None, extended_at: int | None, now: int) -> None:
-    """Whether the deadline may be extended now; moments in microseconds since 1970. Raises RequestRefused.
+    """Check that the deadline may be extended now; moments in microseconds since 1970. Raises RequestRefused.
 
-    The person must be told within the first deadline, so afterwards it is too late.
+    The person must be informed within the first deadline, so afterwards it is too late.
     """
     if due_at is None:
         raise RequestRefused(409, "no_deadline", "The request names no regulation, so it has no deadline to extend.")
@@ -166,7 +169,7 @@ def require_extendable(status: Status, due_at: int | None, extended_at: int | No
 
 
 def _months_later(moment: datetime, months: int) -> datetime:
-    """The same day of a later month, or that month's last."""
+    """Return the same day of a later month, or that month's last day."""
     years, month = divmod(moment.month - 1 + months, 12)
     year, month = moment.year + years, month + 1
     return moment.replace(year=year, month=month, day=min(moment.day, calendar.monthrange(year, month)[1]))

@@ -11,18 +11,16 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
 from service.audit.log import entry, recorded_at
+from service.infra.db import batches
 from service.infra.tables import AuditEntry, Certificate, DeletionRequest, Task
 from service.infra.time import rfc_3339
 from service.requests.reasons import Reason, explain
 from service.requests.states import Status, derive, stands_alone, step
 from service.requests.webhooks import News, announce
 
-NAMED_AT_ONCE = 1_000
-"""ids in one statement"""
 
-
-class _Stand(NamedTuple):
-    """What a request's row says of its status."""
+class _Columns(NamedTuple):
+    """The columns of a request's row that hold its status."""
 
     status: Status
     reason: str | None
@@ -32,7 +30,7 @@ class _Stand(NamedTuple):
 @dataclass(frozen=True)
 class _Settled:
     request: DeletionRequest
-    stand: _Stand
+    columns: _Columns
     certified: bool
     recorded: bool
 
@@ -49,9 +47,8 @@ def change_tasks(session: Session, ids: Sequence[str], **values: Any) -> None:
 def _change(
     session: Session, kind: type[DeletionRequest] | type[Task], ids: Sequence[str], values: dict[str, Any]
 ) -> None:
-    for start in range(0, len(ids), NAMED_AT_ONCE):
-        these = kind.id.in_(ids[start : start + NAMED_AT_ONCE])
-        change = update(kind).where(these).values(**values)
+    for batch in batches(ids):
+        change = update(kind).where(kind.id.in_(batch)).values(**values)
         session.execute(change, execution_options={"synchronize_session": False})
 
 
@@ -84,7 +81,7 @@ def settle(session: Session, request_ids: Iterable[str]) -> list[str]:
 
 
 def _settled(request: DeletionRequest, tasks: list[Any], at: int) -> _Settled | None:
-    """The status that follows from the tasks, where it is another than the stored one."""
+    """Return the change of status that follows from the tasks; None where the stored one is right."""
     old = Status(request.status)
     if not tasks and stands_alone(old, request.reason):
         return None
@@ -94,23 +91,23 @@ def _settled(request: DeletionRequest, tasks: list[Any], at: int) -> _Settled | 
     done = new is Status.COMPLETED
     return _Settled(
         request,
-        _Stand(new, _reason(new, tasks), at if done else None),
+        _Columns(new, _reason(new, tasks), at if done else None),
         certified=done and any(task.version_id for task in tasks),
         recorded=(old, new) not in _UNRECORDED,  # the worker's claim is an entry already, one for the whole batch
     )
 
 
 def _store(session: Session, settled: list[_Settled]) -> None:
-    """Write what changed, a statement for all that now stand alike: an update settles thousands."""
-    alike: dict[_Stand, list[str]] = {}
+    """Write the changes, one statement for all requests with equal values: an update settles thousands."""
+    alike: dict[_Columns, list[str]] = {}
     for each in settled:
-        alike.setdefault(each.stand, []).append(each.request.id)
-        for name, value in each.stand._asdict().items():
+        alike.setdefault(each.columns, []).append(each.request.id)
+        for name, value in each.columns._asdict().items():
             set_committed_value(each.request, name, value)
-    for stand, ids in alike.items():
-        _change(session, DeletionRequest, ids, stand._asdict())
+    for columns, ids in alike.items():
+        _change(session, DeletionRequest, ids, columns._asdict())
     certificates = [
-        {"request_id": each.request.id, "completed_at": each.stand.completed_at, "tenant_id": each.request.tenant_id}
+        {"request_id": each.request.id, "completed_at": each.columns.completed_at, "tenant_id": each.request.tenant_id}
         for each in settled
         if each.certified
     ]
@@ -120,7 +117,7 @@ def _store(session: Session, settled: list[_Settled]) -> None:
 
 
 def record_status(session: Session, *requests: DeletionRequest) -> None:
-    """Write the audit entries of the statuses that requests have just taken, and the news for who wants them."""
+    """Write the audit entries of the statuses that requests have just taken, and the news for the webhooks."""
     entries = [_entry(request, recorded_at(session)) for request in requests]
     if entries:
         session.execute(insert(AuditEntry), entries)
@@ -149,7 +146,7 @@ def _times(request: DeletionRequest) -> dict[str, str | None]:
 
 
 def _reason(status: Status, tasks: list[Any]) -> str | None:
-    """Why a request is blocked; or, completed without any task, that nobody matched."""
+    """Return why a request is blocked, or that nobody matched where it completed without any task."""
     if status is Status.BLOCKED:
         return next((task.reason for task in tasks if task.status == Status.BLOCKED), None)
     return Reason.NO_MATCH if status is Status.COMPLETED and not tasks else None

@@ -30,11 +30,11 @@ MAX_ATTEMPTS = len(BACKOFF_SECONDS) + 1
 
 
 class DeliveryOutcome(StrEnum):
-    """What became of an attempt at a delivery."""
+    """The result of an attempt to deliver."""
 
     DELIVERED = "delivered"
     REJECTED = "rejected"  # the receiver answered another status than 2xx
-    REFUSED = "refused"  # the address is none that a webhook may go to; nothing was sent
+    REFUSED = "refused"  # webhooks may not be sent to this address; nothing was sent
     TIMED_OUT = "timed_out"
     NO_ANSWER = "no_answer"  # no such name, no connection, or it broke
 
@@ -66,7 +66,7 @@ def announce(session: Session, tenant_id: str, news: News, data: dict[str, Any])
 
 
 def announce_exhaustion(session: Session, generation_id: int) -> None:
-    """Call it after a charge: where the next one does not fit any more, that is news, once."""
+    """Announce that the budget does not pay for another update. Call it after each charge."""
     row = session.execute(
         select(Generation.tenant_id, Generation.spent, Generation.budget, Generation.budget_cost, Model.name)
         .join(Model, Model.id == Generation.model_id)
@@ -90,7 +90,7 @@ def add_endpoint(
 
 
 def disable(session: Session, endpoint: WebhookEndpoint) -> None:
-    """Send nothing more to an endpoint. Twice is once."""
+    """Send nothing more to an endpoint. Idempotent."""
     if endpoint.disabled_at is None:
         endpoint.disabled_at = recorded_at(session)
         record(session, endpoint.tenant_id, "webhook.disabled", endpoint=endpoint.id)
@@ -114,14 +114,14 @@ def public_key(session_key: bytes, endpoint: WebhookEndpoint) -> str:
 
 
 def replay(session: Session, endpoint: WebhookEndpoint, delivery: WebhookDelivery) -> None:
-    """Send it again from now on, under the same id, with all its attempts before it; those made stay counted."""
+    """Send it again from now on, under the same id and with all attempts; those made before stay counted."""
     delivery.attempts_before = delivery.attempts
     delivery.delivered_at, delivery.next_at = None, recorded_at(session)
     record(session, endpoint.tenant_id, "webhook.replayed", endpoint=endpoint.id, delivery=delivery.id)
 
 
 def _endpoints(session: Session, tenant_id: str) -> list[tuple[str, list[str]]]:
-    """The tenant's endpoints, read once in a transaction: a batch settles thousands of requests."""
+    """Return the tenant's endpoints, read once in a transaction, because a batch settles thousands of requests."""
     known: dict[str, list[tuple[str, list[str]]]] = session.info.setdefault("webhook_endpoints", {})
     if tenant_id not in known:
         rows = select(WebhookEndpoint.id, WebhookEndpoint.kinds).where(

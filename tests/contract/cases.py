@@ -19,7 +19,7 @@ from unlearning.methods import NAMES
 from unlearning.model.method import Method
 from unlearning.types import Examples, ForgetSet, Need
 
-HOLDERS = tuple(f"person-{letter}" for letter in "abcdefghijkl")
+PEOPLE = tuple(f"person-{letter}" for letter in "abcdefghijkl")
 
 
 def _samples(targets: Callable[[torch.Tensor], torch.Tensor], width: int = 6) -> ul.Samples:
@@ -27,7 +27,7 @@ def _samples(targets: Callable[[torch.Tensor], torch.Tensor], width: int = 6) ->
     generator = torch.Generator().manual_seed(11)
     x = torch.randn(60, width, generator=generator)
     x[:, -1] = 1.0
-    subjects = [HOLDERS[index % len(HOLDERS)] for index in range(60)]
+    subjects = [PEOPLE[index % len(PEOPLE)] for index in range(60)]
     return ul.Samples([f"sample-{index}" for index in range(60)], subjects, x, targets(x))
 
 
@@ -103,12 +103,12 @@ class Case:
         built: Method = module.METHOD(**self.options)
         return built
 
-    def forget_set(self, examples: Examples, holders: tuple[str, ...]) -> ForgetSet:
-        """The forget set of ``holders``, with their samples only where the method needs them."""
-        chosen = [place for place, holder in enumerate(examples.holders) if holder in holders]
+    def forget_set(self, examples: Examples, people: tuple[str, ...]) -> ForgetSet:
+        """The forget set of ``people``, with their samples only where the method needs them."""
+        chosen = [place for place, person in enumerate(examples.people) if person in people]
         positions = examples.positions[chosen]
         given = examples.only(positions) if Need.FORGOTTEN in self.build().needs else None
-        return ForgetSet(frozenset(holders), tuple(positions.tolist()), given)
+        return ForgetSet(frozenset(people), tuple(positions.tolist()), given)
 
     def retain_set(self, examples: Examples, forget: ForgetSet) -> Examples | None:
         """Everyone else, where the method needs them."""

@@ -91,13 +91,13 @@ def serve(drawn: Drawn) -> list[Served]:
         else:
             given = replace(forget, vectors=Vectors(state.vectors))
             forgotten = method.forget(problem, state, given, retain, torch.Generator().manual_seed(1))
-        size = Size(len(forget.positions), len(gone), len(forget.holders))
+        size = Size(len(forget.positions), len(gone), len(forget.people))
         certified = certify(bench, terms, refine(bench, terms, forgotten, retain), retain, size)
         terms = replace(
             terms,
             spent=terms.spent + certified.budget_cost,
             updates=terms.updates + 1,
-            holders=terms.holders + len(gone),
+            unlearned=terms.unlearned + len(gone),
         )
         state = replace(certified.state, vectors=state.vectors)
         served.append(Served(certified, retain))
@@ -105,7 +105,7 @@ def serve(drawn: Drawn) -> list[Served]:
 
 
 def _forget_set(examples: Examples, gone: frozenset[str]) -> ForgetSet:
-    mask = torch.tensor([holder in gone for holder in examples.holders])
+    mask = torch.tensor([person in gone for person in examples.people])
     theirs = examples.only(examples.positions[mask])
     return ForgetSet(gone, tuple(theirs.positions.tolist()), theirs)
 

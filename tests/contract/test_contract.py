@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.contract.cases import CASES, HOLDERS, Case, all_cases
+from tests.contract.cases import CASES, PEOPLE, Case, all_cases
 from unlearning.methods import NAMES
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem
@@ -39,13 +39,13 @@ class Scene:
         self.learned: Learned = train(self.problem, self.examples)
         self.state: State = self.method.prepare(self.problem, self.examples, self.learned)
 
-    def forget(self, holders: tuple[str, ...], state: State | None = None, already: tuple[str, ...] = ()) -> Forgotten:
+    def forget(self, people: tuple[str, ...], state: State | None = None, already: tuple[str, ...] = ()) -> Forgotten:
         """One update, given what the service gives: only the forgotten's vectors, samples only where needed."""
         before = state or self.state
-        forget = self.case.forget_set(self.examples, holders)
+        forget = self.case.forget_set(self.examples, people)
         past = self.case.forget_set(self.examples, already)
         everyone = self.examples.without(torch.tensor(past.positions, dtype=torch.int64))
-        vectors = {holder: self.state.vectors[holder] for holder in holders if holder in self.state.vectors}
+        vectors = {person: self.state.vectors[person] for person in people if person in self.state.vectors}
         given = State(before.weights, before.tensors, before.facts)
         retain = self.case.retain_set(everyone, forget)
         return self.method.forget(
@@ -101,7 +101,7 @@ def test_forgetting_moves_the_weights(case: Case) -> None:
 @ALL
 def test_the_order_of_the_forget_set_does_not_matter(case: Case) -> None:
     scene = Scene(case)
-    assert digest(scene.forget(HOLDERS[2:7]).state) == digest(scene.forget(HOLDERS[6:1:-1]).state)
+    assert digest(scene.forget(PEOPLE[2:7]).state) == digest(scene.forget(PEOPLE[6:1:-1]).state)
 
 
 def test_bits_do_not_depend_on_the_hash_seed_of_the_process() -> None:
@@ -109,7 +109,7 @@ def test_bits_do_not_depend_on_the_hash_seed_of_the_process() -> None:
     root = Path(__file__).parents[2]
     code = (
         "from tests.contract.test_contract import *\n"
-        "for case in all_cases(): print(case.method, case.label, digest(Scene(case).forget(HOLDERS[2:7]).state))"
+        "for case in all_cases(): print(case.method, case.label, digest(Scene(case).forget(PEOPLE[2:7]).state))"
     )
     outputs = [
         subprocess.run(
@@ -200,8 +200,8 @@ def test_the_result_is_near_retraining(case: Case) -> None:
     scene = Scene(case, torch.float64)
     first = scene.forget(GONE)
     second = scene.forget(LATER, first.state, already=GONE)
-    for weights, holders in ((first.state.weights, GONE), (second.state.weights, GONE + LATER)):
-        omit = case.forget_set(scene.examples, holders).positions
+    for weights, people in ((first.state.weights, GONE), (second.state.weights, GONE + LATER)):
+        omit = case.forget_set(scene.examples, people).positions
         retrained = train(scene.problem, scene.examples, omit=omit, reference=case.reference).weights
         assert case.near is not None
         assert distance_left(scene.learned.weights, weights, retrained) < case.near
@@ -211,7 +211,7 @@ def test_the_result_is_near_retraining(case: Case) -> None:
 def test_forgetting_everyone_is_refused(case: Case) -> None:
     scene = Scene(case)
     with pytest.raises(Refused):
-        scene.forget(HOLDERS)
+        scene.forget(PEOPLE)
 
 
 @pytest.mark.parametrize("case", needing(Need.RETAINED), ids=lambda case: f"{case.method}-{case.label}")
@@ -230,7 +230,7 @@ def test_missing_forgotten_samples_are_refused(case: Case) -> None:
         scene.method.forget(
             scene.problem,
             scene.state,
-            ForgetSet(full.holders, full.positions),
+            ForgetSet(full.people, full.positions),
             case.retain_set(scene.examples, full),
             torch.Generator(),
         )

@@ -17,10 +17,8 @@ PAGE = (DOCS / "certificates.md").read_text()
 DEFINED = " ".join(re.findall(r"\*\*(.+?)\*\*", GLOSSARY)).lower()
 
 HOUSE_VOCABULARY = (
-    "data subject, controller, deletion request, deadline, sample, forget set, retain set, generation, checkpoint, "
-    "version, head, update, certificate, claim, guarantee, assumption, budget, ledger, audit log, recollection, "
-    "retrain, "
-    "notification, sweep"
+    "data subject, controller, deletion request, deadline, reason, suppression entry, sample, generation, checkpoint, "
+    "version, head, update, certificate, claim, guarantee, budget, audit log, recollection, retrain, scheduler, lease"
 )
 
 

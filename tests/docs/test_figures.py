@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
+from benchmarks import path_of_an_update
 from tests.docs import figures
-from tests.docs.reach import Trace
 
 
 def test_an_exception_is_found_through_its_parents() -> None:
@@ -21,11 +23,13 @@ def test_reasons_are_the_members_of_the_enum_or_the_keys_of_the_table(tmp_path: 
     assert figures.reasons(sorted(tmp_path.iterdir())) == {"a", "b", "c"}
 
 
-def test_functions_are_counted_once_and_their_nesting_at_its_deepest(tmp_path: Path) -> None:
+def test_functions_are_counted_once_and_their_nesting_at_its_deepest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "service").mkdir()
     path = tmp_path / "service" / "one.py"
     path.write_text("def outer():\n    return [inner() for _ in range(2)]\n\ndef inner():\n    return 1\n")
     scope: dict[str, object] = {}
     exec(compile(path.read_text(), str(path), "exec"), scope)
-    found = Trace(tmp_path).of(scope["outer"])  # type: ignore[arg-type]
-    assert found == {"modules": 1, "functions": 2, "depth": 2}
+    monkeypatch.setattr(path_of_an_update, "ROOMS", (f"{tmp_path}/service/",))
+    assert path_of_an_update.reached(scope["outer"]) == (1, 2, 2)  # type: ignore[arg-type]

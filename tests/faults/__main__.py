@@ -1,7 +1,7 @@
 """Every drill, one table at the end, and ``build/drills.json``. ``python -m tests.faults [name ...]``.
 
 A drill is a file of this folder with ``run(seed, scale) -> Result``: ``scale`` multiplies how much it does; at 1 it
-does what docs/reliability.md promises. Each runs in a process of its own, so that none cripples another.
+does what docs/reliability.md promises. Each runs in a separate process, so that none cripples another.
 """
 
 from __future__ import annotations
@@ -91,14 +91,14 @@ def every_drill() -> list[str]:
 
 
 def commit() -> str:
-    """What was drilled; a plus sign: and changes that are not committed."""
+    """Return the commit that is drilled; a plus sign means that there are changes that are not committed."""
     asked = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
 
 
 def alone(name: str, seed: int, scale: float) -> Result | None:
-    """The drill's result, in a process of its own. None: it raised, or died."""
+    """Run the drill in a separate process and return its result; None if it raised or died."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="expunge-drill-") as folder:
         target = Path(folder) / "result.json"

@@ -31,7 +31,7 @@ def kill_worker(site: Site) -> None:
 
 def kill_both_workers(site: Site) -> None:
     site.stack.kill("worker")
-    site.stack.kill("second")
+    site.stack.kill("worker-2")
     site.mend()
 
 
@@ -47,7 +47,7 @@ def kill_everything(site: Site) -> None:
 
 
 def freeze_worker(site: Site) -> None:
-    """Stopped past its lease, and resumed: by then another worker has its model."""
+    """Stop a worker until its lease is over and resume it: by then another worker has its model."""
     freeze(site, "worker", LEASE_SECONDS + 1.5)
 
 
@@ -61,7 +61,7 @@ def freeze(site: Site, name: str, seconds: float) -> None:
 
 
 def forget_messages(site: Site) -> None:
-    """FLUSHALL; or every message file gone."""
+    """Empty the broker: FLUSHALL, or delete every message file."""
     if site.redis is not None:
         with redis.Redis.from_url(site.redis.url) as client:
             client.flushall()
@@ -77,7 +77,7 @@ def kill_redis(site: Site) -> None:
 
 
 def terminate_backends(site: Site) -> None:
-    """Every session of the installation dies where it stands, many in the middle of a transaction."""
+    """Terminate every database session of the installation, many in the middle of a transaction."""
     assert site.postgres is not None
     sessions = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname LIKE 'expunge_%'"
     site.postgres.execute(f"SELECT pg_terminate_backend(pid) {sessions}")
@@ -101,7 +101,7 @@ ON_SERVERS: tuple[Attack, ...] = (kill_redis, terminate_backends, restart_postgr
 
 
 def attacks_on(site: Site, chance: random.Random) -> list[Attack]:
-    """Every attack that the installation has a place for, in random order."""
+    """Return every attack that the installation has a place for, in random order."""
     chosen = [*ANYWHERE, *(ON_SERVERS if site.postgres is not None else ())]
     chance.shuffle(chosen)
     return chosen

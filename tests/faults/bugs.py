@@ -1,7 +1,7 @@
 """Bugs to plant: exact replacements in the source, kept in `tests/faults/planted/*.toml``.
 
 Each file says the ``bug`` in words, the ``suite`` (pytest node ids) that must fail under it, and one or more ``edit``
-tables with ``file``, ``old`` and ``new``. ``old`` stands exactly once in the file; a test of the default suite keeps
+tables with ``file``, ``old`` and ``new``. ``old`` occurs exactly once in the file; a test of the default suite keeps
 that so.
 """
 

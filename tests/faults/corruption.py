@@ -25,10 +25,11 @@ from service.audit import verify
 from service.audit.signed_note import NotAuthentic, Signer
 from service.infra.db import Database
 from service.infra.files import Damaged
-from service.infra.tables import Recollection, Task, TreeHead
+from service.infra.tables import StoredVector, Task, TreeHead
 from tests.faults.judge import exported
 from tests.faults.result import Result
-from tests.faults.worlds import World, end_schedulers_lease, open_world, settings_of, sqlite_databases
+from tests.harness.databases import sqlite_databases, sqlite_template
+from tests.workers.worlds import World, end_schedulers_lease, open_world, settings_of
 from workers.scheduler.run import open_scheduler
 from workers.storage import private_state as state
 from workers.storage.checkpoint_format import Malformed
@@ -86,8 +87,10 @@ def run(seed: int, scale: float) -> Result:
 
 @contextmanager
 def _scene(folder: Path, chance: random.Random) -> Iterator[Scene]:
-    """A live model with two versions, an integrated log, and the API over it."""
-    settings = settings_of(folder / "home", sqlite_databases(folder)(folder / "home"), lease_seconds=3600.0)
+    """Open a live model with two versions, an integrated log, and the API over it."""
+    settings = settings_of(
+        folder / "home", sqlite_databases(sqlite_template(folder))(folder / "home"), lease_seconds=3600.0
+    )
     world = open_world(settings)
     model_id = world.live()
     notes = []
@@ -106,7 +109,7 @@ def _scene(folder: Path, chance: random.Random) -> Iterator[Scene]:
 
 
 def checkpoints(scene: Scene) -> Seen:
-    """No part of it is served."""
+    """Damage a published file and check that no part of it is served."""
     headers = scene.chance.choice(({}, {"Range": "bytes=0-15"}))
     with _spoiled_file(scene.checkpoint, scene.chance):
         answer = scene.api.get("/v1/models/m/versions/current/checkpoint", headers=headers)
@@ -129,8 +132,8 @@ def vectors(scene: Scene) -> Seen:
 
 
 def keys(scene: Scene) -> Seen:
-    """A key that is damaged in either of its shares opens nothing."""
-    row = scene.chance.choice(scene.world.rows_of(Recollection))
+    """Damage a key in either of its shares and check that it opens nothing."""
+    row = scene.chance.choice(scene.world.rows_of(StoredVector))
     database = scene.world.storage.keys._database
     with database.read() as session:
         kept = session.get_one(HolderKey, row.key_id)
@@ -143,7 +146,7 @@ def keys(scene: Scene) -> Seen:
 
 
 def log_entries(scene: Scene) -> Seen:
-    """Edited, removed, exchanged or cut off: the export does not verify against the heads that were kept."""
+    """Edit, remove, exchange or cut off entries and check that the export does not verify against the kept heads."""
     with scene.world.database.read() as session:
         lines = list(exported(session))
     damage = scene.chance.choice((_edited, _edited_with_its_hash, _removed, _exchanged, _cut))
@@ -151,7 +154,7 @@ def log_entries(scene: Scene) -> Seen:
 
 
 def log_heads(scene: Scene) -> Seen:
-    """A signed head with any character changed is not authentic."""
+    """Change a character of a signed head and check that it is not authentic."""
     with scene.world.database.read() as session:
         lines = list(exported(session))
     note, place = scene.notes[-1], scene.chance.randrange(len(scene.notes[-1]))
@@ -160,7 +163,7 @@ def log_heads(scene: Scene) -> Seen:
 
 
 def spoiled(data: bytes, chance: random.Random) -> bytes:
-    """The bytes with one bit flipped, cut, lengthened, or partly zero; never the same bytes."""
+    """Return the bytes with one bit flipped, cut, lengthened, or partly zero; never the same bytes."""
     place = chance.randrange(len(data))
     flipped = data[:place] + bytes([data[place] ^ 1 << chance.randrange(8)]) + data[place + 1 :]
     zeros = data[:place] + bytes(min(16, len(data) - place)) + data[place + 16 :]
@@ -176,26 +179,26 @@ def states_damage(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def vectors_damage(scene: Scene) -> Iterator[None]:
-    """A row's vector or nonce is changed, or the vector of somebody else is put in its place."""
-    row, other = scene.chance.sample(scene.world.rows_of(Recollection), 2)
+    """Change a row's vector or nonce, or replace the vector with somebody else's."""
+    row, other = scene.chance.sample(scene.world.rows_of(StoredVector), 2)
     changes = (
         {"sealed": spoiled(row.sealed, scene.chance)},
         {"sealed": spoiled(row.sealed[:NONCE_BYTES], scene.chance) + row.sealed[NONCE_BYTES:]},
         {"sealed": other.sealed, "key_id": other.key_id},
     )
     place = (row.generation_id, row.holder)
-    scene.world.change(Recollection, place, **scene.chance.choice(changes))
+    scene.world.change(StoredVector, place, **scene.chance.choice(changes))
     try:
         yield
     finally:
-        scene.world.change(Recollection, place, sealed=row.sealed, key_id=row.key_id)
+        scene.world.change(StoredVector, place, sealed=row.sealed, key_id=row.key_id)
 
 
 def _no_release_stands_on(scene: Scene, damage: Callable[[Scene], Any]) -> Seen:
-    """A deletion of everybody who is left, over the damage: no version, and every task is still open or blocked."""
+    """Delete everybody who is left, over the damage: no version is made, and every task stays open or is blocked."""
     before = scene.world.head(scene.model_id).number
     with scene.world.database.read() as session:
-        holders = len(session.scalars(select(Recollection.holder)).all())
+        holders = len(session.scalars(select(StoredVector.holder)).all())
     with damage(scene):
         for person in range(3, 3 + holders):
             scene.world.delete(f"p{person % 12}")
@@ -211,7 +214,7 @@ def _no_release_stands_on(scene: Scene, damage: Callable[[Scene], Any]) -> Seen:
 def _vectors_refused(scene: Scene) -> Seen:
     world, generation = scene.world, scene.world.generation(scene.model_id).id
     with world.database.read() as session:
-        holders = list(session.scalars(select(Recollection.holder)))
+        holders = list(session.scalars(select(StoredVector.holder)))
         return _raises(
             lambda: state.read_vectors(session, world.storage.keys, generation, holders, torch.device("cpu")),
             Damaged,
@@ -249,14 +252,14 @@ def _edited(lines: list[dict[str, Any]], chance: random.Random) -> list[dict[str
 
 
 def _edited_with_its_hash(lines: list[dict[str, Any]], chance: random.Random) -> list[dict[str, Any]]:
-    """By somebody who knows how the leaf's hash is made, or told the hash alone."""
+    """Edit an entry and its leaf's hash, or the hash alone."""
     line = chance.choice(lines)
     line |= {"leaf_hash": secrets.token_hex(32), "body": None}
     return lines
 
 
 def _removed(lines: list[dict[str, Any]], chance: random.Random) -> list[dict[str, Any]]:
-    """One is gone, and those behind it are numbered anew."""
+    """Remove an entry and number those behind it again."""
     del lines[chance.randrange(len(lines))]
     return [line | {"index": index} for index, line in enumerate(lines)]
 
@@ -277,7 +280,7 @@ def _newest_note(world: World) -> str:
 
 
 def _key_file_refused(scene: Scene, path: Path, start: int) -> Seen:
-    """One bit is flipped of the share that begins there: the file holds those of others too."""
+    """Flip one bit of the share that begins there: the file holds those of others too."""
     right = path.read_bytes()
     wrong, place = bytearray(right), start + scene.chance.randrange(SHARE_BYTES)
     wrong[place] ^= 1 << scene.chance.randrange(8)

@@ -1,7 +1,7 @@
 """Every named crash point, twenty times on each stack: SIGKILL there, a restart, and the invariants.
 
 The stacks are SQLite with the filesystem as broker, and PostgreSQL with Redis. A worker takes its message from the
-real broker, in a forked process: loading torch anew for each death would take an hour.
+real broker, in a forked process: loading torch for each death would take an hour.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def run(seed: int, scale: float) -> Result:
 
 
 def killed_on(stack_name: str, seed: int, times: int) -> tuple[int, list[Broken]]:
-    """How many deaths there were on a stack, and what did not hold after them."""
+    """Kill processes on a stack; return how many died, and what did not hold afterwards."""
     dice = Random(f"{stack_name} {seed}")
     deaths = [death for death in DEATHS for _ in range(times)]
     dice.shuffle(deaths)

@@ -19,7 +19,7 @@ from service.infra.tables import Heartbeat, Lease, WebhookDelivery
 from service.requests.webhooks import News, add_endpoint, announce
 from tests.faults.invariants import Broken
 from tests.faults.places import Place
-from tests.faults.worlds import end_schedulers_lease
+from tests.workers.worlds import end_schedulers_lease
 from workers.runtime.lease import retrain_lease
 from workers.scheduler.run import open_scheduler
 from workers.scheduler.ssrf_guard import Outbound
@@ -39,7 +39,7 @@ SAMPLES_EACH = 3
 
 
 def of_the_api(place: Place, point: str, dice: Random) -> list[Broken]:
-    """The client never learns the answer, and asks again with the same key: one request, carried out once."""
+    """Kill the API before the client gets its answer. The client repeats the call: one request, carried out once."""
     model_id = place.model()
     order = {"subject_id": leaving(place, dice, 1)[0], "models": [place.name], "suppress": "named_models"}
     headers = {"Authorization": place.api.headers["Authorization"], "Idempotency-Key": f"{dice.random()}"}
@@ -58,7 +58,7 @@ def of_the_api(place: Place, point: str, dice: Random) -> list[Broken]:
 
 
 def of_an_update(place: Place, point: str, dice: Random) -> list[Broken]:
-    """A worker dies with one to three people in hand."""
+    """Kill a worker while it forgets one to three people."""
     model_id = place.model()
     versions = len(place.world.versions(model_id))
     going = leaving(place, dice, dice.randint(1, 3))
@@ -71,7 +71,7 @@ def of_an_update(place: Place, point: str, dice: Random) -> list[Broken]:
 
 
 def of_a_preparation(place: Place, point: str, dice: Random) -> list[Broken]:
-    """A worker dies while it trains a model; somebody had asked to be forgotten before."""
+    """Kill a worker while it trains a model; somebody had asked to be forgotten before."""
     name = next(place.names)
     model_id = place.world.register(name=name, min_guarantee="proved")
     request = place.world.delete(f"p{dice.randrange(12)}", models=(name,))
@@ -81,17 +81,17 @@ def of_a_preparation(place: Place, point: str, dice: Random) -> list[Broken]:
 
 
 def of_work_units(place: Place, point: str, _: Random) -> list[Broken]:
-    """A worker dies in one of the work units that a preparation is shared out in."""
+    """Kill a worker in one of the work units of a preparation."""
     model_id = place.world.register("shared_out", name=next(place.names))
     place.worker_dies(point, model_id)
     with place.world.database.write() as session:
-        session.execute(update(Heartbeat).values(beat_at=0))  # whoever is dead has long been silent
+        session.execute(update(Heartbeat).values(beat_at=0))  # as if the dead process had long been silent
     place.recover(model_id)
     return require_live(place, model_id) + place.wrong()
 
 
 def of_a_retrain(place: Place, point: str, dice: Random) -> list[Broken]:
-    """A worker dies on the way to a retrained generation, which an exhausted budget made necessary."""
+    """Kill a worker during a retrain, which an exhausted budget made necessary."""
     name = next(place.names)
     model_id = place.world.live(name=name, **EXHAUSTING)
     people = dice.sample([f"p{number}" for number in range(12)], 3)
@@ -108,7 +108,7 @@ def of_a_retrain(place: Place, point: str, dice: Random) -> list[Broken]:
 
 
 def of_a_calibration(place: Place, point: str, _: Random) -> list[Broken]:
-    """A worker dies while deletion orders are measured."""
+    """Kill a worker while deletion orders are measured."""
     model_id = place.world.register("convex", "newton", next(place.names), **CALIBRATED)
     place.worker_dies(point, model_id)
     place.recover(model_id)
@@ -116,7 +116,7 @@ def of_a_calibration(place: Place, point: str, _: Random) -> list[Broken]:
 
 
 def of_the_scheduler(place: Place, point: str, dice: Random) -> list[Broken]:
-    """The scheduler dies while it purges a retired version, or while it extends the log."""
+    """Kill the scheduler while it purges a retired version, or while it extends the log."""
     model_id = place.model()
     request = place.world.delete(leaving(place, dice, 1)[0], models=(place.name,))
     place.world.work(model_id)
@@ -130,7 +130,7 @@ def of_the_scheduler(place: Place, point: str, dice: Random) -> list[Broken]:
 
 
 def of_the_webhook_sender(place: Place, point: str, _: Random) -> list[Broken]:
-    """The webhook sender dies around sending; the news arrives at least once, under one id."""
+    """Kill the webhook sender around sending; the news arrives at least once, under one id."""
     with receiver() as (url, seen):
         with place.world.database.write() as session:
             endpoint, _secret = add_endpoint(session, session_key(place.world.settings), "default", url, list(News))
@@ -145,7 +145,7 @@ def of_the_webhook_sender(place: Place, point: str, _: Random) -> list[Broken]:
         with place.world.database.write() as session:
             row = session.query(WebhookDelivery).filter(mine).one()
             endpoint = session.merge(endpoint)
-            endpoint.disabled_at = row.created_at  # the next death has an endpoint of its own
+            endpoint.disabled_at = row.created_at  # the next death gets a new endpoint
             delivered, row_id = row.delivered_at, row.id
     found = [] if delivered is not None and seen else [Broken("lost", f"{point}: the news never arrived")]
     return found + [Broken("doubled", "the same news came under two ids")] * (set(seen) > {row_id})
@@ -156,7 +156,7 @@ def webhook_sender(place: Place, database: Database) -> WebhookSender:
 
 
 def leaving(place: Place, dice: Random, count: int) -> list[str]:
-    """Draw so many people of the present model."""
+    """Draw ``count`` people of the present model."""
     return [place.people.pop(dice.randrange(len(place.people))) for _ in range(count)]
 
 
@@ -166,7 +166,7 @@ def require_live(place: Place, model_id: str) -> list[Broken]:
 
 
 def not_forgotten(place: Place, requests: list[str]) -> list[Broken]:
-    """Requests that did not end with exactly their person's samples forgotten."""
+    """Return the requests that did not end with exactly their person's samples forgotten."""
     tasks = [place.world.task(request) for request in requests]
     bad = [task for task in tasks if (task.status, task.samples) != ("completed", SAMPLES_EACH)]
     return [Broken("lost", f"a request ended as {task.status}, {task.samples} samples, {task.reason}") for task in bad]
@@ -174,7 +174,7 @@ def not_forgotten(place: Place, requests: list[str]) -> list[Broken]:
 
 @contextmanager
 def receiver() -> Iterator[tuple[str, list[str]]]:
-    """A server on this machine that keeps the ids of what it is sent."""
+    """Run a server on this machine that keeps the ids of what it is sent."""
     seen: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):

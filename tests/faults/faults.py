@@ -34,14 +34,9 @@ from tests.faults.invariants import ENDED, Broken, broken, left_behind, unreadab
 from tests.faults.judge import harm, sentences
 from tests.faults.proxy import Cut, Proxy, proxy
 from tests.faults.result import Result
-from tests.faults.worlds import (
-    World,
-    end_schedulers_lease,
-    open_world,
-    postgres_databases,
-    settings_of,
-    sqlite_databases,
-)
+from tests.harness import servers
+from tests.harness.databases import postgres_databases, sqlite_databases, sqlite_template
+from tests.workers.worlds import World, end_schedulers_lease, open_world, settings_of
 from workers.scheduler.run import open_scheduler
 
 ROUNDS = 120
@@ -108,7 +103,7 @@ def _sqlite_kinds() -> list[Kind]:
 
 
 def survive(scene: Scene, fault: Fault) -> list[Broken]:
-    """One more person is forgotten, though the fault comes in between; what is broken afterwards."""
+    """Forget one more person while the fault happens; return what is broken afterwards."""
     person, key = f"crowd-person-{len(scene.asked)}", secrets.token_hex(16)
     request_id = None
     with fault(scene):
@@ -139,7 +134,7 @@ def _settle(scene: Scene, request_id: str) -> None:
 
 
 def _tick(scene: Scene) -> None:
-    """A scheduler that comes after the fault."""
+    """Run a scheduler that starts after the fault."""
     end_schedulers_lease(scene.world)
     scheduler = open_scheduler(scene.world.settings)
     scheduler.tick(1)
@@ -148,7 +143,7 @@ def _tick(scene: Scene) -> None:
 
 
 def ask(scene: Scene, person: str, key: str) -> str | None:
-    """The request's id, if it was acknowledged."""
+    """Ask for a deletion; return the request's id if it was acknowledged."""
     try:
         answer = scene.api.post("/v1/deletion-requests", json={"subject_id": person}, headers={"Idempotency-Key": key})
     except OSError:
@@ -157,7 +152,9 @@ def ask(scene: Scene, person: str, key: str) -> str | None:
 
 
 def insist(scene: Scene, person: str, key: str) -> str | None:
-    """The id of the repeated call. A 503, or a 409 while the server still ends a cut session, asks to come again."""
+    """Repeat the call and return the request's id. A 503, or a 409 while the server still ends a cut session, is tried
+    again.
+    """
     for _ in range(TRIES):
         request_id = ask(scene, person, key)
         if request_id is not None:
@@ -186,7 +183,7 @@ def _look(scene: Scene) -> list[Broken]:
 
 @contextmanager
 def cut_commit(scene: Scene) -> Iterator[None]:
-    """One of the next transactions, the intake's or the worker's, is cut off at its COMMIT."""
+    """Cut off one of the next transactions, the intake's or the worker's, at its COMMIT."""
     assert scene.proxy is not None
     scene.proxy.arm(*[None] * scene.chance.randrange(6), scene.chance.choice(CUTS))
     yield
@@ -195,7 +192,7 @@ def cut_commit(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def kill_backend(scene: Scene) -> Iterator[None]:
-    """The first session that writes into a table is terminated in the middle of its transaction."""
+    """Terminate the first session that writes into a table, in the middle of its transaction."""
     table = scene.chance.choice(HARMED)
     statements = (
         "CREATE SEQUENCE deaths",
@@ -211,7 +208,7 @@ def kill_backend(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def full_disk(scene: Scene) -> Iterator[None]:
-    """No file may grow beyond a few kilobytes: the kernel refuses as a quota does, SQLite's database included."""
+    """Let no file grow beyond a few kilobytes: the kernel refuses as a quota does, SQLite's database included."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (scene.chance.choice((0, 64, 4096, 40_000)), before[1]))
     try:
@@ -231,7 +228,7 @@ def failing_fsync(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def no_space(scene: Scene) -> Iterator[None]:
-    """The filesystem of everything is full to its last bytes: ENOSPC."""
+    """Fill the filesystem of everything to its last bytes: ENOSPC."""
     filler = scene.world.settings.home.parent / "filler"
     with filler.open("wb", buffering=0) as file, suppress(OSError):
         while file.write(b"\0" * 4096):
@@ -253,7 +250,7 @@ def _execute(database: Database, *statements: str) -> None:
 def postgres_scene(chance: random.Random) -> Iterator[Scene]:
     with ExitStack() as held:
         folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="expunge-drill-")))
-        url = held.enter_context(postgres_databases())(folder)
+        url = held.enter_context(postgres_databases(held.enter_context(servers.postgres())))(folder)
         address = make_url(url)
         between = held.enter_context(proxy(str(address.host), int(address.port or 0)))
         settings = settings_of(folder / "home", url, HERE / "recipes").model_copy(
@@ -270,7 +267,7 @@ def sqlite_scene(chance: random.Random) -> Iterator[Scene]:
 
 @contextmanager
 def tmpfs_scene(chance: random.Random) -> Iterator[Scene]:
-    """Everything on a small filesystem of its own. Needs root."""
+    """Open a scene on a small separate filesystem. Needs root."""
     with tempfile.TemporaryDirectory(prefix="expunge-drill-") as folder:
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={8 * TMPFS_BYTES}", "tmpfs", folder], check=True)
         try:
@@ -282,7 +279,9 @@ def tmpfs_scene(chance: random.Random) -> Iterator[Scene]:
 
 @contextmanager
 def _in_folder(folder: Path, chance: random.Random) -> Iterator[Scene]:
-    settings = settings_of(folder / "home", sqlite_databases(folder)(folder / "home"), HERE / "recipes")
+    settings = settings_of(
+        folder / "home", sqlite_databases(sqlite_template(folder))(folder / "home"), HERE / "recipes"
+    )
     with _scene(settings, chance, settings.database_url, None) as scene:
         yield scene
 

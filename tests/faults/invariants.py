@@ -1,6 +1,6 @@
 """What must hold after any fault, read from the database and the stores alone: the rules of reliability.md.
 
-Written anew here, from the tables, not with the service's own queries: a bug that the service shares with its
+Written here a second time, from the tables, not with the service's own queries: a bug that the service shares with its
 checks would show in neither.
 """
 
@@ -23,12 +23,12 @@ from service.infra.tables import (
     Certificate,
     DeletionRequest,
     Erasure,
-    Forgotten,
     Generation,
     Membership,
     Model,
-    Recollection,
+    Removal,
     Restoration,
+    StoredVector,
     SuppressionEntry,
     Task,
     Version,
@@ -62,8 +62,8 @@ class Wrong(AssertionError):
 
 
 def harms_of(error: BaseException) -> list[Broken]:
-    """What a history broke. An error that the service raised is a harm too: nothing here may make it raise one."""
-    if isinstance(error, BaseExceptionGroup):  # ids are drawn anew: Hypothesis may not see the same harm twice
+    """Return what a history broke. An error of the service is a harm too: nothing here may make it raise one."""
+    if isinstance(error, BaseExceptionGroup):  # ids are drawn again: Hypothesis may not see the same harm twice
         return [each for inner in error.exceptions for each in harms_of(inner)]
     if isinstance(error, Wrong):
         return error.harms
@@ -71,19 +71,19 @@ def harms_of(error: BaseException) -> list[Broken]:
 
 
 def broken(database: Database) -> list[Broken]:
-    """The rules that hold at every moment, whatever is under way."""
+    """Check the rules that hold at every moment, also while work is under way."""
     with database.read() as session:
         return [found for rule in (*LASTING, updates_paid, log_complete) for found in rule(session)]
 
 
 def broken_after_restore(database: Database) -> list[Broken]:
-    """Those that hold even where a backup was restored: the log's tail is lost with it, and drafts are paid for."""
+    """Check the rules that hold even after a restore: the log's tail is lost with it, and drafts are paid for."""
     with database.read() as session:
         return [found for rule in LASTING for found in rule(session)]
 
 
 def unfinished(database: Database) -> list[Broken]:
-    """Requests that are still open, once there was time enough for all: a blocked one has ended visibly."""
+    """Return the requests that are still open after there was time enough for all; a blocked one has ended visibly."""
     with database.read() as session:
         rows = session.execute(
             select(DeletionRequest.id, DeletionRequest.status).where(DeletionRequest.status.not_in(ENDED))
@@ -92,14 +92,14 @@ def unfinished(database: Database) -> list[Broken]:
 
 
 def uncertified(database: Database) -> list[Broken]:
-    """Certificates that nobody has issued, once everything has ended and the scheduler had its rounds."""
+    """Return the certificates that nobody has issued, after everything has ended and the scheduler has run."""
     with database.read() as session:
         waiting = session.scalars(select(Certificate.request_id).where(Certificate.issued_at.is_(None))).all()
     return [Broken("lost", f"the certificate of request {each} was not issued") for each in waiting]
 
 
 def unreadable(database: Database, store: Store, private: Store) -> list[Broken]:
-    """Heads whose files are not there, or have other bytes."""
+    """Return the current versions whose files are missing or have other bytes."""
     with database.read() as session:
         heads = session.execute(select(Version.checkpoint, Version.state).where(Version.status == "current")).all()
     return [
@@ -111,19 +111,19 @@ def unreadable(database: Database, store: Store, private: Store) -> list[Broken]
 
 
 def left_behind(database: Database, keys: KeyStore) -> list[Broken]:
-    """Keys and vectors of people who were forgotten."""
+    """Return the keys and vectors of people who were forgotten."""
     with database.read() as session:
         erased = session.execute(select(Erasure.key_id, Erasure.destroyed_at)).all()
         vectors = session.scalar(
             select(func.count())
-            .select_from(Recollection)
+            .select_from(StoredVector)
             .join(
                 Membership,
-                (Membership.generation_id == Recollection.generation_id) & (Membership.holder == Recollection.holder),
+                (Membership.generation_id == StoredVector.generation_id) & (Membership.holder == StoredVector.holder),
             )
             .join(
-                Forgotten,
-                (Forgotten.generation_id == Membership.generation_id) & (Forgotten.position == Membership.position),
+                Removal,
+                (Removal.generation_id == Membership.generation_id) & (Removal.position == Membership.position),
             )
         )
     alive = keys.fetch([row.key_id for row in erased])
@@ -133,7 +133,7 @@ def left_behind(database: Database, keys: KeyStore) -> list[Broken]:
 
 
 def requests_kept(session: Session) -> Iterator[Broken]:
-    """Whatever the log says was accepted is there, with its suppression entry and the status that its tasks give it."""
+    """Check that every request in the log is there, with its suppression entry and its tasks' status."""
     accepted = session.scalars(select(AuditEntry.request_id).where(AuditEntry.kind == "request.accepted")).all()
     status = {row.id: row.status for row in session.execute(select(DeletionRequest.id, DeletionRequest.status))}
     marked = set(session.scalars(select(SuppressionEntry.request_id)))
@@ -154,15 +154,15 @@ def requests_kept(session: Session) -> Iterator[Broken]:
 
 
 def tasks_name_versions(session: Session) -> Iterator[Broken]:
-    """A task says in which version it was carried out: one that there is."""
+    """Check that each version that a task names as its own exists."""
     known = select(Version.id).where(Version.id == Task.version_id).exists()
     for task_id in session.scalars(select(Task.id).where(Task.version_id.is_not(None), ~known)):
         yield Broken("lost", f"task {task_id} was carried out in a version that nobody knows")
 
 
 def undecided_change_nothing(session: Session) -> Iterator[Broken]:
-    """A request that nobody verified, or that was rejected, has no task; nor, like a cancelled one, a suppression
-    entry.
+    """Check that a request that nobody verified, or that was rejected, has no task, and no suppression entry, like a
+    cancelled one.
     """
     undecided = (DeletionRequest.status == "rejected") | (DeletionRequest.reason == "unverified")
     worked = select(Task.request_id).join(DeletionRequest, DeletionRequest.id == Task.request_id).where(undecided)
@@ -177,7 +177,7 @@ def undecided_change_nothing(session: Session) -> Iterator[Broken]:
 
 
 def versions_chained(session: Session) -> Iterator[Broken]:
-    """Versions are dense, each stands on the one before, and the newest one alone is the current version."""
+    """Check that versions are dense, that each has the one before as parent, and that the newest alone is current."""
     rows: dict[str, list[Version]] = {}
     for version in session.scalars(select(Version).order_by(Version.model_id, Version.number)):
         rows.setdefault(version.model_id, []).append(version)
@@ -195,7 +195,9 @@ def versions_chained(session: Session) -> Iterator[Broken]:
 
 
 def budget_kept(session: Session) -> Iterator[Broken]:
-    """Spent is the ledger's sum, within the limit, and every update in the generation was paid for once."""
+    """Check that spent is the ledger's sum, within the limit, and that every update in the generation was paid for
+    once.
+    """
     entries: dict[int, list[BudgetEntry]] = {}
     for entry in session.scalars(select(BudgetEntry)):
         entries.setdefault(entry.generation_id, []).append(entry)
@@ -211,7 +213,7 @@ def budget_kept(session: Session) -> Iterator[Broken]:
 
 
 def updates_paid(session: Session) -> Iterator[Broken]:
-    """Every update cost its generation's constant charge, once."""
+    """Check that every update cost its generation's constant charge, once."""
     wrong = (
         select(BudgetEntry.generation_id, Generation.budget_cost)
         .join(Generation, Generation.id == BudgetEntry.generation_id)
@@ -223,7 +225,8 @@ def updates_paid(session: Session) -> Iterator[Broken]:
         select(Version.id)
         .join(Generation, Generation.id == Version.generation_id)
         .where(
-            Generation.budget_cost > 0, select(Forgotten.version_id).where(Forgotten.version_id == Version.id).exists()
+            Generation.budget_cost > 0,
+            select(Removal.version_id).where(Removal.version_id == Version.id).exists(),
         )
         .where(~select(BudgetEntry.id).where(BudgetEntry.version_id == Version.id).exists())
     )
@@ -232,7 +235,7 @@ def updates_paid(session: Session) -> Iterator[Broken]:
 
 
 def effects_once(session: Session) -> Iterator[Broken]:
-    """No sample left a generation twice, by the log's own account."""
+    """Check that no sample left a generation twice, by the log's account."""
     left: Counter[tuple[int, str]] = Counter()
     for facts in _published(session):
         left.update((facts["generation"], sample) for sample in facts["samples"])
@@ -242,10 +245,9 @@ def effects_once(session: Session) -> Iterator[Broken]:
 
 
 def heads_lack_the_deleted(session: Session) -> Iterator[Broken]:
-    """Nobody whose deletion was marked applied is part of what is served."""
+    """Check that nobody whose deletion was marked applied is part of what is served."""
     gone = {
-        (row.generation_id, row.position)
-        for row in session.execute(select(Forgotten.generation_id, Forgotten.position))
+        (row.generation_id, row.position) for row in session.execute(select(Removal.generation_id, Removal.position))
     }
     members: dict[tuple[int, str], set[int]] = {}
     for member in session.scalars(select(Membership)):
@@ -273,7 +275,7 @@ def heads_lack_the_deleted(session: Session) -> Iterator[Broken]:
 
 
 def log_complete(session: Session) -> Iterator[Broken]:
-    """Replaying the log gives the tables: every version, and whom it lacks, exactly once."""
+    """Replay the log and check that it gives the tables: every version, and whom it lacks, exactly once."""
     told = [
         (facts["version"], facts["number"], facts["checkpoint"], facts["claim_sha256"]) for facts in _published(session)
     ]
@@ -284,7 +286,7 @@ def log_complete(session: Session) -> Iterator[Broken]:
     requests = session.scalar(select(func.count()).select_from(DeletionRequest)) or 0
     accepted = session.scalar(select(func.count()).where(AuditEntry.kind == "request.accepted")) or 0
     if requests != accepted:
-        yield Broken("lost", f"{requests} requests stand in the table, {accepted} in the log")
+        yield Broken("lost", f"{requests} requests are in the table, {accepted} in the log")
     digests = _digests(session)
     generation_of = {row.id: row.generation_id for row in session.execute(select(Version.id, Version.generation_id))}
     living = set(session.scalars(select(Generation.id).where(Generation.status == "live")))
@@ -297,9 +299,9 @@ def log_complete(session: Session) -> Iterator[Broken]:
 
 def _digests(session: Session) -> dict[str, set[str]]:
     rows = session.execute(
-        select(Forgotten.version_id, Membership.sample_digest).join(
+        select(Removal.version_id, Membership.sample_digest).join(
             Membership,
-            (Membership.generation_id == Forgotten.generation_id) & (Membership.position == Forgotten.position),
+            (Membership.generation_id == Removal.generation_id) & (Membership.position == Removal.position),
         )
     )
     found: dict[str, set[str]] = {}
@@ -322,7 +324,7 @@ def _whole(store: Store, digest: str) -> bool:
 
 
 def counted(found: list[Broken]) -> dict[str, int]:
-    """How often each harm was found."""
+    """Count how often each harm was found."""
     return dict(Counter(each.harm for each in found))
 
 

@@ -1,4 +1,4 @@
-"""After the harm: what clients were told is compared with what the database and the stores hold."""
+"""After the harm: the answers that clients got are compared with what the database and the stores hold."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from service.infra.tables import (
     AuditEntry,
     DeletionRequest,
     Erasure,
-    Forgotten,
     Membership,
     Model,
+    Removal,
     Task,
     TreeHead,
     Version,
@@ -59,7 +59,7 @@ def judge(settings: Settings, journal: Journal) -> list[Broken]:
 
 
 def at_rest(settings: Settings) -> bool:
-    """Whether everything that was asked ended in time; a blocked request has ended, visibly."""
+    """Wait for what was asked and return whether everything ended in time; a blocked request has ended, visibly."""
     database = Database(settings.database_url)
     try:
         return eventually(lambda: not unfinished(database))
@@ -68,19 +68,19 @@ def at_rest(settings: Settings) -> bool:
 
 
 def harm(found: list[Broken]) -> dict[str, int]:
-    """The counts of result.py."""
+    """Return the counts of result.py."""
     counts = Counter(each.harm for each in found)
     return {name: counts[name] for name in HARM}
 
 
 def sentences(found: list[Broken]) -> list[str]:
-    """What is broken, equal sentences counted: ids are left out, so that none of them hides behind a limit."""
+    """Return what is broken, equal sentences counted: ids are left out, so that none of them hides behind a limit."""
     told = Counter(f"{each.harm}: {ID.sub('...', each.words)}" for each in found)
     return [f"{count} x {words}" for words, count in told.most_common()]
 
 
 def eventually(true: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> bool:
-    """Whether it became true in time."""
+    """Wait until ``true()`` holds; return whether it did in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
@@ -98,7 +98,7 @@ def _keys_due(database: Database) -> bool:
 
 
 def _requests(session: Session, _: Settings, journal: Journal) -> Iterator[Broken]:
-    """Every one completed: what an operator released and is blocked again is lost, whatever it is blocked for."""
+    """Check that each is completed: one that an operator retried and that is blocked again, for any reason, is lost."""
     rows = dict(session.execute(select(DeletionRequest.id, DeletionRequest.status)).tuples().all())
     reasons = dict(session.execute(select(Task.request_id, Task.reason).where(Task.status == "blocked")).tuples().all())
     for request_id in journal.acknowledged.values():
@@ -107,15 +107,17 @@ def _requests(session: Session, _: Settings, journal: Journal) -> Iterator[Broke
             yield Broken("lost", f"acknowledged request {request_id} is {status}, {reasons.get(request_id)}")
     twice = select(DeletionRequest.subject_digest).group_by(DeletionRequest.subject_digest).having(func.count() > 1)
     for _digest in session.scalars(twice):
-        yield Broken("doubled", "two requests stand for one call")
+        yield Broken("doubled", "two requests were made of one call")
 
 
 def _people(session: Session, settings: Settings, journal: Journal) -> Iterator[Broken]:
-    """Whoever asked is out of every model that knew them, with one effect: in these recipes a person is one sample."""
+    """Check that everyone who asked is out of every model that knew them, with one effect: in these recipes a person is
+    one sample.
+    """
     pepper = Pepper.load(settings.pepper_file)
     asked = {subject_digest(pepper, DEFAULT_TENANT, subject) for subject in journal.acknowledged}
     for model in session.scalars(select(Model).where(Model.current_id.is_not(None))):
-        gone = select(Forgotten.position).where(Forgotten.generation_id == model.generation_id)
+        gone = select(Removal.position).where(Removal.generation_id == model.generation_id)
         still = select(Membership.subject_digest).where(
             Membership.generation_id == model.generation_id, Membership.position.not_in(gone)
         )
@@ -134,7 +136,7 @@ def _people(session: Session, settings: Settings, journal: Journal) -> Iterator[
 
 
 def knows(recipe: str, subject: str) -> bool:
-    """Whether a drill's model was trained on the subject: ``few`` on the first of the crowd, ``crowd`` on all."""
+    """Return whether a model was trained on the subject: ``few`` on the first of the crowd, ``crowd`` on all."""
     return recipe != "few" or int(subject.rpartition("-")[2]) < FEW
 
 
@@ -147,7 +149,7 @@ def _log(session: Session, settings: Settings, _: Journal) -> Iterator[Broken]:
 
 
 def exported(session: Session) -> Iterator[dict[str, Any]]:
-    """The log's entries as ``expunge audit export`` gives them."""
+    """Return the log's entries as ``expunge audit export`` gives them."""
     columns = (AuditEntry.log_index, AuditEntry.leaf_hash, AuditEntry.body)
     rows = select(*columns).where(AuditEntry.log_index.is_not(None)).order_by(AuditEntry.log_index)
     for index, leaf, body in session.execute(rows):

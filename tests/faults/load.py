@@ -46,7 +46,7 @@ def run(seed: int, scale: float) -> Result:
 
 
 def _under_attack(where: Site, people: int, chance: random.Random) -> tuple[Traffic, list[str]]:
-    """Everybody in the models asks to be forgotten, while one fault follows the other."""
+    """Let everybody in the models ask to be forgotten, while one fault follows the other."""
     models = register(where)
     account = where.stack.account
     asking = orders(people - SILENT, chance, BATCH, BATCHED)
@@ -68,7 +68,7 @@ def _under_attack(where: Site, people: int, chance: random.Random) -> tuple[Traf
 
 
 def register(where: Site) -> tuple[str, str]:
-    """A model that knows everybody, and one with a vector for each of a few."""
+    """Register a model that knows everybody, and one with a vector for each of a few."""
     return (
         where.stack.live("crowd", "newton", min_guarantee="proved", epsilon=1.0, noise_std=0.01, max_distance=0.0002),
         where.stack.live("few", "recollection", min_guarantee="proved"),
@@ -76,7 +76,7 @@ def register(where: Site) -> tuple[str, str]:
 
 
 def orders(people: int, chance: random.Random, batch: int, batched: float) -> Iterator[list[str]]:
-    """Each person once, alone or in a batch. Some of the few stay: an update that leaves nobody is blocked, by
+    """Yield each person once, alone or in a batch. Some of the few stay: an update that leaves nobody is blocked, by
     design.
     """
     asking = [index for index in range(people) if not FEW - SPARED <= index < FEW]

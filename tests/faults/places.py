@@ -20,17 +20,9 @@ from service.infra.queue import notify as queue
 from service.infra.queue.messages import QUEUE
 from service.infra.tables import Model
 from tests.faults.invariants import Broken, broken, left_behind, unfinished, unreadable
-from tests.faults.worlds import (
-    MakeDatabase,
-    World,
-    end_schedulers_lease,
-    fork,
-    open_world,
-    postgres_databases,
-    settings_of,
-    sqlite_databases,
-)
 from tests.harness import servers
+from tests.harness.databases import MakeDatabase, postgres_databases, sqlite_databases, sqlite_template
+from tests.workers.worlds import World, end_schedulers_lease, fork, open_world, settings_of
 from workers.scheduler.run import Scheduler, open_scheduler
 
 PEOPLE = 12
@@ -54,15 +46,15 @@ class Stack:
 
 @contextmanager
 def stack_of(name: str, folder: Path) -> Iterator[Stack]:
-    """``sqlite`` (with the filesystem as broker) or ``postgresql`` (with Redis), servers of its own."""
+    """Start the servers of ``sqlite`` (with the filesystem as broker) or ``postgresql`` (with Redis)."""
     with ExitStack() as held:
         if name == "sqlite":
-            yield Stack(name, sqlite_databases(folder), None)
+            yield Stack(name, sqlite_databases(sqlite_template(folder)), None)
             return
         server = held.enter_context(servers.redis_server())
         with redis.Redis.from_url(server.url) as client:
             client.ping()
-        yield Stack(name, held.enter_context(postgres_databases()), server.url)
+        yield Stack(name, held.enter_context(postgres_databases(held.enter_context(servers.postgres()))), server.url)
 
 
 @dataclass
@@ -78,7 +70,7 @@ class Place:
     names: Iterator[str] = field(default_factory=lambda: (f"m{number}" for number in count()))
 
     def model(self) -> str:
-        """A live model with enough people; its name is ``name``."""
+        """Return the id of a live model with enough people; its name is ``name``."""
         if len(self.people) < FEWEST:
             self.name = next(self.names)
             self.model_id = self.world.live(name=self.name, min_guarantee="proved")
@@ -97,20 +89,20 @@ class Place:
         return self.api.app.state.service  # type: ignore[attr-defined]
 
     def die(self, point: str, act: Callable[[], object]) -> None:
-        """``act`` in a process of its own, which is to be killed at ``point``. Raises NotReached."""
+        """Run ``act`` in a child process that is to be killed at ``point``. Raise NotReached where it was not."""
         self.let_go()
         status = fork(act, EXPUNGE_TEST_BUILD="1", EXPUNGE_CRASH_AT=point)
         if not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL):
             raise NotReached(f"{point}: the process ended with wait status {status}")
 
     def worker_dies(self, point: str, model_id: str) -> None:
-        """Ring; a worker takes the message from the real broker, and dies."""
+        """Notify; a worker takes the message from the real broker, and dies."""
         self.world.change(Model, model_id, notified_at=0)  # an earlier death may have taken the message with it
-        queue.ring(self.world.database, self.world.process.notifier, [model_id])
+        queue.notify(self.world.database, self.world.process.notifier, [model_id])
         self.die(point, lambda: serve_one(self.world, model_id))
 
     def recover(self, model_id: str) -> None:
-        """The dead one's lease runs out; another worker comes, and the scheduler."""
+        """End the dead worker's lease, and run another worker and the scheduler."""
         self.world.expire_lease(model_id)
         self.world.work(model_id)
         self.tick()
@@ -121,7 +113,7 @@ class Place:
             raise RuntimeError("the drill's scheduler did not get its lease")
 
     def wrong(self) -> list[Broken]:
-        """What does not hold now that everything had its time."""
+        """Return what does not hold now that everything had its time."""
         storage, database = self.world.storage, self.world.database
         found = broken(database) + unfinished(database) + left_behind(database, storage.keys)
         return found + unreadable(database, storage.store, storage.private)
@@ -147,7 +139,7 @@ def api_key(place: Place) -> str:
 
 
 def serve_one(world: World, model_id: str) -> None:
-    """What a worker process does with its messages until it has met one of this model; acknowledged late."""
+    """Take messages as a worker process does until one of this model came; each is acknowledged late."""
     other = open_world(world.settings)
     worker, app = other.worker(), queue.consumer(world.settings.broker_url)
     met = []

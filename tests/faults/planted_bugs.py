@@ -33,7 +33,7 @@ class Verdict:
 
 
 def run(seed: int, scale: float) -> Result:
-    """Below scale 1 a share of the bugs, spread evenly."""
+    """Plant every bug and run its tests; below scale 1 a share of the bugs, spread evenly."""
     bugs = every_bug()
     step = max(1, round(1 / scale))
     chosen = bugs[seed % step :: step]
@@ -67,7 +67,7 @@ def verdict(clean: Path, target: Path, bug: Bug) -> Verdict:
 
 
 def copy_tree(target: Path) -> Path:
-    """What the tests run on, and a link to the servers that were downloaded already."""
+    """Copy what the tests run on, and link the servers that were downloaded already."""
     target.mkdir(parents=True)
     for room in ROOMS:
         shutil.copytree(ROOT / room, target / room, ignore=shutil.ignore_patterns("__pycache__"))

@@ -22,8 +22,9 @@ from service.infra.tables import Version
 from service.models.restore_guard import UPDATES
 from tests.faults.invariants import Broken, broken, counted, left_behind, unfinished, unreadable
 from tests.faults.result import Result
-from tests.faults.worlds import World, end_schedulers_lease, open_world, settings_of, sqlite_databases
+from tests.harness.databases import sqlite_databases, sqlite_template
 from tests.harness.powercut import Recorded, State, states_after_power_cut
+from tests.workers.worlds import World, end_schedulers_lease, open_world, settings_of
 from workers.scheduler.run import open_scheduler
 from workers.storage.key_files import KeyFiles
 from workers.storage.key_store import KeyStore
@@ -58,10 +59,10 @@ class Rehearsal:
 
 
 def run(seed: int, scale: float) -> Result:
-    """At scale 1 every state; below it, a share of them, spread evenly."""
+    """Check every state at scale 1; below it, a share of them, spread evenly."""
     with tempfile.TemporaryDirectory(prefix="expunge-power-") as name:
         folder = Path(name)
-        rehearsal = rehearse(folder / "rehearsal", sqlite_databases(folder)(folder / "rehearsal"))
+        rehearsal = rehearse(folder / "rehearsal", sqlite_databases(sqlite_template(folder))(folder / "rehearsal"))
         legal = list(disks(rehearsal))
         step = max(1, round(1 / scale))
         chosen = legal[seed % step :: step]
@@ -104,7 +105,7 @@ def rehearse(home: Path, url: str) -> Rehearsal:
 
 
 class RecordedStore(Store):
-    """A store whose folders stand from the beginning: making them is not what is cut here."""
+    """A store whose folders exist from the beginning: making them is not what is cut here."""
 
     def __init__(self, root: Path, files: Recorded) -> None:
         (root / UPDATES).mkdir(parents=True, exist_ok=True)
@@ -112,7 +113,7 @@ class RecordedStore(Store):
 
 
 class RecordedKeyFiles(KeyFiles):
-    """Key files in a folder that is there from the beginning. What was committed before a key goes is remembered."""
+    """Key files in a folder that exists from the beginning. What was committed before a key is destroyed is kept."""
 
     def __init__(self, folder: Path, rehearsal: Rehearsal) -> None:
         folder.mkdir()
@@ -125,7 +126,7 @@ class RecordedKeyFiles(KeyFiles):
 
 
 def disks(rehearsal: Rehearsal) -> Iterator[tuple[Cut, State]]:
-    """Every legal disk, each once: at every commit, and between two commits after every file operation."""
+    """Yield every legal disk, each once: at every commit, and between two commits after every file operation."""
     for before, after in zip(rehearsal.cuts, [*rehearsal.cuts[1:], rehearsal.cuts[-1]], strict=True):
         for operations in range(before.operations, after.operations + 1):
             seen: set[str] = set()
@@ -155,7 +156,7 @@ def recovered(rehearsal: Rehearsal, home: Path, cut: Cut, state: State) -> list[
 
 
 def finish(world: World, model_id: str) -> list[Broken]:
-    """The restarted service works until nothing is left, and is looked at."""
+    """Let the restarted service work until nothing is left, and check it."""
     world.expire_lease(model_id)
     world.work(model_id)
     scheduler = open_scheduler(world.settings)
@@ -171,7 +172,7 @@ def finish(world: World, model_id: str) -> list[Broken]:
 
 
 def unjournalled(world: World) -> list[Broken]:
-    """Versions that were committed, and that the journal does not know: a restored backup would lose them."""
+    """Return the versions that were committed and that the journal does not know: a restored backup would lose them."""
     try:
         told = {entry.version["id"] for entry in world.storage.journal.entries() if entry.version is not None}
     except Damaged:
@@ -182,14 +183,14 @@ def unjournalled(world: World) -> list[Broken]:
 
 
 def other_bytes(home: Path) -> list[Broken]:
-    """A file under the name of other bytes: it would be refused, but it should never come to be."""
+    """Find a file under the name of other bytes: it would be refused, but it should never exist."""
     files = [path for folder in FOLDERS for path in (home / folder).iterdir() if DIGEST.fullmatch(path.name)]
     wrong = [path for path in files if hashlib.sha256(path.read_bytes()).hexdigest() != path.name]
     return [Broken("undetected_corruptions", "a file bears the name of other bytes")] * len(wrong)
 
 
 def copy_of(path: Path) -> bytes:
-    """What a SQLite database holds now: committed transactions, its log included."""
+    """Return what a SQLite database holds now: committed transactions, those in its write-ahead log included."""
     with sqlite3.connect(path) as source, sqlite3.connect(":memory:") as target:
         source.backup(target)
         return target.serialize()

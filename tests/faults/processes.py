@@ -59,19 +59,19 @@ def _attempts(chance: random.Random, rounds: int) -> list[tuple[str, Callable[[]
 
 
 def zombies(kind: str, rounds: int) -> Told:
-    """A worker is stopped in the middle of an update; another one takes over; then it wakes, and may write nothing."""
+    """Stop a worker in the middle of an update until another one took over, and wake it: it may write nothing."""
     journal, late = Journal(), 0
     with site(kind) as where:
         name = where.stack.live("unhurried", "newton", min_guarantee="proved")
         for number in range(rounds):
-            where.stack.kill("second")
+            where.stack.kill("worker-2")
             person = f"crowd-person-{number}"
             journal.acknowledged[person] = where.stack.delete(name, subject_id=person)["id"]
             if not eventually(lambda: _leased(where, name), 30):
                 return [Broken("lost", "nobody claimed the deletion")], ""
             pid = where.stack.processes["worker"].process.pid  # type: ignore[union-attr]
             os.kill(pid, signal.SIGSTOP)
-            where.stack.start("second")
+            where.stack.start("worker-2")
             done = eventually(lambda number=number: where.stack.head(name)["number"] == number + 2, 60)  # type: ignore[misc]
             os.kill(pid, signal.SIGCONT)
             if not done:
@@ -90,12 +90,14 @@ def _leased(where: Site, name: str) -> bool:
 
 
 def out_of_memory() -> Told:
-    """A recipe that needs more memory than there is ends blocked or refused, after a few deaths, and can be retried."""
+    """Run a recipe that needs more memory than there is: it ends blocked or refused, after a few deaths, and can be
+    retried.
+    """
     with tempfile.TemporaryDirectory() as folder:
         greed = Path(folder) / "greed"
         with site("sqlite") as where:
             stack, worker = where.stack, where.stack.processes["worker"]
-            stack.kill("second")
+            stack.kill("worker-2")
             worker.command = [sys.executable, "-c", LIMITED, str(MEMORY_BYTES), *worker.command]
             stack.environment |= {"DRILL_GREED": str(greed)}
             stack.restart("worker")
@@ -117,7 +119,7 @@ def out_of_memory() -> Told:
             deaths = _endure(where, lambda: _preparation(where, second) == "refused")
             notes.append(f"preparation {_preparation(where, second)} after {deaths} deaths")
             if _preparation(where, second) != "refused":
-                found.append(Broken("lost", "a preparation that kills its workers goes on for ever"))
+                found.append(Broken("lost", "a preparation that kills its workers never ends"))
             return found + judge(stack.settings, journal), ", ".join(notes)
 
 
@@ -145,7 +147,7 @@ def _preparation(where: Site, name: str) -> str:
 
 
 def failing_fsync() -> Told:
-    """While fsync fails nothing is acknowledged; afterwards everything that was is carried out."""
+    """Make fsync fail: nothing is acknowledged meanwhile, and afterwards everything that was is carried out."""
     shim = built()
     if shim is None:
         return [], "left out: no C compiler here"
@@ -182,7 +184,9 @@ def failing_fsync() -> Told:
 
 
 def wrong_clocks(seconds: int) -> Told:
-    """One worker and the API live three days off, the API on the other side: leases and certificates keep the hour."""
+    """Set the clocks of one worker and the API three days off, in opposite directions: leases and certificates keep the
+    hour.
+    """
     shim = built()
     if shim is None:
         return [], "left out: no C compiler here"
@@ -214,7 +218,7 @@ def _moments(where: Site, column: object, least: int) -> list[float]:
 
 
 def migrations(kind: str, rounds: int) -> Told:
-    """Four processes migrate an empty database at once: all succeed, and the schema is the current one."""
+    """Let four processes migrate an empty database at once: all succeed, and the schema is the current one."""
     found: list[Broken] = []
     with tempfile.TemporaryDirectory() as folder, postgres() as server:
         for number in range(rounds):

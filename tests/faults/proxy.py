@@ -11,7 +11,7 @@ from typing import Literal
 
 Cut = Literal["before", "after", "answered", "silent"]
 """COMMIT is swallowed; forwarded, and its answer not awaited; carried out, and its answer swallowed; swallowed, and the
-database never told that the client is gone, as when a cable is pulled"""
+database never learns that the client is gone, as when a cable is pulled"""
 COMMIT = b"COMMIT"
 BLOCK = 1 << 16
 
@@ -28,7 +28,7 @@ class Proxy:
     _over: threading.Event = field(default_factory=threading.Event)
 
     def arm(self, *cuts: Cut | None) -> None:
-        """What is done to each of the next COMMITs, in this order. None: nothing."""
+        """Set what is done to each of the next COMMITs, in this order. None: nothing."""
         with self._guard:
             self._armed[:] = cuts
 
@@ -82,7 +82,7 @@ def proxy(host: str, port: int) -> Iterator[Proxy]:
 
 
 def _swallow(server: socket.socket, client: socket.socket, data: bytes) -> None:
-    """The client is cut off first, so that the answer to its COMMIT has nowhere to go; then the server gets it."""
+    """Cut the client off first, so that nobody reads the answer to its COMMIT; then pass the COMMIT to the server."""
     _shut(client)
     server.sendall(data)
     server.settimeout(5)

@@ -39,7 +39,7 @@ def rich_table(results: list[Result]) -> Table:
 
 
 def markdown(record: Mapping[str, Any], before: str = "") -> str:
-    """The record of a run as a table. Rows and notes of ``before`` stay where this run has none of that name."""
+    """Return the record of a run as a table. Rows and notes of ``before`` stay if this run has none of that name."""
     results = [Result.from_json(values) for values in record["results"]]
     ran = f"{record['at']}, seed {record['seed']}, scale {record['scale']:g}, commit {record['commit']}"
     rows = _rows(before) | {result.name: [*cells(result), ran] for result in results}
@@ -62,7 +62,7 @@ def write_into(page: Path, record: Mapping[str, Any]) -> None:
 
 
 def _rows(text: str) -> dict[str, list[str]]:
-    """Rows of an earlier table by drill, as they stand; neither the header nor the sums."""
+    """Return the rows of an earlier table by drill, unchanged; neither the header nor the sums."""
     found = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     return {row[0]: row for row in found if len(row) == len(header()) + 1 and row[0] not in ("drill", "---", "all")}
 
@@ -72,7 +72,7 @@ def _notes(text: str, name: str) -> list[str]:
 
 
 def _sums(rows: Mapping[str, list[str]]) -> list[str]:
-    """The last line of the table: over runs that may differ in date and commit."""
+    """Return the last line of the table: over runs that may differ in date and commit."""
     columns = list(zip(*rows.values(), strict=True))
     counts = [sum(int(cell.replace(",", "")) for cell in columns[1 + number]) for number in range(len(COUNTS))]
     bugs = [cell.split(" of ") for cell in columns[-3] if cell]

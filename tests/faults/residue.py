@@ -32,7 +32,7 @@ def run(_: int, scale: float) -> Result:
     deaths = DEATHS if scale >= 1 else DEATHS[: max(1, round(len(DEATHS) * scale))]
     for kind in KINDS:
         with site(kind) as where, residue.ear() as listener:
-            where.stack.kill("second")
+            where.stack.kill("worker-2")
             residue.listen(where.stack, listener.url)
             for method in METHODS:
                 for death in deaths if method == "recollection" else (None,):
@@ -49,7 +49,9 @@ def run(_: int, scale: float) -> Result:
 
 
 def _forget(where: Site, method: str, death: str | None, heard: list[bytes]) -> tuple[list[str], float]:
-    """Where something of the canary was found that must not be there, and how long the rest took to go."""
+    """Forget the canary; return where something of it was found that must not be there, and how long the rest took to
+    go.
+    """
     stack, canary = where.stack, residue.load_recipe("canary")
     name = stack.live("canary", method, min_guarantee="proved")
     residue.complain(stack, canary.PERSON)

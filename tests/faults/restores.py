@@ -14,7 +14,7 @@ from service.requests.webhooks import disable
 from tests.faults.invariants import Broken
 from tests.faults.town import Standing, Town
 from workers.runtime.jobs import Work
-from workers.scheduler.replay import Report
+from workers.scheduler.replay import RestoreReport
 
 OVERLAP = 60_000_000
 """microseconds"""
@@ -85,14 +85,14 @@ class Restores(RuleBasedStateMachine):
 
     @rule()
     def another_model_is_registered(self) -> None:
-        """Its recipe still names everybody who was forgotten."""
+        """Register a model whose recipe still names everybody who was forgotten."""
         model_id = self.town.register()
         if model_id is not None:
             self.town.notifier.messages.append(model_id)
 
 
-def turned_back(before: Standing, after: Standing, report: Report, with_log: bool) -> list[Broken]:
-    """Holds, keys and webhooks that a restore has brought back, or lost, without a word in its report."""
+def turned_back(before: Standing, after: Standing, report: RestoreReport, with_log: bool) -> list[Broken]:
+    """Return the holds, keys and webhooks that a restore brought back or lost without a word in its report."""
     back = {
         "hold": after.holds - before.holds - set(report.holds_to_check),
         "key": after.keys - before.keys - set(report.keys_to_check),

@@ -31,7 +31,7 @@ class Result:
     seconds: float = 0.0
     """filled in by the runner"""
     notes: tuple[str, ...] = ()
-    """one sentence each: figures beside the counts, and every harm in words"""
+    """one sentence each: figures next to the counts, and every harm in words"""
 
     @property
     def clean(self) -> bool:

@@ -14,7 +14,7 @@ THREE_DAYS = 3 * 86_400
 
 @cache
 def built() -> Path | None:
-    """The compiled library. None: there is no C compiler."""
+    """Return the compiled library, or None where there is no C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None

@@ -86,7 +86,7 @@ class Outcome:
 
 @cache
 def the_town() -> tuple[Town, Photograph, Any]:
-    """Built once in a process; its folder lives as long as the process."""
+    """Return the town, which is built once in a process; its folder lives as long as the process."""
     folder = tempfile.TemporaryDirectory(prefix="expunge-simulation-", dir=IN_MEMORY)
     town = found(Path(folder.name))
     return town, town.photograph(), folder
@@ -100,7 +100,7 @@ class Simulation(Restores):
 
     @initialize(people=st.lists(st.sampled_from(PEOPLE), min_size=1, max_size=3), claimed=st.booleans())
     def begin(self, people: list[str], claimed: bool) -> None:
-        """Somebody has asked already: a history without a request shows nothing."""
+        """Let somebody ask before anything else: a history without a request shows nothing."""
         self.town, photo, _ = the_town()
         self.town.go_back(photo)
         Simulation.begun += 1
@@ -128,7 +128,7 @@ class Simulation(Restores):
     @precondition(lambda self: self.town.notifier.messages)
     @rule(data=st.data(), kept=st.booleans())
     def a_message_arrives(self, data: st.DataObject, kept: bool) -> None:
-        """In any order, and once more later if it is kept."""
+        """Deliver a message, in any order, and once more later if it is kept."""
         messages = self.town.notifier.messages
         place = data.draw(st.integers(0, len(messages) - 1))
         self.claim(messages[place])
@@ -145,7 +145,7 @@ class Simulation(Restores):
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())
     def a_worker_goes_on(self, data: st.DataObject) -> None:
-        """However late: its lease may be over, and its work done by another."""
+        """Let a worker continue, however late: its lease may be over, and its work done by another."""
         self.carry_out(self.jobs.pop(data.draw(st.integers(0, len(self.jobs) - 1))))
 
     @precondition(lambda self: self.jobs)
@@ -160,7 +160,7 @@ class Simulation(Restores):
         data=st.data(), point=st.sampled_from(BETWEEN), what=st.sampled_from(MEANWHILE), person=st.sampled_from(PEOPLE)
     )
     def something_happens_while_a_worker_works(self, data: st.DataObject, point: str, what: str, person: str) -> None:
-        """Between the transactions of a release anything may happen, the end of its lease included."""
+        """Let anything happen between the transactions of an update, the end of its lease included."""
         job = self.jobs.pop(data.draw(st.integers(0, len(self.jobs) - 1)))
         heads: list[str | None] = []
         happenings: dict[str, Callable[[], object]] = {
@@ -233,7 +233,7 @@ class Simulation(Restores):
             self.end()
 
     def end(self) -> None:
-        """Everything gets its time; nobody dies any more."""
+        """Give everything its time; nobody dies any more."""
         self.note_gone()
         self.every_hold_is_released()
         for _ in range(ROUNDS):
@@ -258,7 +258,7 @@ class Simulation(Restores):
         self.require(left_behind(database, storage.keys) + self.returned() + self.carried_out_though_cancelled())
 
     def overtake(self, model_id: str) -> None:
-        """The lease runs out, and another worker does all that waits."""
+        """End the lease; another worker does all that waits."""
         self.town.clock.advance(31.0)
         before = len(self.jobs)
         self.claim(model_id)
@@ -267,7 +267,7 @@ class Simulation(Restores):
             self.carry_out(job)
 
     def take_over(self, job: Work) -> list[str | None]:
-        """The lease runs out, and another worker takes the work: the current version at that moment, if it got it."""
+        """End the lease; another worker takes the work. Return the current version at that moment, if it got it."""
         self.town.clock.advance(31.0)
         before = len(self.jobs)
         self.claim(job.lease.model_id)
@@ -288,7 +288,7 @@ class Simulation(Restores):
             raise Wrong(harms)
 
     def rewound(self) -> list[Broken]:
-        """Generations of which less is spent than was seen before: not even a restored backup may do that."""
+        """Return the generations of which less is spent than was seen before: not even a restore may do that."""
         with self.town.database.read() as session:
             now = {row.id: row.spent for row in session.execute(select(Generation.id, Generation.spent))}
         less = [
@@ -307,16 +307,18 @@ class Simulation(Restores):
         ]
 
     def note_gone(self) -> None:
-        """Whom the served versions lack now: they must never come back."""
+        """Remember who is missing from the served versions: they must never come back."""
         self.gone |= {(name, person) for name, person in self.town.absent(PEOPLE) if person in PEOPLE}
 
     def unprotected(self) -> list[Broken]:
-        """People under a legal hold who were forgotten all the same."""
+        """Return the people under a legal hold who were forgotten nevertheless."""
         lost = self.protected & self.town.absent(PEOPLE) if self.protected else set()
         return [Broken("lost", f"{person} is under a legal hold and gone from {name}") for name, person in sorted(lost)]
 
     def returned(self) -> list[Broken]:
-        """Whoever was gone from a model, and whoever had a request for every model carried out: gone from all."""
+        """Return the people who are back: in a model that lacked them, or although a request for every model was
+        carried out.
+        """
         with self.town.database.read() as session:
             served = set(session.scalars(select(Model.name).where(Model.status.in_(("live", "exhausted")))))
             everywhere = select(DeletionRequest.id).where(
@@ -328,21 +330,23 @@ class Simulation(Restores):
         return [Broken("served_with_deletion_missing", f"{person} is back in {name}") for name, person in sorted(back)]
 
     def carried_out_though_cancelled(self) -> list[Broken]:
-        """Cancelled requests that went on, and people who are gone though all their requests were cancelled."""
+        """Return the cancelled requests that continued, and people who are gone though all their requests were
+        cancelled.
+        """
         with self.town.database.read() as session:
             done = select(Task.request_id).where(Task.request_id.in_(self.cancelled), Task.status != "cancelled")
-            found = [Broken("doubled", f"request {each} was cancelled and goes on") for each in session.scalars(done)]
+            found = [Broken("doubled", f"request {each} was cancelled and continues") for each in session.scalars(done)]
         asked = {self.who[request] for request in self.who.keys() - self.cancelled}
         kept = {self.who[request] for request in self.cancelled} - asked
         gone = {each for each in self.town.absent(PEOPLE) if each[1] in kept and each[0] in MODELS}
-        gone = set() if self.restored else gone  # and whoever asked while another was prepared is left out of it
+        gone = set() if self.restored else gone  # and those who asked while another was prepared are left out of it
         return found + [
             Broken("doubled", f"{person} cancelled and is gone from {name}") for name, person in sorted(gone)
         ]
 
 
 def simulate(runs: int, number: int) -> Outcome:
-    """So many histories from this seed, up to the first that breaks a rule."""
+    """Play so many histories from this seed, up to the first that breaks a rule."""
     begun, faults = Simulation.begun, Simulation.faults
     chosen = settings(
         max_examples=runs,

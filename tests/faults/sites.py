@@ -1,4 +1,4 @@
-"""An installation with servers of its own, which a drill may harm: API, two workers and a scheduler, as processes."""
+"""An installation with separate servers, which a drill may harm: API, two workers and a scheduler, as processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -38,7 +38,7 @@ class Site:
     redis: Redis | None
 
     def mend(self) -> None:
-        """Start whatever is dead. From the main thread only: a child dies with the thread that started it."""
+        """Start every process that is dead. From the main thread only: a child dies with the thread that started it."""
         for name, child in self.stack.processes.items():
             if not child.alive:
                 self.stack.start(name)
@@ -66,25 +66,17 @@ class Site:
 
 @contextmanager
 def site(kind: str, database: Callable[[str], str] = str, people: int = 1000, **settings: str) -> Iterator[Site]:
-    """A running installation. ``database`` may put something between it and its database; it gets and gives the URL."""
+    """Run an installation. ``database`` may put a proxy between it and its database; it gets and returns the URL."""
     with ExitStack() as held:
         home = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="expunge-drill-")))
         recipes = home / "recipes"
         shutil.copytree(HERE / "recipes", recipes)
         shutil.copytree(HERE.parent / "system" / "recipes", recipes, dirs_exist_ok=True)
         os.environ["DRILL_PEOPLE"] = str(people)  # the crowd's recipe reads it
-        chosen = SETTINGS | settings
-        server, broker = None, None
+        servers = None
         if kind == "postgres":
-            server, broker = held.enter_context(postgres()), held.enter_context(redis_server())
-            url = database(held.enter_context(server.database()))
-            keys = held.enter_context(server.database())
-            chosen |= {"DATABASE_URL": url, "KEY_STORE_URL": keys, "BROKER_URL": broker.url}
-        stack = held.enter_context(stacks.running(home / "home", recipes, **chosen))
-        worker = stack.processes["worker"]
-        log = worker.log.with_name("second.log")
-        stack.processes["second"] = replace(worker, name="second", log=log, process=None)
-        stack.start("second")
-        if server is not None and broker is not None:
-            stack.servers = [(server.folder, lambda: server.execute("CHECKPOINT")), (broker.folder, broker.dump)]
-        yield Site(kind, stack, server, broker)
+            servers = held.enter_context(postgres()), held.enter_context(redis_server())
+        started = stacks.running(home / "home", recipes, servers, database, **SETTINGS | settings)
+        stack = held.enter_context(started)
+        stack.more_workers(1)
+        yield Site(kind, stack, *(servers or (None, None)))

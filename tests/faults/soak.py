@@ -63,7 +63,7 @@ class Course:
 
 
 def resident_mebibytes(pid: int) -> float:
-    """0 where there is no such process any more."""
+    """Return the resident memory of a process, 0 where it is gone."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -127,7 +127,7 @@ def _endure(where: Site, course: Course, seconds: float, per_second: float, peop
 
 
 def _waits(where: Site) -> list[float]:
-    """Seconds from each acknowledged request to its completion, by the database's clock."""
+    """Return the seconds from each acknowledged request to its completion, by the database's clock."""
     database = Database(where.stack.settings.database_url)
     with database.read() as session:
         ended = select(DeletionRequest.created_at, DeletionRequest.completed_at)
@@ -189,7 +189,7 @@ def _percentiles(seconds: list[float]) -> str:
 
 
 def _memory(course: Course) -> list[str]:
-    """Each process's memory at equal distances; a killed process begins anew."""
+    """Return each process's memory at equal distances; a killed process begins again."""
     names = list(course.memory)
     last = max((points[-1][0] for points in course.memory.values()), default=0.0)
     lines = [f"| minute | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]

@@ -12,7 +12,7 @@ from tests.faults.__main__ import every_drill, main
 from tests.faults.deaths import DEATHS
 from tests.faults.report import BEGIN, END, write_into
 from tests.faults.result import Result
-from tests.faults.worlds import sqlite_databases
+from tests.harness.databases import sqlite_databases, sqlite_template
 
 ROOT = Path(__file__).parents[2]
 POINT = re.compile(r'(?:crash_point\(|crash=)"([a-z-]+)"')
@@ -26,7 +26,7 @@ def test_every_crash_point_of_the_source_is_died_at() -> None:
 
 
 def test_a_power_cut_that_a_missing_sync_makes_fatal_is_seen(tmp_path: Path) -> None:
-    rehearsal = power_cut.rehearse(tmp_path / "home", sqlite_databases(tmp_path)(tmp_path / "home"))
+    rehearsal = power_cut.rehearse(tmp_path / "home", sqlite_databases(sqlite_template(tmp_path))(tmp_path / "home"))
     last = rehearsal.cuts[-1]
     whole = list(power_cut.disks(rehearsal))[-1]
     assert power_cut.recovered(rehearsal, tmp_path / "cut", *whole) == []
@@ -38,7 +38,7 @@ def test_a_power_cut_that_a_missing_sync_makes_fatal_is_seen(tmp_path: Path) -> 
 
 
 def test_an_entry_of_the_journal_that_a_power_cut_loses_is_seen(tmp_path: Path) -> None:
-    rehearsal = power_cut.rehearse(tmp_path / "home", sqlite_databases(tmp_path)(tmp_path / "home"))
+    rehearsal = power_cut.rehearse(tmp_path / "home", sqlite_databases(sqlite_template(tmp_path))(tmp_path / "home"))
     cut, state = list(power_cut.disks(rehearsal))[-1]
     entries = {Path(path).stem for path in state if path.endswith((".release", ".draft"))}
     assert len(entries) == 3

@@ -14,7 +14,7 @@ from sqlalchemy import select
 
 from service.infra.db import now
 from service.infra.files import Damaged
-from service.infra.memory import Clock, MemoryBell, MemoryDatabase, MemoryStore, image_of
+from service.infra.memory import ManualClock, MemoryBroker, MemoryDatabase, MemoryStore, image_of
 from service.infra.queue.notify import notify_one
 from service.infra.tables import Model
 from tests.faults.bugs import every_bug
@@ -39,7 +39,7 @@ def test_random_histories_break_no_rule() -> None:
 
 
 def restored(with_log: bool) -> None:
-    """A hold is lifted, a hold is placed, and every door is closed between a backup and its restore."""
+    """Lift a hold, place a hold and close every door, between a backup and its restore."""
     history = Simulation()
     history.begin(people=["p0"], claimed=False)
     history.a_hold_is_placed(person="p1")
@@ -95,7 +95,7 @@ def test_a_history_that_ends_in_an_error_of_the_service_is_counted() -> None:
 
 
 def test_a_database_in_memory_has_the_clock_it_is_told_and_can_be_played_back(sqlite_template: Path) -> None:
-    clock = Clock()
+    clock = ManualClock()
     database = MemoryDatabase(clock, image_of(sqlite_template))
     with database.write() as session:
         assert now(session) == clock.at
@@ -113,7 +113,7 @@ def test_a_database_in_memory_has_the_clock_it_is_told_and_can_be_played_back(sq
 
 
 def test_files_in_memory_are_checked_and_swept_like_files(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = ManualClock()
     store = MemoryStore(tmp_path, clock)
     stored = store.put([b"one", b"two"])
     assert store.read(stored.digest) == b"onetwo"
@@ -127,6 +127,6 @@ def test_files_in_memory_are_checked_and_swept_like_files(tmp_path: Path) -> Non
 
 
 def test_the_bell_keeps_what_it_was_given() -> None:
-    notifier = MemoryBell()
+    notifier = MemoryBroker()
     assert notify_one(notifier, "m")  # type: ignore[arg-type]
     assert notifier.messages == ["m"]

@@ -18,22 +18,22 @@ from service.access.api_keys import NewKey, Scope, authenticate, create_key
 from service.audit.log import newest_head
 from service.audit.signed_note import Signer
 from service.infra import fault_injection as crash
-from service.infra.memory import Clock, MemoryBell, MemoryDatabase, MemoryStore, image_of
+from service.infra.memory import ManualClock, MemoryBroker, MemoryDatabase, MemoryStore, image_of
 from service.infra.pseudonyms import subject_digest
 from service.infra.queue import notify as queue
 from service.infra.settings import Settings, session_key
-from service.infra.tables import Forgotten, Hold, Membership, Model, WebhookEndpoint
+from service.infra.tables import Hold, Membership, Model, Removal, WebhookEndpoint
 from service.models.restore_guard import confirm
 from service.requests import intake
 from service.requests.states import RequestRefused
 from service.requests.webhooks import add_endpoint
 from tests.faults.judge import exported
-from tests.faults.worlds import World, open_world, settings_of, sqlite_databases
-from tests.workers.worlds import TENANT
+from tests.harness.databases import sqlite_databases, sqlite_template
+from tests.workers.worlds import TENANT, World, open_world, settings_of
 from workers.runtime.jobs import Preparation, Work
 from workers.runtime.model import Benches
 from workers.runtime.stopwatch import Stopwatch
-from workers.scheduler.replay import Report
+from workers.scheduler.replay import RestoreReport
 from workers.scheduler.restore import restore
 from workers.scheduler.run import Scheduler, extend_log, open_scheduler
 from workers.storage.key_files import ERASED, SHARE_BYTES, KeyFileMissing, KeyFiles
@@ -130,10 +130,10 @@ class Standing:
 class Town:
     """Built once in a process: SQLAlchemy compiles a statement once for each engine."""
 
-    clock: Clock
+    clock: ManualClock
     database: MemoryDatabase
     keys: MemoryDatabase
-    notifier: MemoryBell
+    notifier: MemoryBroker
     world: World
     scheduler: Scheduler
     benches: Benches
@@ -146,7 +146,7 @@ class Town:
 
     @property
     def models(self) -> dict[str, str]:
-        """Name to id."""
+        """Return the id of each model by its name."""
         with self.database.read() as session:
             return {model.name: model.id for model in session.query(Model)}
 
@@ -156,14 +156,14 @@ class Town:
             accepted = intake.accept(
                 session, self.world.storage.pepper, TENANT, order, intake.Windows(cancel_seconds=window)
             )
-        queue.ring(self.database, cast(Celery, self.notifier), accepted.to_notify)
+        queue.notify(self.database, cast(Celery, self.notifier), accepted.to_notify)
         return accepted.request.id
 
     def digest_of(self, person: str) -> str:
         return subject_digest(self.world.storage.pepper, TENANT, person)
 
     def absent(self, people: list[str]) -> set[tuple[str, str]]:
-        """(model, person) of those people who are not in the served version."""
+        """Return (model, person) of those people who are not in the served version."""
         digests = {self.digest_of(person): person for person in people}
         with self.database.read() as session:
             served = session.execute(
@@ -175,17 +175,16 @@ class Town:
                 for subject in session.scalars(
                     select(Membership.subject_digest)
                     .outerjoin(
-                        Forgotten,
-                        (Forgotten.generation_id == Membership.generation_id)
-                        & (Forgotten.position == Membership.position),
+                        Removal,
+                        (Removal.generation_id == Membership.generation_id) & (Removal.position == Membership.position),
                     )
-                    .where(Membership.generation_id == generation_id, Forgotten.position.is_(None))
+                    .where(Membership.generation_id == generation_id, Removal.position.is_(None))
                 )
             }
         return {(name, person) for name, _ in served for person in people} - present
 
     def carry_out(self, job: Work) -> None:
-        """What the worker does that holds this claim, late or not. Raises Stale, Died."""
+        """Do what a worker does that holds this claim, late or not. Raise Stale, Died."""
         watch = Stopwatch(self.world.pulse())
         if isinstance(job, Preparation):
             prepare(self.world.process, job, watch)
@@ -193,7 +192,7 @@ class Town:
             update(Errand(self.world.process, self.benches, job, watch))
 
     def photograph(self) -> Photograph:
-        """As everything is now."""
+        """Return everything as it is now."""
         storage = self.world.storage
         store, private = (cast(MemoryStore, each).files for each in (storage.store, storage.private))
         journal = storage.store.root.with_name("photograph")
@@ -209,21 +208,21 @@ class Town:
         )
 
     def go_back(self, photo: Photograph) -> None:
-        """Everything becomes as it was photographed."""
+        """Set everything to what was photographed."""
         storage = self.world.storage
         self.clock.at = photo.at
         self.database.restore(photo.database)
         self.keys.restore(photo.keys)
         self.key_files.held = dict(photo.key_files)
         for store, files in ((storage.store, photo.store), (storage.private, photo.private)):
-            cast(MemoryStore, store).hold(files)
+            cast(MemoryStore, store).replace_all(files)
         shutil.rmtree(storage.store.root)
         shutil.copytree(photo.journal, storage.store.root)
         self.notifier.messages.clear()
         self.benches = Benches(self.world.settings)
 
-    def play_back(self, image: bytes, with_log: bool) -> Report:
-        """Every process stops; the database becomes the backup's; the operator restores and confirms.
+    def play_back(self, image: bytes, with_log: bool) -> RestoreReport:
+        """Stop every process, replace the database with the backup's, restore and confirm, as an operator does.
 
         ``with_log``: the log was exported at the last moment.
         """
@@ -236,7 +235,7 @@ class Town:
         return report
 
     def export(self) -> tuple[str, list[dict[str, Any]]]:
-        """The newest signed head, and every entry."""
+        """Return the newest signed head, and every entry."""
         while extend_log(self.database, self.signer):
             pass
         with self.database.read() as session:
@@ -244,7 +243,7 @@ class Town:
             return head.note if head else "", list(exported(session))
 
     def standing(self) -> Standing:
-        """As everything is now; a key opens when it authenticates."""
+        """Return what is in force now; a key opens when it authenticates."""
         with self.database.read() as session:
             pepper = self.world.storage.pepper
             kept = select(Hold.id).where(Hold.lifted_at.is_(None))
@@ -256,16 +255,18 @@ class Town:
             )
 
     def register(self) -> str | None:
-        """One more model, with the recipe of the others; None where it is there already."""
+        """Register one more model, with the recipe of the others; None where it is there already."""
         with suppress(RequestRefused):
             return self.world.register(name=ANOTHER, on_suppressed="leave_out", min_guarantee="proved")
         return None
 
 
 def found(folder: Path) -> Town:
-    """A town whose models were prepared for real, in ``folder``."""
-    settings = settings_of(folder / "home", sqlite_databases(folder)(folder / "home"), lease_seconds=LEASE_SECONDS)
-    clock = Clock()
+    """Build a town whose models were prepared for real, in ``folder``."""
+    settings = settings_of(
+        folder / "home", sqlite_databases(sqlite_template(folder))(folder / "home"), lease_seconds=LEASE_SECONDS
+    )
+    clock = ManualClock()
     keys = MemoryDatabase(clock)
     with keys.write() as session:
         KeyRecord.metadata.create_all(session.connection())
@@ -276,7 +277,7 @@ def found(folder: Path) -> Town:
     storage = world.storage
     scheduler = replace(_scheduler(settings), database=database, keys=storage.keys, store=storage.store)
     scheduler = replace(scheduler, private=storage.private, notifier=world.process.notifier)
-    notifier, signer = cast(MemoryBell, world.process.notifier), scheduler.signer()
+    notifier, signer = cast(MemoryBroker, world.process.notifier), scheduler.signer()
     return Town(clock, database, keys, notifier, world, scheduler, Benches(settings), signer, _doors(world))
 
 
@@ -298,7 +299,7 @@ def _world(settings: Settings, database: MemoryDatabase, keys: MemoryDatabase, f
         store=MemoryStore(folder, database.clock),
         private=MemoryStore(folder, database.clock),
     )
-    return World(replace(world.process, storage=storage, notifier=cast(Celery, MemoryBell())))
+    return World(replace(world.process, storage=storage, notifier=cast(Celery, MemoryBroker())))
 
 
 def _scheduler(settings: Settings) -> Scheduler:
@@ -310,7 +311,7 @@ def _scheduler(settings: Settings) -> Scheduler:
 
 @contextmanager
 def dying_at(point: str) -> Iterator[None]:
-    """Whoever comes to the crash point dies there: by an exception that nothing catches, in place of SIGKILL."""
+    """Die at the crash point, by an exception that nothing catches, in place of SIGKILL."""
 
     def die() -> None:
         raise Died(point)
@@ -321,7 +322,7 @@ def dying_at(point: str) -> Iterator[None]:
 
 @contextmanager
 def meanwhile_at(point: str, happen: Callable[[], object]) -> Iterator[None]:
-    """``happen`` is called when somebody comes to the crash point, the first time."""
+    """Call ``happen`` the first time that somebody comes to the crash point."""
     waiting = [happen]
 
     def at(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Clients of a service that is harmed meanwhile: they ask, repeat what got no answer, and keep what they were told."""
+"""Clients of a service that is harmed meanwhile: they ask, repeat what got no answer, and keep the answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPEATED = 0.03
 
 @dataclass
 class Journal:
-    """What clients were told. Appending is atomic, so threads share it."""
+    """What clients were answered. Appending is atomic, so threads share it."""
 
     acknowledged: dict[str, str] = field(default_factory=dict)
     """subject -> id of the request"""
@@ -65,7 +65,7 @@ class Traffic:
         return any(thread.is_alive() for thread in self._threads[: self.clients])
 
     def stop(self) -> None:
-        """Everybody finishes the call at hand."""
+        """Let every client finish its present call."""
         self._over.set()
         for thread in self._threads:
             thread.join(120)
@@ -94,7 +94,7 @@ class Traffic:
             self.journal.contradictions.append(f"{ids} became {again}")
 
     def _accepted(self, http: httpx.Client, subjects: list[str], key: str) -> list[str]:
-        """The ids of the requests, however often it takes: a client that heard nothing repeats with its key."""
+        """Repeat the call with its key until it is answered; return the ids of the requests."""
         path, body = _call(subjects)
         while True:
             answer = self._try(http, "POST", path, json=body, headers={"Idempotency-Key": key})
@@ -113,7 +113,7 @@ class Traffic:
                 time.sleep(0.05 + self.pause_seconds)
 
     def _look(self, http: httpx.Client, chance: random.Random) -> None:
-        """Once a deletion is told to be in a version, no older one may be served, and the bytes are those named."""
+        """Check that no version older than an announced deletion is served, and that the bytes are those named."""
         known = list(self.journal.acknowledged.values())[-200:]
         answer = self._try(http, "GET", f"{ONE}/{chance.choice(known)}") if known else None
         if answer is None or answer.status_code != 200:
@@ -125,7 +125,7 @@ class Traffic:
     def _look_at_head(self, http: httpx.Client, model: str, least: int) -> None:
         head = self._try(http, "GET", f"/v1/models/{model}/versions/current")
         if head is not None and head.status_code == 200 and head.json()["number"] < least:
-            self.journal.stale.append(f"{model}: head {head.json()['number']} after {least} was told")
+            self.journal.stale.append(f"{model}: head {head.json()['number']} after {least} was announced")
         file = self._try(http, "GET", f"/v1/models/{model}/versions/current/checkpoint")
         if file is None or file.status_code != 200:
             return

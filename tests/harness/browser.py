@@ -38,23 +38,23 @@ class Browser:
         return self._call("POST", "execute/sync", {"script": body, "args": list(arguments)})
 
     def waits_for(self, body: str) -> Any:
-        """What an asynchronous script hands to its last argument."""
+        """Run an asynchronous script and return what it passes to its last argument."""
         return self._call("POST", "execute/async", {"script": body, "args": []})
 
     def text(self, selector: str = "body") -> str:
-        """The visible text of the first match; empty if there is none."""
+        """Return the visible text of the first match; empty if there is none."""
         return str(self.script("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
 
     def click(self, selector: str) -> None:
         self._call("POST", f"element/{self._find(selector)}/click", {})
 
     def type(self, text: str) -> None:
-        """Press keys, wherever the focus is."""
+        """Press keys at the place that has the focus."""
         keys = [{"type": kind, "value": each} for each in text for kind in ("keyDown", "keyUp")]
         self._call("POST", "actions", {"actions": [{"type": "key", "id": "keyboard", "actions": keys}]})
 
     def focus(self) -> dict[str, Any]:
-        """What holds the focus, and whether it shows."""
+        """Return what has the focus, and whether it shows."""
         found: dict[str, Any] = self.script(
             "const e = document.activeElement, s = getComputedStyle(e);"
             "return {tag: e.tagName, id: e.id, name: e.name, text: e.innerText, href: e.getAttribute('href'),"
@@ -94,7 +94,7 @@ class Browser:
         self._devtools("Emulation.setDeviceMetricsOverride", size)
 
     def cookies(self) -> list[dict[str, Any]]:
-        """The page's cookies, those that scripts cannot read among them."""
+        """Return the page's cookies, also those that scripts cannot read."""
         kept: list[dict[str, Any]] = self._call("GET", "cookie")
         return kept
 
@@ -105,7 +105,7 @@ class Browser:
         path.write_bytes(base64.b64decode(str(self._call("GET", "screenshot"))))
 
     def complaints(self) -> list[str]:
-        """What the browser's console said at the level of an error."""
+        """Return the errors on the browser's console."""
         log = self._call("POST", "se/log", {"type": "browser"})
         return [each["message"] for each in log if each["level"] == "SEVERE"]
 
@@ -127,7 +127,7 @@ class Browser:
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[Browser]:
-    """A new Chromium with its own profile; gone afterwards. Skips where there is none."""
+    """Start a Chromium with a new profile, and stop it afterwards. Skip the test where there is none."""
     driver, binary, port = program("chromedriver"), program("chromium"), free_port()
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1280,1100"]
     wanted = {

@@ -16,7 +16,7 @@ UNVERIFIED = "unverified here"
 
 
 def program(name: str) -> str:
-    """Where a program is; the test is marked as not verified where it is missing."""
+    """Return the path of a program. Skip the test, as not verified, where it is missing."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"{UNVERIFIED}: {name} is not installed")
@@ -29,7 +29,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def queries() -> list[tuple[str, str]]:
-    """(panel, PromQL) of every query, with Grafana's variables as Prometheus would get them."""
+    """Return (panel, PromQL) of every query, with Grafana's variables as Prometheus would get them."""
     found = []
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", ()):
@@ -45,5 +45,5 @@ def rules() -> list[dict[str, Any]]:
 
 
 def metrics_in(expression: str) -> set[str]:
-    """The names of the metrics that a PromQL expression reads."""
+    """Return the names of the metrics that a PromQL expression reads."""
     return set(re.findall(r"\b(?:expunge|process|python)_[a-z0-9_]+|\bup\b", expression))

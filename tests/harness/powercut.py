@@ -45,7 +45,7 @@ class Recorded(Files):
             return file
 
     def open(self, path: Path) -> BinaryIO:
-        """Only for files that were never renamed: they are called by the name they were created under."""
+        """Open a file that was never renamed: files are named as when they were created."""
         with self._guard:
             file = super().open(path)
             self._open[file.fileno()] = str(path)
@@ -83,12 +83,12 @@ class Recorded(Files):
 
 
 def states_after_power_cut(log: Sequence[Operation]) -> Iterator[State]:
-    """Every legal set of files after power was lost at the end of ``log``.
+    """Yield every legal set of files after the power was lost at the end of ``log``.
 
-    Data that were not synced may be whole, missing, cut anywhere (here: in the middle), or zeros of the right
-    length; where a file was overwritten in place, each of its parts may be as before or as after.
-    Names that were not made durable by a sync of their folder may be as before or as after, each on its own;
-    but a rename is atomic, as on every journalling filesystem: a file with a durable name is never without any.
+    Data that were not synced may be whole, missing, cut anywhere (here: in the middle), or zeros of the right length.
+    Where a file was overwritten in place, each of its parts may be as before or as after. A name that was not made
+    durable by a sync of its folder may be as before or as after, independently of the others. But a rename is atomic,
+    as on every journalling filesystem: a file with a durable name always has one.
     """
     content, synced, durable, file_of = _replay(log)
     kept = set(durable.values()) & set(file_of.values())
@@ -104,7 +104,7 @@ def states_after_power_cut(log: Sequence[Operation]) -> Iterator[State]:
 
 
 def _replay(log: Sequence[Operation]) -> tuple[State, State, dict[str, str], dict[str, str]]:
-    """Content and synced content by file; file by durable name; file by name."""
+    """Return content and synced content by file, the file by durable name, and the file by name."""
     content: State = {}
     synced: State = {}
     file_of: dict[str, str] = {}

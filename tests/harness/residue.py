@@ -21,7 +21,7 @@ import torch
 from sqlalchemy import select
 
 from service.infra.pseudonyms import Pepper, subject_digest
-from service.infra.tables import Model, Recollection, Version
+from service.infra.tables import Model, StoredVector, Version
 from service.infra.tenants import DEFAULT_TENANT
 from tests.harness.stack import Stack
 from workers.storage.encryption import Sealer
@@ -70,13 +70,13 @@ def load_recipe(name: str) -> ModuleType:
 
 
 def listen(stack: Stack, url: str) -> None:
-    """Every kind of webhook goes there."""
+    """Send every kind of webhook to ``url``."""
     kinds = ["deletion_request.completed", "deletion_request.blocked", "model_version.published", "budget.exhausted"]
     stack.client.post("/v1/webhooks", {"url": url, "kinds": kinds})
 
 
 def complain(stack: Stack, person: str) -> None:
-    """Calls that fail with the person's id in them: errors and logs are bytes too."""
+    """Make calls that fail with the person's id in them: errors and logs are bytes too."""
     headers = {"Authorization": f"Bearer {stack.account.api_key}", "Idempotency-Key": secrets.token_hex(8)}
     json = headers | {"Content-Type": "application/json"}
     assert stack.http.post("/v1/deletion-requests", headers=headers, json={"subject": person}).is_client_error
@@ -101,7 +101,7 @@ def secret_of(stack: Stack, name: str, person: str) -> Secret | None:
     try:
         with database.read() as session:
             generation = session.scalars(select(Model.generation_id).where(Model.name == name)).one()
-            row = session.get(Recollection, (generation, holder))
+            row = session.get(StoredVector, (generation, holder))
         if row is None:
             return None
         key = keys.fetch([row.key_id])[row.key_id]
@@ -120,7 +120,7 @@ def share_in_file(keys: KeyStore, key_id: str) -> bytes:
 
 
 def head_weights(stack: Stack, name: str) -> bytes:
-    """The bytes of the current version's tensors: a model that knew the person is a trace of them too."""
+    """Return the bytes of the current version's tensors: a model trained on the person is a trace of them."""
     database = stack.database()
     with database.read() as session:
         head = select(Version.checkpoint).join(Model, Model.current_id == Version.id).where(Model.name == name)
@@ -131,13 +131,13 @@ def head_weights(stack: Stack, name: str) -> bytes:
 
 
 def personal(canary: ModuleType, vector: bytes) -> list[bytes]:
-    """Everything by which the canary could be known again."""
+    """Return everything by which the canary could be recognised."""
     words = [needle for word in (canary.PERSON, *canary.SAMPLES) for needle in disguises(word)]
     return words + [needle for row in canary.INPUTS for needle in numbers(row)] + windows(vector)
 
 
 def found(stack: Stack, needles: Iterable[bytes], heard: Iterable[bytes] = ()) -> list[str]:
-    """Where any of the needles is, with which: files, servers' memory, processes, metrics, webhooks."""
+    """Find the needles in files, the servers' memory, processes, metrics and webhooks; return each place and needle."""
     wanted = list(needles)
     return [
         f"{where}: {needle[:24]!r}"
@@ -161,7 +161,7 @@ def everything(stack: Stack, heard: Iterable[bytes] = ()) -> Iterator[tuple[str,
 
 
 def _processes(stack: Stack) -> Iterator[tuple[str, bytes]]:
-    """What anybody on the machine may read of a process: its command line and its environment."""
+    """Return what anybody on the machine may read of a process: its command line and its environment."""
     for name, child in stack.processes.items():
         for what in ("cmdline", "environ"):
             if child.alive and child.process is not None:
@@ -177,7 +177,7 @@ def _broker(stack: Stack) -> Iterator[tuple[str, bytes]]:
 
 
 def disguises(word: str) -> list[bytes]:
-    """The word in clear, in other encodings, and under a digest that anyone could compute."""
+    """Return the word in clear, in other encodings, and under a digest that anyone could compute."""
     raw = word.encode()
     inner = [base64.b64encode(b"x" * shift + raw)[4 if shift else 0 : -4] for shift in range(3)]
     digest = hashlib.sha256(raw)
@@ -185,10 +185,10 @@ def disguises(word: str) -> list[bytes]:
 
 
 def numbers(row: torch.Tensor) -> list[bytes]:
-    """A row of data as float32 and float64 bytes."""
+    """Return a row of data as float32 and float64 bytes."""
     return [row.numpy().tobytes(), row.numpy().astype(np.float64).tobytes()]
 
 
 def windows(vector: bytes, size: int = 16) -> list[bytes]:
-    """Every part of a vector, so that a copy is found wherever it is cut."""
+    """Return every part of a vector, so that a copy is found even if it is cut."""
     return [vector[start : start + size] for start in range(0, len(vector) - size + 1, 8)]

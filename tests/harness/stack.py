@@ -1,4 +1,4 @@
-"""The whole service as its users run it: API, worker and scheduler, each a process of its own."""
+"""The whole service as its users run it: API, worker and scheduler as separate processes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from service.cli.supervisor import Child, children
 from service.infra.db import Database
 from service.infra.pseudonyms import Pepper
 from service.infra.settings import Settings
-from tests.harness.servers import free_port
+from tests.harness.servers import Postgres, Redis, free_port
 
 Value = TypeVar("Value")
 PATIENCE_SECONDS = 90.0
@@ -51,7 +51,7 @@ class Stack:
         child.start()
 
     def more_workers(self, count: int) -> None:
-        """Start as many workers beside the first: ``worker-2`` and so on."""
+        """Start ``count`` more workers: ``worker-2`` and so on."""
         first = self.processes["worker"]
         for number in range(2, count + 2):
             log = first.log.with_name(f"worker-{number}.log")
@@ -67,11 +67,11 @@ class Stack:
         self.start(name, **environment)
 
     def kill(self, name: str) -> None:
-        """SIGKILL."""
+        """Kill the process with SIGKILL."""
         self.processes[name].kill()
 
     def key(self, *scopes: Scope) -> str:
-        """A new API key with these scopes."""
+        """Make an API key with these scopes and return it."""
         database = self.database()
         try:
             with database.write() as session:
@@ -90,19 +90,19 @@ class Stack:
         return name
 
     def prepared(self, name: str) -> dict[str, Any]:
-        """The preparation once it has ended, live or not."""
+        """Wait for the end of the preparation and return it, live or not."""
         path = f"/v1/models/{name}/preparation"
         return self.eventually(lambda: self.client.get(path), lambda state: state["status"] != "preparing")
 
     def live(self, recipe: str, method: str = "recollection", **policy: Any) -> str:
-        """A new model whose version 1 is published."""
+        """Register a model, wait for its version 1, and return its name."""
         name = self.register(recipe, method, **policy)
         state = self.prepared(name)
         assert state["status"] == "live", f"{state}\n{self.logs()}"
         return name
 
     def delete(self, *models: str, **order: Any) -> dict[str, Any]:
-        """POST a deletion request for ``subject_id`` or ``sample_ids``; returns the request as accepted.
+        """Send a deletion request for ``subject_id`` or ``sample_ids`` and return it as accepted.
 
         One that names models leaves later registrations alone: tests share the service and register the same people.
         """
@@ -111,12 +111,12 @@ class Stack:
         return answer
 
     def ended(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The request once it is no longer queued or running."""
+        """Wait until the request is no longer queued or running, and return it."""
         path = f"/v1/deletion-requests/{request['id']}"
         return self.eventually(lambda: self.client.get(path), lambda now: now["status"] not in ("queued", "running"))
 
     def forgotten(self, *models: str, **order: Any) -> dict[str, Any]:
-        """A deletion request that was completed."""
+        """Make a deletion request, wait until it is completed, and return it."""
         request = self.ended(self.delete(*models, **order))
         assert request["status"] == "completed", f"{request}\n{self.logs()}"
         return request
@@ -126,7 +126,7 @@ class Stack:
         return answer
 
     def eventually(self, look: Callable[[], Value], enough: Callable[[Value], bool]) -> Value:
-        """What ``look`` returns once it is ``enough``."""
+        """Call ``look`` until its value is ``enough``, and return that value."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not enough(value := look()):
             assert time.monotonic() < deadline, f"still {value} after {PATIENCE_SECONDS:g} s\n{self.logs()}"
@@ -134,7 +134,7 @@ class Stack:
         return value
 
     def files(self) -> list[Path]:
-        """Every file that this installation or its servers have written."""
+        """Return every file that this installation or its servers have written."""
         for _, write in self.servers:
             write()
         folders = [self.home, *(folder for folder, _ in self.servers)]
@@ -147,14 +147,43 @@ class Stack:
 
 
 @contextmanager
-def running(home: Path, recipes: Path, **settings: str) -> Iterator[Stack]:
-    """Migrate and start a service under ``home``; ``settings`` are EXPUNGE_ variables without the prefix."""
+def running(
+    home: Path,
+    recipes: Path,
+    servers: tuple[Postgres, Redis] | None = None,
+    through: Callable[[str], str] = str,
+    **settings: str,
+) -> Iterator[Stack]:
+    """Migrate and start a service under ``home``, and stop it afterwards.
+
+    Args:
+        home: the folder for its secrets, files and logs.
+        recipes: the folder of its recipes.
+        servers: hold its rows, keys and messages, in new databases; None: SQLite, and messages in files.
+        through: gets the URL of the PostgreSQL database and returns the one to use, of a proxy for instance.
+        settings: EXPUNGE_ variables without the prefix.
+    """
+    with ExitStack() as databases:
+        written: list[tuple[Path, Callable[[], object]]] = []
+        if servers is not None:
+            postgres, redis = servers
+            settings["DATABASE_URL"] = through(databases.enter_context(postgres.database()))
+            settings["KEY_STORE_URL"] = databases.enter_context(postgres.database())
+            settings["BROKER_URL"] = redis.url
+            written = [(postgres.folder, lambda: postgres.execute("CHECKPOINT")), (redis.folder, redis.dump)]
+        with _started(home, recipes, settings) as stack:
+            stack.servers = written
+            yield stack
+
+
+@contextmanager
+def _started(home: Path, recipes: Path, settings: Mapping[str, str]) -> Iterator[Stack]:
     port = free_port()
-    ours = {"HOME": str(home), "RECIPES": str(recipes), "PORT": str(port), "DEVICE": "cpu"} | settings
+    ours = {"HOME": str(home), "RECIPES": str(recipes), "PORT": str(port), "DEVICE": "cpu", **settings}
     variables = {f"EXPUNGE_{name}": value for name, value in ours.items()}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
     # two cores are shared by everything here; several threads per process only get in each other's way
-    # whatever they leave in a temporary folder is theirs, and is searched with the rest
+    # what they leave in a temporary folder is theirs, and is searched with the rest
     (temporary := home / "tmp").mkdir(parents=True, exist_ok=True)
     environment |= variables | {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)}
     values: dict[str, Any] = {name.lower(): value for name, value in ours.items()}

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -15,8 +12,9 @@ from service.access.api_keys import Scope, create_key
 from service.api.app import create_app
 from service.api.dependencies import Service
 from service.infra.db import Database
-from service.infra.migrate import migrate
 from service.infra.settings import Settings
+from tests.harness import databases
+from tests.harness.servers import Postgres
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Login = Callable[..., TestClient]
@@ -24,40 +22,24 @@ Login = Callable[..., TestClient]
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("template") / "expunge.db"
-    database = Database(f"sqlite:///{path}")
-    migrate(database)
-    assert database.truncate_log()
-    database.close()
-    return path
+    return databases.sqlite_template(tmp_path_factory.mktemp("template"))
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres_server: Any) -> Iterator[tuple[Any, str]]:
-    """Name of a migrated database; copying it is far faster than migrating again."""
-    name = f"template_{secrets.token_hex(4)}"
-    postgres_server.execute(f"CREATE DATABASE {name}")
-    database = Database(postgres_server.url(name))
-    migrate(database)
-    database.close()
-    yield name
-    postgres_server.execute(f"DROP DATABASE {name}")
+def postgres_databases(postgres_server: Postgres) -> Iterator[databases.MakeDatabase]:
+    with databases.postgres_databases(postgres_server) as make:
+        yield make
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """URL of a fresh, migrated database; every test that asks for it runs on both kinds."""
+    """Yield the URL of a fresh, migrated database of each kind; see ``both_engines``."""
     if request.param == "sqlite":
-        path = tmp_path / "expunge.db"
-        shutil.copy(request.getfixturevalue("sqlite_template"), path)
-        yield f"sqlite:///{path}"
+        yield databases.sqlite_databases(request.getfixturevalue("sqlite_template"))(tmp_path)
         return
-    template = request.getfixturevalue("postgres_template")
-    server = request.getfixturevalue("postgres_server")
-    name = f"test_{secrets.token_hex(6)}"
-    server.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
-    yield server.url(name)
-    server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    url = request.getfixturevalue("postgres_databases")(tmp_path)
+    yield url
+    request.getfixturevalue("postgres_server").execute(f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
 
 
 @pytest.fixture

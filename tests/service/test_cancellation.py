@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 
 from service.api.dependencies import Service
 from service.audit.log import charge
-from service.infra.tables import AuditEntry, DeletionRequest, Forgotten, SuppressionEntry, Task
+from service.infra.tables import AuditEntry, DeletionRequest, Removal, SuppressionEntry, Task
 from service.requests.status import settle
 from service.requests.suppression import positions
 from tests.service.worlds import live_model
@@ -121,7 +121,7 @@ def test_an_estimate_says_what_it_would_cost_and_changes_nothing(client: TestCli
     assert _estimated(client, subject_id="nobody") == {"samples": 0, "models": []}
     assert client.post(f"{PATH}/estimate", json={"subject_id": "ada", "models": ["nope"]}).status_code == 422
     with service.database.write() as session:
-        session.add(Forgotten(generation_id=model.generation_id or 0, position=0, version_id="v"))
+        session.add(Removal(generation_id=model.generation_id or 0, position=0, version_id="v"))
         charge(session, model.generation_id or 0, None, 9_000_000)
     (cost,) = client.post(f"{PATH}/estimate", json={"subject_id": "ada"}).json()["models"]
     assert (cost["samples"], cost["updates_left"], cost["retrain_due"]) == (1, 0, True)

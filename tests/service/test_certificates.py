@@ -26,9 +26,9 @@ from service.infra.tables import (
     Certificate,
     DeletionRequest,
     Erasure,
-    Forgotten,
     Generation,
     Model,
+    Removal,
     Task,
     Version,
 )
@@ -65,7 +65,7 @@ def carry_out(service: Service, model: Model, request_id: str, destroyed: bool =
         at = now(session)
         charge(session, model.generation_id or 0, version.id, 1_000_001)
         session.add_all(
-            Forgotten(generation_id=model.generation_id or 0, position=n, version_id=version.id)
+            Removal(generation_id=model.generation_id or 0, position=n, version_id=version.id)
             for n in (first, first + 1)
         )
         erasure = Erasure(

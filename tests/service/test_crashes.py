@@ -17,6 +17,7 @@ from service.api.dependencies import Service
 from service.infra.tables import AuditEntry, DeletionRequest, IdempotencyKey, SuppressionEntry, Task
 from tests.service.worlds import live_model
 
+pytestmark = pytest.mark.both_engines
 ROOT = Path(__file__).parents[2]
 POINTS = ("api-before-transaction", "api-after-request", "api-after-audit", "api-inside-commit", "api-after-commit")
 SCRIPT = """
@@ -24,7 +25,6 @@ import sys
 from fastapi.testclient import TestClient
 from service.api.app import create_app
 
-pytestmark = pytest.mark.both_engines
 with TestClient(create_app()) as client:
     client.headers["Authorization"] = sys.argv[1]
     client.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers={"Idempotency-Key": "once"})

@@ -21,6 +21,8 @@ from service.infra.db import Busy, Database, now
 from service.infra.migrate import SchemaState, migrate, schema_state
 from service.infra.tables import AuditEntry, Lease, Record
 
+pytestmark = pytest.mark.both_engines
+
 
 def test_the_tables_are_those_of_the_records(database: Database) -> None:
     with database.engine.connect() as connection:
@@ -204,8 +206,6 @@ from service.infra.tables import Lease
 with Database({url!r}).write(crash="api-inside-commit") as session:
     session.add_all(Lease(name=str(n), token=1, owner="me", expires_at=0) for n in range(50))
 import time; time.sleep(1)
-
-pytestmark = pytest.mark.both_engines
 """
     environment = {"EXPUNGE_TEST_BUILD": "1", "EXPUNGE_CRASH_AT": "api-inside-commit", "PATH": "", "PYTHONPATH": "."}
     done = subprocess.run([sys.executable, "-c", script], env=environment, check=False, capture_output=True)

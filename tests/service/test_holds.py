@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from service.api.dependencies import Service
-from service.infra.tables import AuditEntry, Forgotten, Hold, Model, Task
+from service.infra.tables import AuditEntry, Hold, Model, Removal, Task
 from service.requests.status import settle
 from tests.service.worlds import live_model, publish
 
@@ -78,13 +78,13 @@ def test_a_hold_that_comes_too_late_is_told_which_version_forgot(client: TestCli
     model = live_model(service)
     version = publish(service, model, b"two")
     with service.database.write() as session:
-        session.add(Forgotten(generation_id=model.generation_id or 0, position=0, version_id=version.id))
+        session.add(Removal(generation_id=model.generation_id or 0, position=0, version_id=version.id))
     assert client.post(PATH, json=REASON | {"subject_id": "ada"}).status_code == 201  # ada-2 is still there
     late = client.post(PATH, json=REASON | {"sample_id": "ada-1"})
     assert (late.status_code, late.json()["code"]) == (409, "already_forgotten")
     assert "version 2 of digits" in late.json()["detail"]
     with service.database.write() as session:
-        session.add(Forgotten(generation_id=model.generation_id or 0, position=1, version_id=version.id))
+        session.add(Removal(generation_id=model.generation_id or 0, position=1, version_id=version.id))
     assert client.post(PATH, json=REASON | {"subject_id": "ada"}).status_code == 409
     assert len(client.get(PATH).json()["data"]) == 1
 

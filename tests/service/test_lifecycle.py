@@ -14,7 +14,7 @@ from service.audit.log import integrate
 from service.audit.signed_note import Signer
 from service.infra.pseudonyms import new_id
 from service.infra.tables import AuditEntry, DeletionRequest, Task
-from service.requests.legal_holds import drive_large
+from service.requests.legal_holds import retry_large
 from tests.service.worlds import live_model
 
 PATH = "/v1/deletion-requests"
@@ -112,10 +112,10 @@ def test_an_unusually_large_request_waits_for_an_approval(client: TestClient, la
 
 def test_or_until_its_window_is_over(client: TestClient, service: Service, large: dict[str, object]) -> None:
     with service.database.write() as session:
-        assert drive_large(session) == []
+        assert retry_large(session) == []
     change(service, Task, Task.reason == "large", not_before=1)
     with service.database.write() as session:
-        assert len(drive_large(session)) == 1
+        assert len(retry_large(session)) == 1
     assert client.get(f"{PATH}/{large['id']}").json()["status"] == "queued"
     with service.database.read() as session:
         kinds = session.scalars(

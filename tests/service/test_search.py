@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from service.api.dependencies import Service
-from service.infra.tables import AuditEntry, DeletionRequest, Forgotten
+from service.infra.tables import AuditEntry, DeletionRequest, Removal
 from tests.service.worlds import live_model, publish
 
 pytestmark = pytest.mark.both_engines
@@ -82,7 +82,7 @@ def test_a_hold_tells_who_was_forgotten_only_to_who_may_search(api: TestClient, 
     model = live_model(service, people={"ada": ["a"]})
     version = publish(service, model, b"version two")
     with service.database.write() as session:
-        session.add(Forgotten(generation_id=model.generation_id or 0, position=0, version_id=version.id))
+        session.add(Removal(generation_id=model.generation_id or 0, position=0, version_id=version.id))
     body = {"subject_id": "ada", "reason": "court"}
     without = api.post("/v1/holds", json=body, headers=key_of("models:admin"))
     unknown = api.post("/v1/holds", json=body | {"subject_id": "nobody"}, headers=key_of("models:admin"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -22,18 +21,16 @@ SETTINGS = {"SWEEP_SECONDS": "0.3", "LEASE_SECONDS": "5", "GRACE_SECONDS": "0.5"
 @pytest.fixture(scope="session", params=BACKENDS)
 def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[stacks.Stack]:
     """API, worker and scheduler as processes. A test that stops one of them starts it again."""
-    home, settings, written = tmp_path_factory.mktemp("home"), dict(SETTINGS), []
-    with ExitStack() as servers:
-        if request.param == "postgres":
-            postgres: Postgres = request.getfixturevalue("postgres_server")
-            redis: Redis = request.getfixturevalue("redis_server")
-            settings["DATABASE_URL"] = servers.enter_context(postgres.database())
-            settings["KEY_STORE_URL"] = servers.enter_context(postgres.database())
-            settings["BROKER_URL"] = redis.url
-            written = [(postgres.folder, lambda: postgres.execute("CHECKPOINT")), (redis.folder, redis.dump)]
-        with stacks.running(home, recipes_in(tmp_path_factory.mktemp("recipes")), **settings) as running:
-            running.servers = written
-            yield running
+    home, recipes = tmp_path_factory.mktemp("home"), recipes_in(tmp_path_factory.mktemp("recipes"))
+    with stacks.running(home, recipes, servers_of(request), **SETTINGS) as running:
+        yield running
+
+
+def servers_of(request: pytest.FixtureRequest) -> tuple[Postgres, Redis] | None:
+    """Return the servers of a test whose parameter is ``postgres``; None for ``sqlite``."""
+    if request.param == "sqlite":
+        return None
+    return request.getfixturevalue("postgres_server"), request.getfixturevalue("redis_server")
 
 
 @pytest.fixture

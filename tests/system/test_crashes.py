@@ -10,7 +10,7 @@ import pytest
 import redis
 from sqlalchemy import func, select
 
-from service.infra.tables import BudgetEntry, Forgotten, Membership, Model, Version
+from service.infra.tables import BudgetEntry, Membership, Model, Removal, Version
 from tests.harness.stack import Stack
 
 pytestmark = pytest.mark.both_engines
@@ -33,7 +33,7 @@ def test_a_worker_killed_in_the_middle_of_a_deletion_completes_it_once_after_a_r
     with database.read() as session:
         model = session.scalars(select(Model).where(Model.name == name)).one()
         versions = session.scalar(select(func.count()).where(Version.model_id == model.id))
-        forgotten = session.scalar(select(func.count()).where(Forgotten.generation_id == model.generation_id))
+        forgotten = session.scalar(select(func.count()).where(Removal.generation_id == model.generation_id))
         charges = session.scalar(select(func.count()).where(BudgetEntry.generation_id == model.generation_id))
     database.close()
     assert (versions, forgotten, charges) == (2, 3, 1)
@@ -119,6 +119,6 @@ def positions_of_all_but_forgotten(stack: Stack, name: str) -> int:
     with database.read() as session:
         generation = session.scalars(select(Model.generation_id).where(Model.name == name)).one()
         held = session.scalar(select(func.count()).where(Membership.generation_id == generation)) or 0
-        gone = session.scalar(select(func.count()).where(Forgotten.generation_id == generation)) or 0
+        gone = session.scalar(select(func.count()).where(Removal.generation_id == generation)) or 0
     database.close()
     return held - gone

@@ -5,15 +5,14 @@ done twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
 import pytest
 from sqlalchemy import func, select
 
-from service.infra.tables import Forgotten, Model, Recollection, WorkUnit
+from service.infra.tables import Model, Removal, StoredVector, WorkUnit
 from tests.harness import stack as stacks
 from tests.harness.stack import Stack
-from tests.system.conftest import SETTINGS, recipes_in
+from tests.system.conftest import SETTINGS, recipes_in, servers_of
 
 WORKERS, MODELS, PEOPLE, WORK_UNITS = 4, 3, 264, 4
 pytestmark = pytest.mark.drill
@@ -23,15 +22,11 @@ pytestmark = pytest.mark.drill
 def crew(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A service of its own with four workers."""
     settings = {**SETTINGS, "SHARDS": str(WORK_UNITS)}
-    with ExitStack() as servers:
-        if request.param == "postgres":
-            settings["DATABASE_URL"] = servers.enter_context(request.getfixturevalue("postgres_server").database())
-            settings["BROKER_URL"] = request.getfixturevalue("redis_url")
-        recipes = recipes_in(tmp_path_factory.mktemp("recipes"))
-        with stacks.running(tmp_path_factory.mktemp("home"), recipes, **settings) as running:
-            running.more_workers(WORKERS - 1)
-            running.eventually(lambda: alive(running), lambda count: count == WORKERS)
-            yield running
+    recipes = recipes_in(tmp_path_factory.mktemp("recipes"))
+    with stacks.running(tmp_path_factory.mktemp("home"), recipes, servers_of(request), **settings) as running:
+        running.more_workers(WORKERS - 1)
+        running.eventually(lambda: alive(running), lambda count: count == WORKERS)
+        yield running
 
 
 def alive(stack: Stack) -> int:
@@ -83,11 +78,11 @@ def observed(stack: Stack, seen: dict[tuple[int, int], tuple[str, int]]) -> int:
 
 def held(stack: Stack, name: str) -> int:
     """How many people's vectors the model still holds."""
-    return counted(stack, name, lambda generation: select(func.count()).where(Recollection.generation_id == generation))
+    return counted(stack, name, lambda generation: select(func.count()).where(StoredVector.generation_id == generation))
 
 
 def effects(stack: Stack, name: str) -> int:
-    return counted(stack, name, lambda generation: select(func.count()).where(Forgotten.generation_id == generation))
+    return counted(stack, name, lambda generation: select(func.count()).where(Removal.generation_id == generation))
 
 
 def counted(stack: Stack, name: str, query: Callable[[int], object]) -> int:

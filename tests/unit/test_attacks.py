@@ -113,11 +113,11 @@ def test_the_untouched_model_needs_no_relearning_and_the_retrained_does(scene) -
 
 def test_two_versions_without_noise_name_the_deleted_and_enough_noise_hides_them(scene) -> None:
     _, problem, examples, *_, untouched, _ = scene
-    people = sorted(set(examples.holders))
+    people = sorted(set(examples.people))
     marks = signatures(problem, untouched, examples, people)
     named = hidden = 0
     for index, person in enumerate(people[:10]):
-        omit = [i for i, holder in enumerate(examples.holders) if holder == person]
+        omit = [i for i, owner in enumerate(examples.people) if owner == person]
         after = train(problem, examples, omit=omit).weights
         named += marks.named(untouched, after) == person
         noise = torch.Generator().manual_seed(index)

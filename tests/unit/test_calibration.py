@@ -63,7 +63,7 @@ def scene() -> Scene:
 @pytest.fixture(scope="module")
 def streams(scene: Scene) -> list[tuple[float, ...]]:
     """Errors along 99 orders to calibrate on and 200 fresh ones, each really run and retrained at six sizes."""
-    return [scene.errors(DESIGN.order(scene.examples.holders, index)) for index in range(CALIBRATION + FRESH)]
+    return [scene.errors(DESIGN.order(scene.examples.people, index)) for index in range(CALIBRATION + FRESH)]
 
 
 def test_the_bound_covers_whole_fresh_streams_as_often_as_it_says(streams) -> None:
@@ -107,7 +107,7 @@ def test_a_targeted_order_is_not_covered(scene: Scene, streams) -> None:
 
 
 def test_orders_are_repeatable_independent_of_each_other_and_uniform(scene: Scene) -> None:
-    people = scene.examples.holders
+    people = scene.examples.people
     assert DESIGN.order(people, 3) == DESIGN.order(tuple(reversed(people)), 3)
     assert len({DESIGN.order(people, index) for index in range(50)}) == 50
     firsts = [DESIGN.order(people, index)[0] for index in range(800)]
@@ -116,12 +116,12 @@ def test_orders_are_repeatable_independent_of_each_other_and_uniform(scene: Scen
 
 
 def test_an_order_measured_alone_or_again_gives_the_same_errors(scene: Scene, streams) -> None:
-    assert scene.errors(DESIGN.order(scene.examples.holders, 7)) == streams[7]
+    assert scene.errors(DESIGN.order(scene.examples.people, 7)) == streams[7]
 
 
 def test_errors_are_distances_to_real_retrainings(scene: Scene, streams) -> None:
-    order = DESIGN.order(scene.examples.holders, 0)
-    gone = [i for i, holder in enumerate(scene.examples.holders) if holder in order[:1]]
+    order = DESIGN.order(scene.examples.people, 0)
+    gone = [i for i, person in enumerate(scene.examples.people) if person in order[:1]]
     left = scene.examples.without(torch.tensor(gone))
     x, y = left.inputs.double(), left.targets.double()
     solved = torch.linalg.solve(x.T @ x / len(x) + 0.1 * torch.eye(6, dtype=torch.float64), x.T @ y / len(x)).ravel()
@@ -202,7 +202,7 @@ class FailsAtThree:
 
 
 def test_an_order_along_which_the_method_fails_counts_as_infinite(scene: Scene) -> None:
-    order = DESIGN.order(scene.examples.holders, 0)
+    order = DESIGN.order(scene.examples.people, 0)
     along = errors_along(scene.problem, FailsAtThree(), scene.state, scene.examples, order, sizes=SIZES)
     errors = along.errors
     assert along.untouched == errors, "it updates what was trained"

@@ -1,4 +1,4 @@
-"""Vectors that leave their holder's own curvature out: equal to a loop of dense Hessians, exact on a quadratic."""
+"""Vectors that leave their person's own curvature out: equal to a loop of dense Hessians, exact on a quadratic."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from unlearning.recipe import Recipe
 from unlearning.types import Examples, Trajectory
 
 
-def per_holder_loop(problem: Problem, examples: Examples, trajectory: Trajectory, holder: str) -> Tensor:
-    """The vector (d,) of one holder, carried by a dense Hessian to which the holder's own samples add nothing."""
-    mine = torch.tensor([name == holder for name in examples.holders])
+def per_person_loop(problem: Problem, examples: Examples, trajectory: Trajectory, person: str) -> Tensor:
+    """The vector (d,) of one person, carried by a dense Hessian to which the person's own samples add nothing."""
+    mine = torch.tensor([name == person for name in examples.people])
     vector, w = torch.zeros(problem.dimension, dtype=torch.float64), problem.initial()
     for rate, scale, positions in zip(trajectory.rates, trajectory.scales, trajectory.batches, strict=True):
         gradient = problem.gradient(w, examples.inputs[positions], examples.targets[positions]) + problem.decay * w
@@ -45,15 +45,15 @@ HEAD = softmax(epochs=3, batch_size=25, learning_rate=0.5, converge=None)
     "written", [network(epochs=2), network(epochs=2, clip=0.55), HEAD], ids=["net", "clip", "head"]
 )
 @pytest.mark.parametrize("limit", [2**22, 300])
-def test_vectors_carried_by_the_others_equal_the_per_holder_loop(
+def test_vectors_carried_by_the_others_equal_the_per_person_loop(
     written: Recipe, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vectors, "OWN_LIMIT", limit)
     problem, examples, learned, state = prepared(written)
     assert learned.trajectory is not None
-    for holder in ("p0", "p3"):
-        slow = per_holder_loop(problem, examples, learned.trajectory, holder)
-        assert torch.allclose(state.vectors[holder], slow, atol=1e-13)
+    for person in ("p0", "p3"):
+        slow = per_person_loop(problem, examples, learned.trajectory, person)
+        assert torch.allclose(state.vectors[person], slow, atol=1e-13)
 
 
 def test_one_person_of_a_quadratic_is_forgotten_exactly() -> None:
@@ -74,11 +74,11 @@ def test_leaving_the_own_curvature_out_comes_nearer_to_retraining() -> None:
     """Softmax regression in full batches, the setting of the benchmark; every person alone."""
     problem, examples, learned, state = prepared(softmax(epochs=60, learning_rate=0.2, converge=None))
     published = PUBLISHED.prepare(problem, examples, learned)
-    for holder in state.vectors:
-        forget = forget_set(examples, holder)
+    for person in state.vectors:
+        forget = forget_set(examples, person)
         retrained = train(problem, examples, omit=forget.positions, reference="fixed-denominator").weights
-        ours, theirs = (learned.weights + chosen.vectors[holder] - retrained for chosen in (state, published))
-        assert float(ours.norm()) < 0.5 * float(theirs.norm()), holder
+        ours, theirs = (learned.weights + chosen.vectors[person] - retrained for chosen in (state, published))
+        assert float(ours.norm()) < 0.5 * float(theirs.norm()), person
 
 
 def test_the_gauss_newton_products_of_samples_with_their_own_rows_equal_one_at_a_time() -> None:

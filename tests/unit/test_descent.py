@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+from tests.unit.rewind_theorem import distance_of, lipschitz_ratio, published_h, published_noise_std, tight_h
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.bounds.gradients import (
     admitted,
     closed_form_gradient_bound,
     closed_form_smoothness,
-    lipschitz_ratio,
     measured_constants,
     proved_constants,
     require_within,
@@ -22,10 +22,6 @@ from unlearning.bounds.gradients import (
 )
 from unlearning.bounds.rewind import (
     Descent,
-    distance_of,
-    published_h,
-    published_noise_std,
-    tight_h,
 )
 from unlearning.model.training import advance
 from unlearning.types import Refused

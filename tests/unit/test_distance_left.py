@@ -19,20 +19,20 @@ def people(count: int) -> Examples:
 def test_sets_are_seeded_whole_people_and_their_samples() -> None:
     examples = people(10)
     sets = calibration_sets(examples, 0.2, 3, seed=5)
-    assert sets[0].holders == calibration_sets(examples, 0.2, 3, seed=5)[0].holders
-    assert len({chosen.holders for chosen in sets}) > 1
+    assert sets[0].people == calibration_sets(examples, 0.2, 3, seed=5)[0].people
+    assert len({chosen.people for chosen in sets}) > 1
     for chosen in sets:
-        assert len(chosen.holders) == 2
-        assert list(chosen.positions) == [i for i in range(40) if examples.holders[i] in chosen.holders]
+        assert len(chosen.people) == 2
+        assert list(chosen.positions) == [i for i in range(40) if examples.people[i] in chosen.people]
 
 
 @pytest.mark.parametrize(("share", "size"), [(0.001, 1), (0.999, 9)])
 def test_a_set_is_never_empty_and_never_everyone(share: float, size: int) -> None:
-    assert len(calibration_sets(people(10), share, 1, seed=0)[0].holders) == size
+    assert len(calibration_sets(people(10), share, 1, seed=0)[0].people) == size
 
 
-def test_a_single_holder_is_refused() -> None:
-    with pytest.raises(Refused, match="one holder"):
+def test_a_single_person_is_refused() -> None:
+    with pytest.raises(Refused, match="one person"):
         calibration_sets(people(1), 0.05, 3, seed=0)
 
 
@@ -54,6 +54,6 @@ def test_distance_left_of_a_diverged_result_is_infinite() -> None:
 
 def test_the_sets_do_not_depend_on_the_order_of_the_samples() -> None:
     examples = network().samples.examples()
-    turned = Examples(examples.positions, examples.inputs, examples.targets, examples.holders[::-1])
+    turned = Examples(examples.positions, examples.inputs, examples.targets, examples.people[::-1])
     first, second = (calibration_sets(given, 0.3, 2, seed=1) for given in (examples, turned))
-    assert [chosen.holders for chosen in first] == [chosen.holders for chosen in second]
+    assert [chosen.people for chosen in first] == [chosen.people for chosen in second]

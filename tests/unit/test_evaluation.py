@@ -38,11 +38,11 @@ class Idle:
     def prepare(self, problem, examples, learned, progress=None) -> State:
         if self.refuses:
             raise Refused("This model has too many weights.", "Use retrain.")
-        return State(learned.weights, vectors={holder: torch.zeros(1) for holder in examples.holders})
+        return State(learned.weights, vectors={person: torch.zeros(1) for person in examples.people})
 
     def forget(self, problem, state, forget, retain, generator) -> Forgotten:
         assert not state.vectors
-        assert set(forget.vectors) == forget.holders  # as in the service: nobody else's vectors
+        assert set(forget.vectors) == forget.people  # as in the service: nobody else's vectors
         return Forgotten(State(state.weights))
 
 
@@ -140,7 +140,7 @@ def test_a_stream_forgets_more_each_round_and_resumes_from_its_own_state() -> No
 def test_whole_people_are_chosen_and_never_everyone() -> None:
     examples = memorising().samples.examples()
     chosen = choose(examples, 7, torch.Generator().manual_seed(0))
-    assert len(chosen.positions) == 8 and len(chosen.holders) == 4
+    assert len(chosen.positions) == 8 and len(chosen.people) == 4
     with pytest.raises(Refused, match="leaves nobody"):
         choose(examples, 60, torch.Generator().manual_seed(0))
 

@@ -45,7 +45,7 @@ def trained(made: Recipe) -> tuple[Problem, Examples, Learned]:
 
 def without(examples: Examples, *positions: int) -> tuple[ForgetSet, Examples]:
     gone = examples.only(torch.tensor(positions))
-    return ForgetSet(frozenset(gone.holders), tuple(sorted(positions)), gone), examples.without(gone.positions)
+    return ForgetSet(frozenset(gone.people), tuple(sorted(positions)), gone), examples.without(gone.positions)
 
 
 def forgotten(method: Mini, made: Recipe, *positions: int) -> Tensor:

@@ -51,7 +51,7 @@ def prepared(made: Recipe, method: Newton = Newton()) -> tuple[Problem, Examples
 
 def without(examples: Examples, *positions: int) -> tuple[ForgetSet, Examples]:
     gone = examples.only(torch.tensor(positions))
-    return ForgetSet(frozenset(gone.holders), tuple(sorted(positions)), gone), examples.without(gone.positions)
+    return ForgetSet(frozenset(gone.people), tuple(sorted(positions)), gone), examples.without(gone.positions)
 
 
 def seeded() -> torch.Generator:

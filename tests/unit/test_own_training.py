@@ -91,7 +91,7 @@ def prepared(method: Method, recipe: ul.Recipe, examples: Examples) -> tuple[Pro
 
 
 def without(examples: Examples, people: set[str]) -> tuple[ForgetSet, Examples]:
-    gone = [place for place, person in enumerate(examples.holders) if person in people]
+    gone = [place for place, person in enumerate(examples.people) if person in people]
     positions = examples.positions[gone]
     return ForgetSet(frozenset(people), tuple(positions.tolist())), examples.without(positions)
 
@@ -107,7 +107,7 @@ def test_what_is_used_again_equals_a_cold_training_in_bytes(method: Method, reci
     for _ in range(HISTORIES):
         state, kept = first, everyone
         for _ in range(draw.randint(1, 2)):
-            people = set(draw.sample(sorted(set(kept.holders)), draw.randint(1, 3)))
+            people = set(draw.sample(sorted(set(kept.people)), draw.randint(1, 3)))
             forget, kept = without(kept, people)
             state = method.forget(problem, state, forget, kept, torch.Generator()).state
         _, cold = prepared(method, recipe(), kept)

@@ -63,7 +63,7 @@ def test_unusable_samples_are_refused_with_the_value(arguments: tuple[Any, ...],
 def test_a_sample_may_name_several_subjects_in_any_order() -> None:
     samples = ul.Samples(IDS, ["p", ["r", "q", "r"], ("q",)], X, Y)
     assert samples.people == (("p",), ("q", "r"), ("q",))
-    assert samples.examples().holders == ("p", "q+r", "q")
+    assert samples.examples().people == ("p", "q+r", "q")
 
 
 def test_a_dataset_of_pairs_stacks_into_tensors() -> None:

@@ -34,13 +34,13 @@ def prepared(written: Recipe, method: Recollection = LAX) -> tuple[Problem, Exam
     return problem, examples, learned, method.prepare(problem, examples, learned)
 
 
-def forget_set(examples: Examples, *holders: str) -> ForgetSet:
-    chosen = [place for place, holder in enumerate(examples.holders) if holder in holders]
-    return ForgetSet(frozenset(holders), tuple(chosen))
+def forget_set(examples: Examples, *people: str) -> ForgetSet:
+    chosen = [place for place, person in enumerate(examples.people) if person in people]
+    return ForgetSet(frozenset(people), tuple(chosen))
 
 
-def release(problem: Problem, state: State, examples: Examples, *holders: str) -> State:
-    forget, generator = forget_set(examples, *holders), torch.Generator()
+def release(problem: Problem, state: State, examples: Examples, *people: str) -> State:
+    forget, generator = forget_set(examples, *people), torch.Generator()
     return simulate.release(LAX, problem, state, forget, left_by(examples, forget), generator=generator).state
 
 
@@ -63,7 +63,7 @@ def test_a_recollection_is_the_derivative_of_the_training(setting: str) -> None:
     assert learned.trajectory is not None
     clipped = sum(scale < 1.0 for scale in learned.trajectory.scales)
     assert {"plain": clipped == 0, "clipped": 0 < clipped < 12, "always clipped": clipped == 12}.get(setting, True)
-    mine = torch.tensor([holder == "p3" for holder in examples.holders]).double()
+    mine = torch.tensor([person == "p3" for person in examples.people]).double()
     less, more = (weighted_training(problem, examples, learned.trajectory, 1.0 - step * mine) for step in (1e-5, -1e-5))
     slope = (less - more) / 2e-5
     assert float((state.vectors["p3"] - slope).norm() / slope.norm()) < 1e-8
@@ -75,7 +75,7 @@ def test_a_frozen_clipping_scale_would_be_measurably_wrong() -> None:
     assert learned.trajectory is not None
     frozen = per_sample_loop(problem, examples, learned.trajectory, lambda _gradient, scale, v: scale * v)
     exact = state.vectors["p3"]
-    ours = sum(vector for vector, holder in zip(frozen, examples.holders, strict=True) if holder == "p3")
+    ours = sum(vector for vector, person in zip(frozen, examples.people, strict=True) if person == "p3")
     assert float((ours - exact).norm() / exact.norm()) > 1e-3
 
 
@@ -105,8 +105,8 @@ def test_batched_recollections_equal_the_published_per_sample_loop(setting: str)
     problem, examples, learned, state = prepared(network(epochs=2, **SETTINGS[setting]), PUBLISHED)
     assert learned.trajectory is not None
     slow = per_sample_loop(problem, examples, learned.trajectory, clipped_map)
-    for holder, vector in state.vectors.items():
-        mine = torch.tensor([name == holder for name in examples.holders])
+    for person, vector in state.vectors.items():
+        mine = torch.tensor([name == person for name in examples.people])
         assert torch.allclose(vector, slow[mine].sum(dim=0), atol=1e-13)
 
 
@@ -115,17 +115,17 @@ def test_a_linear_head_in_closed_form_equals_the_per_sample_loop() -> None:
     problem, examples, learned, state = prepared(written, PUBLISHED)
     assert learned.trajectory is not None
     slow = per_sample_loop(problem, examples, learned.trajectory, clipped_map)
-    for holder, vector in state.vectors.items():
-        mine = torch.tensor([name == holder for name in examples.holders])
+    for person, vector in state.vectors.items():
+        mine = torch.tensor([name == person for name in examples.people])
         assert torch.allclose(vector, slow[mine].sum(dim=0), atol=1e-13)
 
 
 @pytest.mark.parametrize("written", [network(clip=0.55), softmax()], ids=["trajectory", "converged"])
 def test_recollections_are_exactly_linear(written: Recipe) -> None:
-    """Holders merged before preparation have the sum of their published vectors."""
+    """People merged before preparation have the sum of their published vectors."""
     problem, examples, learned, state = prepared(written, PUBLISHED)
-    pair = tuple("p1+p4" if holder in ("p1", "p4") else holder for holder in examples.holders)
-    merged = PUBLISHED.prepare(problem, replace(examples, holders=pair), learned)
+    pair = tuple("p1+p4" if person in ("p1", "p4") else person for person in examples.people)
+    merged = PUBLISHED.prepare(problem, replace(examples, people=pair), learned)
     assert torch.allclose(merged.vectors["p1+p4"], state.vectors["p1"] + state.vectors["p4"], atol=1e-13)
 
 
@@ -138,13 +138,13 @@ def test_updates_add_up_however_they_are_cut(written: Recipe) -> None:
     assert torch.allclose(once, twice, atol=1e-13)
 
 
-def test_holders_beyond_the_memory_limit_take_further_passes_with_the_same_result(
+def test_people_beyond_the_memory_limit_take_further_passes_with_the_same_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     problem, examples, learned, state = prepared(network(clip=0.55))
     monkeypatch.setattr(vectors, "GROUP_LIMIT", 3 * problem.dimension)
     parts = LAX.prepare(problem, examples, learned)
-    assert all(torch.allclose(parts.vectors[holder], vector, atol=1e-14) for holder, vector in state.vectors.items())
+    assert all(torch.allclose(parts.vectors[person], vector, atol=1e-14) for person, vector in state.vectors.items())
 
 
 def test_the_gauss_newton_curvature_is_that_of_a_linearised_model() -> None:
@@ -162,7 +162,7 @@ def test_a_recorded_training_is_recollected_like_our_own() -> None:
     learned = learn(written, problem, examples)
     state = PUBLISHED.prepare(problem, examples, learned)
     assert learned.trajectory is not None
-    mine = torch.tensor([holder == "p3" for holder in examples.holders]).double()
+    mine = torch.tensor([person == "p3" for person in examples.people]).double()
     double = problem.double()
     retrained = weighted_training(double, examples, learned.trajectory, 1.0 - 1e-3 * mine)
     full = weighted_training(double, examples, learned.trajectory, torch.ones(40).double())
@@ -182,7 +182,7 @@ def test_converged_recollections_equal_the_dense_solve(
     hessian = hessian + 1e-2 * torch.eye(problem.dimension, dtype=torch.float64)
     each = problem.sample_gradients(w, examples.inputs, examples.targets)
     each = each + 1e-2 * w if reference == "renormalised" else each
-    mine = torch.tensor([holder == "p3" for holder in examples.holders])
+    mine = torch.tensor([person == "p3" for person in examples.people])
     expected = torch.linalg.solve(hessian, each[mine].sum(dim=0)) / 60
     assert torch.allclose(state.vectors["p3"], expected, atol=1e-9)
     gone = release(problem, state, examples, "p3", "p9")
@@ -195,8 +195,8 @@ def test_the_renormalising_factor_helps() -> None:
     problem, examples, learned, state = prepared(softmax())
     forget = forget_set(examples, "p1", "p4", "p7")
     retrained = train(problem, examples, omit=forget.positions).weights
-    with_factor = release(problem, state, examples, *forget.holders).weights
-    without = learned.weights + sum(state.vectors[holder] for holder in forget.holders)
+    with_factor = release(problem, state, examples, *forget.people).weights
+    without = learned.weights + sum(state.vectors[person] for person in forget.people)
     assert distance_left(learned.weights, with_factor, retrained) < 0.8 * distance_left(
         learned.weights, without, retrained
     )
@@ -243,7 +243,7 @@ def test_the_measured_distance_left_is_that_of_a_real_retraining() -> None:
     problem, examples, learned, state = prepared(network(), method)
     (chosen,) = module.calibration_sets(examples, 0.05, 1, problem.training.seed)
     retrained = train(problem, examples, omit=list(chosen.positions), reference="fixed-denominator").weights
-    unlearned = learned.weights + state.vectors[next(iter(chosen.holders))]
+    unlearned = learned.weights + state.vectors[next(iter(chosen.people))]
     expected = distance_left(learned.weights, unlearned, retrained)
     assert state.facts["report"]["distance_left"] == pytest.approx(expected, rel=1e-9)  # type: ignore[index,call-overload]
 
@@ -314,7 +314,7 @@ def test_an_unknown_option_is_a_mistake(options: dict[str, object]) -> None:
 
 
 def test_a_wide_head_is_recollected_in_single_precision() -> None:
-    """The benchmark's path: float32, many holders, full batches."""
+    """The benchmark's path: float32, many people, full batches."""
     x, y = draw(50, 30).float(), torch.arange(50) % 4
     written = recipe(lambda: torch.nn.Linear(30, 4), x, y, people=25, epochs=20, weight_decay=1e-2)
     problem, examples = Problem(written), written.samples.examples()

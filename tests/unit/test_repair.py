@@ -70,9 +70,9 @@ def test_a_repaired_vector_is_the_derivative_of_the_training_gone_on(setting: st
 
     def course(share: float) -> Tensor:
         """The training, the update and the repair with every gradient of p3 weighted by 1 - share."""
-        weight = 1.0 - share * torch.tensor([holder == "p3" for holder in examples.holders]).double()
+        weight = 1.0 - share * torch.tensor([person == "p3" for person in examples.people]).double()
         w = weighted_training(problem, examples, learned.trajectory, weight) + correction
-        left = 1.0 - share * torch.tensor([holder == "p3" for holder in retain.holders]).double()
+        left = 1.0 - share * torch.tensor([person == "p3" for person in retain.people]).double()
         return gone_on(problem, retain, w, left, steps)
 
     assert torch.allclose(after.weights, course(0.0), atol=1e-12)
@@ -97,8 +97,8 @@ def test_groups_of_vectors_are_carried_like_all_at_once(monkeypatch: pytest.Monk
     monkeypatch.setattr(vectors, "GROUP_LIMIT", 2 * 39)
     monkeypatch.setattr(repair, "GROUP_LIMIT", 10**6)
     _, _, _, apart, _ = repaired(network(), *GONE)
-    for holder, vector in together.vectors.items():
-        assert torch.allclose(vector, apart.vectors[holder], atol=1e-14)
+    for person, vector in together.vectors.items():
+        assert torch.allclose(vector, apart.vectors[person], atol=1e-14)
 
 
 def test_a_stream_in_memory_uses_the_carried_vectors() -> None:
@@ -106,8 +106,8 @@ def test_a_stream_in_memory_uses_the_carried_vectors() -> None:
     state = prepared(network(), REPAIRING)[3]
     chosen = whole(examples, ["p1"])
     streamed = release(REPAIRING, problem, state, chosen, left_by(examples, chosen), generator=torch.Generator()).state
-    for holder, vector in done.state.vectors.items():
-        assert torch.equal(vector, streamed.vectors[holder])
+    for person, vector in done.state.vectors.items():
+        assert torch.equal(vector, streamed.vectors[person])
 
 
 def test_repair_reads_the_retained_and_everyones_vectors_and_says_what_it_did() -> None:
@@ -150,7 +150,7 @@ def test_vectors_carried_by_the_others_stay_exact_on_a_quadratic() -> None:
     after = method.forget(problem, state, given(forget, state), retain, torch.Generator()).state
     also = forget_set(examples, "p3")
     without = train(problem, examples, omit=also.positions, reference="fixed-denominator").weights
-    mass = torch.tensor([holder != "p3" for holder in retain.holders]).double()
+    mass = torch.tensor([person != "p3" for person in retain.people]).double()
     assert learned.trajectory is not None
     taken = gone_on(problem, retain, without + state.vectors["p1"], mass, len(learned.trajectory))
     assert float((after.weights + after.vectors["p3"] - taken).norm()) < 1e-12

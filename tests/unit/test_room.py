@@ -49,7 +49,7 @@ def test_a_linear_head_keeps_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_exact_vectors_that_do_not_fit_are_refused(hidden: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    size = len(hidden.holders) * hidden.problem.dimension * 8
+    size = len(hidden.people) * hidden.problem.dimension * 8
     free(monkeypatch, size - 1)
     with pytest.raises(Refused, match=f"{size:,} bytes"):
         Recollection(probe_seed=SEED).prepare(hidden.problem, hidden.examples, hidden.learned)

@@ -57,7 +57,7 @@ def learned(problem: Problem, everyone: Examples) -> Learned:
 
 def ask(everyone: Examples, positions: list[int]) -> ForgetSet:
     examples = everyone.only(torch.tensor(positions, dtype=torch.int64))
-    return ForgetSet(frozenset(examples.holders), tuple(examples.positions.tolist()), examples)
+    return ForgetSet(frozenset(examples.people), tuple(examples.positions.tolist()), examples)
 
 
 def stream(method: Safe, problem: Problem, everyone: Examples, learned: Learned, rounds: list[list[int]]) -> State:

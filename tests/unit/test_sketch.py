@@ -29,23 +29,23 @@ ROUNDING = 1e-9
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A trained model with every holder's exact recollection, (holders, d), and its direct part."""
+    """A trained model with every person's exact recollection, (people, d), and its direct part."""
 
     problem: Problem
     examples: Examples
     learned: Learned
-    holders: tuple[str, ...]
+    people: tuple[str, ...]
     exact: Tensor
     direct: Tensor
 
-    def request(self, holders: Sequence[str]) -> ForgetSet:
-        chosen = frozenset(holders)
-        mask = torch.tensor([holder in chosen for holder in self.examples.holders])
+    def request(self, people: Sequence[str]) -> ForgetSet:
+        chosen = frozenset(people)
+        mask = torch.tensor([person in chosen for person in self.examples.people])
         positions = self.examples.positions[mask]
         return ForgetSet(chosen, tuple(positions.tolist()), self.examples.only(positions))
 
-    def sum_of(self, holders: Sequence[str]) -> Tensor:
-        return self.exact[[self.holders.index(name) for name in holders]].sum(dim=0)
+    def sum_of(self, people: Sequence[str]) -> Tensor:
+        return self.exact[[self.people.index(name) for name in people]].sum(dim=0)
 
     def prepare(self, sketch: Sketch, seed: int = SEED) -> State:
         return sketch.prepare(self.problem, self.examples, self.learned, seed)
@@ -58,7 +58,7 @@ def forget(sketch: Sketch, problem: Problem, state: State, request: ForgetSet) -
     if not request:
         return done
     assert not done.state.vectors
-    left = {person: vector for person, vector in state.vectors.items() if person not in request.holders}
+    left = {person: vector for person, vector in state.vectors.items() if person not in request.people}
     return dataclasses.replace(done, state=dataclasses.replace(done.state, vectors=left))
 
 
@@ -118,10 +118,10 @@ def dense(problem: Problem, examples: Examples, learned: Learned) -> tuple[Tenso
 
 def setting_of(problem: Problem, examples: Examples) -> Setting:
     learned = train(problem, examples)
-    holders = tuple(sorted(set(examples.holders)))
-    member = torch.tensor([[float(owner == name) for owner in examples.holders] for name in holders])
+    people = tuple(sorted(set(examples.people)))
+    member = torch.tensor([[float(owner == name) for owner in examples.people] for name in people])
     exact, direct = dense(problem, examples, learned)
-    return Setting(problem, examples, learned, holders, member.double() @ exact, member.double() @ direct)
+    return Setting(problem, examples, learned, people, member.double() @ exact, member.double() @ direct)
 
 
 def small(name: str) -> Setting:
@@ -147,7 +147,7 @@ SMALL = (
     "network, clipped, decayed",
 )
 FULL = Sketch(rank=64, oversampling=1.0, tolerance=0.01)
-"""more directions than there are holders: nothing is left out"""
+"""more directions than there are people: nothing is left out"""
 LOOSE = Sketch(rank=4, probes=16, tolerance=math.inf, updates=1)
 
 
@@ -156,8 +156,8 @@ def trained(request: pytest.FixtureRequest) -> Setting:
     return small(request.param)
 
 
-def moved(setting: Setting, sketch: Sketch, state: State, holders: Sequence[str]) -> Tensor:
-    return forget(sketch, setting.problem, state, setting.request(holders)).state.weights - state.weights
+def moved(setting: Setting, sketch: Sketch, state: State, people: Sequence[str]) -> Tensor:
+    return forget(sketch, setting.problem, state, setting.request(people)).state.weights - state.weights
 
 
 def test_the_settings_clip_some_steps_and_not_others() -> None:
@@ -167,7 +167,7 @@ def test_the_settings_clip_some_steps_and_not_others() -> None:
 
 def test_with_every_direction_kept_it_is_the_exact_recollection(trained: Setting) -> None:
     state = trained.prepare(FULL)
-    for chosen in (["p03"], ["p00", "p11", "p19"], list(trained.holders[:15])):
+    for chosen in (["p03"], ["p00", "p11", "p19"], list(trained.people[:15])):
         exact = trained.sum_of(chosen)
         assert float((moved(trained, FULL, state, chosen) - exact).norm()) < ROUNDING * float(exact.norm())
 
@@ -177,7 +177,7 @@ def test_coefficients_and_probes_are_exact_products_at_any_rank(trained: Setting
     state = trained.prepare(LOOSE)
     generator = torch.Generator().manual_seed(SEED)
     probes = torch.randn(trained.problem.dimension, 16, generator=generator, dtype=torch.float64)
-    rows = torch.stack([state.vectors[name][:20] for name in trained.holders])
+    rows = torch.stack([state.vectors[name][:20] for name in trained.people])
     torch.testing.assert_close(rows[:, :4], trained.exact @ state.tensors["basis"].T, rtol=1e-8, atol=1e-12)
     torch.testing.assert_close(rows[:, 4:], trained.exact @ probes, rtol=1e-8, atol=1e-12)
 
@@ -187,14 +187,14 @@ def test_the_error_is_what_curvature_did_outside_of_the_basis(trained: Setting) 
     basis = state.tensors["basis"]
     curved = trained.exact - trained.direct
     left_out = curved - curved @ basis.T @ basis
-    for row, name in enumerate(trained.holders[:5]):
+    for row, name in enumerate(trained.people[:5]):
         error = moved(trained, LOOSE, state, [name]) - trained.exact[row]
         torch.testing.assert_close(error, -left_out[row], rtol=1e-7, atol=1e-12)
 
 
 def test_the_direct_part_comes_back_from_the_forgotten_samples_alone(trained: Setting) -> None:
     state = trained.prepare(LOOSE)
-    for row, name in enumerate(trained.holders[:5]):
+    for row, name in enumerate(trained.people[:5]):
         examples = trained.request([name]).examples
         assert examples is not None
         kept = state.vectors[name][20:].reshape(len(examples), -1)
@@ -271,7 +271,7 @@ def worst_error(setting: Setting, rank: int) -> float:
     state = setting.prepare(sketch)
     errors = [
         float((moved(setting, sketch, state, [name]) - exact).norm() / exact.norm())
-        for name, exact in zip(setting.holders, setting.exact, strict=True)
+        for name, exact in zip(setting.people, setting.exact, strict=True)
     ]
     return max(errors)
 
@@ -292,9 +292,9 @@ def test_a_clipped_step_adds_at_most_one_direction() -> None:
 
 
 def test_the_exact_twin_is_the_derivative_of_the_clipped_and_decayed_training() -> None:
-    """The training again, with one holder's gradients weighted by 1 - s, differentiated at s = 0."""
+    """The training again, with one person's gradients weighted by 1 - s, differentiated at s = 0."""
     setting = small("softmax, clipped, undecayed bias")
-    held = torch.tensor([owner == "p03" for owner in setting.examples.holders])
+    held = torch.tensor([owner == "p03" for owner in setting.examples.people])
     slope = (_weighted_training(setting, 1.0 - 1e-6 * held.double()) - setting.learned.weights) / 1e-6
     exact = setting.sum_of(["p03"])
     assert float((slope - exact).norm()) < 1e-4 * float(exact.norm())
@@ -321,7 +321,7 @@ def realistic(model: Callable[[], nn.Module], training: Training, count: int = 2
     problem, examples = problem_of(model, inputs, targets, training)
     learned = train(problem, examples)
     exact = _recursion(problem, examples, learned)
-    return Setting(problem, examples, learned, tuple(examples.holders), exact, torch.zeros_like(exact))
+    return Setting(problem, examples, learned, tuple(examples.people), exact, torch.zeros_like(exact))
 
 
 def _recursion(problem: Problem, examples: Examples, learned: Learned) -> Tensor:
@@ -344,7 +344,7 @@ def covered(setting: Setting, sketch: Sketch, requests: int, size: int, preparat
     for seed in range(preparations):
         state = setting.prepare(sketch, 1000 + seed)
         for _ in range(requests // preparations):
-            chosen = [setting.holders[i] for i in torch.randperm(len(setting.holders), generator=generator)[:size]]
+            chosen = [setting.people[i] for i in torch.randperm(len(setting.people), generator=generator)[:size]]
             done = forget(sketch, setting.problem, state, setting.request(chosen))
             error = float((done.state.weights - state.weights - setting.sum_of(chosen)).norm())
             assert error > 1e-6  # there is something to cover
@@ -388,10 +388,10 @@ def test_the_receipt_covers_the_sum_of_all_updates_so_far() -> None:
     sketch = dataclasses.replace(TIGHT, updates=10)
     first = state = setting.prepare(sketch)
     for release in range(10):
-        chosen = setting.holders[5 * release : 5 * release + 5]
+        chosen = setting.people[5 * release : 5 * release + 5]
         done = forget(sketch, setting.problem, state, setting.request(chosen))
         state = done.state
-        error = state.weights - first.weights - setting.sum_of(setting.holders[: 5 * release + 5])
+        error = state.weights - first.weights - setting.sum_of(setting.people[: 5 * release + 5])
         assert float(error.norm()) <= float(done.evidence["receipt"])  # type: ignore[arg-type]
 
 
@@ -448,7 +448,7 @@ def test_at_the_edge_of_stability_the_receipt_exceeds_the_tolerance() -> None:
     assert isinstance(report, dict)
     assert float(report["norm_ratio"]) < 3.0  # type: ignore[arg-type]
     with pytest.raises(OutOfTolerance):
-        forget(Sketch(rank=16), setting.problem, state, setting.request(setting.holders[:5]))
+        forget(Sketch(rank=16), setting.problem, state, setting.request(setting.people[:5]))
 
 
 def test_beyond_the_edge_the_norm_ratio_is_one_again_and_growth_is_what_refuses() -> None:
@@ -509,13 +509,13 @@ def test_missing_samples_missing_vectors_and_everyone_are_refused() -> None:
     with pytest.raises(Refused, match="1 of 1 people have no vector"):
         forget(LOOSE, setting.problem, dataclasses.replace(state, vectors={}), request)
     with pytest.raises(Refused, match="No sample would be left"):
-        forget(LOOSE, setting.problem, state, setting.request(setting.holders))
+        forget(LOOSE, setting.problem, state, setting.request(setting.people))
 
 
 def test_two_preparations_with_one_seed_agree_bit_for_bit() -> None:
     setting = small("network, clipped, decayed")
     states = [setting.prepare(LOOSE, seed) for seed in (SEED, SEED, SEED + 1)]
-    assert all(torch.equal(states[0].vectors[name], states[1].vectors[name]) for name in setting.holders)
+    assert all(torch.equal(states[0].vectors[name], states[1].vectors[name]) for name in setting.people)
     assert torch.equal(states[0].tensors["basis"], states[2].tensors["basis"])
     assert not torch.equal(states[0].vectors["p00"][4:], states[2].vectors["p00"][4:])
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from service.infra.settings import Settings, ensure_secrets
-from tests.service.conftest import database_url, postgres_template, sqlite_template
+from tests.service.conftest import database_url, postgres_databases, sqlite_template
 from tests.workers import meanwhile
 from tests.workers.worlds import RECIPES, World, open_world
 
-__all__ = ["database_url", "postgres_template", "sqlite_template"]
+__all__ = ["database_url", "postgres_databases", "sqlite_template"]
 
 torch.set_num_threads(1)
 """tests fork workers that are to die: a pool of threads would not survive the fork, and its child would wait for it"""

@@ -10,7 +10,7 @@ import pytest
 
 from service.infra.db import Busy
 from service.infra.files import Files, Store
-from service.infra.tables import Forgotten, Model
+from service.infra.tables import Model, Removal
 from tests.workers.worlds import World
 from workers.app import Worker
 from workers.update import run as unlearn
@@ -49,7 +49,7 @@ def test_nobody_is_held_because_the_machine_failed_often(world: World, error: Ex
     world.change(Model, model_id, due_at=None)
     worker.work(model_id)
     assert world.request(request).status == "completed"
-    assert world.count(Forgotten) == 3
+    assert world.count(Removal) == 3
 
 
 @pytest.mark.both_engines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.infra.tables import BudgetEntry, DeletionRequest, Forgotten
+from service.infra.tables import BudgetEntry, DeletionRequest, Removal
 from service.requests import legal_holds as holds
 from tests.workers import meanwhile
 from tests.workers.test_retrain import entries, exhausted, generations
@@ -26,7 +26,7 @@ def test_everyone_is_held_and_the_model_stays_as_it_is(world: World, method: str
     assert {(world.request(each).status, world.request(each).reason) for each in requests} == {
         ("blocked", "nobody_left")
     }
-    assert (world.head(model_id).id, world.count(Forgotten), world.count(BudgetEntry)) == (head, 0, 0)
+    assert (world.head(model_id).id, world.count(Removal), world.count(BudgetEntry)) == (head, 0, 0)
 
 
 def test_everyone_at_an_exhausted_budget_is_held_with_the_reason(world: World) -> None:
@@ -109,7 +109,7 @@ def test_someone_twice_is_forgotten_once(world: World, method: str) -> None:
     later = world.delete("p3")
     world.work(model_id)
     assert [world.task(each).samples for each in (*together, later)] == [3, 3, 0]
-    assert (world.task(later).reason, world.count(Forgotten)) == ("already_forgotten", 3)
+    assert (world.task(later).reason, world.count(Removal)) == ("already_forgotten", 3)
     assert [version.number for version in world.versions(model_id)] == [1, 2]
 
 

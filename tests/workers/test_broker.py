@@ -17,8 +17,6 @@ from service.infra.queue import notify as queue
 from service.infra.tables import Heartbeat
 from tests.workers.worlds import RECIPES, World
 
-pytestmark = pytest.mark.both_engines
-
 CANARY = "canary-7531"
 SECONDS = 120.0
 MALFORMED = (

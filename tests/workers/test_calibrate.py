@@ -191,7 +191,7 @@ def test_an_order_measured_by_another_process_equals_the_pure_function(world: Wo
     assert set(rows) == {0, 1}
     for number, row in rows.items():
         note = json.loads(sealed_errors(world, row))
-        order = course.design.order(course.examples.holders, number)
+        order = course.design.order(course.examples.people, number)
         again = errors_along(
             course.bench.problem, course.bench.method, course.state, course.examples, order, sizes=(1, 2)
         ).errors

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from service.audit.log import Overspent, charge
-from service.infra.tables import BudgetEntry, Forgotten, Generation
+from service.infra.tables import BudgetEntry, Generation, Removal
 from tests.workers.worlds import World, open_world
 from workers.runtime.heartbeat import Pulse
 from workers.update.claim import claim
@@ -58,7 +58,7 @@ def test_two_workers_and_a_stream_of_requests_forget_everyone_once(world: World)
     assert [version.number for version in versions] == list(range(1, len(versions) + 1))
     assert [version.parent_id for version in versions[1:]] == [version.id for version in versions[:-1]]
     assert [version.status for version in versions].count("current") == 1
-    assert sum(version.samples for version in versions) == world.count(Forgotten) == 24
+    assert sum(version.samples for version in versions) == world.count(Removal) == 24
     generation = world.generation(model_id)
     assert generation.spent == (len(versions) - 1) * generation.budget_cost
 

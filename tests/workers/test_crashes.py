@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from service.infra.tables import BudgetEntry, Erasure, Forgotten, Lease, Membership, Recollection
+from service.infra.tables import BudgetEntry, Erasure, Lease, Membership, Removal, StoredVector
 from tests.faults.invariants import broken
-from tests.workers.worlds import World, open_world
+from tests.workers.worlds import World, fork, open_world
 from workers.runtime.lease import retrain_lease
 from workers.scheduler.run import open_scheduler, sweep_files
 
@@ -58,15 +58,12 @@ PREPARATIONS = [*(("sqlite", point) for point in PREPARATION_POINTS), ("postgres
 
 def die_at(world: World, point: str, act: Callable[[World], object]) -> None:
     """``act`` in a process of its own that is to die at ``point``; it must not get past it."""
-    child = os.fork()
-    if child == 0:
-        os.environ |= {"EXPUNGE_TEST_BUILD": "1", "EXPUNGE_CRASH_AT": point}
-        try:
-            act(open_world(world.settings))  # connections do not survive a fork
-            time.sleep(1)  # inside COMMIT a timer kills
-        finally:
-            os._exit(3)
-    _, status = os.waitpid(child, 0)
+
+    def child() -> None:
+        act(open_world(world.settings))  # connections do not survive a fork
+        time.sleep(1)  # inside COMMIT a timer kills
+
+    status = fork(child, EXPUNGE_TEST_BUILD="1", EXPUNGE_CRASH_AT=point)
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, f"{point} was never reached"
 
 
@@ -83,7 +80,7 @@ def test_a_deletion_survives_the_death_of_its_worker_and_happens_once(world: Wor
     assert open_scheduler(world.settings).tick()
     assert (world.request(request).status, world.task(request).samples) == ("completed", 3)
     assert [version.number for version in world.versions(model_id)] == [1, 2]
-    assert (world.count(Forgotten), world.count(Recollection)) == (3, 11)
+    assert (world.count(Removal), world.count(StoredVector)) == (3, 11)
     generation = world.generation(model_id)
     assert generation.spent == generation.budget_cost == sum(entry.budget_cost for entry in world.rows_of(BudgetEntry))
     assert all(erasure.destroyed_at is not None for erasure in world.rows_of(Erasure))
@@ -103,7 +100,7 @@ def test_a_preparation_survives_the_death_of_its_worker(world: World, point: str
     world.work(model_id)
     assert (world.model(model_id).status, world.request(request).status) == ("live", "completed")
     assert [version.number for version in world.versions(model_id)] == [1]
-    assert world.count(Recollection) == 11
+    assert world.count(StoredVector) == 11
     assert broken(world.database) == []
 
 
@@ -137,7 +134,7 @@ def test_a_retrain_survives_the_death_of_its_worker(world: World, point: str) ->
     assert (world.request(request).status, world.task(request).samples) == ("completed", 3)
     assert [version.number for version in world.versions(model_id)] == [1, 2, 3, 4]
     assert world.generation(model_id).id != old
-    assert (world.count(Recollection), world.count(Membership)) == (9, 27)
+    assert (world.count(StoredVector), world.count(Membership)) == (9, 27)
     assert all(erasure.destroyed_at is not None for erasure in world.rows_of(Erasure))
     assert world.storage.private.read(world.head(model_id).state)
     assert broken(world.database) == []

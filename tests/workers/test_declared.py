@@ -269,7 +269,7 @@ def test_a_model_trained_elsewhere_is_never_replaced_by_a_training_here(
     world: World, folder: Path, policy: dict[str, str]
 ) -> None:
     write(folder, model=f"lambda: {HEAD}", more="weights={'weight': torch.ones(2, 4)},")
-    assert "trained elsewhere, so it cannot be trained anew here" in refused(world, **policy)  # type: ignore[arg-type]
+    assert "trained elsewhere, so it cannot be trained again here" in refused(world, **policy)  # type: ignore[arg-type]
 
 
 RAISES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.infra.tables import Recollection
+from service.infra.tables import StoredVector
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import World
 
@@ -25,7 +25,7 @@ def test_a_method_that_does_not_help_is_replaced_by_a_retrain_at_registration(wo
     world.work(model_id)
     task = world.task(request)
     assert (task.status, task.method, world.head(model_id).number) == ("completed", "retrain", 2)
-    assert world.count(Recollection) == 0
+    assert world.count(StoredVector) == 0
 
 
 @SQLITE

@@ -12,7 +12,7 @@ from sqlalchemy import update
 
 from service.access.api_keys import Scope, create_key
 from service.api.app import create_app
-from service.infra.tables import DeletionRequest, Forgotten, Model, Recollection, SuppressionEntry
+from service.infra.tables import DeletionRequest, Model, Removal, StoredVector, SuppressionEntry
 from service.requests import intake, suppression
 from service.requests import legal_holds as holds
 from service.requests.legal_holds import AlreadyForgotten
@@ -22,7 +22,7 @@ from tests.workers.test_switch import before
 from tests.workers.worlds import TENANT, World
 from workers.training.run import prepare
 from workers.update import run as unlearn
-from workers.update.select import Plan, Target
+from workers.update.select import Selection, Target
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_publishing_a_version_that_still_holds_whom_a_request_names_is_refused(
     job = world.claim(model_id)
     plan = unlearn.plan
 
-    def careless(*values: object, **named: object) -> Plan:
+    def careless(*values: object, **named: object) -> Selection:
         whole = plan(*values, **named)  # type: ignore[arg-type]
         kept = next(positions for task, positions in whole.forget.items() if task.request_id == one)
         digest = world.request(one).subject_digest or ""
@@ -175,7 +175,7 @@ def test_imported_weights_that_were_trained_on_them_are_refused_or_forget_them_f
     told = refusal(world, "again", "elsewhere", method="newton")
     assert request in told and "imported weights: train them again without" in told
     kept = world.live("elsewhere", "newton", name="kept", on_suppressed="leave_out")
-    assert world.count(Forgotten) > 3 and "p1" not in str(world.generation(kept).report)
+    assert world.count(Removal) > 3 and "p1" not in str(world.generation(kept).report)
     assert broken(world.database) == []
 
 
@@ -187,7 +187,7 @@ def test_registering_a_recipe_that_still_names_them_says_which_requests_keep_the
     assert told["requests"] == [{"request": request, "samples": 3} for request in sorted(requests)]
     assert "refused" in told["why"] and "suppressions lift" in told["why"]
     assert (
-        len({row.holder for row in world.rows_of(Recollection) if row.generation_id == world.generation(again).id})
+        len({row.holder for row in world.rows_of(StoredVector) if row.generation_id == world.generation(again).id})
         == 10
     )
     assert "kept_out" not in world.report(first)

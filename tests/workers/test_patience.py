@@ -14,7 +14,7 @@ from service.infra import db
 from service.infra.migrate import migrate
 from service.infra.tables import Heartbeat
 from workers.runtime import db_retry as patience
-from workers.runtime.db_retry import once_there
+from workers.runtime.db_retry import retry
 from workers.runtime.heartbeat import Pulse
 from workers.storage.key_files import KeyFiles
 from workers.storage.key_store import KeyStore
@@ -45,7 +45,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 def test_a_key_store_that_is_locked_is_waited_for(tmp_path: Path, waited: threading.Event) -> None:
     path = tmp_path / "keys.db"
     with locked(path, waited):
-        keys = once_there(lambda: KeyStore(f"sqlite:///{path}", KeyFiles(tmp_path / "files")), 0.05)
+        keys = retry(lambda: KeyStore(f"sqlite:///{path}", KeyFiles(tmp_path / "files")), None, 0.05)
         assert waited.is_set()
     keys.close()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from service.infra.tables import AuditEntry, BudgetEntry, Forgotten, Membership, Recollection
+from service.infra.tables import AuditEntry, BudgetEntry, Membership, Removal, StoredVector
 from tests.workers import meanwhile
 from tests.workers.worlds import World
 from workers.runtime.jobs import Preparation
@@ -36,7 +36,7 @@ def test_a_model_goes_live_with_its_manifest_and_one_sealed_vector_a_person(worl
         "dimension": 8,
     }
     assert world.report(model_id)["distance_left"] < 0.7
-    assert (world.count(Membership), world.count(Recollection), keys_in(world)) == (36, 12, 12)
+    assert (world.count(Membership), world.count(StoredVector), keys_in(world)) == (36, 12, 12)
 
 
 def test_people_who_asked_before_training_are_never_in_the_model(world: World) -> None:
@@ -80,7 +80,7 @@ def test_people_who_ask_during_training_are_forgotten_before_version_1(world: Wo
     head, generation = world.head(model_id), world.generation(model_id)
     assert (head.number, head.samples, head.people) == (1, 3, 1)
     assert (world.task(request).status, world.task(request).samples) == ("completed", 3)
-    assert (world.count(Forgotten), world.count(Recollection)) == (3, 11)
+    assert (world.count(Removal), world.count(StoredVector)) == (3, 11)
     assert generation.spent == generation.budget_cost > 0
 
 
@@ -152,7 +152,7 @@ def test_a_recipe_that_fails_is_refused_and_nothing_is_half_done(
     assert model.reason is not None and reason in model.reason
     assert "canary" not in "".join(entry.body for entry in other.rows_of(AuditEntry))
     assert (other.request(request).status, other.task(request).reason) == ("completed", "model_refused")
-    assert (other.count(Membership), other.count(Recollection), keys_in(other)) == (0, 0, 0)
+    assert (other.count(Membership), other.count(StoredVector), keys_in(other)) == (0, 0, 0)
     hint = (other.generation(model_id).report or {})["refused"]["hint"]
     assert other.generation(model_id).report == {
         "refused": {"what": model.reason.removesuffix(f" {hint}"), "hint": hint}
@@ -180,7 +180,7 @@ def test_a_model_that_cannot_be_served_is_refused_with_its_reason(
     model = world.model(model_id)
     assert (model.status, model.current_id) == ("refused", None)
     assert model.reason is not None and reason in model.reason
-    assert (world.count(Membership), world.count(Recollection), keys_in(world)) == (0, 0, 0)
+    assert (world.count(Membership), world.count(StoredVector), keys_in(world)) == (0, 0, 0)
     assert world.kinds()[-1] == "preparation.refused"
 
 
@@ -194,7 +194,7 @@ def test_an_attempt_that_died_is_started_clean(world: World) -> None:
     world.expire_lease(model_id)
     world.work(model_id)
     assert world.model(model_id).status == "live"
-    assert (world.count(Membership), world.count(Recollection), keys_in(world)) == (36, 12, 12)
+    assert (world.count(Membership), world.count(StoredVector), keys_in(world)) == (36, 12, 12)
     assert world.report(model_id)["attempts"] == 2
 
 
@@ -265,7 +265,7 @@ def test_recollection_is_refused_where_it_does_harm_with_the_measurement_and_wha
     assert found is not None and float(found[1]) > 0.7
     assert "eta*lambda_max is" in str(model.reason)
     assert str(model.reason).endswith("Use retrain: no other method stays below 0.7 with its default options.")
-    assert (world.count(Membership), world.count(Recollection), keys_in(world)) == (0, 0, 0)
+    assert (world.count(Membership), world.count(StoredVector), keys_in(world)) == (0, 0, 0)
 
 
 def test_recollection_is_accepted_at_a_stable_learning_rate_on_the_same_network(world: World) -> None:

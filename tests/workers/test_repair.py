@@ -10,7 +10,7 @@ import torch
 from sqlalchemy import select
 from torch import Tensor
 
-from service.infra.tables import Recollection
+from service.infra.tables import StoredVector
 from tests.workers.test_crashes import die_at
 from tests.workers.test_residue import found
 from tests.workers.worlds import World
@@ -38,7 +38,7 @@ def everyones(world: World, model_id: str) -> dict[str, Tensor]:
     """The vectors as rows have them, by holder."""
     generation = world.generation(model_id).id
     with world.database.read() as session:
-        holders = session.scalars(select(Recollection.holder).where(Recollection.generation_id == generation))
+        holders = session.scalars(select(StoredVector.holder).where(StoredVector.generation_id == generation))
         return state.read_vectors(session, world.storage.keys, generation, holders, torch.device("cpu"))
 
 
@@ -118,25 +118,25 @@ def test_a_worker_whose_lease_was_taken_over_changes_no_vector(world: World) -> 
     model_id = world.live("steps", **REPAIR)
     world.delete("p3")
     job = world.claim(model_id, seconds=0.0)
-    before = {row.holder: row.sealed for row in world.rows_of(Recollection)}
+    before = {row.holder: row.sealed for row in world.rows_of(StoredVector)}
     world.work(model_id)
-    after = {row.holder: row.sealed for row in world.rows_of(Recollection)}
+    after = {row.holder: row.sealed for row in world.rows_of(StoredVector)}
     assert isinstance(job, Deletions)
     with pytest.raises(Stale):
         unlearn.update(world.errand(job))
-    assert {row.holder: row.sealed for row in world.rows_of(Recollection)} == after
+    assert {row.holder: row.sealed for row in world.rows_of(StoredVector)} == after
     assert all(before[holder] != sealed for holder, sealed in after.items())
 
 
 @SQLITE
 def test_carried_rows_keep_their_key_and_leave_nothing_readable(world: World, tmp_path: Path) -> None:
     model_id = world.live("steps", **REPAIR)
-    rows = {row.holder: row for row in world.rows_of(Recollection)}
+    rows = {row.holder: row for row in world.rows_of(StoredVector)}
     first = everyones(world, model_id)
     world.delete("p3")
     world.work(model_id)
     carried = everyones(world, model_id)
-    again = {row.holder: row for row in world.rows_of(Recollection)}
+    again = {row.holder: row for row in world.rows_of(StoredVector)}
     assert all(rows[name].key_id == row.key_id and rows[name].sealed != row.sealed for name, row in again.items())
     (gone,) = set(first) - set(carried)
     keys = world.storage.keys.fetch([row.key_id for row in rows.values()])

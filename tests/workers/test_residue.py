@@ -9,7 +9,7 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from service.infra.tables import Recollection
+from service.infra.tables import StoredVector
 from tests.harness.residue import share_in_file
 from tests.workers.worlds import World
 from workers.storage import private_state as state
@@ -23,7 +23,7 @@ def everything_written(world: World, folder: Path) -> Iterator[tuple[str, bytes]
             yield str(path), path.read_bytes()
     if world.database.dialect == "postgresql":
         with world.database.read() as session:
-            for row in session.scalars(select(Recollection)):
+            for row in session.scalars(select(StoredVector)):
                 yield "recollections", row.sealed
 
 
@@ -34,7 +34,7 @@ def found(world: World, folder: Path, needles: list[bytes]) -> list[str]:
 def test_neither_id_nor_vector_nor_key_of_a_forgotten_person_is_left(world: World, tmp_path: Path) -> None:
     model_id = world.live()
     with world.database.read() as session:
-        rows = list(session.scalars(select(Recollection)))
+        rows = list(session.scalars(select(StoredVector)))
         vectors = state.read_vectors(
             session, world.storage.keys, rows[0].generation_id, [row.holder for row in rows], torch.device("cpu")
         )

@@ -24,13 +24,13 @@ from service.infra.tables import (
     BudgetEntry,
     Certificate,
     DeletionRequest,
-    Forgotten,
     Generation,
     Heartbeat,
     Hold,
     Model,
-    Recollection,
+    Removal,
     Restoration,
+    StoredVector,
     SuppressionEntry,
     Task,
     Version,
@@ -99,8 +99,8 @@ def state(world: World, model_id: str) -> dict[str, Any]:
     return {
         "versions": [(v.number, v.id, v.status, v.checkpoint, v.parent_id) for v in world.versions(model_id)],
         "spent": (generation.spent, sum(row.budget_cost for row in world.rows_of(BudgetEntry))),
-        "forgotten": sorted((row.generation_id, row.position, row.version_id) for row in world.rows_of(Forgotten)),
-        "vectors": sorted(row.holder for row in world.rows_of(Recollection)),
+        "forgotten": sorted((row.generation_id, row.position, row.version_id) for row in world.rows_of(Removal)),
+        "vectors": sorted(row.holder for row in world.rows_of(StoredVector)),
     }
 
 
@@ -350,7 +350,7 @@ def test_vectors_of_weights_that_a_repair_has_left_behind_are_never_used(world: 
     released(world, model_id, "p1")
     restore(old.storage, old.settings.lease_seconds, signer(old), [])
     confirmed(old)
-    assert old.count(Recollection) == 0
+    assert old.count(StoredVector) == 0
     (later,) = released(old, model_id, "p2")
     assert (old.request(later).status, old.request(later).reason) == ("blocked", "vectors_missing")
 

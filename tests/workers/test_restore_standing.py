@@ -11,7 +11,7 @@ from sqlalchemy import select
 from service.access.api_keys import NewKey, authenticate, create_key, revoke_key, rotate_key
 from service.infra.pseudonyms import sample_digest, subject_digest
 from service.infra.settings import session_key
-from service.infra.tables import ApiKey, AuditEntry, Forgotten, Hold, Membership, Task, WebhookEndpoint
+from service.infra.tables import ApiKey, AuditEntry, Hold, Membership, Removal, Task, WebhookEndpoint
 from service.requests import legal_holds as holds
 from service.requests import webhooks
 from tests.faults.invariants import broken_after_restore
@@ -46,7 +46,7 @@ def members(world: World, model_id: str, subject: str) -> set[int]:
         theirs = select(Membership.position).where(
             Membership.generation_id == generation, Membership.subject_digest == digest
         )
-        gone = select(Forgotten.position).where(Forgotten.generation_id == generation)
+        gone = select(Removal.position).where(Removal.generation_id == generation)
         return set(session.scalars(theirs)) - set(session.scalars(gone))
 
 

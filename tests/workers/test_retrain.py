@@ -14,12 +14,12 @@ from service.infra.tables import (
     AuditEntry,
     Certificate,
     Erasure,
-    Forgotten,
     Generation,
     Lease,
     Membership,
     Model,
-    Recollection,
+    Removal,
+    StoredVector,
     Task,
 )
 from tests.workers import meanwhile
@@ -122,10 +122,10 @@ def test_what_the_old_generation_knew_about_people_is_gone_and_its_keys_are_dest
     model_id = exhausted(world)
     old = world.generation(model_id).id
     with world.database.read() as session:
-        keys = list(session.scalars(select(Recollection.key_id).where(Recollection.generation_id == old)))
+        keys = list(session.scalars(select(StoredVector.key_id).where(StoredVector.generation_id == old)))
     world.delete("p5")
     world.work(model_id)
-    assert rows_in(world, Recollection, old) == 0
+    assert rows_in(world, StoredVector, old) == 0
     assert rows_in(world, Membership, old) == 36, "certificates still to be issued commit to its samples"
     assert scheduler.open_scheduler(world.settings).tick()
     assert all(each.envelope for each in world.rows_of(Certificate))
@@ -133,12 +133,12 @@ def test_what_the_old_generation_knew_about_people_is_gone_and_its_keys_are_dest
     assert keys and world.storage.keys.fetch(keys) == {}
     assert all(erasure.destroyed_at is not None for erasure in world.rows_of(Erasure))
     fresh = world.generation(model_id).id
-    assert rows_in(world, Recollection, fresh) == rows_in(world, Membership, fresh) / 3 > 0
+    assert rows_in(world, StoredVector, fresh) == rows_in(world, Membership, fresh) / 3 > 0
 
 
 def test_people_forgotten_before_are_not_in_the_new_generation(world: World) -> None:
     model_id = exhausted(world)
-    gone = world.count(Forgotten)
+    gone = world.count(Removal)
     world.work(model_id)
     assert rows_in(world, Membership, world.generation(model_id).id) == 36 - gone
 
@@ -164,7 +164,7 @@ def test_people_who_ask_during_the_retrain_are_forgotten_in_it_before_the_switch
     head, generation = world.head(model_id), world.generation(model_id)
     assert (head.samples, head.people, head.generation_id) == (3, 1, generation.id)
     with world.database.read() as session:
-        forgotten = session.scalars(select(Forgotten.position).where(Forgotten.generation_id == generation.id)).all()
+        forgotten = session.scalars(select(Removal.position).where(Removal.generation_id == generation.id)).all()
     assert len(forgotten) == 3
     assert generation.spent == generation.budget_cost
 
@@ -187,7 +187,7 @@ def test_the_old_generation_updates_on_while_the_candidate_is_built(world: World
     assert (world.request(part).status, world.task(part).samples) == ("completed", 1)
     fresh = world.generation(model_id).id
     with world.database.read() as session:
-        forgotten = session.scalars(select(Forgotten.position).where(Forgotten.generation_id == fresh)).all()
+        forgotten = session.scalars(select(Removal.position).where(Removal.generation_id == fresh)).all()
     assert len(forgotten) == 3, "p7 was in the candidate's training"
 
 

@@ -13,7 +13,7 @@ import torch
 from sqlalchemy import event
 
 from service.infra.files import Damaged
-from service.infra.tables import Recollection
+from service.infra.tables import StoredVector
 from tests.workers.test_calibrate import release_connections
 from tests.workers.worlds import World, open_world
 from unlearning.methods.recollection import sum_of
@@ -46,7 +46,7 @@ def test_a_row_that_was_changed_is_no_vector(world: World) -> None:
     names = tuple(sorted(written(world, generation_id, rows=2, numbers=300)))
     kept = state.Kept(world.storage.database, world.storage.keys, generation_id, 300, CPU)
     with world.database.write() as session:
-        row = session.get_one(Recollection, (generation_id, names[1]))
+        row = session.get_one(StoredVector, (generation_id, names[1]))
         row.sealed = row.sealed[:-20] + bytes([row.sealed[-20] ^ 1]) + row.sealed[-19:]
     with pytest.raises(Damaged):
         sum_of(kept, frozenset(names), torch.zeros(300))

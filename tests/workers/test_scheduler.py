@@ -80,7 +80,7 @@ def test_ten_requests_ring_once(world: World) -> None:
     model_id = world.live()
     for index in range(10):
         world.delete(f"p{index}")
-        queue.ring(world.database, world.process.notifier, [model_id])
+        queue.notify(world.database, world.process.notifier, [model_id])
     assert messages(world) == 1
 
 
@@ -88,7 +88,7 @@ def test_an_unreachable_broker_loses_no_request(world: World) -> None:
     model_id = world.live()
     request = world.delete("p3")
     dead = queue.publisher("redis://127.0.0.1:1/0")
-    queue.ring(world.database, dead, [model_id])
+    queue.notify(world.database, dead, [model_id])
     world.change(Model, model_id, notified_at=1)
     assert scheduler.sweep(world.database, world.process.notifier) == 1
     world.work(model_id)

@@ -111,6 +111,6 @@ def test_a_large_request_is_not_carried_out_by_a_retrain_before_it_is_approved(w
     assert world.model(model_id).status == "live" and world.generation(model_id).status == "live"
     assert stands(world, held) == ("blocked", "large", None)
     world.change(Task, world.task(held).id, not_before=1)
-    scheduler.drive_large(world.database)
+    scheduler.retry_large(world.database)
     world.work(model_id)
     assert stands(world, held) == ("completed", None, 3)

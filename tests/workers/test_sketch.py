@@ -8,7 +8,7 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from service.infra.tables import Recollection, Record
+from service.infra.tables import Record, StoredVector
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.policy import Policy
 from unlearning.types import Need
@@ -29,19 +29,19 @@ def test_a_sketched_model_is_prepared_once_and_forgets_from_the_persons_own_samp
     model_id = world.live("steps", options=SKETCH)
     bench = build(world.settings, TENANT, "steps", Policy.from_json({"method": "recollection", "options": SKETCH}))
     assert bench.method.needs == {Need.FORGOTTEN}
-    assert world.count(Recollection) == 12
+    assert world.count(StoredVector) == 12
     request = world.delete("p3")
     world.work(model_id)
     assert world.task(request).status == "completed"
     assert len(world.versions(model_id)) == 2
-    assert world.count(Recollection) == 11
+    assert world.count(StoredVector) == 11
     assert world.generation(model_id).report["form"] == "sketch"
 
 
 def test_its_rows_are_a_few_numbers_each(world: World) -> None:
     world.live("steps", options=SKETCH)
     with world.database.read() as session:
-        rows = list(session.scalars(select(Recollection)))
+        rows = list(session.scalars(select(StoredVector)))
         vectors = state.read_vectors(
             session, world.storage.keys, rows[0].generation_id, [row.holder for row in rows], torch.device("cpu")
         )

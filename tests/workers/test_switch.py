@@ -22,7 +22,7 @@ from service.infra.tables import (
     Task,
     Version,
 )
-from service.models.retrain_plan import Plan, plan_of
+from service.models.retrain_plan import PlannedRetrain, plan_of
 from service.requests import cancel as cancellation
 from service.requests import intake
 from service.requests import legal_holds as holds
@@ -188,7 +188,7 @@ def test_the_plan_tells_how_many_wait_how_far_it_is_and_when_it_should_end(world
     for person in ("p5", "p6"):
         world.delete(person)
 
-    def plan() -> Plan | None:
+    def plan() -> PlannedRetrain | None:
         with world.database.read() as session:
             return plan_of(session, session.get_one(Model, model_id))
 

@@ -16,11 +16,11 @@ from service.infra.tables import (
     BudgetEntry,
     DeletionRequest,
     Erasure,
-    Forgotten,
     Generation,
     Model,
     PhaseSeconds,
-    Recollection,
+    Removal,
+    StoredVector,
     Task,
     Version,
 )
@@ -48,7 +48,7 @@ def test_a_deletion_makes_one_new_version_without_the_person(world: World) -> No
     task = world.task(request)
     assert (task.status, task.samples, task.version_id, task.method) == ("completed", 3, second.id, "recollection")
     assert world.request(request).status == "completed"
-    assert world.count(Forgotten) == 3
+    assert world.count(Removal) == 3
     assert world.model(model_id).lease_owner is None
 
 
@@ -112,7 +112,7 @@ def test_everything_that_waits_goes_into_one_release(world: World) -> None:
     head = world.head(model_id)
     assert (head.number, head.samples, head.people) == (2, 18, 6)
     assert {world.task(request).version_id for request in requests} == {head.id}
-    assert world.count(Forgotten) == 18
+    assert world.count(Removal) == 18
     assert len([entry for entry in world.rows_of(BudgetEntry) if entry.budget_cost]) == 1
 
 
@@ -129,9 +129,9 @@ def test_nothing_to_forget_makes_no_version_and_costs_nothing(world: World) -> N
     assert (world.request(unknown).status, world.request(unknown).reason) == ("completed", "no_match")
     assert {name: after[name] - before[name] for name in before if name != "AuditEntry"} == {
         "Version": 0,
-        "Forgotten": 0,
+        "Removal": 0,
         "BudgetEntry": 0,
-        "Recollection": 0,
+        "StoredVector": 0,
     }
 
 
@@ -161,7 +161,11 @@ def test_a_worker_whose_lease_was_taken_over_writes_nothing(world: World) -> Non
     update(world.errand(winner))
     with pytest.raises(Stale):
         update(world.errand(late))
-    assert (world.head(model_id).number, world.count(Forgotten), world.request(request).status) == (2, 3, "completed")
+    assert (world.head(model_id).number, world.count(Removal), world.request(request).status) == (
+        2,
+        3,
+        "completed",
+    )
 
 
 @pytest.mark.both_engines
@@ -185,7 +189,11 @@ def test_a_cancelled_request_is_never_carried_out(world: World) -> None:
         cancel(session, session.get_one(DeletionRequest, request))
     world.change(Task, world.task(request).id, not_before=0)
     world.work(model_id)
-    assert (world.head(model_id).number, world.count(Forgotten), world.request(request).status) == (1, 0, "cancelled")
+    assert (world.head(model_id).number, world.count(Removal), world.request(request).status) == (
+        1,
+        0,
+        "cancelled",
+    )
     second = world.live(name="second")
     assert world.generation(second).manifest["samples"] == 36  # type: ignore[index]
     assert broken(world.database) == []
@@ -328,7 +336,7 @@ def test_a_draw_that_the_utility_gate_refused_is_charged_and_held(world: World) 
     assert (world.request(request).reason, world.head(model_id).number) == ("utility_gate", 1)
     assert generation.spent == generation.budget_cost > 0
     assert [entry.version_id for entry in world.rows_of(BudgetEntry)] == [None]
-    assert world.count(Forgotten) == 0
+    assert world.count(Removal) == 0
 
 
 def test_part_of_a_person_is_held_where_people_are_forgotten_whole(world: World) -> None:
@@ -454,14 +462,14 @@ def test_every_phase_of_an_update_is_timed(world: World) -> None:
 def test_keys_are_destroyed_after_the_commit_and_only_theirs(world: World) -> None:
     model_id = world.live()
     with world.database.read() as session:
-        before = {row.holder: row.key_id for row in session.scalars(select(Recollection))}
+        before = {row.holder: row.key_id for row in session.scalars(select(StoredVector))}
     world.delete("p3")
     world.work(model_id)
     erasures = world.rows_of(Erasure)
     assert len(erasures) == 1 and all(erasure.destroyed_at is not None for erasure in erasures)
     left = world.storage.keys.fetch(before.values())
     assert set(before.values()) - set(left) == {erasures[0].key_id}
-    assert world.count(Recollection) == 11
+    assert world.count(StoredVector) == 11
 
 
 @pytest.mark.both_engines
@@ -550,7 +558,7 @@ def test_one_request_that_kills_workers_is_found_among_eight(world: World) -> No
             update(world.errand(job))
     statuses = [world.request(request).status for request in requests]
     assert statuses == ["completed"] * 5 + ["blocked"] + ["completed"] * 2
-    assert world.count(Forgotten) == 21
+    assert world.count(Removal) == 21
 
 
 def entries(world: World, kind: str) -> list[AuditEntry]:

@@ -17,7 +17,7 @@ from service.audit.verify import verify
 from service.certificates import issue as certificates
 from service.infra.pseudonyms import new_id, sample_digest
 from service.infra.settings import session_key
-from service.infra.tables import AuditEntry, BudgetEntry, DeletionRequest, Forgotten, Lease, Membership, Task
+from service.infra.tables import AuditEntry, BudgetEntry, DeletionRequest, Lease, Membership, Removal, Task
 from service.models import restore_guard as backups
 from service.requests import intake
 from service.requests.states import Status
@@ -235,7 +235,7 @@ def retrained(world: World, model_id: str) -> None:
 
 
 def positions(world: World) -> list[tuple[int, int, str]]:
-    return sorted((row.generation_id, row.position, row.version_id) for row in world.rows_of(Forgotten))
+    return sorted((row.generation_id, row.position, row.version_id) for row in world.rows_of(Removal))
 
 
 def members(world: World, generation_id: int) -> set[str]:

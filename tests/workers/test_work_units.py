@@ -9,7 +9,7 @@ import torch
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.api.metrics import render
-from service.infra.tables import Model, Recollection, WorkUnit
+from service.infra.tables import Model, StoredVector, WorkUnit
 from service.models.retrain_plan import work_units_of
 from tests.workers import meanwhile
 from tests.workers.test_calibrate import release_connections
@@ -77,7 +77,7 @@ def test_a_killed_worker_loses_at_most_its_own_work_unit(
     world.expire_lease(model_id)
     world.work(model_id)
     assert world.model(model_id).status == "live", world.model(model_id).reason
-    assert len(world.rows_of(Recollection)) == 264 and world.rows_of(WorkUnit) == []
+    assert len(world.rows_of(StoredVector)) == 264 and world.rows_of(WorkUnit) == []
     assert {path.name for path in world.storage.private.root.iterdir()} == {world.head(model_id).state}
     assert len(vectors_of(world, model_id)) == 264, "every row opens under its key"
 
@@ -112,7 +112,7 @@ def test_a_worker_that_was_given_up_writes_nothing_into_its_work_unit(world: Wor
     world.change(WorkUnit, (course.generation_id, number), owner="somebody else")
     opened(late, model_id).attempt(int(number or 0), lambda _: None)
     late.storage.close()
-    assert world.rows_of(Recollection) == []
+    assert world.rows_of(StoredVector) == []
 
 
 def test_who_asks_while_work_units_are_computed_is_not_in_version_1(world: World) -> None:
@@ -124,7 +124,7 @@ def test_who_asks_while_work_units_are_computed_is_not_in_version_1(world: World
     world.work(model_id)
     head = world.head(model_id)
     assert (head.number, head.samples, world.request(request).status) == (1, 1, "completed")
-    assert len(world.rows_of(Recollection)) == 263
+    assert len(world.rows_of(StoredVector)) == 263
     later = world.delete("p200")
     world.work(model_id)
     assert world.request(later).status == "completed" and world.head(model_id).number == 2
@@ -139,7 +139,7 @@ def test_a_changed_recipe_begins_anew(world: World) -> None:
     world.expire_lease(model_id)
     world.work(model_id)
     assert world.model(model_id).status == "live"
-    assert len(world.rows_of(Recollection)) == 263
+    assert len(world.rows_of(StoredVector)) == 263
 
 
 @ON_SQLITE
@@ -184,7 +184,7 @@ def keep_lease(world: World, model_id: str) -> None:
 
 
 def vectors_of(world: World, model_id: str) -> dict[str, Any]:
-    names = tuple(sorted(row.holder for row in world.rows_of(Recollection)))
+    names = tuple(sorted(row.holder for row in world.rows_of(StoredVector)))
     generation = world.generation(model_id)
     return dict(
         state.Kept(world.storage.database, world.storage.keys, generation.id, 10, torch.device("cpu")).read(names)

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from service.infra.db import Database, now
 from service.infra.pseudonyms import new_id, subject_digest
-from service.infra.settings import Settings
+from service.infra.settings import Settings, ensure_secrets
 from service.infra.tables import (
     AuditEntry,
     BudgetEntry,
     DeletionRequest,
-    Forgotten,
     Generation,
     Hold,
+    Lease,
     Model,
-    Recollection,
+    Removal,
+    StoredVector,
     Task,
     Version,
 )
@@ -37,11 +42,13 @@ from workers.runtime.jobs import Deletions, Preparation
 from workers.runtime.model import Benches
 from workers.runtime.process import Process
 from workers.runtime.stopwatch import Stopwatch
+from workers.scheduler.run import LEASE as SCHEDULER
 from workers.storage.storage import Storage
 from workers.update.claim import claim
 from workers.update.run import Errand
 
 TENANT = "default"
+PATIENCE_SECONDS = 120
 RECIPES = Path(__file__).parent / "recipes"
 
 
@@ -197,13 +204,46 @@ class World:
     def footprint(self) -> dict[str, int]:
         """Everything that an update may change, counted."""
         return {
-            record.__name__: self.count(record)
-            for record in (Version, Forgotten, BudgetEntry, Recollection, AuditEntry)
+            record.__name__: self.count(record) for record in (Version, Removal, BudgetEntry, StoredVector, AuditEntry)
         }
 
     def rows_of(self, record: type[Any]) -> list[Any]:
         with self.database.read() as session:
             return list(session.scalars(select(record)))
+
+
+def settings_of(home: Path, database_url: str, recipes: Path = RECIPES, **changes: Any) -> Settings:
+    """Return the settings of a world in ``home``, with its own copy of ``recipes``: nobody else edits its models'."""
+    copies = home.parent / "recipes"
+    shutil.copytree(recipes, copies, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    defaults = {"lease_seconds": 30.0}
+    chosen = Settings(home=home, database_url=database_url, recipes=copies, device="cpu", **defaults | changes)
+    ensure_secrets(chosen)
+    return chosen
+
+
+def end_schedulers_lease(world: World) -> None:
+    """End the lease of a scheduler that died."""
+    with world.database.write() as session:
+        session.execute(update(Lease).where(Lease.name == SCHEDULER).values(expires_at=0))
+
+
+def fork(act: Callable[[], object], **environment: str) -> int:
+    """Run ``act`` in a process of its own and return its wait status. It must open its own connections.
+
+    A child that hangs ends by SIGALRM: a lock that another thread held at the fork is never given back.
+    """
+    child = os.fork()
+    if child == 0:
+        signal.alarm(PATIENCE_SECONDS)
+        os.environ |= environment
+        code = 3
+        try:
+            act()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1]
 
 
 def open_world(settings: Settings, **stores: Any) -> World:

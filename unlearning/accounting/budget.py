@@ -25,7 +25,7 @@ class Overspent(ValueError):
 
 
 def charge_of(max_distance: float, noise_std: float) -> int:
-    """Units that one update costs, (max_distance/noise_std)^2 rounded up. Both must be above 0 and finite."""
+    """Return the units that one update costs: (max_distance/noise_std)^2 in 1e-12, rounded up."""
     cap, noise = _positive("max_distance", max_distance), _positive("noise_std", noise_std)
     units = math.ceil((cap / noise) ** 2 * UNITS)
     return _storable(
@@ -35,28 +35,28 @@ def charge_of(max_distance: float, noise_std: float) -> int:
 
 @lru_cache(maxsize=1024)
 def limit_of(epsilon: float, delta: float) -> int:
-    """Units that (epsilon, delta) allows in all, rounded down. Kept: every update asks for its policy's again."""
+    """Return the units that (epsilon, delta) allows in all, rounded down. Cached: every update asks for them."""
     units = math.floor(Fraction(mu_at(epsilon, delta)) ** 2 * UNITS)
     return _storable(units, f"A limit of epsilon {epsilon!r} at delta {delta!r}", "Lower epsilon.")
 
 
 def mu_of(spent: int) -> float:
-    """mu of everything spent so far, rounded up: a version of the square root that no rounding makes too small."""
+    """Return mu of everything spent so far, rounded up so that no rounding makes it too small."""
     return math.nextafter(math.sqrt(spent / UNITS), math.inf) if spent else 0.0
 
 
 def epsilon_of(spent: int, delta: float) -> float:
-    """The epsilon at ``delta`` of everything spent so far, rounded up."""
+    """Return the epsilon at ``delta`` of everything spent so far, rounded up."""
     return epsilon_at(mu_of(spent), delta)
 
 
 def would_overspend(spent: int, limit: int | None, budget_cost: int) -> bool:
-    """Would this charge exceed the limit? No limit means never."""
+    """Tell whether this charge would exceed the limit. No limit means never."""
     return limit is not None and spent + budget_cost > limit
 
 
 def updates_left(spent: int, limit: int | None, budget_cost: int) -> int | None:
-    """How many releases still fit; None where nothing limits them (no limit, or releases that cost nothing)."""
+    """Return how many updates still fit; None where nothing limits them (no limit, or updates that cost nothing)."""
     if limit is None or budget_cost == 0:
         return None
     return max(0, limit - spent) // budget_cost
@@ -64,7 +64,7 @@ def updates_left(spent: int, limit: int | None, budget_cost: int) -> int | None:
 
 @dataclass(frozen=True)
 class Budget:
-    """Where a generation stands: ``spent`` of ``limit`` units, ``charge`` for each update. No limit: guarantee none."""
+    """A generation's budget: ``spent`` of ``limit`` units, ``budget_cost`` an update. No limit: guarantee none."""
 
     spent: int
     limit: int | None
@@ -79,12 +79,12 @@ class Budget:
 
     @property
     def updates_left(self) -> int | None:
-        """How many updates still fit; None where nothing limits them."""
+        """Return how many updates still fit; None where nothing limits them."""
         return updates_left(self.spent, self.limit, self.budget_cost)
 
     @property
     def exhausted(self) -> bool:
-        """Does the next update not fit?"""
+        """Tell whether the next update does not fit."""
         return would_overspend(self.spent, self.limit, self.budget_cost)
 
 

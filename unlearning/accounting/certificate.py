@@ -63,11 +63,11 @@ class Guarantee(StrEnum):
 
     @property
     def rank(self) -> int:
-        """4 for exact down to 0 for none."""
+        """Return 4 for exact down to 0 for none."""
         return len(Guarantee) - 1 - list(Guarantee).index(self)
 
     def satisfies(self, required: Guarantee) -> bool:
-        """Is this guarantee at least as strong as the required one?"""
+        """Tell whether this guarantee is at least as strong as the required one."""
         return self.rank >= required.rank
 
 
@@ -82,7 +82,7 @@ class Reference(StrEnum):
 
 @dataclass(frozen=True)
 class Constant:
-    """A number that a claim rests on, and where it comes from ("closed form", "measured on 3 seeds", ...)."""
+    """A number that a claim depends on, and where it comes from ("closed form", "measured on 3 seeds", ...)."""
 
     name: str
     value: float
@@ -116,7 +116,7 @@ class Claim:
     ValueError.
 
     ``max_distance`` and ``noise_std`` are in units of the weights (Euclidean norm; standard deviation of one
-    coordinate). ``releases`` counts releases that were charged, ``spent`` and ``limit`` are whole units of
+    coordinate). ``updates`` counts updates that were charged, ``spent`` and ``limit`` are whole units of
     1e-12 mu^2, and ``spent`` includes draws that were charged and blocked. ``epsilon`` is at ``delta``.
     ``updates_left`` is None where nothing limits them. ``checked`` says what the service has verified, ``declared``
     what the operator says and nobody verifies, ``parts`` what the model brings along. Nothing here may be computed from
@@ -177,9 +177,7 @@ class Claim:
         constants: Iterable[Constant] = (),
         secret_state: Iterable[str] = (),
     ) -> Claim:
-        """The claim that follows from a guarantee, a cap and what was spent: mu, epsilon and updates left are
-        derived.
-        """
+        """Return the claim that follows from a guarantee, a greatest distance and what was spent."""
         silent = guarantee is Guarantee.NONE
         mu = None if silent else mu_of(spent)
         cap = None if silent else 0.0 if guarantee is Guarantee.EXACT else max_distance
@@ -208,7 +206,7 @@ class Claim:
 
     @property
     def statement(self) -> str:
-        """The claim in one sentence."""
+        """Return the claim in one sentence."""
         return _STATEMENTS[self.guarantee].format(
             reference=self.reference.value,
             epsilon=self.epsilon,
@@ -220,25 +218,25 @@ class Claim:
 
     @property
     def mu_limit(self) -> float | None:
-        """mu of all updates that the generation can ever make; 0 under exact; None without a limit."""
+        """Return mu of all updates that the generation can ever make; 0 under exact; None without a limit."""
         if self.guarantee is Guarantee.EXACT:
             return 0.0
         return None if self.limit is None else mu_of(self.limit)
 
     @property
     def epsilon_limit(self) -> float | None:
-        """epsilon at ``delta`` of all updates that the generation can ever make; None without a limit."""
+        """Return epsilon at ``delta`` of all updates that the generation can ever make; None without a limit."""
         return None if self.mu_limit is None or self.delta is None else epsilon_at(self.mu_limit, self.delta)
 
     @property
     def in_plain_words(self) -> str | None:
-        """What the claim means at the generation's limit, for readers who are no statisticians; None without a
+        """Explain the claim at the generation's limit for readers who are no statisticians; None without a
         proof.
         """
         return None if self.mu_limit is None else in_plain_words(self.guarantee, self.mu_limit)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; what is DERIVED is added for readers and not read back."""
+        """Return plain JSON values; what is DERIVED is added for readers and not read back."""
         record = asdict(self)
         for name in (*_WORDS, "constants", "parts"):
             record[name] = list(record[name])
@@ -247,7 +245,7 @@ class Claim:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Claim:
-        """The claim of ``to_json``, checked again. Raises ValueError on a missing or unknown field."""
+        """Read the claim of ``to_json`` and check it again. Raises ValueError on a missing or unknown field."""
         names = {field.name for field in fields(cls)}
         given = set(record) - DERIVED
         if given != names:
@@ -264,7 +262,7 @@ class Claim:
 
 
 def advantage(mu: float) -> int:
-    """How many times in 100 more often the best guesser between N(0, 1) and N(mu, 1) is right than a blind one.
+    """Return how many times in 100 more often the best guesser between N(0, 1) and N(mu, 1) is right than a blind one.
 
     The total variation distance ``2 Phi(mu/2) - 1`` in hundredths, rounded up; mu >= 0.
     """
@@ -273,14 +271,14 @@ def advantage(mu: float) -> int:
 
 
 def in_plain_words(guarantee: Guarantee, mu: float) -> str | None:
-    """The layman's sentence at this mu; None under a guarantee that only measures or estimates."""
+    """Explain this mu to readers who are no statisticians; None under a guarantee that measures or estimates."""
     if guarantee is Guarantee.EXACT:
         return _PLAIN_EXACT
     return _PLAIN.format(times=advantage(mu)) if guarantee is Guarantee.PROVED else None
 
 
 def together(claims: Iterable[Claim], delta: float) -> tuple[float, float] | None:
-    """(mu, epsilon at delta) for one person over several models; None as soon as one of them claims nothing.
+    """Return (mu, epsilon at delta) for one person over several models; None as soon as one of them claims nothing.
 
     mu^2 adds over models as it does over updates; epsilons do not add.
     """

@@ -39,7 +39,7 @@ class Composition:
 
     @property
     def statement(self) -> str:
-        """The bound in one sentence."""
+        """Return the bound in one sentence."""
         return (
             "All versions from this one on, over all generations that held the person: mu is at most "
             f"{self.mu:.4g}, epsilon at most {self.epsilon:.4g} at delta {self.delta:g}."
@@ -47,27 +47,27 @@ class Composition:
 
     @property
     def in_plain_words(self) -> str | None:
-        """The bound for readers who are no statisticians; None under a guarantee that only measures or estimates."""
+        """Explain the bound to readers who are no statisticians; None under a guarantee that measures or estimates."""
         return in_plain_words(self.guarantee, self.mu)
 
 
 def at_limit(generations: Iterable[Allowance], delta: float | None) -> Composition | None:
-    """Bound what all these generations can spend together: mu^2 is at most the sum of their limits.
+    """Return the bound for all these generations together: mu^2 is at most the sum of their limits.
 
     None where one of them has no limit, or ``delta`` is None: then there is no bound. Without any generation nothing
     was computed from the person: exact.
     """
-    held = list(generations)
-    limits = [each.limit for each in held if each.limit is not None]
-    if delta is None or len(limits) < len(held):
+    every = list(generations)
+    limits = [each.limit for each in every if each.limit is not None]
+    if delta is None or len(limits) < len(every):
         return None
-    weakest = min((each.guarantee for each in held), key=lambda guarantee: guarantee.rank, default=Guarantee.EXACT)
+    weakest = min((each.guarantee for each in every), key=lambda guarantee: guarantee.rank, default=Guarantee.EXACT)
     mu = mu_of(sum(limits))
     return Composition(weakest, mu, epsilon_at(mu, delta), delta)
 
 
 def over_models(parts: Iterable[Composition | None]) -> Composition | None:
-    """Bound one person over several models, rounded up; None as soon as one of them has no bound, or without any."""
+    """Return one person's bound over several models, rounded up; None where one has no bound, or without any."""
     given = list(parts)
     found = [each for each in given if each is not None]
     if not found or len(found) < len(given):

@@ -14,7 +14,7 @@ LEAST_DELTA = 1e-12
 
 
 def log_delta_at(epsilon: float, mu: float) -> float:
-    """Logarithm of the smallest delta at which N(0, 1) and N(mu, 1) are (epsilon, delta)-indistinguishable.
+    """Return the logarithm of the smallest delta at which N(0, 1) and N(mu, 1) are (epsilon, delta)-indistinguishable.
 
     Equals ``log(Phi(-epsilon/mu + mu/2) - exp(epsilon) Phi(-epsilon/mu - mu/2))``; -inf at mu = 0. The two
     terms cancel when mu is small, so there the same quantity is integrated in a form whose terms are all
@@ -31,25 +31,25 @@ def log_delta_at(epsilon: float, mu: float) -> float:
 
 
 def delta_at(epsilon: float, mu: float) -> float:
-    """The smallest delta at this epsilon >= 0 and mu >= 0; see ``log_delta_at``."""
+    """Return the smallest delta at this epsilon >= 0 and mu >= 0; see ``log_delta_at``."""
     return math.exp(log_delta_at(epsilon, mu))
 
 
 def epsilon_at(mu: float, delta: float) -> float:
-    """The smallest epsilon >= 0 with ``delta_at(epsilon, mu) <= delta``, rounded up."""
+    """Return the smallest epsilon >= 0 with ``delta_at(epsilon, mu) <= delta``, rounded up."""
     check_delta(delta)
     check_number("mu", mu, least=0.0)
     return _epsilon_at(mu, delta)
 
 
 def mu_at(epsilon: float, delta: float) -> float:
-    """The largest mu with ``delta_at(epsilon, mu) <= delta``, rounded down."""
+    """Return the largest mu with ``delta_at(epsilon, mu) <= delta``, rounded down."""
     check_delta(delta)
     target = math.log(delta) - ROUNDING
     return _boundary(lambda mu: log_delta_at(epsilon, mu) <= target)[0]
 
 
-@lru_cache(maxsize=1024)  # a certificate is checked wherever it is made, read and signed
+@lru_cache(maxsize=1024)  # a certificate is checked when it is made, read and signed
 def _epsilon_at(mu: float, delta: float) -> float:
     target = math.log(delta) - ROUNDING
     if log_delta_at(0.0, mu) <= target:
@@ -66,19 +66,19 @@ def _phi(x: float) -> float:
 
 
 def _log_phi_below(x: float) -> float:
-    """log Phi(-x) for x >= 0: by the tail integral where erfc would run out of digits."""
+    """Return log Phi(-x) for x >= 0, by the tail integral where erfc would run out of digits."""
     if x < 20:
         return math.log(_phi(-x))
     return -x * x / 2 - math.log(2 * math.pi) / 2 + math.log(_integrate(lambda t: math.exp(-x * t - t * t / 2), 1 / x))
 
 
 def _excess(x: float, mu: float) -> float:
-    """int_0^inf exp(-x t - t^2/2) (1 - exp(-mu t)) dt for x >= -1/2, relative error about 1e-15."""
+    """Return int_0^inf exp(-x t - t^2/2) (1 - exp(-mu t)) dt for x >= -1/2, relative error about 1e-15."""
     return _integrate(lambda t: -math.expm1(-mu * t) * math.exp(-x * t - t * t / 2), 1 / max(1.0, x))
 
 
 def _integrate(integrand: Callable[[float], float], scale: float) -> float:
-    """int_0^inf of a smooth integrand that falls at least like exp(-t/scale): exp-sinh quadrature.
+    """Integrate from 0 to infinity what is smooth and falls at least like exp(-t/scale), by exp-sinh quadrature.
 
     The trapezoid rule in s, with t = scale exp(s - exp(-s)) (Takahasi and Mori 1974), converges exponentially.
     """
@@ -91,7 +91,7 @@ def _integrate(integrand: Callable[[float], float], scale: float) -> float:
 
 
 def _boundary(holds: Callable[[float], bool]) -> tuple[float, float]:
-    """Two adjacent floats (low, high) around the point > 0 where a predicate turns from true to false."""
+    """Return two adjacent floats (low, high) around the point > 0 where a predicate turns from true to false."""
     low, high = 0.0, 1.0
     while holds(high):
         low, high = high, high * 2

@@ -93,24 +93,30 @@ class Calibration:
 class Policy:
     """How one model forgets; fixed at registration.
 
-    ``noise_std`` and ``max_distance`` are in units of the weights. The defaults belong together: at epsilon 1 and
-    delta 1e-5 a release of cap 1e-5 under noise 0.01 costs mu^2 = 1e-6, about 70,000 releases. ``delta`` is at least
-    1e-12. ``min_guarantee`` is
-    the weakest guarantee that may be published. ``reference`` None is the one that the method approximates.
-    ``threshold`` is the greatest distance left ratio ``||retrained - unlearned|| / ||retrained - untouched||`` at
-    which a method counts as working. ``cadence_seconds`` is the least time between updates.
-    ``utility_tolerance`` is the greatest fall of holdout accuracy (a fraction) in one release, None for no gate.
-    ``complete_when`` served: a request waits until every known consumer reports a version that lacks the person.
-    ``on_suppressed`` is for a registration alone: whoever asks while the model is prepared, and whoever a retrain
-    meets, is left out or forgotten without a question.
-    ``options`` are the method's own fields.
+    The defaults belong together: at epsilon 1 and delta 1e-5, an update of max_distance 1e-5 under noise_std 0.01
+    costs mu^2 = 1e-6, which leaves about 70,000 updates.
 
-    ``fallback`` is ``retrain`` or None. With it, a request that the method cannot serve waits for a cold retrain while
-    the current version is served, and the generation is a retrain where the method does not help on the model.
+    Args:
+        method: one of ``unlearning.methods.NAMES``.
+        fallback: ``retrain`` or None. With it, a request that the method cannot serve waits for a cold retrain while
+            the current version is served, and the generation is a retrain where the method does not help on the model.
+        min_guarantee: the weakest guarantee that may be published.
+        guarantee: how the distance to retraining shall be known. None takes ``exact`` or ``proved`` where the method
+            has it on this model, and ``none`` elsewhere: what is measured or estimated is asked for by name.
+        calibration: how ``calibrated`` is measured.
+        epsilon, delta: the generation's budget; delta is at least 1e-12.
+        noise_std, max_distance: in units of the weights.
+        reference: the retraining that the method approximates; None: the method's own.
+        threshold: the greatest ``||retrained - unlearned|| / ||retrained - untouched||`` that counts as working.
+        complete_when: with ``served`` a request waits until every known consumer reports a version without the person.
+        on_suppressed: for a registration alone. People who ask while the model is prepared, and people whom a retrain
+            meets, are left out or forgotten without a question.
+        cadence_seconds: the least time between updates.
+        utility_tolerance: the greatest fall of holdout accuracy (a fraction) in one update; None: no gate.
+        options: the method's own fields.
 
-    ``guarantee`` is how the distance to retraining shall be known; None takes ``exact`` or ``proved`` where the method
-    has it on this model, and ``none`` elsewhere: what is measured or estimated is asked for by name. ``calibration``
-    says how ``calibrated`` is measured.
+    Raises:
+        PolicyError: a value outside its range, or an update that costs more than the whole budget.
     """
 
     method: str
@@ -156,23 +162,23 @@ class Policy:
             raise PolicyError("guarantee", what, "Ask for a guarantee that is at least as strong as the required one.")
 
     def in_force(self, method: str) -> Policy:
-        """The policy of a generation of ``method``: this one, or with its fallback in the method's place."""
+        """Return the policy of a generation of ``method``: this one, or with its fallback in the method's place."""
         if method == self.method or method != self.fallback:
             return self
         return replace(self, method=method, options={}, fallback=None)
 
     @property
     def budget_cost(self) -> int:
-        """Units that one update costs."""
+        """Return the units that one update costs."""
         return charge_of(self.max_distance, self.noise_std)
 
     @property
     def limit(self) -> int:
-        """Units that the policy allows in all."""
+        """Return the units that the policy allows in all."""
         return limit_of(self.epsilon, self.delta)
 
     def budget(self, guarantee: Guarantee, spent: int = 0) -> Budget:
-        """The budget of a generation of this policy: constant charges where a bound is claimed, none elsewhere."""
+        """Return the budget of a generation of this policy: constant charges under a bound, none elsewhere."""
         if guarantee is Guarantee.NONE:
             return Budget(spent=0, limit=None, budget_cost=0)
         return Budget(
@@ -191,7 +197,7 @@ class Policy:
         return what, f"Raise noise_std to at least {enough:.3g}, or lower max_distance."
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, all fields."""
+        """Return plain JSON values, all fields."""
         record = asdict(self)
         record["calibration"]["sizes"] = list(self.calibration.sizes)
         return {name: value.value if isinstance(value, StrEnum) else value for name, value in record.items()}
@@ -350,9 +356,9 @@ class Action:
 
 
 def next_action(policy: Policy, budget: Budget, queue: Queue, clock: Clock) -> Action:
-    """The next action of a live model. One action covers the whole queue, however long it is.
+    """Choose the next action of a live model. One action covers the whole queue, however long it is.
 
-    Where the next release does not fit: ``hold`` holds what waits; ``retrain`` starts as soon as the forecast
+    Where the next update does not fit: ``hold`` blocks what waits; ``retrain`` starts as soon as the forecast
     is zero, waiting requests or not, so that the next request finds a budget.
     """
     if budget.exhausted:
@@ -370,7 +376,7 @@ def _at_exhaustion(policy: Policy, queue: Queue) -> Action:
 
 
 def _opens_at(policy: Policy, queue: Queue, clock: Clock) -> int:
-    """When the cadence allows the next update; a deadline opens it earlier, two retrains ahead of itself.
+    """Return when the cadence allows the next update; a deadline opens it earlier, two retrains ahead of itself.
 
     Two retrains: time enough to retrain, and to retrain once more, should the update be refused.
     """

@@ -1,6 +1,6 @@
-"""Measured error bounds that hold for a whole stream of releases: guarantee `calibrated`.
+"""Measured error bounds that hold for a whole stream of updates: guarantee `calibrated`.
 
-Draw m random deletion orders over people; run the method release by release along each; really retrain at every size
+Draw m random deletion orders over people; run the method update by update along each; really retrain at every size
 of a grid. With a shape b(s) fixed beforehand, ``score_j = max_s error_j(s) / b(s)`` and q the k-th smallest score,
 ``k = m + 1 - floor((m + 1) alpha)``: if the real order is exchangeable with the drawn ones, its score is at most q with
 probability at least 1 - alpha (split conformal prediction: Vovk, Gammerman and Shafer 2005, section 4), and then
@@ -64,15 +64,15 @@ class Design:
 
     @property
     def rank(self) -> int:
-        """k, in integers: which of the sorted scores (from 1) is q."""
+        """Return k, in integers: which of the sorted scores (from 1) is q."""
         return self.orders + 1 - math.floor((self.orders + 1) * _exact(self.alpha))
 
     def shape(self, size: int) -> float:
-        """b(s)."""
+        """Return b(s)."""
         return float((size / self.sizes[-1]) ** self.power)
 
     def order(self, people: Sequence[str], index: int) -> tuple[str, ...]:
-        """The ``index``-th order: who is deleted, one after the other, uniform over people. The same each time."""
+        """Return the ``index``-th order: who is deleted in turn, uniform over people. It is the same each time."""
         names = sorted(set(people))
         if self.sizes[-1] >= len(names):
             raise Refused(
@@ -87,7 +87,7 @@ class Design:
 
 @dataclass(frozen=True)
 class Along:
-    """What one order showed: at each size the distance to a real retraining of the weights that the method released,
+    """What one order showed: at each size the distance to a real retraining of the weights that the method gave,
     and of those that forgot nobody."""
 
     errors: tuple[float, ...]
@@ -104,9 +104,9 @@ def errors_along(
     sizes: Sequence[int],
     reference: str = "renormalised",
 ) -> Along:
-    """||w~ - w_retrained||, and ||w - w_retrained|| of the weights that ``state`` has, at each size.
+    """Return ||w~ - w_retrained||, and ||w - w_retrained|| of the weights that ``state`` has, at each size.
 
-    The holders in ``order`` are forgotten, one release for each size. ``state`` is what ``method.prepare`` gave for
+    The people in ``order`` are forgotten, one update for each size. ``state`` is what ``method.prepare`` gave for
     ``examples``. Where the method refuses, or its weights are not finite, that size and all later ones count as
     infinite: an order is never left out.
     """
@@ -140,7 +140,7 @@ class Calibrated:
     quantile: float
 
     def bound(self, size: int) -> float:
-        """The bound on the distance when ``size`` people in all are forgotten. Between grid sizes: that of the next.
+        """Return the bound when ``size`` people in all are forgotten. Between grid sizes: that of the next.
 
         Raises:
             Refused: more people than were ever measured.
@@ -154,11 +154,11 @@ class Calibrated:
         return 0.0 if size == 0 else self.quantile * self.design.shape(covering[0])
 
     def largest(self, max_distance: float) -> int:
-        """The greatest size of the grid whose bound is at most the cap; 0 where none is."""
+        """Return the greatest size of the grid whose bound is at most ``max_distance``; 0 where none is."""
         return max((size for size in self.design.sizes if self.bound(size) <= max_distance), default=0)
 
     def assumptions(self) -> tuple[str, ...]:
-        """What a claim on this guarantee assumes, in words. Computed from the design alone."""
+        """List what a claim with this guarantee assumes. Computed from the design alone."""
         design = self.design
         sizes = ", ".join(map(str, design.sizes))
         return (
@@ -190,12 +190,12 @@ def calibrate(design: Design, errors: Mapping[int, Sequence[float]]) -> Calibrat
 
 
 def score(design: Design, errors: Sequence[float]) -> float:
-    """max over the grid of error(s) / b(s)."""
+    """Return the maximum over the grid of error(s) / b(s)."""
     if len(errors) != len(design.sizes) or any(not error >= 0 for error in errors):
         raise Refused(f"{len(errors)} errors are given for {len(design.sizes)} sizes, or one is not a distance.", "")
     return max(error / design.shape(size) for error, size in zip(errors, design.sizes, strict=True))
 
 
 def _exact(alpha: float) -> Fraction:
-    """The decimal that was written, not its binary neighbour: 0.29 * 100 is 29."""
+    """Return the decimal that was written, not its binary neighbour: 0.29 * 100 is 29."""
     return Fraction(str(alpha))

@@ -23,7 +23,7 @@ TINY = 1e-300
 
 
 def closed_form_smoothness(problem: Problem, feature_norm: float) -> float:
-    """L of every sample's data gradient for a linear head on features of norm at most ``feature_norm``.
+    """Return L of every sample's data gradient for a linear head on features of norm at most ``feature_norm``.
 
     ||x||^2 / 2 for softmax, ||x||^2 / 4 for logistic regression, ||x||^2 for the squared losses; the constant feature
     of a bias counts. Raises Refused where the model is no linear head.
@@ -36,7 +36,7 @@ RESIDUALS = {"cross_entropy": math.sqrt(2), "binary_logistic": 1.0}
 
 
 def closed_form_gradient_bound(problem: Problem, feature_norm: float) -> float:
-    """G of every sample's unclipped data gradient, ||dl/dz|| ||x||: sqrt(2) ||x|| for softmax, ||x|| for logistic
+    """Return G of every sample's unclipped data gradient: sqrt(2) ||x|| for softmax, ||x|| for logistic
     regression. Raises Refused where the model is no linear head or the loss another one.
     """
     head_required(problem)
@@ -47,7 +47,7 @@ def closed_form_gradient_bound(problem: Problem, feature_norm: float) -> float:
 
 
 def proved_constants(problem: Problem, feature_norm: float) -> tuple[tuple[float, float], float]:
-    """The curvature (least, largest) and G, from the model and ``feature_norm`` alone.
+    """Return the curvature (least, largest) and G, from the model and ``feature_norm`` alone.
 
     Clipping a scalar residual leaves it increasing in the score, so that one output stays convex; clipped softmax
     gradients are those of no loss. Raises Refused where the model is no linear head, or its loss another one.
@@ -59,7 +59,7 @@ def proved_constants(problem: Problem, feature_norm: float) -> tuple[tuple[float
 
 
 def rounding_errors(problem: Problem, samples: int, feature_norm: float, rates: Sequence[float]) -> tuple[float, ...]:
-    """How far each computed full-batch step of a linear head can end from the exact one, in ``problem``'s dtype.
+    """Return how far each computed full-batch step of a linear head can end from the exact one, in ``problem``'s dtype.
 
     With round-off u, R = ``feature_norm``, ||w|| <= W and gamma = 4 (n + d + D + K + 40) u for n samples, d weights, D
     features and K outputs (any order of summation; exp accurate to 4 units in the last place, as in heads):
@@ -85,13 +85,13 @@ ADMITTED = 1 + 1e-6
 
 
 def admitted(feature_norm: float) -> float:
-    """The longest features that ``require_within`` lets through: what a bound must reckon with. The extra 1e-12 is for
+    """Return the longest features that ``require_within`` accepts: a bound must cover them. The extra 1e-12 is for
     the rounding of a computed norm."""
     return feature_norm * ADMITTED * (1 + 1e-12)
 
 
 def require_within(problem: Problem, examples: Examples, feature_norm: float) -> None:
-    """What the closed forms assume of the data.
+    """Check what the closed forms assume of the data.
 
     Raises Refused where some sample's features (the constant 1 of a bias included) are longer than ``feature_norm``,
     or a class is given by anything but its index (two classes: 0 or 1).
@@ -109,7 +109,7 @@ def require_within(problem: Problem, examples: Examples, feature_norm: float) ->
 
 
 def measured_constants(problem: Problem, examples: Examples, points: Sequence[Tensor]) -> tuple[float, float]:
-    """L and G of a sample's data gradient: the largest spectral norm of a sample's Hessian, the longest gradient.
+    """Measure L and G of a sample's data gradient: the largest spectral norm of its Hessian, the longest gradient.
 
     The theorem needs every sample's L: the mean's can be n times smaller. For a linear head L is the largest closed
     form ``steepness ||x||^2`` and holds everywhere; for other models it is what power iteration sees at ``points``
@@ -121,7 +121,7 @@ def measured_constants(problem: Problem, examples: Examples, points: Sequence[Te
 
 
 def _largest_curvature(problem: Problem, examples: Examples, w: Tensor) -> float:
-    """The largest spectral norm of a sample's data Hessian: closed form, or as power iteration sees it at w."""
+    """Return the largest spectral norm of a sample's data Hessian: closed form, or as power iteration sees it at w."""
     head = head_of(problem)
     if head is not None:
         squares = head.features(examples.inputs).square().sum(dim=1)
@@ -140,7 +140,7 @@ def _largest_curvature(problem: Problem, examples: Examples, w: Tensor) -> float
 
 
 def _parts(problem: Problem, examples: Examples) -> Iterator[slice]:
-    """Samples whose vectors of length d fit into 2^24 numbers together."""
+    """Cut the samples so that each part's vectors of length d fit into 2^24 numbers."""
     rows = max(1, 2**24 // problem.dimension)
     return (slice(first, first + rows) for first in range(0, len(examples), rows))
 
@@ -153,13 +153,8 @@ def _longest_gradient(problem: Problem, examples: Examples, w: Tensor) -> float:
     return longest
 
 
-def lipschitz_ratio(gradient_difference: Tensor, weight_difference: Tensor) -> float:
-    """||grad F(v) - grad F(w)|| / ||v - w||: a lower bound of L (the paper prints it inverted)."""
-    return float(gradient_difference.norm() / weight_difference.norm())
-
-
 def head_required(problem: Problem) -> Head:
-    """The problem's linear head. Raises Refused where it has none."""
+    """Return the problem's linear head. Raises Refused where it has none."""
     head = head_of(problem)
     if head is None:
         raise Refused(

@@ -1,7 +1,7 @@
 """How far a damped Newton step in a ball can end from a retrained model: the bound of CNS.
 
 Source: Zhang, Dong, Wang, Li, "Towards Certified Unlearning for Deep Neural Networks" (ICML 2024, arXiv 2408.00920).
-The result is proved here anew, because it is short and the paper's constants are named differently in places.
+The result is proved here again, because it is short and the paper's constants are named differently in places.
 
 Let w and v lie in the ball of radius C, v the retrained model with ||grad F_D(v)|| <= G; let the Hessian of F_D be
 M-Lipschitz on the ball, its least eigenvalue there at least mu, and mu + lambda > 0. The step solves
@@ -11,7 +11,7 @@ M-Lipschitz on the ball, its least eigenvalue there at least mu, and mu + lambda
     ||w - x - v|| <= (M ||u||^2 / 2 + lambda ||u|| + G + ||r||) / (lambda + mu)
                   <= (2 C (M C + lambda) + G + ||r||) / (lambda + mu)
 
-and projecting w - x on the ball, where v lies, brings it no farther from v. It holds for every release in turn,
+and projecting w - x on the ball, where v lies, brings it no farther from v. It holds for every update in turn,
 because nothing is asked of w but to lie in the ball.
 
 C and lambda are chosen. M, mu and G are measured at a few points: lower bounds of the truth (an upper one for mu), so
@@ -53,7 +53,7 @@ class Constrained:
     residual: float = 0.0
 
     def distance(self) -> float:
-        """Delta. Infinite where the damped Hessian may be singular."""
+        """Return Delta. Infinite where the damped Hessian may be singular."""
         curved = self.damping + self.smallest_eigenvalue
         if curved <= 0:
             return math.inf
@@ -61,7 +61,7 @@ class Constrained:
         return (spread + self.gradient_norm + self.residual) / curved
 
     def require_useful(self) -> float:
-        """The distance. Raises Refused where it is vacuous: any two points of the ball lie within 2 C."""
+        """Return the distance. Raises Refused where it is vacuous: any two points of the ball lie within 2 C."""
         distance = self.distance()
         if not distance < 2 * self.radius:
             raise Refused(
@@ -89,7 +89,7 @@ class Ball(Bound):
         self._radius()
 
     def constants(self, problem: Problem, examples: Examples, state: State) -> tuple[Constant, ...]:
-        """Measure mu, M and G on everyone; C and lambda are chosen."""
+        """Return mu, M and G as measured on everyone, and C and lambda, which are chosen."""
         work, radius = problem.cast(state.weights.dtype), self._radius()
         smallest, rough, gradient = measured(work, examples, state.weights.to(work.device), radius)
         return (
@@ -163,7 +163,7 @@ def residual_of(evidence: Mapping[str, Json]) -> float:
 
 
 def measured(problem: Problem, examples: Examples, w: Tensor, radius: float) -> tuple[float, float, float]:
-    """(mu, M, G) of F_D over everyone, as seen at w (d,) and at a few seeded points of the ball.
+    """Measure (mu, M, G) of F_D over everyone, at w (d,) and at a few seeded points of the ball.
 
     mu: the least Ritz value of the Hessian, rounded down. M: the largest ||H(w) - H(v)|| / ||w - v||, rounded up. G:
     ||grad F_D(w)||, rounded up: what the training left is what a retraining is taken to leave.
@@ -182,7 +182,7 @@ def measured(problem: Problem, examples: Examples, w: Tensor, radius: float) -> 
 
 
 def _inside(w: Tensor, generator: torch.Generator, radius: float) -> Tensor:
-    """A point of the ball, in a random direction from the origin."""
+    """Draw a point of the ball, in a random direction from the origin."""
     v = torch.randn(len(w), generator=generator, dtype=w.dtype).to(w.device)
     length = radius * float(torch.rand(1, generator=generator)) / float(v.norm())
     return length * v

@@ -11,7 +11,7 @@ SAMPLED = "measured on everyone at a few points, rounded up to one digit: a lowe
 
 
 def rounded_up(value: float) -> float:
-    """To one significant digit, towards plus infinity; what is below 1e-12 in size becomes 0 or 1e-12.
+    """Return one significant digit, rounded towards plus infinity; what is below 1e-12 in size becomes 0 or 1e-12.
 
     A published constant that is measured on everyone should tell little about anyone.
     """
@@ -22,12 +22,12 @@ def rounded_up(value: float) -> float:
 
 
 def require_below(max_distance: float, ignorance: float, which: str) -> None:
-    """Raise Refused where ``max_distance`` allows what holds whoever was forgotten: ``which`` end within
+    """Raise Refused where ``max_distance`` is no less than what holds for any forgotten people: ``which`` end within
     ``ignorance``.
     """
     if max_distance >= ignorance:
         raise Refused(
-            f"max_distance {max_distance:g} is vacuous: {which} end within {ignorance:.3g} of each other, whoever was "
-            f"forgotten.",
+            f"max_distance {max_distance:g} is vacuous: {which} end within {ignorance:.3g} of each other for any "
+            f"forgotten people.",
             "Lower max_distance, and noise_std with it.",
         )

@@ -21,16 +21,15 @@ nonconvex losses, does not use that; without it the bound says little (docs/meth
 
 Deviations from the paper, each with its reason:
 
-* Its noise, noise_std = Delta sqrt(2 ln(1.25/delta)) / epsilon, is unproved above epsilon = 1: ``published_noise_std``
-  is for comparison, claims use the exact Gaussian curve.
-* Its estimate of L is printed inverted: ``lipschitz_ratio`` is ||grad difference|| / ||weight difference||. It is
+* Its noise, noise_std = Delta sqrt(2 ln(1.25/delta)) / epsilon, is unproved above epsilon = 1:
+  claims use the exact Gaussian curve.
+* Its estimate of L is printed inverted: it should be ||grad difference|| / ||weight difference||. It is
   that of a mean gradient as well; the theorem asks for every sample's, which can be n times as large, and
   ``measured_constants`` measures that.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -44,29 +43,6 @@ from unlearning.model.linear_head import head_of
 from unlearning.model.method import Bound
 from unlearning.model.problem import Problem
 from unlearning.types import Examples, Forgotten, Json, Refused, State
-
-
-def published_h(steps: int, rewound: int, *, rate: float, smoothness: float, samples: int, forgotten: int) -> float:
-    """h(K) of theorem 3.1 as published; T = ``steps``, K = ``rewound``, n = ``samples``, m = ``forgotten``."""
-    _check_counts(steps, rewound, samples, forgotten)
-    inflated = rate * smoothness * samples / (samples - forgotten)
-    return _grown(inflated, steps - rewound) * _power(rate * smoothness, rewound)
-
-
-def tight_h(steps: int, rewound: int, rate: float, smoothness: float) -> float:
-    """h(K) = ((1 + eta L)^(T-K) - 1) (1 + eta L)^K, never more than the published one (proof above)."""
-    _check_counts(steps, rewound, 2, 1)
-    return _grown(rate * smoothness, steps - rewound) * _power(rate * smoothness, rewound)
-
-
-def distance_of(h: float, samples: int, forgotten: int, gradient_bound: float, smoothness: float) -> float:
-    """Delta = 2 m G h(K) / (L n)."""
-    return 2 * forgotten * gradient_bound * h / (smoothness * samples)
-
-
-def published_noise_std(distance: float, epsilon: float, delta: float) -> float:
-    """The paper's noise, Delta sqrt(2 ln(1.25/delta)) / epsilon. For comparison only: no claim is made with it."""
-    return distance * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 
 
 @dataclass(frozen=True)
@@ -99,7 +75,7 @@ class Descent:
     rounding: Sequence[float] = ()
 
     def distance(self) -> float:
-        """Bound of ||rewound - retrained||: full batches, the same w_0. Infinite on overflow; K = T: rounding alone.
+        """Return the bound of ||rewound - retrained||: full batches, the same w_0. Infinite on overflow.
 
         d_0 = 0; d_{t+1} = growth_t d_t + eta_t c_t + 2 rounding_t with c_t = c before step T-K and 0 from it on,
         c = 2 m G / n (renormalised) or m G / n (fixed denominator), and growth_t = max |1 - eta_t (lambda + h)| over
@@ -118,7 +94,7 @@ class Descent:
         return distance
 
     def ignorance(self) -> float:
-        """What holds for any two data sets: the same w_0, and no data gradient longer than G (no step than C)."""
+        """Return the bound for any two data sets: the same w_0, no data gradient longer than G (no step than C)."""
         distance = 0.0
         for rate in self.rates:
             if self.step_clip is not None:
@@ -129,7 +105,7 @@ class Descent:
         return distance
 
     def require_useful(self) -> float:
-        """The distance. Raises Refused when it is vacuous: no smaller than ``ignorance``."""
+        """Return the distance. Raises Refused when it is vacuous: no smaller than ``ignorance``."""
         distance, ignorance = self.distance(), self.ignorance()
         if self.forgotten and distance >= ignorance:
             raise Refused(
@@ -299,15 +275,3 @@ def _check_counts(steps: int, rewound: int, samples: int, forgotten: int) -> Non
         raise ValueError(f"K is {rewound} of {steps} steps: choose 1..{steps}")
     if not 0 <= forgotten < samples:
         raise ValueError(f"m is {forgotten} of {samples} samples: at least one must stay")
-
-
-def _power(growth: float, steps: int) -> float:
-    """(1 + growth)^steps, infinite instead of an overflow."""
-    exponent = steps * math.log1p(growth)
-    return math.exp(exponent) if exponent < 709 else math.inf
-
-
-def _grown(growth: float, steps: int) -> float:
-    """(1 + growth)^steps - 1 without cancellation."""
-    exponent = steps * math.log1p(growth)
-    return math.expm1(exponent) if exponent < 709 else math.inf

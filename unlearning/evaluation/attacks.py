@@ -22,7 +22,7 @@ Classifier: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def auc(positives: Tensor, negatives: Tensor) -> float:
-    """The chance that a positive scores above a negative, ties counted half (Mann and Whitney 1947)."""
+    """Return the chance that a positive scores above a negative, ties counted half (Mann and Whitney 1947)."""
     if len(positives) == 0 or len(negatives) == 0:
         raise ValueError(f"An AUC needs both classes; there are {len(positives)} and {len(negatives)} scores.")
     order = torch.sort(negatives.double()).values
@@ -32,7 +32,7 @@ def auc(positives: Tensor, negatives: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Membership:
+class MembershipScore:
     """How well an attacker tells forgotten samples from samples that were never trained on; 0.5 is guessing.
 
     ``accuracy`` is balanced: the mean of the shares of both kinds that are recognised.
@@ -51,8 +51,8 @@ def membership(
     retained: Tensor,
     holdout: Tensor,
     seed: int,
-) -> Membership:
-    """Membership inference from outputs, as in SAFE: the classifier learns retained against half of the holdout.
+) -> MembershipScore:
+    """Infer membership from outputs, as in SAFE: the classifier learns retained against half of the holdout.
 
     It is then asked about the forgotten (members before) and the other half of the holdout. Inputs are (n, ...).
     """
@@ -69,11 +69,11 @@ def membership(
     scores = classifier(features, labels, torch.cat([shown(forgotten), shown(strangers[half:])]))
     found, others = scores[: len(forgotten)], scores[len(forgotten) :]
     balanced = (float((found > 0).double().mean()) + float((others <= 0).double().mean())) / 2
-    return Membership(balanced, auc(found, others))
+    return MembershipScore(balanced, auc(found, others))
 
 
 def confidence(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """-log(exp(loss) - 1), (n,): under cross-entropy log(p_y/(1 - p_y)), which is near normal over trainings."""
+    """Return -log(exp(loss) - 1), (n,): under cross-entropy log(p_y/(1 - p_y)), near normal over trainings."""
     with torch.no_grad():
         losses = problem.sample_losses(w.to(problem.dtype), x, y).double()
     return -torch.log(torch.expm1(losses.clamp(1e-12, 500.0)))
@@ -117,7 +117,7 @@ def shadows(
 
 
 def likelihood_ratio_auc(problem: Problem, w: Tensor, shadow: Shadows) -> float:
-    """The likelihood-ratio attack (LiRA; Carlini et al. 2022, arXiv 2112.03570, algorithm 1) on the forget set.
+    """Run the likelihood-ratio attack (LiRA; Carlini et al. 2022, arXiv 2112.03570, algorithm 1) on the forget set.
 
     Each candidate's confidence is compared with two normal distributions, with and without it in training; one
     pooled variance for each side, as they advise for few shadow models. AUC of forgotten against never trained on.
@@ -131,7 +131,7 @@ def likelihood_ratio_auc(problem: Problem, w: Tensor, shadow: Shadows) -> float:
 
 
 def relearn_epochs(problem: Problem, w: Tensor, untouched: Tensor, forget: Examples, limit: int) -> int:
-    """Epochs on the forget set alone until its mean loss is what it was before forgetting; ``limit`` if not by then.
+    """Return the epochs on the forget set alone until its mean loss is as before forgetting; at most ``limit``.
 
     Full-batch steps of the training's first step size, halved while a step would raise the loss.
     """
@@ -156,24 +156,24 @@ def relearn_epochs(problem: Problem, w: Tensor, untouched: Tensor, forget: Examp
 class Signatures:
     """For each candidate person, the direction in which the weights move when they are left out: rows (k, d)."""
 
-    holders: tuple[str, ...]
+    people: tuple[str, ...]
     directions: Tensor
 
     def named(self, before: Tensor, after: Tensor) -> str:
-        """Who was deleted between two versions (d,)? The candidate whose direction fits the difference best."""
+        """Find who was deleted between two versions (d,): the candidate whose direction fits the difference best."""
         difference = (after.double() - before.double()).to(self.directions.device)
-        return self.holders[int((self.directions @ difference).argmax())]
+        return self.people[int((self.directions @ difference).argmax())]
 
 
 def signatures(
-    problem: Problem, w: Tensor, examples: Examples, holders: Sequence[str], *, rows: int = 2000, iterations: int = 25
+    problem: Problem, w: Tensor, examples: Examples, people: Sequence[str], *, rows: int = 2000, iterations: int = 25
 ) -> Signatures:
-    """What an attacker who has everyone's data computes: (G + lambda)^{-1} times each person's summed gradient at w.
+    """Compute what an attacker with everyone's data would: (G + lambda)^{-1} times each person's summed gradient at w.
 
     G is the Gauss-Newton curvature on the first ``rows`` samples. Directions (k, d) are float64 and of length 1.
     """
     point = w.to(problem.dtype)
-    gradients = torch.stack([_summed_gradient(problem, point, examples, holder) for holder in holders])
+    gradients = torch.stack([_summed_gradient(problem, point, examples, person) for person in people])
     x, y = examples.inputs[:rows], examples.targets[:rows]
     damping = problem.decay.clamp(min=1e-3)
 
@@ -181,11 +181,11 @@ def signatures(
         return gauss_newton_products(problem, point, x, y, vectors) + damping * vectors
 
     directions = solve_rows(product, gradients, 1e-3, iterations).x.double()
-    return Signatures(tuple(holders), directions / directions.norm(dim=1, keepdim=True).clamp(min=1e-300))
+    return Signatures(tuple(people), directions / directions.norm(dim=1, keepdim=True).clamp(min=1e-300))
 
 
-def _summed_gradient(problem: Problem, w: Tensor, examples: Examples, holder: str) -> Tensor:
-    mask = torch.tensor([each == holder for each in examples.holders], device=examples.inputs.device)
+def _summed_gradient(problem: Problem, w: Tensor, examples: Examples, person: str) -> Tensor:
+    mask = torch.tensor([each == person for each in examples.people], device=examples.inputs.device)
     return problem.gradient(w, examples.inputs[mask], examples.targets[mask]) * int(mask.sum())
 
 
@@ -193,13 +193,13 @@ def _shadow(problem: Problem, retain: Examples, x: Tensor, y: Tensor) -> Tensor:
     first = int(retain.positions.max()) + 1
     positions = torch.cat([retain.positions, torch.arange(first, first + len(x), device=retain.positions.device)])
     pool = Examples(
-        positions, torch.cat([retain.inputs, x]), torch.cat([retain.targets, y]), retain.holders + ("",) * len(x)
+        positions, torch.cat([retain.inputs, x]), torch.cat([retain.targets, y]), retain.people + ("",) * len(x)
     )
     return train(problem, pool).weights
 
 
 def _moments(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Each column's weighted mean (c,), and one variance pooled over all columns."""
+    """Return each column's weighted mean (c,), and one variance pooled over all columns."""
     counts = weights.sum(dim=0)
     means = (values * weights).sum(dim=0) / counts
     spread = ((values - means) ** 2 * weights).sum() / (counts - 1).sum()

@@ -37,7 +37,7 @@ def uncertified(
     retain: Examples,  # noqa: ARG001
     updates: int,  # noqa: ARG001
 ) -> CertifiedWeights:
-    """No claim and no noise: y is w~."""
+    """Return the update without claim and noise: y is w~."""
     return CertifiedWeights(forgotten.state.weights)
 
 
@@ -80,7 +80,7 @@ class Row:
     """One method, forget set and seed. None: not measured (left out, or the method refused: see ``refused``).
 
     n samples before, m forgotten. ``cosine`` is between the method's step and the retraining's. ``round`` counts
-    the releases of a stream from 1. ``published_accuracy`` is the holdout accuracy of what a release would publish.
+    the updates of a stream from 1. ``published_accuracy`` is the holdout accuracy of what an update would publish.
     """
 
     method: str
@@ -112,7 +112,7 @@ class Row:
     refused: str | None = None
 
     def to_json(self) -> dict[str, Json]:
-        """Plain JSON values; infinities and NaN become None."""
+        """Return plain JSON values; infinities and NaN become None."""
         return {name: _plain(value) for name, value in asdict(self).items()}
 
 

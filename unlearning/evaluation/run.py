@@ -1,4 +1,4 @@
-"""The papers' table for a user's own model: every method beside the retrained and the untouched model.
+"""The papers' table for a user's own model: every method next to the retrained and the untouched model.
 
 Measurements, never claims. They look at what the method itself gives, not at what an update makes of it when it works
 on until its bound is under the cap; accuracies and attacks with the update's noise, distances without. Two fields look
@@ -46,7 +46,7 @@ def evaluate(
     instruments: Instruments,
     device: torch.device | str = "cpu",
 ) -> tuple[Row, ...]:
-    """Every method, and the untouched model, at every fraction and seed. Name ``retrain`` among them to see it too.
+    """Measure every method, and the untouched model, at every fraction and seed; ``retrain`` only where it is named.
 
     A method that refuses gets a row that says why; it ends nothing else.
     """
@@ -76,7 +76,7 @@ def stream(
     samples: int,
     device: torch.device | str = "cpu",
 ) -> tuple[Row, ...]:
-    """SAFE's protocol: ``rounds`` updates, one after the other, each of about ``samples`` samples (whole people).
+    """Run SAFE's protocol: ``rounds`` updates in turn, each of about ``samples`` samples (whole people).
 
     A row for each method and round. m, and what is forgotten, count from the first round on; attacks are left out.
     """
@@ -108,8 +108,8 @@ class _Scene:
 
     @cached_property
     def marks(self) -> Signatures:
-        """The difference attack's candidates, in random order, and what each one's deletion would look like."""
-        names = sorted(set(self.examples.holders))
+        """Draw the difference attack's candidates, in random order, and what each one's deletion would look like."""
+        names = sorted(set(self.examples.people))
         order = [names[index] for index in torch.randperm(len(names), generator=_generator(self)).tolist()]
         return signatures(self.problem, self.learned.weights, self.examples, order[: self.plan.candidates])
 
@@ -268,8 +268,8 @@ def _measured(scene: _Scene, case: _Case, outcome: _Outcome) -> Row:
 
 
 def _difference_attack(scene: _Scene, prepared: _Prepared) -> float | None:
-    """The share of single deletions whose person is named from two versions, each with noise of its own."""
-    state, tried = prepared.state, scene.marks.holders[: scene.plan.trials] if scene.plan.trials else ()
+    """Return the share of single deletions whose person is named from two versions, each with separate noise."""
+    state, tried = prepared.state, scene.marks.people[: scene.plan.trials] if scene.plan.trials else ()
     if state is None or not tried:
         return None
     hits = 0
@@ -287,7 +287,7 @@ def _streamed(
     state, so_far = prepared.state, ForgetSet(frozenset(), ())
     for number, batch in enumerate(batches, start=1):
         done()
-        so_far = forget_set(scene.examples, so_far.holders | batch.holders)
+        so_far = forget_set(scene.examples, so_far.people | batch.people)
         case = _Case(number * samples / len(scene.examples), so_far, left_by(scene.examples, so_far), None)
         if state is None:
             yield replace(_refusal(scene, case, prepared, prepared.refused or ""), round=number)

@@ -89,7 +89,7 @@ class Late(Method):
         if not forget:
             return Forgotten(state)
         kept = retained(forget, retain)
-        first = min(self._joins(problem, person) for person in forget.holders)
+        first = min(self._joins(problem, person) for person in forget.people)
         return Forgotten(
             self._trained(problem, kept, checkpoints_of(state, "phase")[:first], silent), {"first_phase": first}
         )
@@ -98,7 +98,7 @@ class Late(Method):
         self, problem: Problem, examples: Examples, checkpoints: Sequence[Fitted], progress: Progress
     ) -> State:
         """Train the phases that come after ``checkpoints``, on those of ``examples`` who have joined by then."""
-        joined = torch.tensor([self._joins(problem, person) for person in examples.holders])
+        joined = torch.tensor([self._joins(problem, person) for person in examples.people])
         fitted = list(checkpoints)
         for place in range(len(fitted), len(self.passes)):
             here = examples.only(examples.positions[joined.to(examples.positions.device) <= place])

@@ -17,7 +17,7 @@ Deviations, each with its reason:
 * Weight decay is (lambda/2)||w||^2 and the damping is in the Hessian alone. The reference code differentiates the sum
   of the parameters' norms, not of their squares, so its damping is neither lambda I nor constant.
 * The solve is conjugate gradients to a stated, recomputed relative residual. The paper's recursion has no stopping
-  rule; it is offered with its scale held against the measured largest eigenvalue, below half of which it diverges.
+  rule; it is offered with its scale compared with the measured largest eigenvalue, below half of which it diverges.
 * The projection applies to the result; a training whose weights already lie outside the ball is refused, because the
   paper's bound needs the constraint during training.
 * ``steps`` may be more than 1: the step again, until the gradient's norm is at most ``gradient_norm``. For strongly
@@ -92,8 +92,8 @@ class Newton(Method):
         precision: "float64" or "float32".
         threshold: preparation refuses a distance left of this or more; None: it is not measured. A model trained
             elsewhere has no retraining to measure against.
-        calibration_count: how many sets of holders are really retrained without.
-        calibration_share: the share of all holders in each set.
+        calibration_count: how many sets of people are really retrained without.
+        calibration_share: the share of all people in each set.
 
     Raises:
         Refused: a value outside its range.
@@ -167,7 +167,7 @@ class Newton(Method):
         retain: Examples | None,
         generator: torch.Generator,
     ) -> Forgotten:
-        """Step from the last update's w~ towards the minimiser of ``retain``. Who left does not enter but by absence.
+        """Take steps from the last update's w~ towards the minimiser of ``retain``. The forgotten are not read.
 
         Raises:
             Refused: see the module's last paragraph.
@@ -217,7 +217,7 @@ class Newton(Method):
         return w if self.radius is None or norm <= self.radius else w * (self.radius / norm)
 
     def _cg(self, quick: Objective, w: Tensor, here: Point) -> Solution:
-        """(H + lambda I)^{-1} grad F_D by conjugate gradients, with its recomputed residual."""
+        """Solve for (H + lambda I)^{-1} grad F_D by conjugate gradients, with its recomputed residual."""
         product = self._damped(here.product)
         rough = self._damped(quick.products(w.float()))
         found = refined_conjugate_gradients(product, rough, here.gradient, self.residual, iterations=self.iterations)
@@ -226,9 +226,9 @@ class Newton(Method):
         return found
 
     def _lissa(self, objective: Objective, w: Tensor, here: Point, generator: torch.Generator) -> Solution:
-        """Algorithm 1's recursion: v_0 = g, v_j = g + v_{j-1} - A_j v_{j-1} / scale; x = v / scale, averaged.
+        """Compute algorithm 1's recursion: v_0 = g, v_j = g + v_{j-1} - A_j v_{j-1} / scale; x = v / scale, averaged.
 
-        A_j is the damped Hessian of ``lissa_batch`` retained samples, drawn afresh with replacement. Its residual is
+        A_j is the damped Hessian of ``lissa_batch`` retained samples, drawn again with replacement. Its residual is
         what its depth gives; it must be below 1, which is that of no step at all.
         """
         scale, g = self._scale(objective, w), here.gradient
@@ -247,7 +247,7 @@ class Newton(Method):
         return found
 
     def _draws(self, objective: Objective, w: Tensor, generator: torch.Generator) -> Callable[[], Product]:
-        """Gives A_1, A_2, ..., each as its product."""
+        """Return what gives A_1, A_2, ..., each as its product."""
         size = self.lissa_batch
         if size is None:
             whole = self._damped(objective.products(w))
@@ -275,7 +275,7 @@ class Newton(Method):
         return lambda v: product(v) + self.damping * v
 
     def _eigenvalues(self, objective: Objective, w: Tensor) -> tuple[float, float]:
-        """The damped Hessian's largest and smallest eigenvalue as far as Lanczos sees them (inside the spectrum)."""
+        """Return the damped Hessian's largest and smallest eigenvalue as Lanczos sees them (inside the spectrum)."""
         seeded = torch.Generator().manual_seed(objective.problem.training.seed)
         start = torch.randn(len(w), generator=seeded, dtype=w.dtype).to(w.device)
         return spectral_norm(self._damped(objective.products(w)), start, EIGENVALUE_PRODUCTS)
@@ -356,7 +356,7 @@ def _require_descent(here: Point, there: Point) -> None:
     if after <= before + rounding:
         return
     raise Refused(
-        f"The step diverges: the objective of those who are left goes from {before:.6g} to {after:.6g}.",
+        f"The step diverges: the objective of those who are left changes from {before:.6g} to {after:.6g}.",
         "Raise damping, or choose retrain.",
     )
 

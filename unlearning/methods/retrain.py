@@ -57,7 +57,7 @@ class Retrain(Method):
         retain: Examples | None,
         generator: torch.Generator,
     ) -> Forgotten:
-        """Raises Refused where the retain set is not given or contains someone who is forgotten."""
+        """Train on ``retain``. Raises Refused where it is not given or contains someone who is forgotten."""
         if not forget:
             return Forgotten(state)
         learned = train(problem, retained(forget, retain), planned=state.tensors["positions"], reference=self.reference)

@@ -169,9 +169,9 @@ class Rewind(Method):
             included) that does not come from the data; checked at preparation. L follows from it in closed form.
         precision: ``training`` repeats the steps in the training's own dtype; ``float64`` trains once more in float64
             at preparation, because a proof counts rounding and float32's would drown it.
-        calibration_count: how many sets of holders are really retrained without at preparation, to report the
+        calibration_count: how many sets of people are really retrained without at preparation, to report the
             distance left; 0: none.
-        calibration_share: the share of all holders in each set.
+        calibration_share: the share of all people in each set.
     """
 
     name: ClassVar[str] = "rewind"
@@ -203,7 +203,7 @@ class Rewind(Method):
             raise Refused(f"calibration_share is {self.calibration_share}.", "Choose a share between 0 and 1.")
 
     def steps_of(self, steps: int) -> int:
-        """K: ``fraction`` of T = ``steps``, to the nearest whole step, at least one."""
+        """Return K: ``fraction`` of T = ``steps``, to the nearest whole step, at least one."""
         return max(1, round(self.fraction * steps))
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
@@ -245,7 +245,7 @@ class Rewind(Method):
         retain: Examples | None,
         generator: torch.Generator,
     ) -> Forgotten:
-        """K steps from the checkpoint on ``retain``. Someone who had left before changes nothing.
+        """Take K steps from the checkpoint on ``retain``. Someone who had left before changes nothing.
 
         Raises Refused when nobody is left, or a sample of the forget set is retained or was never trained on.
         """
@@ -303,7 +303,7 @@ def _retained(state: State, forget: ForgetSet, retain: Examples | None) -> Examp
 
 
 def _pack(batches: Sequence[Tensor]) -> dict[str, Tensor]:
-    """The batches, equal neighbours once: a full batch is stored one time, not K times."""
+    """Store the batches, equal neighbours once: a full batch one time, not K times."""
     stored: list[Tensor] = []
     which: list[int] = []
     for batch in batches:

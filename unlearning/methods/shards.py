@@ -41,7 +41,7 @@ class Shards(Method):
     trains: ClassVar[bool] = True
     assumptions: ClassVar[tuple[str, ...]] = (
         *REUSED,
-        "Whoever compares two versions sees which shard changed; the changed shard names a set of people.",
+        "Anyone who compares two versions sees which shard changed; the changed shard names a set of people.",
     )
     checked: ClassVar[tuple[str, ...]] = PHASES
     secret_state: ClassVar[tuple[str, ...]] = ()
@@ -76,7 +76,7 @@ class Shards(Method):
             return Forgotten(state)
         kept = retained(forget, retain)
         first: dict[int, int] = {}
-        for person in forget.holders:
+        for person in forget.people:
             shard, part = self._place(problem, person)
             first[shard] = min(part, first.get(shard, self.slices))
         usable = {
@@ -91,7 +91,7 @@ class Shards(Method):
     ) -> State:
         """Train what comes after the ``usable`` checkpoints of each shard. A shard without people keeps its start."""
         member = member_of(problem)
-        places = torch.tensor([self._place(problem, person) for person in examples.holders])
+        places = torch.tensor([self._place(problem, person) for person in examples.people])
         shard_of, slice_of = places.to(examples.positions.device).unbind(dim=1)
         weights: dict[str, Tensor] = {}
         state = State(torch.empty(0))

@@ -1,4 +1,4 @@
-"""Compare a linear head's closed form with the model that it stands for, before anything is claimed with it.
+"""Compare a linear head's closed form with the model that it describes, before anything is claimed with it.
 
 ``heads.head_of`` reads a model's structure. What a part does when it is called is code: it can read the trained
 weights, draw random numbers or look at the rest of its batch. So numbers are compared. In float64, at weights w drawn
@@ -73,7 +73,7 @@ def require_agreement(problem: Problem, examples: Examples, generator: torch.Gen
 def require_own_weights(problem: Problem, examples: Examples, generator: torch.Generator) -> None:
     """Check that a module with its parameters set to w is the model that is trained, in ``problem``'s precision.
 
-    Training hands w to the module's parts. A part that keeps a parameter of its own accord still reads the old one, so
+    Training hands w to the module's parts. A part that keeps another reference to a parameter reads the old one, so
     that other weights would be published than those that the outputs came from.
 
     Raises:
@@ -147,13 +147,13 @@ class _Own:
     leaves: Sequence[Tensor]
 
     def gradient(self, value: Tensor, *, graph: bool = False) -> Tensor:
-        """d value / d w, (d,)."""
+        """Return d value / d w, (d,)."""
         parts = torch.autograd.grad(value, self.leaves, retain_graph=True, create_graph=graph, materialize_grads=True)
         return torch.cat([part.reshape(-1) for part in parts])
 
 
 def _compare(head: Head, own: _Own, w: Tensor, some: tuple[Tensor, Tensor], v: Tensor) -> None:
-    """Raises Refused where the two ways differ at w, for a few samples and the direction v (d,)."""
+    """Raise Refused where the two ways differ at w, for a few samples and the direction v (d,)."""
     x, y = some
     features = head.features(x)
     scores, lengths = features @ head.matrix(w).T, features.norm(dim=1)
@@ -172,7 +172,7 @@ def _compare(head: Head, own: _Own, w: Tensor, some: tuple[Tensor, Tensor], v: T
 
 
 def _compare_losses(head: Head, w: Tensor, examples: Examples, outputs: Callable[[Tensor], Tensor]) -> None:
-    """The losses of everyone at w, a chunk of samples at a time."""
+    """Compare the losses of everyone at w, a chunk of samples at a time."""
     for x, y in zip(torch.split(examples.inputs, CHUNK), torch.split(examples.targets, CHUNK), strict=True):
         scores = head.features(x) @ head.matrix(w).T
         with torch.no_grad():
@@ -182,7 +182,7 @@ def _compare_losses(head: Head, w: Tensor, examples: Examples, outputs: Callable
 
 
 def _require_close(what: str, closed: Tensor, own: Tensor, floor: Tensor) -> None:
-    """Rows of (n, m) must agree to ``TOLERANCE`` of the longer one, or to ``floor`` (n,)."""
+    """Require that rows of (n, m) agree to ``TOLERANCE`` of the longer one, or to ``floor`` (n,)."""
     if closed.shape == own.shape:
         size = torch.maximum(closed.norm(dim=1), own.norm(dim=1))
         if bool(((closed - own).norm(dim=1) <= TOLERANCE * size + floor).all()):
@@ -191,7 +191,7 @@ def _require_close(what: str, closed: Tensor, own: Tensor, floor: Tensor) -> Non
 
 
 def _sample(problem: Problem, examples: Examples, most: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Inputs and targets of a few samples at random, fewer where their gradients are long."""
+    """Choose inputs and targets of a few samples at random, fewer where their gradients are long."""
     count = max(2, min(most, ELEMENTS // problem.dimension))
     places = torch.randperm(len(examples), generator=generator)[:count].to(examples.inputs.device)
     return _cast(problem, examples.inputs[places]), examples.targets[places]
@@ -224,7 +224,7 @@ def _set(leaves: Sequence[Tensor], w: Tensor) -> None:
 
 @contextmanager
 def _refusing_what_does_not_run() -> Iterator[None]:
-    """The module, its loss and their derivatives are the user's code: what they raise is a refusal of the model."""
+    """Turn what the module, its loss and their derivatives raise into a refusal: they are the user's code."""
     try:
         yield
     except (Refused, RecipeError):

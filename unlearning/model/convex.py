@@ -4,7 +4,7 @@ The objective is ``F_D(w) = (1/N) sum_{i in D} l_i(w) + (lambda/2) ||w||^2`` wit
 training's count (fixed denominator).
 
 **Distance.** F_D is lambda-strongly convex when every l_i is convex and every coordinate is decayed, so for its
-minimiser w*: ``lambda ||w - w*||^2 <= (grad F_D(w) - grad F_D(w*)) . (w - w*) <= ||grad F_D(w)|| ||w - w*||``, hence
+minimiser w*: ``lambda ||w - w*||^2 <= (grad F_D(w) - grad F_D(w*)) . (w - w*) <= ||grad F_D(w)|| ||w - w*||``, so
 ``||w - w*|| <= ||grad F_D(w)|| / lambda``.
 
 **Rounding.** The gradient is computed in float64 with round-off u = 2^-53; gamma_k = k u/(1 - k u) bounds the error of
@@ -40,7 +40,7 @@ WHITELIST = (
 
 
 def require_strongly_convex(problem: Problem) -> Head:
-    """The problem's linear head, if its objective is strongly convex in every coordinate.
+    """Return the problem's linear head, if its objective is strongly convex in every coordinate.
 
     Raises:
         Refused: the model or loss is not on the whitelist, a coordinate is not decayed, samples are clipped.
@@ -63,7 +63,7 @@ def require_strongly_convex(problem: Problem) -> Head:
 
 
 def require_classes(problem: Problem, examples: Examples) -> None:
-    """Raises Refused where a classification has fewer than two classes left."""
+    """Raise Refused where a classification has fewer than two classes left."""
     head = head_of(problem)
     if head is None or not head.curve.classifies:
         return
@@ -77,7 +77,7 @@ def require_classes(problem: Problem, examples: Examples) -> None:
 def converge(
     problem: Problem, w: Tensor, examples: Examples, tolerance: float, denominator: int | None = None
 ) -> Tensor:
-    """The minimiser of F_D from w (d,), by Newton's method with conjugate gradients, to ``||grad|| <= tolerance``.
+    """Minimise F_D from w (d,), by Newton's method with conjugate gradients, to ``||grad|| <= tolerance``.
 
     ``problem`` and w are float64; ``denominator`` is N, default |D|. Steps are halved until the objective falls
     (Armijo); near the minimum, where differences of the objective drown in rounding, until the gradient does.
@@ -106,7 +106,7 @@ def converge(
 
 
 def distance_bound(problem: Problem, w: Tensor, examples: Examples, denominator: int | None = None) -> float:
-    """An upper bound on ``||w - argmin F_D||`` at exactly these float64 weights (d,), rounding included.
+    """Return an upper bound on ``||w - argmin F_D||`` at exactly these float64 weights (d,), rounding included.
 
     The closed form is compared with the problem's own module and loss at w first, on a few samples.
 
@@ -127,7 +127,7 @@ def distance_bound(problem: Problem, w: Tensor, examples: Examples, denominator:
 
 
 def rounding_floor(problem: Problem, w: Tensor, examples: Examples) -> float:
-    """What ``distance_bound`` cannot go below near these float64 weights (d,): rounding / weight_decay.
+    """Return what ``distance_bound`` cannot fall below near these float64 weights (d,): rounding / weight_decay.
 
     Raises:
         Refused: not strongly convex.
@@ -165,7 +165,7 @@ class _Objective:
         return product
 
     def rounding(self, w: Tensor) -> float:
-        """The bound on ||computed gradient - gradient|| that the module derives."""
+        """Return the bound on ||computed gradient - gradient|| that the module derives."""
         curve, matrix = self.head.curve, self.head.matrix(w)
         count, width = self.features.shape
         lengths = self.features.norm(dim=1)

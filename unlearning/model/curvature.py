@@ -21,7 +21,7 @@ ACTIVATION_LIMIT = 2**24
 def hessian_products(
     problem: Problem, w: Tensor, x: Tensor, y: Tensor, vectors: Tensor, *, chunk: int | None = None
 ) -> Tensor:
-    """H v for every row v of ``vectors`` (k, d): H is the Hessian of the MEAN DATA loss on (x, y) at w, no decay.
+    """Return H v for every row v of ``vectors`` (k, d): H is the Hessian of the MEAN DATA loss at w, no decay.
 
     Linear heads use closed forms. Others: one vectorised reverse pass over the gradient's graph for ``chunk`` vectors
     at a time (H is symmetric, so v^T H = (H v)^T).
@@ -39,7 +39,7 @@ def hessian_products(
 
 
 def gradient_and_product(problem: Problem, w: Tensor, x: Tensor, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient (d,) of the mean data loss on (x, y) at w and H v (d,), without decay, from one forward pass."""
+    """Return the gradient (d,) of the mean data loss at w and H v (d,), without decay, in one forward pass."""
     head = head_of(problem)
     if head is not None:
         features = head.features(x)
@@ -51,7 +51,7 @@ def gradient_and_product(problem: Problem, w: Tensor, x: Tensor, y: Tensor, v: T
 def gauss_newton_products(
     problem: Problem, w: Tensor, x: Tensor, y: Tensor, vectors: Tensor, *, chunk: int | None = None
 ) -> Tensor:
-    """G v for every row v of ``vectors`` (k, d): G = (1/n) sum J_i^T C_i J_i, the curvature without that of the model.
+    """Return G v for rows v of ``vectors`` (k, d): G = (1/n) sum J_i^T C_i J_i, the curvature without the model's.
 
     J_i is the Jacobian of sample i's outputs, C_i the Hessian of its loss in the outputs. For linear heads G = H.
     """
@@ -64,7 +64,7 @@ def gauss_newton_products(
 
 
 def own_hessian_products(problem: Problem, w: Tensor, x: Tensor, y: Tensor, vectors: Tensor) -> Tensor:
-    """H_i v_i (n, d): the Hessian of sample i's data loss at w, times its own row v_i of ``vectors`` (n, d)."""
+    """Return H_i v_i (n, d): the Hessian of sample i's data loss at w, times its own row v_i of ``vectors`` (n, d)."""
     head = head_of(problem)
     if head is not None:
         return head.own_products(w, head.features(x), y, vectors)
@@ -77,7 +77,7 @@ def own_hessian_products(problem: Problem, w: Tensor, x: Tensor, y: Tensor, vect
 
 
 def own_gauss_newton_products(problem: Problem, w: Tensor, x: Tensor, y: Tensor, vectors: Tensor) -> Tensor:
-    """J_i^T C_i J_i v_i (n, d) for every sample i and its own row v_i of ``vectors`` (n, d)."""
+    """Return J_i^T C_i J_i v_i (n, d) for every sample i and its own row v_i of ``vectors`` (n, d)."""
     if head_of(problem) is not None:
         return own_hessian_products(problem, w, x, y, vectors)
 
@@ -89,12 +89,12 @@ def own_gauss_newton_products(problem: Problem, w: Tensor, x: Tensor, y: Tensor,
 
 
 def chunk_for(problem: Problem, w: Tensor, x: Tensor) -> int:
-    """How many vectors to push through at once: their intermediate results stay below ``ACTIVATION_LIMIT`` elements."""
+    """Return how many vectors to push through at once: their results stay below ``ACTIVATION_LIMIT`` elements."""
     return max(1, ACTIVATION_LIMIT // max(1, 2 * activations(problem, w, x) * len(x) + 2 * problem.dimension))
 
 
 def activations(problem: Problem, w: Tensor, x: Tensor) -> int:
-    """How many numbers the model's parts put out for one sample."""
+    """Count the numbers that the model's parts put out for one sample."""
     sizes: list[int] = []
     hooks = [
         part.register_forward_hook(lambda _part, _inputs, out: sizes.append(_elements(out)))
@@ -110,7 +110,7 @@ def activations(problem: Problem, w: Tensor, x: Tensor) -> int:
 
 
 def clipped_map(gradient: Tensor, scale: float, vectors: Tensor) -> Tensor:
-    """The derivative of ``g -> min(1, C/||g||) g`` at a batch gradient g (d,), applied to rows v of ``vectors`` (k, d).
+    """Apply the derivative of ``g -> min(1, C/||g||) g`` at a batch gradient g (d,) to rows v of ``vectors`` (k, d).
 
     Inside the ball (scale 1) that is v itself; outside it is ``s (v - g (g.v)/||g||^2)``: a step of fixed length C can
     only turn.
@@ -199,11 +199,11 @@ def refined_conjugate_gradients(
     *,
     iterations: int = 1000,
 ) -> Solution:
-    """``conjugate_gradients`` for a float64 b (d,), mostly in float32: ``quick`` is A there, ``product`` in float64.
+    """Solve A x = b (d,) to float64, mostly in float32: ``quick`` is A there, ``product`` in float64.
 
     Iterative refinement: solve for the residual in float32, correct, compute the residual again in float64. Where
-    float32 gets no further (it meets no positive curvature, or takes less than a quarter off the residual), float64
-    goes on. The residual of the solution is the recomputed one.
+    float32 gets no further (it meets no positive curvature, or takes less than a quarter off the residual), the solve
+    continues in float64. The residual of the solution is the recomputed one.
     """
     x, residual = torch.zeros_like(b), b
     size = norm = float(b.norm())
@@ -226,7 +226,7 @@ def refined_conjugate_gradients(
 
 
 def spectral_norm(product: Callable[[Tensor], Tensor], start: Tensor, iterations: int = 30) -> tuple[float, float]:
-    """The largest and the smallest eigenvalue of a symmetric A, by Lanczos from ``start`` (d,), fully orthogonalised.
+    """Return the largest and smallest eigenvalue of a symmetric A, by Lanczos from ``start`` (d,), orthogonalised.
 
     Both are Ritz values: they lie inside the spectrum, so the largest is a lower bound that grows with ``iterations``.
     """

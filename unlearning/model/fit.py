@@ -22,7 +22,7 @@ from unlearning.types import Examples, Json, Progress, RecipeError, Refused, Sta
 REUSED = (
     "The version is as if trained with these settings and the same reused secret numbers, without the deleted people. "
     "If requests were chosen after looking at earlier versions, they and the reused numbers may carry traces of those "
-    "people; a cold retraining with fresh numbers reuses nothing. No claim is made against whoever kept an earlier "
+    "people; a cold retraining with fresh numbers reuses nothing. No claim is made against anyone who kept an earlier "
     "version.",
 )
 """what an exact claim says where checkpoints are used again"""

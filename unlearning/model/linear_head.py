@@ -43,7 +43,7 @@ class Curve:
     classifies: bool
 
     def bend(self, z: Tensor, y: Tensor, u: Tensor) -> Tensor:
-        """(d^2 l/dz^2 at z (n, K)) u for u (n, m, K)."""
+        """Return (d^2 l/dz^2 at z (n, K)) u for u (n, m, K)."""
         return self.bent(self.coefficients(z, y), u)
 
 
@@ -57,7 +57,7 @@ class Head:
     curve: Curve
 
     def features(self, x: Tensor) -> Tensor:
-        """phi (n, D), the constant 1 included where the layer has a bias.
+        """Return phi (n, D), the constant 1 included where the layer has a bias.
 
         Raises:
             Refused: what comes before the layer gives a tensor of another shape.
@@ -72,7 +72,7 @@ class Head:
         return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
 
     def matrix(self, w: Tensor) -> Tensor:
-        """Vectors (..., d) as matrices (..., K, D)."""
+        """Return vectors (..., d) as matrices (..., K, D)."""
         rows, columns = self.layer.out_features, self.layer.in_features
         weight = w[..., : rows * columns].reshape(*w.shape[:-1], rows, columns)
         if self.layer.bias is None:
@@ -80,18 +80,18 @@ class Head:
         return torch.cat([weight, w[..., rows * columns :].unsqueeze(-1)], dim=-1)
 
     def vector(self, matrix: Tensor) -> Tensor:
-        """Matrices (..., K, D) as vectors (..., d)."""
+        """Return matrices (..., K, D) as vectors (..., d)."""
         columns = self.layer.in_features
         weight = matrix[..., :columns].flatten(-2)
         return weight if self.layer.bias is None else torch.cat([weight, matrix[..., columns]], dim=-1)
 
     def gradient(self, w: Tensor, features: Tensor, y: Tensor) -> Tensor:
-        """The gradient (d,) of the mean data loss."""
+        """Return the gradient (d,) of the mean data loss."""
         residual = self.curve.residual(features @ self.matrix(w).T, y)
         return self.vector(residual.T @ features) / len(features)
 
     def products(self, w: Tensor, features: Tensor, y: Tensor, vectors: Tensor) -> Tensor:
-        """H V for the mean data loss and every row of ``vectors`` (m, d), without weight decay."""
+        """Return H V for the mean data loss and every row of ``vectors`` (m, d), without weight decay."""
         scores = features @ self.matrix(w).T
         shape = (len(features), len(vectors), self.layer.out_features)
         directions = (features @ self.matrix(vectors).flatten(0, 1).T).reshape(shape)
@@ -99,14 +99,14 @@ class Head:
         return self.vector((bent.T @ features).reshape(*shape[1:], -1)) / len(features)
 
     def own_products(self, w: Tensor, features: Tensor, y: Tensor, vectors: Tensor) -> Tensor:
-        """H_i v_i (n, d) for sample i's data loss and its own row v_i of ``vectors`` (n, d), without weight decay."""
+        """Return H_i v_i (n, d) for each sample's data loss and its row v_i of ``vectors`` (n, d), without decay."""
         scores = features @ self.matrix(w).T
         directions = (self.matrix(vectors) @ features.unsqueeze(-1)).squeeze(-1)
         bent = self.curve.bend(scores, y, directions.unsqueeze(1)).squeeze(1)
         return self.vector(bent.unsqueeze(-1) * features.unsqueeze(1))
 
     def operator(self, scores: Tensor, features: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
-        """v (d,) -> H v (d,) where the scores are z (n, K), for many v in turn: what does not depend on v is kept."""
+        """Return v (d,) -> H v (d,) where the scores are z (n, K). What does not depend on v is kept."""
         coefficients = self.curve.coefficients(scores, y)
 
         def product(v: Tensor) -> Tensor:
@@ -116,14 +116,14 @@ class Head:
         return product
 
     def sums(self, w: Tensor, features: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """``sum_i weights[m, i] grad l_i`` (m, d) for weights (m, n), without weight decay."""
+        """Return ``sum_i weights[m, i] grad l_i`` (m, d) for weights (m, n), without weight decay."""
         residual = self.curve.residual(features @ self.matrix(w).T, y)
         weighted = (weights.unsqueeze(-1) * residual).transpose(1, 2).flatten(0, 1)
         return self.vector((weighted @ features).reshape(len(weights), residual.shape[1], -1))
 
 
 def head_of(problem: Problem) -> Head | None:
-    """The problem's linear head, or None where it has none that can be told from its structure."""
+    """Return the problem's linear head, or None where its structure shows none."""
     loss = problem.recipe.loss
     found = _last_linear(problem.module)
     if not isinstance(loss, str) or found is None or not _untouched(problem.module):
@@ -149,11 +149,11 @@ def _last_linear(module: nn.Module) -> tuple[nn.Sequential, nn.Linear] | None:
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 ANY_GLOBAL_HOOK: Callable[[], bool] = torch.nn.modules.module._has_any_global_hook
 REPLACED = ("forward", "_call_impl", "_slow_forward", "_compiled_call_impl")
-"""what an instance can have of its own in place of its class's"""
+"""what an instance can replace of its class's"""
 
 
 def _untouched(module: nn.Module) -> bool:
-    """Whether every part does what its class says when it is called, and every parameter is its own."""
+    """Tell whether every part does what its class says when it is called, and every parameter is separate."""
     parameters = list(module.parameters())
     return (
         not ANY_GLOBAL_HOOK()
@@ -178,7 +178,7 @@ def _plain_parameter(value: nn.Parameter) -> bool:
 
 
 def _softmax_weight(y: Tensor) -> Tensor:
-    """The row sum of soft labels, which multiplies log(sum exp z); 1 for the index of a class."""
+    """Return the row sum of soft labels, which multiplies log(sum exp z); 1 for the index of a class."""
     return y.double().sum(dim=1) if y.dtype.is_floating_point else _unit_weight(y)
 
 
@@ -195,7 +195,7 @@ def _softmax_coefficients(z: Tensor, y: Tensor) -> Tensor:
 
 
 def _softmax_bent(c: Tensor, u: Tensor) -> Tensor:
-    """s (diag(p) - p p^T) u from c = s p, where s is the sum of c: ``c u - c (c.u)/s``."""
+    """Return s (diag(p) - p p^T) u from c = s p, where s is the sum of c: ``c u - c (c.u)/s``."""
     total = c.sum(dim=1, keepdim=True)
     shares = torch.where(total != 0, c / total, 0.0)
     weighted = c.unsqueeze(1) * u

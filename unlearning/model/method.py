@@ -30,7 +30,7 @@ class Bound(ABC):
         """Raise Refused where this bound does not hold for the problem or the method's options."""
 
     def constants(self, problem: Problem, examples: Examples, state: State) -> tuple[Constant, ...]:
-        """Measure what the bound rests on, once, before any deletion."""
+        """Measure what the bound depends on, once, before any deletion."""
         return ()
 
     @abstractmethod
@@ -89,7 +89,7 @@ class Method(ABC):
     @property
     @abstractmethod
     def needs(self) -> frozenset[Need]:
-        """What is needed at forget time (RETAINED, FORGOTTEN, VECTORS) or at prepare (TRAJECTORY)."""
+        """Name what is needed at forget time (RETAINED, FORGOTTEN, VECTORS) or at prepare (TRAJECTORY)."""
 
     @abstractmethod
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:

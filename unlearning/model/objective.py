@@ -47,14 +47,14 @@ class Objective:
         self._take(examples.inputs if self.head is None else self.head.features(examples.inputs), examples.targets)
 
     def drawn(self, places: Tensor) -> Objective:
-        """The objective of the samples at ``places`` (m,) of these, repeats allowed."""
+        """Return the objective of the samples at ``places`` (m,) of these, repeats allowed."""
         other = copy.copy(self)
         places = places.to(self._inputs.device)
         other._take(self._inputs[places], self._targets[places])
         return other
 
     def at(self, w: Tensor) -> Point:
-        """F_D around w (d,)."""
+        """Return F_D around w (d,)."""
         parts = [(len(x) / self.count, self._around(w, x, y)) for x, y in self._pieces]
         decayed = self.problem.decay * w
         return Point(
@@ -64,7 +64,7 @@ class Objective:
         )
 
     def products(self, w: Tensor) -> Product:
-        """``at(w).product`` alone."""
+        """Return ``at(w).product`` alone."""
         parts = [(len(x) / self.count, self._product(w, x, y)) for x, y in self._pieces]
         return lambda v: self.problem.decay * v + _sum(share * part(v) for share, part in parts)
 
@@ -75,7 +75,7 @@ class Objective:
         self._pieces = list(zip(torch.split(inputs, rows), torch.split(targets, rows), strict=True))
 
     def _around(self, w: Tensor, x: Tensor, y: Tensor) -> Point:
-        """The mean data loss of one piece around w."""
+        """Return the mean data loss of one piece around w."""
         if self.head is None:
             gradient, value = grad_and_value(self.problem.mean_loss)(w, x, y)
             return Point(value, gradient, self._product(w, x, y))
@@ -91,14 +91,14 @@ class Objective:
         return _kept_product(self.problem, w, x, y)
 
     def _rows(self) -> int:
-        """Samples in a piece. Four: a product holds the activations, their gradients, and a tangent of each."""
+        """Return the samples in a piece. Four: a product holds activations, their gradients, and a tangent of each."""
         if self.head is not None:
             return max(1, WORKING_SET // (4 * self.head.layer.out_features))
         return max(1, WORKING_SET // (4 * max(1, activations(self.problem, self.problem.initial(), self._inputs))))
 
 
 def _kept_product(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> Product:
-    """v (d,) -> H v (d,) over one graph of the gradient, built when the first product is asked for."""
+    """Return v (d,) -> H v (d,) over one graph of the gradient, built when the first product is asked for."""
 
     @cache
     def pull() -> Callable[[Tensor], tuple[Tensor]]:

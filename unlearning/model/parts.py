@@ -1,6 +1,6 @@
 """What a model brings along that no retraining changes: frozen tensors, buffers, and a start that holds numbers.
 
-Nobody can tell from numbers whose data they were fitted on. So whatever could hold such numbers is either made of
+Nobody can tell from numbers whose data they were fitted on. So every part that could hold them is either made of
 zeros or ones alone, or declared public by the recipe, by name and digest, or it is refused under ``proved`` and
 ``exact``.
 
@@ -33,7 +33,7 @@ SHOWN = 8
 
 
 def parts_of(recipe: Recipe) -> tuple[Part, ...]:
-    """Every fixed tensor of ``recipe.model()`` that holds more than zeros or ones, in order of name.
+    """List every fixed tensor of ``recipe.model()`` that holds more than zeros or ones, in order of name.
 
     Frozen parameters, buffers (also those outside the state_dict), tensors and arrays that are plain attributes; and
     the starts of trained parameters that two seeds give alike (of a model trained elsewhere the start is not used).
@@ -56,7 +56,7 @@ def parts_of(recipe: Recipe) -> tuple[Part, ...]:
 
 
 def require_declared(recipe: Recipe, parts: Sequence[Part]) -> None:
-    """Raises Refused where a part is not declared public, with the line to paste; and where ``model()`` trains."""
+    """Raise Refused where a part is not declared public, with the line to paste; and where ``model()`` trains."""
     missing = [part for part in parts if not part.public]
     if missing:
         first = missing[0]
@@ -79,20 +79,20 @@ def require_declared(recipe: Recipe, parts: Sequence[Part]) -> None:
 
 
 def digest_of(tensor: Tensor) -> str:
-    """sha256, in hex, of the tensor's dtype, its shape, a line feed, and its numbers in C order, little-endian."""
+    """Return sha256, in hex, of the tensor's dtype, shape, a line feed, and numbers in C order, little-endian."""
     plain = tensor.detach().cpu().contiguous()
     head = f"{plain.dtype} {tuple(plain.shape)}\n".encode()
     return hashlib.sha256(head + plain.reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 def digest_below(parts: Sequence[Part]) -> str:
-    """sha256, in hex, of several parts: of a line ``name digest`` for each, in order of name."""
+    """Return sha256, in hex, of several parts: of a line ``name digest`` for each, in order of name."""
     lines = sorted(f"{part.name} {part.digest}\n" for part in parts)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def to_paste(parts: Sequence[Part]) -> str:
-    """The argument ``public={...}`` that declares these parts: one entry for each child of the model."""
+    """Write the argument ``public={...}`` that declares these parts: one entry for each child of the model."""
     children: dict[str, list[Part]] = {}
     for part in parts:
         children.setdefault(part.name.partition(".")[0], []).append(part)
@@ -106,7 +106,7 @@ def _line(child: str, below: Sequence[Part]) -> str:
 
 
 def _declared(parts: Sequence[Part], public: Mapping[str, str]) -> tuple[Part, ...]:
-    """The parts, those that ``public`` covers marked. A name covers a tensor, or all parts below a child."""
+    """Mark the parts that ``public`` covers. A name covers a tensor, or all parts below a child."""
     covered: set[str] = set()
     for name, digest in public.items():
         below = [part for part in parts if part.name == name or part.name.startswith(f"{name}.")]
@@ -139,7 +139,7 @@ def _trained(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _fixed(module: nn.Module) -> Iterator[tuple[str, tuple[str, Tensor]]]:
-    """Name -> (kind, tensor) of everything that training does not change."""
+    """Return name -> (kind, tensor) of everything that training does not change."""
     for name, value in module.named_parameters():
         if not value.requires_grad:
             yield name, ("frozen", value.detach())
@@ -152,7 +152,7 @@ def _fixed(module: nn.Module) -> Iterator[tuple[str, tuple[str, Tensor]]]:
 
 
 def _elsewhere(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
-    """Kind, name and tensor of the attributes of every part, and of what a hook or get_extra_state saves with them."""
+    """Find kind, name and tensor of every part's attributes, and of what a hook or get_extra_state saves with them."""
     for path, child in module.named_modules():
         for name, attribute in vars(child).items():
             if name not in ("_parameters", "_buffers", "_modules"):
@@ -164,7 +164,7 @@ def _elsewhere(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
 
 
 def _tensors(name: str, value: object) -> Iterator[tuple[str, Tensor]]:
-    """The tensors and arrays of numbers in an attribute, also in lists, tuples and dictionaries."""
+    """Yield the tensors and arrays of numbers in an attribute, also in lists, tuples and dictionaries."""
     if isinstance(value, Tensor):
         yield name, value
     elif isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
@@ -178,12 +178,12 @@ def _tensors(name: str, value: object) -> Iterator[tuple[str, Tensor]]:
 
 
 def _trivial(value: Tensor) -> bool:
-    """Zeros alone, or ones alone. Another number, even a single one, may be a mean."""
+    """Tell whether these are zeros alone, or ones alone. Another number, even a single one, may be a mean."""
     return bool((value == 0).all()) or bool((value == 1).all())
 
 
 def _alike(start: Tensor, other: Tensor | None) -> bool:
-    """Whether two seeds give the same start, but for rounding, or two that correlate more than independent draws do."""
+    """Tell whether two seeds give one start, but for rounding, or two that correlate more than independent draws do."""
     if other is None or other.shape != start.shape:
         return False
     one, two = start.double().reshape(-1), other.double().reshape(-1)
@@ -199,7 +199,7 @@ def _correlation(one: Tensor, two: Tensor) -> float:
 
 
 def _least_unusual(count: int) -> float:
-    """The c for which two independent directions of ``count`` numbers correlate above c with probability RARE.
+    """Return the c that two independent directions of ``count`` numbers correlate above with probability RARE.
 
     From the tail of the correlation of independent normal numbers, (1 - c^2)^((count - 2) / 2), up to a factor below 1.
     """

@@ -55,11 +55,11 @@ class Problem:
         """(d,): lambda for decayed coordinates, 0 for the others"""
 
     def double(self) -> Problem:
-        """The same problem in float64."""
+        """Return the same problem in float64."""
         return self.cast(torch.float64)
 
     def cast(self, dtype: torch.dtype) -> Problem:
-        """The same problem with weights in ``dtype``."""
+        """Return the same problem with weights in ``dtype``."""
         if dtype == self.dtype:
             return self
         other = copy.copy(self)
@@ -69,35 +69,35 @@ class Problem:
         return other
 
     def initial(self) -> Tensor:
-        """w_0 (d,): what the model's constructor gives under the training's seed. It depends on no data."""
+        """Return w_0 (d,): what the model's constructor gives under the training's seed. It depends on no data."""
         named = (*self.module.named_parameters(), *self.module.named_buffers())
         return self.flatten({name: value.detach() for name, value in named})
 
     def outputs(self, w: Tensor, x: Tensor) -> Tensor:
-        """The model's outputs (n, ...) at weights w (d,) for inputs (n, ...)."""
+        """Return the model's outputs (n, ...) at weights w (d,) for inputs (n, ...)."""
         inputs = x.to(self.dtype) if x.dtype.is_floating_point else x
         result: Tensor = functional_call(self.module, self._unflatten(w), (inputs,))
         return result
 
     def sample_losses(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The data loss of each sample, (n,); without weight decay."""
+        """Return the data loss of each sample, (n,); without weight decay."""
         return self.losses(self.outputs(w, x), y)
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The data loss of each sample, (n,), from the model's outputs (n, ...)."""
+        """Return the data loss of each sample, (n,), from the model's outputs (n, ...)."""
         return self._loss(outputs, y.to(self.dtype) if y.dtype.is_floating_point else y)
 
     def mean_loss(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The mean data loss, a scalar; without weight decay."""
+        """Return the mean data loss, a scalar; without weight decay."""
         return self.sample_losses(w, x, y).mean()
 
     def gradient(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The gradient (d,) of the mean data loss; without weight decay."""
+        """Return the gradient (d,) of the mean data loss; without weight decay."""
         result: Tensor = grad(self.mean_loss)(w, x, y)
         return result.detach()
 
     def sample_gradients(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The gradient of each sample's data loss, (n, d); without weight decay."""
+        """Return the gradient of each sample's data loss, (n, d); without weight decay."""
 
         def single(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
             return self.sample_losses(w, x.unsqueeze(0), y.unsqueeze(0))[0]
@@ -106,12 +106,12 @@ class Problem:
         return result.detach()
 
     def accuracy(self, w: Tensor, x: Tensor, y: Tensor) -> float:
-        """The share of correct classes; for real-valued targets the coefficient of determination R^2."""
+        """Return the share of correct classes; for real-valued targets the coefficient of determination R^2."""
         with torch.no_grad():
             return self.score(self.outputs(w, x), y)
 
     def score(self, outputs: Tensor, y: Tensor) -> float:
-        """The accuracy of the model's outputs (n, ...) for targets (n, ...)."""
+        """Return the accuracy of the model's outputs (n, ...) for targets (n, ...)."""
         if self.recipe.loss in ("binary_logistic", "squared_hinge") and _columns(outputs) == 1:
             return float(((outputs.reshape(-1) > 0) == (y.reshape(-1) > 0)).double().mean())
         if not y.dtype.is_floating_point and self.recipe.loss != "squared_error":
@@ -121,11 +121,11 @@ class Problem:
         return _determination(outputs.double().reshape(-1), y.double().reshape(-1))
 
     def tensors(self, w: Tensor) -> dict[str, Tensor]:
-        """Everything a checkpoint holds: trained parameters from w (in w's dtype), constants and buffers."""
+        """Return everything a checkpoint holds: trained parameters from w (in w's dtype), constants and buffers."""
         return {name: value.clone() for name, value in self.views(w).items()}
 
     def views(self, w: Tensor) -> dict[str, Tensor]:
-        """As ``tensors``, nothing copied: they are parts of w and of the model, to be read only."""
+        """Return ``tensors`` without a copy: they are parts of w and of the model, to be read only."""
         trained = self._unflatten(w)
         # Tied parameters have one slot and several names.
         named = (*self.module.named_parameters(), *self.module.named_buffers())
@@ -140,7 +140,7 @@ class Problem:
         return own if value.dtype.is_floating_point else own.round().to(value.dtype)
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The weight vector (d,) from tensors by name. Names that are not trained parameters are ignored.
+        """Return the weight vector (d,) from tensors by name. Names that are not trained parameters are ignored.
 
         Raises:
             RecipeError: a parameter is missing, has another shape, or holds NaN or infinity.
@@ -176,7 +176,7 @@ class Problem:
 
 
 def build(recipe: Recipe, seed: int) -> nn.Module:
-    """The module as ``recipe.model()`` builds it under ``seed``; trained elsewhere, with its constants and buffers.
+    """Build the module by ``recipe.model()`` under ``seed``; trained elsewhere, with its constants and buffers.
 
     Raises:
         RecipeError: it is no module, or the recipe's weights are not those of its state_dict.
@@ -218,7 +218,7 @@ def _drops(part: nn.Module) -> bool:
 
 
 def _layout(module: nn.Module, *, buffers: bool) -> tuple[Slot, ...]:
-    """The trained parameters; and the saved buffers, where the recipe trains by itself and may change them."""
+    """Lay out the trained parameters; and the saved buffers, where the recipe trains by itself and may change them."""
     saved = module.state_dict(keep_vars=True)
     named: list[tuple[str, Tensor]] = [each for each in module.named_parameters() if each[1].requires_grad]
     if not named:
@@ -246,20 +246,20 @@ def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _binary_logistic(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Targets are 0 or 1; one output for each sample."""
+    """Return the logistic loss: targets are 0 or 1; one output for each sample."""
     scores = outputs.reshape(-1)
     # Not F.softplus: above 20 torch takes it for the identity, and its gradient is 2e-9 off.
     return -F.logsigmoid(-scores) - scores * targets.reshape(-1).to(scores.dtype)
 
 
 def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """(1/2) ||output - target||^2."""
+    """Return (1/2) ||output - target||^2."""
     difference = outputs - targets.to(outputs.dtype).reshape(outputs.shape)
     return 0.5 * difference.reshape(difference.shape[0], -1).square().sum(dim=1)
 
 
 def _squared_hinge(outputs: Tensor, targets: Tensor) -> Tensor:
-    """(1/2) max(0, 1 - s f)^2, s = +1 for a positive target and -1 otherwise; several outputs: one against the rest."""
+    """Return (1/2) max(0, 1 - s f)^2, s = 1 for a positive target, else -1; several outputs: one against the rest."""
     if _columns(outputs) == 1:
         scores = outputs.reshape(outputs.shape[0], 1)
         positive = targets.reshape(-1, 1) > 0

@@ -27,7 +27,7 @@ def available_bytes(device: torch.device) -> int | None:
 def require_room(what: str, size: int, device: torch.device, hint: str) -> None:
     """Raise Refused where ``size`` bytes do not fit on the device, or in the host's memory, where states are read.
 
-    ``what`` is told with both figures, and ``hint`` says what works.
+    The message names ``what`` and both figures, and ``hint`` says what works.
     """
     for place in dict.fromkeys((device, torch.device("cpu"))):
         free = available_bytes(place)

@@ -32,7 +32,7 @@ class Batch:
 
 
 def schedule(problem: Problem, positions: Tensor) -> Iterator[Tensor]:
-    """The positions of each step's batch, in order; they follow from the seed and from all positions alone."""
+    """Yield the positions of each step's batch, in order; they follow from the seed and from all positions alone."""
     training = problem.training
     yield from drawn(positions.cpu(), training.batch_size, training.epochs, training.seed)
 
@@ -50,12 +50,12 @@ def drawn(everyone: Tensor, batch_size: int | None, epochs: int, seed: int) -> I
 
 
 def steps_per_epoch(problem: Problem, count: int) -> int:
-    """Steps in one pass over ``count`` samples."""
+    """Return the steps in one pass over ``count`` samples."""
     return math.ceil(count / min(problem.training.batch_size or count, count))
 
 
 def batch_of(examples: Examples, positions: Tensor, denominator: int) -> Batch:
-    """Those of ``examples`` that stand at ``positions``, in that order; unknown positions are left out."""
+    """Return those of ``examples`` at ``positions``, in that order; unknown positions are left out."""
     known = examples.positions
     places = torch.searchsorted(known, positions.to(known.device)).clamp(max=max(len(examples) - 1, 0))
     if len(examples):
@@ -64,14 +64,14 @@ def batch_of(examples: Examples, positions: Tensor, denominator: int) -> Batch:
 
 
 def step_gradient(problem: Problem, w: Tensor, batch: Batch) -> Tensor:
-    """g (d,) = (sum of the batch's data gradients) / denominator + decay * w; per-sample clipping inside the sum."""
+    """Return (sum of the batch's data gradients) / denominator + decay * w, (d,); each sample clipped in the sum."""
     if len(batch) == 0:
         return problem.decay * w
     return data_gradient(problem, w, batch.inputs, batch.targets) * (len(batch) / batch.denominator) + problem.decay * w
 
 
 def data_gradient(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """The mean data gradient (d,), each sample's clipped at ``Training.sample_clip`` where that is set."""
+    """Return the mean data gradient (d,), each sample's clipped at ``Training.sample_clip`` where that is set."""
     limit = problem.training.sample_clip
     if limit is None:
         return problem.gradient(w, x, y)
@@ -85,7 +85,7 @@ def data_gradient(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def scale_of(problem: Problem, gradient: Tensor) -> float:
-    """s = min(1, C / ||g||); 1 where the training does not clip."""
+    """Return s = min(1, C / ||g||); 1 where the training does not clip."""
     clip = problem.training.clip
     if clip is None:
         return 1.0
@@ -94,12 +94,12 @@ def scale_of(problem: Problem, gradient: Tensor) -> float:
 
 
 def rate_of(problem: Problem, step: int) -> float:
-    """eta_t = eta_0 q^t."""
+    """Return eta_t = eta_0 q^t."""
     return problem.training.learning_rate * problem.training.decay**step
 
 
 def denominator_of(reference: str, planned: int, present: int) -> int:
-    """What a summed gradient is divided by when ``present`` of ``planned`` samples take part."""
+    """Return what a summed gradient is divided by when ``present`` of ``planned`` samples take part."""
     if reference not in REFERENCES:
         raise ValueError(f"reference is {reference!r}; it must be one of {REFERENCES}.")
     return planned if reference == "fixed-denominator" else present
@@ -108,7 +108,7 @@ def denominator_of(reference: str, planned: int, present: int) -> int:
 def advance(
     problem: Problem, kept: Examples, positions: Tensor, w: Tensor, rate: float, *, reference: str = "renormalised"
 ) -> tuple[Tensor, float]:
-    """One step of the training: w_{t+1} and s_t, from w_t (d,), the planned ``positions`` and who is ``kept``."""
+    """Take one step of the training: w_{t+1} and s_t, from w_t (d,), the planned ``positions`` and who is ``kept``."""
     batch = batch_of(kept, positions, len(positions))
     present = Batch(batch.inputs, batch.targets, denominator_of(reference, len(positions), len(batch)))
     gradient = step_gradient(problem, w, present)
@@ -156,7 +156,7 @@ def train(
 
 
 def learn(recipe: Recipe, problem: Problem, examples: Examples, progress: Progress = silent) -> Learned:
-    """What the recipe asks for: the model trained elsewhere if it names one, else ``train``."""
+    """Load the model trained elsewhere if the recipe names one, else ``train``."""
     if recipe.weights is None:
         return train(problem, examples, progress=progress)
     weights = problem.flatten(recipe.weights)
@@ -179,7 +179,7 @@ def _descend(problem: Problem, everyone: Tensor, kept: Examples, reference: str,
 
 
 def prolong(problem: Problem, kept: Examples, w: Tensor, epochs: int, first: int) -> Trajectory:
-    """``epochs`` more passes over ``kept`` from w (d,), as the steps ``first``, ``first`` + 1, ... of the training.
+    """Take ``epochs`` more passes over ``kept`` from w (d,), as steps ``first``, ``first`` + 1, ... of the training.
 
     Step sizes go on decaying; the batch order follows from the training's seed, ``first`` and who is kept.
 
@@ -202,9 +202,9 @@ def retrace(
     *,
     reference: str = "fixed-denominator",
 ) -> Tensor:
-    """The final weights (d,) had ``omit`` been absent from every batch of a recorded training.
+    """Return the final weights (d,) had ``omit`` been absent from every batch of a recorded training.
 
-    Clipping is decided anew at every step. Without ``omit`` this is the training itself, bit for bit.
+    Clipping is decided again at every step. Without ``omit`` this is the training itself, bit for bit.
 
     Raises:
         RecipeError: the weights stop being finite.
@@ -309,7 +309,7 @@ class Recorder:
         self._starts: list[int] = []
 
     def step(self, weights: Tensor, positions: Tensor, rate: float, scale: float = 1.0) -> None:
-        """Before an update: the weights (d,), the samples' positions, eta_t and the clipping scale s_t."""
+        """Keep, before a step, the weights (d,), the samples' positions, eta_t and the clipping scale s_t."""
         if len(self._batches) % self._every == 0:
             self._checkpoints.append(weights.detach().clone())
             self._starts.append(len(self._batches))
@@ -318,7 +318,7 @@ class Recorder:
         self._scales.append(scale)
 
     def finish(self, weights: Tensor) -> Trajectory:
-        """After the last update: the final weights (d,)."""
+        """Return the trajectory after the last step, which ended in ``weights`` (d,)."""
         return Trajectory(
             tuple(self._batches),
             tuple(self._rates),

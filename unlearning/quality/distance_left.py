@@ -17,14 +17,14 @@ from unlearning.types import Examples, ForgetSet, Ineffective, RecipeError, Refu
 
 
 def calibration_sets(examples: Examples, share: float, count: int, seed: int) -> tuple[ForgetSet, ...]:
-    """``count`` independent draws of ``share`` of the holders (at least one, never all).
+    """Draw ``count`` independent sets of ``share`` of the people (at least one, never all).
 
     Raises:
-        Refused: there is only one holder.
+        Refused: there is only one person.
     """
-    names = sorted(set(examples.holders))
+    names = sorted(set(examples.people))
     if len(names) < 2:
-        raise Refused("All samples belong to one holder.", "Name at least two people, or use retrain.")
+        raise Refused("All samples belong to one person.", "Name at least two people, or use retrain.")
     size = min(max(1, round(share * len(names))), len(names) - 1)
     generator = torch.Generator().manual_seed(seed)
     draws = (torch.randperm(len(names), generator=generator)[:size].tolist() for _ in range(count))
@@ -32,7 +32,7 @@ def calibration_sets(examples: Examples, share: float, count: int, seed: int) ->
 
 
 def distance_left(untouched: Tensor, unlearned: Tensor, retrained: Tensor) -> float:
-    """``||w_retrain - w~|| / ||w_retrain - w||``: 0 is perfect, 1 is as far as doing nothing, above 1 is worse."""
+    """Return ``||w_retrain - w~|| / ||w_retrain - w||``: 0 is perfect, 1 is as far as doing nothing."""
     before = float((retrained.double() - untouched.double()).norm())
     after = float((retrained.double() - unlearned.double()).norm())
     if not math.isfinite(after):
@@ -51,7 +51,7 @@ def measure(
     retrained: Callable[[tuple[int, ...]], Tensor],
     sets: Sequence[ForgetSet],
 ) -> list[float]:
-    """The distance left of one update of each set, in order. ``retrained`` maps positions to the reference's weights.
+    """Measure the distance left by one update of each set, in order. ``retrained`` maps positions to retrained weights.
 
     A reference that diverges gives infinity: there is nothing to approximate.
 
@@ -64,12 +64,12 @@ def measure(
 def mean_distance_left(
     method: Method, problem: Problem, examples: Examples, state: State, *, reference: str, share: float, count: int
 ) -> float | None:
-    """The mean over ``count`` sets of ``share`` of the holders, really retrained without; None where it is not known.
+    """Measure the mean over ``count`` sets of ``share`` of the people, really retrained without; None: not known.
 
-    It is not known for a model trained elsewhere, for a single holder, where ``count`` is 0, and where some training
+    It is not known for a model trained elsewhere, for a single person, where ``count`` is 0, and where some training
     diverges.
     """
-    if count == 0 or problem.recipe.weights is not None or len(set(examples.holders)) < 2:
+    if count == 0 or problem.recipe.weights is not None or len(set(examples.people)) < 2:
         return None
     work = problem.cast(state.weights.dtype)
 
@@ -83,7 +83,7 @@ def mean_distance_left(
 
 
 def require_effective(method: str, measured: Sequence[float], threshold: float, hint: str) -> None:
-    """Raises Ineffective where the mean of ``measured`` is not below ``threshold``."""
+    """Raise Ineffective where the mean of ``measured`` is not below ``threshold``."""
     mean = sum(measured) / len(measured)
     if mean < threshold:
         return

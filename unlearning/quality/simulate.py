@@ -12,24 +12,24 @@ from unlearning.model.problem import Problem
 from unlearning.types import Examples, ForgetSet, Forgotten, Need, Refused, State, Vectors
 
 
-def forget_set(examples: Examples, holders: Iterable[str]) -> ForgetSet:
-    """All samples of these holders."""
-    chosen = frozenset(holders)
-    mask = torch.tensor([holder in chosen for holder in examples.holders], device=examples.positions.device)
+def forget_set(examples: Examples, people: Iterable[str]) -> ForgetSet:
+    """Return the forget set of all samples of these people."""
+    chosen = frozenset(people)
+    mask = torch.tensor([person in chosen for person in examples.people], device=examples.positions.device)
     positions = examples.positions[mask]
     return ForgetSet(chosen, tuple(positions.tolist()), examples.only(positions))
 
 
 def choose(examples: Examples, count: int, generator: torch.Generator) -> ForgetSet:
-    """Random holders, whole, until at least ``count`` samples are chosen.
+    """Choose random people, whole, until at least ``count`` samples are chosen.
 
     Raises:
         Refused: nobody would be left.
     """
-    names = sorted(set(examples.holders))
+    names = sorted(set(examples.people))
     sizes = {name: 0 for name in names}
-    for holder in examples.holders:
-        sizes[holder] += 1
+    for person in examples.people:
+        sizes[person] += 1
     chosen: list[str] = []
     for index in torch.randperm(len(names), generator=generator).tolist():
         if sum(sizes[name] for name in chosen) >= count:
@@ -41,7 +41,7 @@ def choose(examples: Examples, count: int, generator: torch.Generator) -> Forget
 
 
 def left_by(examples: Examples, forget: ForgetSet) -> Examples:
-    """The examples that stay."""
+    """Return the examples that stay."""
     return examples.without(torch.tensor(forget.positions, dtype=torch.int64))
 
 
@@ -54,11 +54,11 @@ def release(
     *,
     generator: torch.Generator,
 ) -> Forgotten:
-    """Forget with the forgotten holders' vectors alone; the other holders' vectors are put back into the new state.
+    """Forget with the forgotten people's vectors alone; the other people's vectors are put back into the new state.
 
     A method that needs everyone's vectors is given them, and those that it returns are kept.
     """
-    others = {holder: vector for holder, vector in state.vectors.items() if holder not in forget.holders}
+    others = {person: vector for person, vector in state.vectors.items() if person not in forget.people}
     asked = replace(forget, vectors=_given(method, state, forget))
     forgotten = method.forget(problem, replace(state, vectors={}), asked, retain, generator)
     vectors = others | dict(forgotten.state.vectors)
@@ -68,4 +68,4 @@ def release(
 def _given(method: Method, state: State, forget: ForgetSet) -> Vectors:
     if Need.VECTORS in method.needs:
         return Vectors(state.vectors)
-    return Vectors({person: vector for person, vector in state.vectors.items() if person in forget.holders})
+    return Vectors({person: vector for person, vector in state.vectors.items() if person in forget.people})

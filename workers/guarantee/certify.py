@@ -21,7 +21,7 @@ from workers.storage.checkpoint_format import admit
 
 
 class CapNotReached(RuntimeError):
-    """The bound stayed above the generation's cap. A public bit: the release holds."""
+    """The bound stayed above the generation's greatest distance. That is public: the request is blocked."""
 
 
 class Oversize(CapNotReached):
@@ -30,7 +30,7 @@ class Oversize(CapNotReached):
 
 @dataclass(frozen=True)
 class Terms:
-    """What a generation fixed at registration, and where its budget stands."""
+    """What a generation fixed at registration, and its budget."""
 
     method: str
     guarantee: Guarantee
@@ -45,8 +45,8 @@ class Terms:
     """n, the samples of the manifest"""
     updates: int
     """how many updates forgot somebody so far"""
-    holders: int = 0
-    """how many of them were forgotten so far"""
+    unlearned: int = 0
+    """how many people the method has forgotten so far"""
     constants: tuple[Constant, ...] = ()
     """of an estimated bound"""
     design: Design | None = None
@@ -54,7 +54,7 @@ class Terms:
 
     @property
     def values(self) -> dict[str, float]:
-        """The constants by name."""
+        """Return the constants by name."""
         return {each.name: each.value for each in self.constants}
 
     def bound(self, method: Method) -> Bound | None:
@@ -64,11 +64,11 @@ class Terms:
 
 @dataclass(frozen=True)
 class Size:
-    """How much goes in this release."""
+    """How much is forgotten in this update."""
 
     samples: int = 0
     people: int = 0
-    holders: int = 0
+    unlearned: int = 0
     """whom the method forgets; a candidate's first version also lacks people whom it never trained on"""
 
 
@@ -85,7 +85,7 @@ class Certified:
 
 
 def certify(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples | None, size: Size) -> Certified:
-    """Bound, draw, measure and claim. The noise is drawn once, over the very bytes whose bound was computed.
+    """Compute the bound, draw the noise, measure y, and claim. Noise is drawn once, over the bytes that were bounded.
 
     The weights of ``forgotten`` are those that ``refine`` gave.
 
@@ -113,7 +113,7 @@ def certify(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples |
 
 
 def published_of(terms: Terms, weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is published of w~ (d,), on the CPU in ``dtype``: with noise, or as it is for an exact retraining."""
+    """Return what is published of w~ (d,), on the CPU in ``dtype``: with noise, or as it is for an exact retraining."""
     if terms.guarantee is Guarantee.EXACT:
         return weights.detach().cpu().to(dtype)
     return perturbed(weights, terms.noise_std, dtype)
@@ -125,7 +125,7 @@ def bounded(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples |
     Raises CapNotReached, Refused.
     """
     if terms.design is not None:
-        _require_measured(terms.design, terms.holders + size.holders)
+        _require_measured(terms.design, terms.unlearned + size.unlearned)
     bound = terms.bound(bench.method)
     if bound is None:
         return None
@@ -135,9 +135,9 @@ def bounded(bench: Bench, terms: Terms, forgotten: Forgotten, retain: Examples |
     return distance
 
 
-def _require_measured(design: Design, holders: int) -> None:
-    if holders > design.sizes[-1]:
-        raise Oversize(f"{holders} people in all would be forgotten and the calibration ends at {design.sizes[-1]}")
+def _require_measured(design: Design, people: int) -> None:
+    if people > design.sizes[-1]:
+        raise Oversize(f"{people} people in all would be forgotten and the calibration ends at {design.sizes[-1]}")
 
 
 def _claim(bench: Bench, terms: Terms, budget_cost: int, size: Size) -> Claim:

@@ -89,7 +89,7 @@ def require_needs(policy: Policy, method: Method, recipe: Recipe) -> None:
         )
     if recipe.weights is not None and recipe.train is None and (method.exact or policy.fallback is not None):
         raise Refused(
-            "The model was trained elsewhere, so it cannot be trained anew here: another training would replace it.",
+            "The model was trained elsewhere, so it cannot be trained again here: another training would replace it.",
             "Choose newton or safe, without the fallback retrain; or leave out weights and let the recipe train.",
         )
     trained_here = recipe.weights is None or recipe.trajectory is not None or recipe.training.converge is not None
@@ -110,7 +110,7 @@ def may_claim_without_her(policy: Policy, guarantee: Guarantee, recipe: Recipe) 
 
 
 def design_of(policy: Policy, people: int) -> Design:
-    """The calibration's design, fixed before anything is measured. Raises Refused where it shows nothing."""
+    """Return the calibration's design, fixed before anything is measured. Raises Refused where it shows nothing."""
     asked = policy.calibration
     sizes = asked.sizes or _doubling(max(1, people // 20))
     if sizes[-1] >= people:
@@ -175,7 +175,7 @@ def _impossible(bound: Bound | None, problem: Problem) -> Refused | None:
 
 
 def _doubling(largest: int) -> tuple[int, ...]:
-    """1, 2, 4, ... and the largest itself."""
+    """Return 1, 2, 4, ... and the largest itself."""
     sizes = [1]
     while sizes[-1] * 2 <= largest:
         sizes.append(sizes[-1] * 2)

@@ -1,4 +1,4 @@
-"""What a generation's claims will stand on: settled once, before version 1, written into its manifest."""
+"""What a generation's claims depend on: fixed once, before version 1, and written into its manifest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def establish(bench: Bench, terms: Terms, examples: Examples, made: State) -> tu
 
 
 def dry_run(bench: Bench, terms: Terms, weights: Tensor) -> list[Json]:
-    """What noise_std costs in holdout accuracy, and how many releases each pair of noise_std and cap buys.
+    """Measure what noise_std costs in holdout accuracy; count the updates that each pair of noise_std and cap allows.
 
     The accuracy is that of y, the mean of a few draws that are thrown away; version 1 costs nothing, and nobody is
     deleted yet. An exact retraining is published without noise: one row. The cap changes no accuracy: a smaller one
@@ -66,13 +66,13 @@ def _row(terms: Terms, noise_std: float, cap: float | None) -> dict[str, Json]:
 
 
 def guarantee_to_json(terms: Terms) -> dict[str, Any]:
-    """The part of the manifest that ``guarantee_from_json`` reads."""
+    """Return the part of the manifest that ``guarantee_from_json`` reads."""
     design = None if terms.design is None else asdict(terms.design) | {"sizes": list(terms.design.sizes)}
     return {"constants": [asdict(constant) for constant in terms.constants], "design": design}
 
 
 def guarantee_from_json(frozen: Mapping[str, Any]) -> dict[str, Any]:
-    """``constants`` and ``design`` of the terms, from a generation's manifest."""
+    """Read ``constants`` and ``design`` of the terms from a generation's manifest."""
     design = frozen.get("design")
     return {
         "constants": tuple(Constant(**constant) for constant in frozen.get("constants", ())),

@@ -12,15 +12,15 @@ from unlearning.types import Need
 
 
 def needs_retained(method: Method, guarantee: Guarantee) -> bool:
-    """``proved`` reads the retained samples at every update, whatever the method needs."""
+    """Tell whether an update reads the retained samples. ``proved`` does, with every method."""
     return Need.RETAINED in method.needs or guarantee is Guarantee.PROVED
 
 
 def needs_forgotten(method: Method) -> bool:
-    """Whether the method reads the forgotten samples themselves."""
+    """Tell whether the method reads the forgotten samples themselves."""
     return Need.FORGOTTEN in method.needs
 
 
 def generator(device: torch.device) -> torch.Generator:
-    """A fresh generator for a method's own draws, seeded by the operating system. Not for the certificate's noise."""
+    """Return a generator for a method's own draws, seeded by the operating system. Not for the certificate's noise."""
     return torch.Generator(device).manual_seed(secrets.randbits(63))

@@ -15,10 +15,10 @@ BLOCK = 1 << 18
 
 
 def gaussian(count: int) -> Tensor:
-    """``count`` independent standard normal numbers, float64, on the CPU.
+    """Draw ``count`` independent standard normal numbers, float64, on the CPU.
 
     Box and Muller's transform of uniform numbers of 53 bits. The bits are the keystream of AES-256 in counter mode
-    under a key that the operating system's entropy gives for this call and that is kept nowhere: nothing can draw
+    under a key that the operating system's entropy gives for this call and that is not kept: nothing can draw
     these numbers again. The largest possible value is sqrt(2 ln 2^53) = 8.57.
     """
     out = torch.empty(count, dtype=torch.float64)
@@ -28,7 +28,7 @@ def gaussian(count: int) -> Tensor:
 
 
 def perturbed(weights: Tensor, noise_std: float, dtype: torch.dtype = torch.float64) -> Tensor:
-    """``weights`` (d,) plus fresh noise of standard deviation ``noise_std``, on the CPU.
+    """Add fresh noise of standard deviation ``noise_std`` to ``weights`` (d,), on the CPU.
 
     Drawn and added in float64, rounded to ``dtype`` afterwards; a block at a time, so that no float64 copy is held.
     """
@@ -41,7 +41,7 @@ def perturbed(weights: Tensor, noise_std: float, dtype: torch.dtype = torch.floa
 
 
 def _blocks(count: int) -> Iterator[tuple[int, Tensor]]:
-    """Where each block of the draw begins, and its numbers; the next block overwrites them."""
+    """Return where each block of the draw begins, and its numbers; the next block overwrites them."""
     keystream = Cipher(AES(os.urandom(32)), CTR(bytes(16))).encryptor()
     zeros = bytes(16 * ((min(BLOCK, count) + 1) // 2))
     room = torch.empty(min(BLOCK, count), dtype=torch.float64)

@@ -47,7 +47,7 @@ def longest_of(made: State) -> int:
 
 
 def freeze_guarantee(database: Database, job: Preparation, terms: Terms) -> None:
-    """What every claim of the generation rests on stands in its manifest: constants, and the calibration's design."""
+    """Write what every claim depends on into the manifest: constants, and the calibration's design."""
     with database.write() as session:
         fence(session, job.lease)
         generation = session.get_one(Generation, job.generation_id)
@@ -55,7 +55,7 @@ def freeze_guarantee(database: Database, job: Preparation, terms: Terms) -> None
 
 
 def sigma_of(policy: Policy, guarantee: Guarantee) -> float:
-    """The generation's noise: none where every version is an exact retraining."""
+    """Return the generation's noise: none where every version is an exact retraining."""
     return 0.0 if guarantee is Guarantee.EXACT else policy.noise_std
 
 
@@ -77,7 +77,7 @@ def terms_of(policy: Policy, guarantee: Guarantee, reference: Reference, count: 
 
 
 def reference_of(policy: Policy, made: State) -> Reference:
-    """Which retraining the method approximates: what its report says, else what the policy asks."""
+    """Return which retraining the method approximates: what its report says, else what the policy asks."""
     report = made.facts.get("report")
     named = report.get("reference") if isinstance(report, dict) else None
     if isinstance(named, str):
@@ -86,14 +86,14 @@ def reference_of(policy: Policy, made: State) -> Reference:
 
 
 def report_of(made: State, bench: Bench, job: Preparation) -> dict[str, Any]:
-    """What preparation measured, before any deletion."""
+    """Return what preparation measured, before any deletion."""
     measured = made.facts.get("report")
     report = dict(cast(Mapping[str, Any], measured)) if isinstance(measured, dict) else {}
     return report | {"dimension": bench.problem.dimension, "attempts": job.attempt}
 
 
 def how_chosen(database: Database, job: Preparation) -> dict[str, Any]:
-    """Where the fallback took the method's place: which, and why."""
+    """Return which method the fallback replaced, and why; empty where it did not."""
     with database.read() as session:
         switched = (session.get_one(Generation, job.generation_id).manifest or {}).get("switched")
     return {} if switched is None else {"switched": switched}

@@ -18,13 +18,13 @@ PUBLIC = (
     "person is in them, this claim says nothing about it."
 )
 LISTED = (
-    "What the model brings along besides zeros and ones (frozen tensors, buffers, starts that two seeds give alike) is "
+    "What the model has other than zeros and ones (frozen tensors, buffers, starts that two seeds give alike) is "
     "listed under parts by name, size and digest, and was compared with that list before this version was made. "
     "model() was run without gradients when the model was registered: it trains nothing by itself."
 )
 NOISE = "The noise is drawn from the operating system's entropy, fresh at every update, and not kept."
 ESTIMATES = (
-    "The listed constants hold wherever the training, the retraining and the releases pass. Those that were measured "
+    "The listed constants hold at every point of the training, the retraining and the updates. Measured ones "
     "were seen at a few points only: nothing proves them.",
     "The listed constants were measured on everyone, the deleted people included, and rounded to one digit. What they "
     "tell by themselves is not covered.",
@@ -57,7 +57,7 @@ def checked(guarantee: Guarantee, method: Method, bound: Bound | None) -> tuple[
 
 
 def declared(guarantee: Guarantee, public: bool) -> tuple[str, ...]:
-    """What the operator says and nobody verifies. ``public``: the recipe declares parts of the model public."""
+    """List what the operator says and nobody verifies. ``public``: the recipe declares parts of the model public."""
     if guarantee is Guarantee.NONE:
         return ()
     return (FITTED, ARGUMENTS, PUBLIC) if public else (FITTED, ARGUMENTS)

@@ -1,4 +1,4 @@
-"""Trying again where the database was busy: the work before it is too dear to throw away, or the process is."""
+"""Calling again what the database was too busy for."""
 
 from __future__ import annotations
 
@@ -11,32 +11,24 @@ from service.infra.db import Busy
 
 TRIES = 5
 PAUSE_SECONDS = 0.5
-Opened = TypeVar("Opened")
+Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
 
-def patiently(transaction: Callable[[], None]) -> None:
-    """Run ``transaction``, again after Busy, a few times. It must do nothing where it took effect already.
+def retry(action: Callable[[], Result], tries: int | None = TRIES, pause_seconds: float = PAUSE_SECONDS) -> Result:
+    """Return what ``action`` returns. Call it again after Busy, ``tries`` times in all; None: until it succeeds.
 
-    Raises Busy after the last try.
+    The action must do nothing where an earlier call took effect: a commit that was not answered may have succeeded.
+    Each Busy is logged. Raises Busy after the last call.
     """
-    for _ in range(TRIES - 1):
-        try:
-            transaction()
-            return
-        except Busy:
-            time.sleep(PAUSE_SECONDS)
-    transaction()
-
-
-def once_there(opening: Callable[[], Opened], pause_seconds: float = PAUSE_SECONDS) -> Opened:
-    """What ``opening`` returns once the database answers, however long it is away: nobody may be there to start a
-    process again that gave up. Each Busy is logged.
-    """
+    calls = 1
     while True:
         try:
-            return opening()
+            return action()
         except Busy as error:
-            log.warning("waiting to begin: %s", error)
+            if calls == tries:
+                raise
+            log.warning("Trying again in %g s: %s", pause_seconds, error)
+        calls += 1
         time.sleep(pause_seconds)

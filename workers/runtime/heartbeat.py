@@ -16,8 +16,8 @@ from service.infra.db import Database, now
 from service.infra.queue.messages import Dropped
 from service.infra.tables import Generation, Heartbeat
 from service.infra.time import SECOND
-from workers.runtime.db_retry import once_there
-from workers.runtime.lease import Lease, renew
+from workers.runtime.db_retry import retry
+from workers.runtime.lease import TakenLease, renew
 
 log = logging.getLogger(__name__)
 STATUS = Path("/proc/self/status")
@@ -47,14 +47,14 @@ class Pulse:
         self._every = min(lease_seconds / 3, 5.0)
         self._stop = threading.Event()
         self._guard = threading.Lock()
-        self._lease: Lease | None = None
+        self._lease: TakenLease | None = None
         self._generation_id: int | None = None
         self._phase = ""
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
 
     def start(self) -> None:
         """Wait for the database, beat once, and start the thread that beats from then on."""
-        once_there(self.beat)
+        retry(self.beat, tries=None)
         self._thread.start()
 
     def stop(self) -> None:
@@ -68,7 +68,7 @@ class Pulse:
         except Exception as error:  # the row grows old and is forgotten, as after a crash
             log.warning("heartbeat not withdrawn: %s", type(error).__name__)
 
-    def hold(self, lease: Lease, generation_id: int | None) -> None:
+    def hold(self, lease: TakenLease, generation_id: int | None) -> None:
         """Renew this lease from now on, and write the phase to its generation."""
         with self._guard:
             self._lease, self._generation_id, self._phase = lease, generation_id, "claim"

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from unlearning.accounting.policy import Policy
-from workers.runtime.lease import Lease
+from workers.runtime.lease import TakenLease
 
 
 @dataclass(frozen=True)
 class Job:
     """What every kind of work knows about its model."""
 
-    lease: Lease
+    lease: TakenLease
     tenant_id: str
     model_name: str
     recipe: str
@@ -28,13 +28,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Preparation(Job):
-    """A generation to be built: a model's first, or a candidate. ``attempt`` counts from 1."""
+    """A generation to build: a model's first, or a candidate. ``attempt`` counts from 1."""
 
     attempt: int
 
     @property
     def retrains(self) -> bool:
-        """Whether it builds a candidate under a second lease, while the served generation goes on."""
+        """Return whether it builds a candidate under a second lease, while the served generation stays in use."""
         return self.lease.name is not None
 
 

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from service.infra.tables import Lease as NamedLease
-from service.infra.tables import Model
+from service.infra.tables import Lease, Model
 from service.infra.time import SECOND
 
 
 @dataclass(frozen=True)
-class Lease:
+class TakenLease:
     """A lease that was taken. ``token`` is what ``fence`` compares. ``name`` is None for the model's own lease."""
 
     model_id: str
@@ -41,7 +40,7 @@ def lock(session: Session, model_id: str) -> Model | None:
     return session.scalars(query).one_or_none()
 
 
-def fence(session: Session, lease: Lease) -> Model:
+def fence(session: Session, lease: TakenLease) -> Model:
     """Return the model's row, locked. Raises Stale if the lease was taken over or given back."""
     model = lock(session, lease.model_id)
     if model is None:
@@ -55,26 +54,26 @@ def fence(session: Session, lease: Lease) -> Model:
     return model
 
 
-def take(model: Model, owner: str, at: int, seconds: float) -> Lease:
+def take(model: Model, owner: str, at: int, seconds: float) -> TakenLease:
     """Take a new lease on a locked model row."""
     model.lease_token += 1
     model.lease_owner = owner
     model.lease_expires_at = at + int(seconds * SECOND)
-    return Lease(model.id, model.lease_token)
+    return TakenLease(model.id, model.lease_token)
 
 
-def take_beside(session: Session, model_id: str, owner: str, at: int, seconds: float) -> Lease | None:
+def take_beside(session: Session, model_id: str, owner: str, at: int, seconds: float) -> TakenLease | None:
     """Take the lease for a model's retrain; the model's row is locked. Return None while it is taken."""
     name = retrain_lease(model_id)
     named = _lock_named(session, name)
     if named is None:
-        named = NamedLease(name=name, token=0, owner=owner, expires_at=0)
+        named = Lease(name=name, token=0, owner=owner, expires_at=0)
         session.add(named)
     if named.expires_at > at:
         return None
     named.token += 1
     named.owner, named.expires_at = owner, at + int(seconds * SECOND)
-    return Lease(model_id, named.token, name)
+    return TakenLease(model_id, named.token, name)
 
 
 def give_back(model: Model) -> None:
@@ -91,7 +90,7 @@ def give_back_beside(session: Session, model_id: str, until: int = 0) -> None:
         named.expires_at = until
 
 
-def renew(session: Session, lease: Lease, at: int, seconds: float) -> bool:
+def renew(session: Session, lease: TakenLease, at: int, seconds: float) -> bool:
     """Extend the lease by ``seconds`` if it is still this one; return False otherwise."""
     until = at + int(seconds * SECOND)
     own = (
@@ -101,15 +100,15 @@ def renew(session: Session, lease: Lease, at: int, seconds: float) -> bool:
         .returning(Model.id)
     )
     beside = (
-        update(NamedLease)
-        .where(NamedLease.name == lease.name, NamedLease.token == lease.token, NamedLease.expires_at > 0)
+        update(Lease)
+        .where(Lease.name == lease.name, Lease.token == lease.token, Lease.expires_at > 0)
         .values(expires_at=until)
-        .returning(NamedLease.name)
+        .returning(Lease.name)
     )
     chosen = own if lease.name is None else beside
     return session.execute(chosen.execution_options(synchronize_session=False)).first() is not None
 
 
-def _lock_named(session: Session, name: str) -> NamedLease | None:
-    query = select(NamedLease).where(NamedLease.name == name).with_for_update()
+def _lock_named(session: Session, name: str) -> Lease | None:
+    query = select(Lease).where(Lease.name == name).with_for_update()
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()

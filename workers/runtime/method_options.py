@@ -1,4 +1,4 @@
-"""A policy's options become a method's fields: by name and by type, refused plainly where they do not fit."""
+"""The options of a policy as fields of its method, checked by name and by type."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def method_of(policy: Policy) -> Method:
 
 
 def method_named(name: str, options: Mapping[str, Any], required: Mapping[str, Any]) -> Method:
-    """The method with those of ``options`` that it has; every one of ``required`` must be among its fields."""
+    """Return the method with those of ``options`` that it has; all of ``required`` must be among its fields.
+
+    Raises Refused for an unknown method or option, and for a value that the method rejects.
+    """
     if name not in NAMES:
         raise Refused(f"There is no method {name!r}.", f"The methods are: {', '.join(NAMES)}.")
     kind: Any = load(name)
@@ -38,7 +41,10 @@ def method_named(name: str, options: Mapping[str, Any], required: Mapping[str, A
 
 
 def _fitting(method: str, name: str, value: object, wanted: Any) -> object:
-    """Return the value, a whole number as float where a number is wanted. ``True`` is not a number."""
+    """Return the value; a whole number becomes a float where a number is wanted. ``True`` is not a number.
+
+    Raises Refused for a value of another type.
+    """
     if wanted == tuple[float, ...] and isinstance(value, list):
         return tuple(cast(float, _fitting(method, name, each, float)) for each in value)
     allowed = get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
@@ -52,6 +58,6 @@ def _fitting(method: str, name: str, value: object, wanted: Any) -> object:
 
 
 def _from_policy(policy: Policy) -> dict[str, Any]:
-    """What a method's field of the same name takes from the policy itself, unless an option says otherwise."""
+    """Return the values of the policy that a method's field of the same name takes if there is no such option."""
     given = {"threshold": policy.threshold, "reference": policy.reference and policy.reference.value}
     return {name: value for name, value in given.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The workbench of a model: its recipe, its problem on the device, its method. Kept between updates."""
+"""An opened model: its recipe, its problem on the device, its method. A worker keeps it between updates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from workers.runtime.method_options import method_of
 
 @dataclass(frozen=True)
 class Bench:
-    """``digest`` is the recipe file's sha256; ``parts`` is what the model brings along."""
+    """An opened model. ``digest`` is the recipe file's sha256; ``parts`` are the model's declared parts."""
 
     recipe: Recipe
     problem: Problem
@@ -32,9 +32,7 @@ class Bench:
 
 
 class Benches:
-    """The bench of the generation last worked on, built anew when the recipe's file changes; and its current
-    version's state.
-    """
+    """The model that was worked on last, opened again when its recipe's file changes, and its current state."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -42,7 +40,7 @@ class Benches:
         self._state: tuple[str, State] | None = None
 
     def state_of(self, digest: str) -> State | None:
-        """The state of that digest, if this process published it last: it need not be read and unsealed again."""
+        """Return the state of that digest if this process published it last: it need not be read and decrypted."""
         return self._state[1] if self._state is not None and self._state[0] == digest else None
 
     def remember(self, digest: str, state: State) -> None:
@@ -50,7 +48,7 @@ class Benches:
         self._state = (digest, replace(state, vectors={}))
 
     def of(self, generation_id: int, tenant_id: str, recipe: str, policy: Policy) -> Bench:
-        """The generation's bench. Raises Refused as ``build`` does."""
+        """Return the generation's model. Raises Refused as ``build`` does."""
         kept = self._kept.get(generation_id)
         folder = recipes_of(self._settings.recipes, tenant_id)
         if kept is None or recipes.digest_of(recipes.find(folder, recipe)) != kept.digest:
@@ -60,7 +58,7 @@ class Benches:
 
 
 def build(settings: Settings, tenant_id: str, recipe: str, policy: Policy) -> Bench:
-    """Run the recipe and set up its problem and method. Raises Refused with a plain reason."""
+    """Run the recipe; return its problem and method, set up. Raises Refused with a plain reason."""
     loaded = recipes.load(recipes_of(settings.recipes, tenant_id), recipe)
     try:
         method = method_of(policy)
@@ -77,7 +75,7 @@ def build(settings: Settings, tenant_id: str, recipe: str, policy: Policy) -> Be
 
 
 def device_of(name: str) -> torch.device:
-    """``auto`` is the first GPU where there is one."""
+    """Return the device of that name; ``auto`` is the first GPU, or the CPU if there is none."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(name)

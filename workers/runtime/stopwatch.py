@@ -32,7 +32,7 @@ class Stopwatch:
 
     @contextmanager
     def unlearning(self) -> Iterator[None]:
-        """Run forgetting, refining and certifying as one phase, and wait until its time bucket ends.
+        """Time the block that forgets, refines and certifies as one phase, and wait until its time bucket ends.
 
         Their time shows how many iterations they needed, which depends on the people who are forgotten. An observer
         of the clock, the log or the metrics sees only the bucket, whether the update succeeds or not.

@@ -1,7 +1,8 @@
-"""After a database was restored from an old backup: put right what the journal and the exported log know better.
+"""Correct a database that was restored from an old backup, from the journal of updates and the exported log.
 
-Spent and versions are never rewound, and whoever was forgotten since the backup stays forgotten. What was begun
-after the backup (a model, a generation) has left no rows to go on with: such a model is retired, with the reason.
+The budget that was spent and the versions that were published stay so, and people who were forgotten since the backup
+stay forgotten. A model or generation that was begun after the backup has left no rows to continue with: such a model
+is retired, with the reason.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from service.infra.tables import (
     Hold,
     Lease,
     Model,
-    Recollection,
     Restoration,
+    StoredVector,
     SuppressionEntry,
     Task,
     Version,
@@ -45,16 +46,16 @@ from service.requests.reasons import Reason
 from service.requests.states import Status, awaits_decision, derive
 from service.requests.status import settle
 from workers.runtime.lease import give_back
-from workers.scheduler.replay import Report, follow, to_do
+from workers.scheduler.replay import RestoreReport, follow, to_do
 from workers.storage.private_state import drop_vectors
-from workers.storage.release_journal import SET_ASIDE, Entry, revived
+from workers.storage.release_journal import SET_ASIDE, JournalEntry, revived
 from workers.storage.storage import Storage
 from workers.update.publish import erase, mark_forgotten
 from workers.update.select import held_by, target_of
 from workers.update.task_results import end_open_tasks, note_exhaustion, queue_tasks
 
 BEYOND_ANY_CLAIM = 1 << 20
-"""added to every lease's token: a worker from before the restore never passes the fence"""
+"""Added to every lease's token, so that a worker from before the restore never passes the fence."""
 _RETIRED = (
     "The backup is older than what is served of this model, and holds neither its people nor its state. "
     "Register its recipe under another name with --on-suppressed leave_out; everybody who asked stays out of it."
@@ -64,7 +65,7 @@ _RETIRED = (
 Export = tuple[str, list[dict[str, Any]]]
 
 
-def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Sequence[Export] = ()) -> Report:
+def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Sequence[Export] = ()) -> RestoreReport:
     """Reconcile the database with the journal and the exports; from then on it is read-only until confirmed.
 
     Repeatable. Raises NotAuthentic, Damaged; then nothing was changed.
@@ -72,7 +73,7 @@ def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Seq
     entries = sorted(storage.journal.entries(), key=lambda each: (each.model_id, each.at, each.spent))
     with storage.database.write() as session:
         _require_quiet(session, lease_seconds)
-        report = Report(
+        report = RestoreReport(
             unknown_from=session.scalar(select(func.max(AuditEntry.created_at))), unknown_until=now(session)
         )
         _note_what_may_have_changed(session, report, bool(exports))
@@ -93,8 +94,8 @@ def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Seq
     return report
 
 
-def _note_what_may_have_changed(session: Session, report: Report, with_log: bool) -> None:
-    """Without a log nobody can tell which holds, keys and webhooks of the backup were ended since: name them all."""
+def _note_what_may_have_changed(session: Session, report: RestoreReport, with_log: bool) -> None:
+    """List the holds, keys and webhooks of the backup: without a log nobody knows which of them were ended since."""
     if with_log:
         return
     kept = select(Hold.id).where(Hold.lifted_at.is_(None)).order_by(Hold.id)
@@ -113,12 +114,14 @@ def _require_quiet(session: Session, lease_seconds: float) -> None:
         raise NotAuthentic(f"{len(alive)} processes were seen within {lease_seconds:g} s; stop workers and scheduler.")
 
 
-def _known(session: Session, entry: Entry) -> bool:
+def _known(session: Session, entry: JournalEntry) -> bool:
     return entry.version is not None and session.get(Version, entry.version["id"]) is not None
 
 
-def _take_up(session: Session, report: Report, entry: Entry, new: Iterable[Entry], published: set[str]) -> bool:
-    """Adopt the entry's version; or note what cannot be. False: no database will know it."""
+def _take_up(
+    session: Session, report: RestoreReport, entry: JournalEntry, new: Iterable[JournalEntry], published: set[str]
+) -> bool:
+    """Add the entry's version to the database, or note why not. False where no database will know it."""
     if entry.version is None:  # a draw that was withheld: it is in what was spent
         return True
     parents = {other.version["parent_id"] for other in new if other.version}
@@ -135,14 +138,14 @@ def _take_up(session: Session, report: Report, entry: Entry, new: Iterable[Entry
     return model is not None and session.get(Version, entry.version["id"]) is not None
 
 
-def _continues(session: Session, model: Model, entry: Entry) -> bool:
-    """Whether the version stands on the current version that the database knows, in the same generation."""
+def _continues(session: Session, model: Model, entry: JournalEntry) -> bool:
+    """Return whether the version follows the database's current version, in the same generation."""
     generation = session.get(Generation, entry.generation_id)
     same = generation is not None and generation.status == "live" and model.generation_id == generation.id
     return same and entry.version is not None and entry.version["parent_id"] == model.current_id
 
 
-def _adopt(session: Session, report: Report, entry: Entry, model: Model, in_log: bool) -> None:
+def _adopt(session: Session, report: RestoreReport, entry: JournalEntry, model: Model, in_log: bool) -> None:
     version = revived(Version, entry.version or {})
     assert isinstance(version, Version)  # noqa: S101 (for mypy)
     parent = session.get_one(Version, version.parent_id)
@@ -166,8 +169,8 @@ def _adopt(session: Session, report: Report, entry: Entry, model: Model, in_log:
         )
 
 
-def _end_holds(session: Session, report: Report, entry: Entry, in_log: bool) -> None:
-    """A release forgets nobody whom a hold keeps: the backup's holds on whom it forgot were lifted before it."""
+def _end_holds(session: Session, report: RestoreReport, entry: JournalEntry, in_log: bool) -> None:
+    """End the backup's holds on people whom the update forgot: they were lifted before it."""
     gone = frozenset(entry.positions)
     for hold_id, kept in held_by(session, entry.tenant_id, entry.generation_id).items():
         if gone.isdisjoint(kept):
@@ -180,47 +183,45 @@ def _end_holds(session: Session, report: Report, entry: Entry, in_log: bool) -> 
             ledger.record(session, entry.tenant_id, "hold.lifted", hold=hold_id, why="a later update shows it")
 
 
-def _forget_again(session: Session, entry: Entry, version: Version) -> None:
-    """Mark what the version lacks, and drop the vectors that the backup brought back; their keys are gone."""
+def _forget_again(session: Session, entry: JournalEntry, version: Version) -> None:
+    """Mark what the version lacks, and delete the vectors that the backup restored; their keys are gone."""
     mark_forgotten(session, version, entry.positions)
     holders: Iterable[str] = target_of(session, entry.generation_id, entry.positions).holders
     if entry.rewritten:  # the backup's vectors belong to weights of before: none of them may be used
         holders = session.scalars(
-            select(Recollection.holder).where(Recollection.generation_id == entry.generation_id)
+            select(StoredVector.holder).where(StoredVector.generation_id == entry.generation_id)
         ).all()
     erase(session, version, entry.generation_id, drop_vectors(session, entry.generation_id, holders))
 
 
-def _spend(session: Session, report: Report, generation_id: int, units: int, version_id: str | None) -> None:
+def _spend(session: Session, report: RestoreReport, generation_id: int, units: int, version_id: str | None) -> None:
     if units:
         ledger.charge(session, generation_id, version_id, units)
         report.spent[str(generation_id)] = report.spent.get(str(generation_id), 0) + units
 
 
-def _retire(session: Session, report: Report, model: Model) -> None:
-    """Serve nothing of it any more: what was served last is not in the backup."""
+def _retire(session: Session, report: RestoreReport, model: Model) -> None:
+    """Retire the model: the version that was served last is not in the backup."""
     if model.status == "retired":
         return
     at = ledger.recorded_at(session)
     model.status, model.reason, model.due_at = "retired", _RETIRED, None
-    head = session.get(Version, model.current_id) if model.current_id else None
-    if head is not None:
-        head.status, head.retired_at = "retired", at
+    current = session.get(Version, model.current_id) if model.current_id else None
+    if current is not None:
+        current.status, current.retired_at = "retired", at
     end_open_tasks(session, model, Reason.MODEL_RETIRED)
     ledger.record(session, model.tenant_id, "model.retired", model_id=model.id, name=model.name, reason="restored")
     report.retired.append(model.name)
 
 
-def _recover_requests(session: Session, report: Report, entry: Entry, known_model: bool) -> None:
-    """The requests that the update carried out, with their suppression entries: they count as what they were,
-    completed.
-    """
+def _recover_requests(session: Session, report: RestoreReport, entry: JournalEntry, known_model: bool) -> None:
+    """Restore the requests that the update carried out, with their suppression entries, as completed."""
     for each in entry.requests:
         known = session.get(DeletionRequest, each["request"]["id"])
         if known is None:
             session.add(revived(DeletionRequest, each["request"] | {"status": "queued", "completed_at": None}))
             session.flush()
-            session.add_all(revived(SuppressionEntry, stone) for stone in each["suppressions"])
+            session.add_all(revived(SuppressionEntry, row) for row in each["suppressions"])
             report.requests.append(each["request"]["id"])
         elif awaits_decision(Status(known.status), known.reason):
             verification.put_in_force(session, known, entry.at)
@@ -232,8 +233,8 @@ def _recover_requests(session: Session, report: Report, entry: Entry, known_mode
         _finish_request(session, session.get_one(DeletionRequest, each["request"]["id"]), entry.at)
 
 
-def _lost(task: dict[str, Any], entry: Entry) -> dict[str, Any]:
-    """What a task is whose version no database will know: carried out, in a model that nobody is served any more."""
+def _lost(task: dict[str, Any], entry: JournalEntry) -> dict[str, Any]:
+    """Return the columns of a task whose version no database will know: carried out, in a retired model."""
     at = task["completed_at"] or entry.at
     return {"status": "completed", "reason": Reason.MODEL_RETIRED, "version_id": None, "completed_at": at}
 
@@ -248,14 +249,14 @@ def _finish_task(session: Session, row: dict[str, Any]) -> None:
 
 
 def _finish_request(session: Session, request: DeletionRequest, at: int) -> None:
-    """Completed when it was, not now; no second certificate is made of it, and no second notice."""
+    """Complete the request at its old moment. It gets no second certificate and no second notice."""
     request.status = derive(session.scalars(select(Task.status).where(Task.request_id == request.id)))
     if request.status == Status.COMPLETED:
         request.reason, request.completed_at = None, request.completed_at or at
 
 
-def _spend_greatest(session: Session, report: Report, entries: Iterable[Entry]) -> None:
-    """Adopt the greatest spent that any entry tells, and every draft's charge: its weights may have been seen."""
+def _spend_greatest(session: Session, report: RestoreReport, entries: Iterable[JournalEntry]) -> None:
+    """Charge up to the greatest spent of any entry, drafts included: somebody may have seen their weights."""
     for generation_id in sorted({entry.generation_id for entry in entries}):
         generation = session.get(Generation, generation_id, populate_existing=True)
         if generation is None:
@@ -267,7 +268,7 @@ def _spend_greatest(session: Session, report: Report, entries: Iterable[Entry]) 
 
 
 def _restart(session: Session) -> None:
-    """Leases of before are over for good; what was being worked on waits again."""
+    """End the leases from before the restore; running tasks wait again."""
     for model in session.scalars(select(Model)):
         model.lease_token += BEYOND_ANY_CLAIM
         model.notified_at = 0
@@ -282,7 +283,7 @@ def _restart(session: Session) -> None:
     settle(session, [task.request_id for task in running])
 
 
-def _queue_again(session: Session, report: Report) -> None:
+def _queue_again(session: Session, report: RestoreReport) -> None:
     """Queue a task for every suppression entry that names somebody who is still in a served generation."""
     at = ledger.recorded_at(session)
     for model in session.scalars(select(Model).where(Model.status.in_(("live", "exhausted")))).all():
@@ -300,7 +301,7 @@ def _queue_again(session: Session, report: Report) -> None:
         model.due_at = at
 
 
-def _file(session: Session, report: Report) -> None:
+def _file(session: Session, report: RestoreReport) -> None:
     waiting = unconfirmed(session)
     if waiting is None:
         waiting = Restoration(id=new_id(), started_at=ledger.recorded_at(session), report={})

@@ -1,7 +1,7 @@
-"""The scheduler: a small process of its own, without torch. It repairs what others lost, and ends what they began.
+"""The scheduler: a small separate process without torch. It repairs what others lost and completes what they began.
 
-One is active at a time, by a lease; a second one waits to take over. Every duty is repeatable, so a scheduler that
-dies in the middle of one leaves nothing that the next tick does not mend.
+One is active at a time, under a lease; a second one waits to replace it. Every duty can be repeated, so the next tick
+completes what a scheduler that dies leaves half done.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from service.models.restore_guard import UPDATES, unconfirmed
 from service.requests import legal_holds as holds
 from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from service.requests.status import settle
-from workers.runtime.db_retry import once_there
+from workers.runtime.db_retry import retry
 from workers.runtime.heartbeat import Pulse
 from workers.runtime.lease import retrain_lease
 from workers.runtime.recipe_messages import drop_messages
@@ -51,16 +51,16 @@ LEASE = "scheduler"
 NOTIFY_PATIENCE_SECONDS = 3
 ORPHAN_SECONDS = 3600.0
 SILENT_SECONDS = 3600
-"""a process that has not beaten for so long is gone for good: its row goes, and with it the alarm about it"""
+"""A process without a heartbeat for so long is dead. Its row is deleted, which ends the alarm about it."""
 ORPHANS_EVERY = 60
-"""ticks between two searches of the stores"""
+"""ticks between two searches of the stores for files that nobody needs"""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Scheduler:
-    """What a scheduler works with."""
+    """The scheduler's storage, secrets and settings."""
 
     owner: str
     database: Database
@@ -68,18 +68,18 @@ class Scheduler:
     private: Store
     keys: KeyStore
     signer: Callable[[], Signer]
-    """read anew for every tick: the key may have been rotated"""
+    """reads the key again for every tick, because it may have been rotated"""
     pepper: Pepper
     session_key: bytes = field(repr=False)
     tenants: frozenset[str] | None
-    """whose keys lie in ``keys``; None: everyone's"""
+    """the tenants whose keys are in ``keys``; None: all"""
     notifier: Celery
     sweep_seconds: float
     grace_seconds: float
     lease_seconds: float
 
     def tick(self, count: int = 0) -> bool:
-        """One round of duties. False where another scheduler is active, or a restored backup waits for the operator.
+        """Do one round of duties. False: another scheduler is active, or a restored backup waits for the operator.
 
         Raises Busy, ExceptionGroup.
         """
@@ -98,7 +98,7 @@ class Scheduler:
             lambda: Figures(self.store.root).sweep(self.database),
             lambda: settle_unmatched(self.database),
             lambda: complete_served(self.database),
-            lambda: drive_large(self.database),
+            lambda: retry_large(self.database),
             lambda: expire_idempotency(self.database),
             lambda: forget_processes(self.database),
             lambda: drop_messages(self.database),
@@ -112,7 +112,7 @@ class Scheduler:
 
 
 def carry_out(duties: Iterable[Callable[[], object]]) -> None:
-    """Each in turn: one that fails keeps no other from being done. Raises Busy at once, ExceptionGroup at the end."""
+    """Do each duty, also after one has failed. Raises Busy at once, and ExceptionGroup at the end."""
     failed: list[Exception] = []
     for duty in duties:
         try:
@@ -126,7 +126,7 @@ def carry_out(duties: Iterable[Callable[[], object]]) -> None:
 
 
 def hold_lease(database: Database, owner: str, seconds: float) -> bool:
-    """Take or keep the scheduler's lease, by the database's clock."""
+    """Take or renew the scheduler's lease, by the database's clock; return whether it is ours."""
     with database.write() as session:
         at = now(session)
         lease = session.scalars(select(Lease).where(Lease.name == LEASE).with_for_update()).one_or_none()
@@ -142,7 +142,7 @@ def hold_lease(database: Database, owner: str, seconds: float) -> bool:
 
 
 def sweep(database: Database, notifier: Celery) -> int:
-    """Ring for every model whose work was not taken up: the notification was lost, or its worker was."""
+    """Notify workers of every model whose work is due and not claimed: its notification or its worker was lost."""
     with database.write() as session:
         at = now(session)
         task = (
@@ -175,13 +175,13 @@ def sweep(database: Database, notifier: Celery) -> int:
 
 
 def extend_log(database: Database, signer: Signer) -> int:
-    """Give the audit entries that were committed since their place in the log, and sign its new head."""
+    """Add the audit entries that were committed since to the log, and sign its new head."""
     with database.write() as session:
         return integrate(session, signer)
 
 
 def purge(database: Database, store: Store, grace_seconds: float) -> int:
-    """Delete the files of versions that were retired long enough ago; never one that a living version shares."""
+    """Delete the files of versions that were retired long enough ago, unless another version shares them."""
     with database.read() as session:
         before = now(session) - int(grace_seconds * SECOND)
         due = session.execute(
@@ -196,7 +196,7 @@ def purge(database: Database, store: Store, grace_seconds: float) -> int:
 
 
 def _purge_one(session: Session, store: Store, version_id: str, digest: str) -> None:
-    """The file goes before the row says so: a scheduler that dies in between deletes it once more."""
+    """Delete the file, then update the row: a scheduler that dies in between deletes it once more."""
     version = session.scalars(select(Version).where(Version.id == version_id).with_for_update()).one()
     if version.status != "retired":
         return
@@ -218,7 +218,7 @@ def _purge_one(session: Session, store: Store, version_id: str, digest: str) -> 
 
 
 def settle_unmatched(database: Database) -> int:
-    """Complete open requests that no model has a task for, but for those that nobody has verified."""
+    """Settle the open requests that have no task, except those that nobody has verified."""
     with database.read() as session:
         tasks = select(Task.id).where(Task.request_id == DeletionRequest.id).exists()
         waiting = DeletionRequest.status.in_(("queued", "running", "blocked"))
@@ -231,7 +231,7 @@ def settle_unmatched(database: Database) -> int:
 
 
 def complete_served(database: Database) -> int:
-    """Complete what waited for its consumers, where every known one has moved on."""
+    """Settle the tasks that waited for consumers, where every known consumer serves a newer version."""
     with database.read() as session:
         if not consumers.moved_on(session):
             return 0
@@ -239,17 +239,17 @@ def complete_served(database: Database) -> int:
         return len(consumers.complete(session))
 
 
-def drive_large(database: Database) -> int:
-    """Drive on unusually large requests whose hold window is over."""
+def retry_large(database: Database) -> int:
+    """Retry each unusually large request whose waiting time is over."""
     with database.read() as session:
         if not holds.large_and_due(session):
             return 0
     with database.write() as session:
-        return len(holds.drive_large(session))
+        return len(holds.retry_large(session))
 
 
 def expire_idempotency(database: Database) -> int:
-    """Forget stored answers whose time is over."""
+    """Delete stored answers that have expired."""
     with database.read() as session:
         if session.scalar(select(IdempotencyKey.key).where(IdempotencyKey.expires_at <= now(session)).limit(1)) is None:
             return 0
@@ -259,7 +259,7 @@ def expire_idempotency(database: Database) -> int:
 
 
 def forget_processes(database: Database) -> int:
-    """Drop the heartbeats of processes that died and were silent long enough to have been alarmed about."""
+    """Delete the heartbeats of processes that died long enough ago for the alarm to have fired."""
     with database.read() as session:
         silent = Heartbeat.beat_at <= now(session) - SILENT_SECONDS * SECOND
         if session.scalar(select(Heartbeat.process).where(silent).limit(1)) is None:
@@ -279,14 +279,14 @@ def sweep_files(database: Database, store: Store, private: Store) -> int:
 
 
 def _prepared(session: Session) -> set[str]:
-    """The states that work units and calibrations still start from."""
+    """Return the digests of the states that work units still start from."""
     building = session.scalars(select(Generation.manifest).where(Generation.status.in_(("preparing", "candidate"))))
     notes = (frozen.get(name) for frozen in building if frozen for name in ("trained", "prepared"))
     return {note["state"] for note in notes if note}
 
 
 def open_scheduler(settings: Settings) -> Scheduler:
-    """Open it. Raises SettingsError where a secret is missing or the pepper is another installation's."""
+    """Open a scheduler. Raises SettingsError where a secret is missing, or the pepper is another installation's."""
     Signer.of(settings)  # a missing key is reported now
     database, pepper = Database(settings.database_url), Pepper.load(settings.pepper_file)
     check_pepper(database, pepper)
@@ -308,8 +308,8 @@ def open_scheduler(settings: Settings) -> Scheduler:
 
 
 def run(settings: Settings) -> None:
-    """Tick until SIGTERM or SIGINT. A tick that fails is logged, and the next one tries again."""
-    scheduler = once_there(lambda: open_scheduler(settings))
+    """Repeat the duties until SIGTERM or SIGINT. A tick that fails is logged, and the next one tries again."""
+    scheduler = retry(lambda: open_scheduler(settings), tries=None)
     pulse = Pulse(scheduler.database, scheduler.owner, "scheduler", settings.lease_seconds, None)
     pulse.start()
     stop = threading.Event()
@@ -326,7 +326,7 @@ def run(settings: Settings) -> None:
             scheduler.tick(count)
         except Busy as error:
             log.warning("tick postponed: %s", error)
-        except Exception as error:  # the scheduler outlives a bad tick: the next one tries again
+        except Exception as error:  # the next tick tries again
             every = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
             log.error("tick failed: %s", ", ".join(type(each).__name__ for each in every))
         count += 1

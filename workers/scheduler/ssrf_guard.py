@@ -1,7 +1,7 @@
-"""One POST to an address that somebody else chose, without becoming their tool (SSRF).
+"""Send a POST to an address that somebody else chose, guarded against server-side request forgery (SSRF).
 
-The name is resolved once, every address it has must be public, and the connection goes to the very address that was
-checked: a name that is pointed elsewhere in between gains nothing. No redirect is followed, no proxy of the
+The name is resolved once, every address it has must be public, and the connection is made to the address that was
+checked. So nothing is gained by pointing the name elsewhere in between. No redirect is followed, no proxy of the
 environment is used, the answer's body is not read, and the whole exchange has a deadline.
 """
 
@@ -24,7 +24,7 @@ _NOT_PUBLIC = (
     IPv6Network("5f00::/16"),  # segment routing (RFC 9602)
     IPv6Network("fec0::/10"),  # site-local (RFC 3879)
 )
-"""ranges that some of the supported Pythons take for global"""
+"""ranges that some of the supported Python versions count as global"""
 _ISATAP = (0x00005EFE, 0x02005EFE)
 """bits 32 to 63 of an address that tunnels to an IPv4 address, which may be private (RFC 5214)"""
 Address = IPv4Address | IPv6Address
@@ -36,14 +36,14 @@ class NotPublic(ValueError):
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """Every address of a name, by the system's resolver. Raises OSError."""
+    """Return every address of a name, by the system's resolver. Raises OSError."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 @dataclass(frozen=True)
 class Outbound:
-    """``loopback`` admits addresses of this machine, and plain http to them: for development and tests."""
+    """A guarded client. ``loopback`` also allows this machine's addresses over plain http, for tests."""
 
     loopback: bool = False
     resolver: Resolver = resolve
@@ -51,7 +51,7 @@ class Outbound:
     deadline_seconds: float = DEADLINE_SECONDS
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> int:
-        """The status of the answer.
+        """Send the body and return the status of the answer.
 
         Raises:
             NotPublic: the URL leads to an address that is not public, or is not https.
@@ -79,7 +79,7 @@ class Outbound:
         port = target.port or (443 if target.scheme == "https" else 80)
         found = [ip_address(text.partition("%")[0]) for text in await self.resolver(target.raw_host.decode(), port)]
         if not found or not all(self._admitted(target.scheme, address) for address in found):
-            raise NotPublic("A webhook goes to public addresses over https only.")
+            raise NotPublic("A webhook is sent to public addresses over https only.")
         return found[0]
 
     def _admitted(self, scheme: str, address: Address) -> bool:
@@ -89,7 +89,7 @@ class Outbound:
 
 
 def public(address: Address) -> bool:
-    """Whether an address is one of the open internet: neither private, local, shared, reserved nor multicast."""
+    """Return whether an address is public: not private, local, shared, reserved or multicast."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return public(address.ipv4_mapped)

@@ -1,9 +1,8 @@
-"""The webhook sender: delivers the webhook outbox, in a thread of its own so that no slow receiver delays the
-scheduler.
+"""Deliver webhooks in a separate thread, so that no slow receiver delays the scheduler.
 
-An attempt is counted and the next one planned before anything is sent, in a transaction of its own: two webhook sender
-never send the same attempt, and one that dies leaves the delivery to the next. A delivery may so arrive twice, under
-the same ``webhook-id``; it is never lost before its attempts are used up.
+An attempt is counted and the next one planned in one transaction before anything is sent. So two senders never send
+the same attempt, and one that dies leaves the delivery to the next. A delivery may arrive twice, under the same
+``webhook-id``; it is never lost before its attempts are used up.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from workers.scheduler.ssrf_guard import NotPublic, Outbound
 ROUND = 50
 """deliveries under way at once, at most"""
 ROUND_PER_ENDPOINT = 5
-"""of these for one endpoint: one that is slow leaves room for the others"""
+"""of these for one endpoint, so that a slow one leaves room for the others"""
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ class Letter:
 
 
 class WebhookSender:
-    """Sends what is due until it is stopped."""
+    """A thread that sends what is due until it is stopped."""
 
     def __init__(self, database: Database, session_key: bytes, outbound: Outbound, every_seconds: float) -> None:
         self._database, self._session_key, self._outbound = database, session_key, outbound
@@ -57,13 +56,13 @@ class WebhookSender:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the round under way end; what it could not finish is sent again later."""
+        """Wait for the current round; what it could not finish is sent again later."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=self._outbound.deadline_seconds + 1)
 
     def round(self) -> int:
-        """Attempt what is due, side by side; returns how many attempts were made. Raises Busy."""
+        """Attempt everything that is due at the same time; return how many attempts were made. Raises Busy."""
         letters = claim(self._database, self._session_key)
         if not letters:
             return 0
@@ -77,7 +76,7 @@ class WebhookSender:
         return await asyncio.gather(*(self._send(letter) for letter in letters))
 
     async def _send(self, letter: Letter) -> tuple[DeliveryOutcome, int | None]:
-        """What became of it, and the status that the receiver answered; None where it did not, or was not asked."""
+        """Send it; return the outcome, and the status that the receiver answered or None."""
         crash_point("webhook-before-send")
         try:
             status = await self._outbound.post(letter.url, letter.payload, letter.headers)
@@ -91,7 +90,7 @@ class WebhookSender:
         while not self._stop.is_set():
             try:
                 sent = self.round()
-            except Exception as error:  # the webhook sender outlives a bad round: the next one tries again
+            except Exception as error:  # the next round tries again
                 log.error("webhook round failed: %s", type(error).__name__)
                 sent = 0
             if not sent:
@@ -99,7 +98,7 @@ class WebhookSender:
 
 
 def claim(database: Database, session_key: bytes) -> list[Letter]:
-    """Take up what is due: count the attempt and plan the next one before this one is made. Raises Busy."""
+    """Claim what is due: count the attempt and plan the next one before this one is made. Raises Busy."""
     with database.read() as session:
         due = _due(session)
     if not due:
@@ -153,7 +152,7 @@ def _failure(error: Exception) -> DeliveryOutcome:
 
 
 def _settle(session: Session, letter: Letter, outcome: DeliveryOutcome, status: int | None) -> None:
-    """What became of an attempt. 410 says that the receiver is gone: its endpoint is disabled (Standard Webhooks)."""
+    """Record the outcome of an attempt. Disable the endpoint after a 410, as Standard Webhooks asks."""
     delivery = session.get_one(WebhookDelivery, letter.id)
     delivery.last_status, delivery.last_outcome = status, outcome
     if outcome is DeliveryOutcome.DELIVERED:

@@ -12,12 +12,12 @@ from pathlib import Path
 from sqlalchemy import ColumnElement, or_, select, true, update
 
 from service.audit.log import record
-from service.infra.db import Database, now
+from service.infra.db import Database, batches, now
 from service.infra.fault_injection import crash_point
 from service.infra.files import Store
 from service.infra.tables import Certificate, Erasure, Generation, Task, Version
 from service.models.generations import empty_generation
-from workers.storage.key_store import BATCH, KeyStore, batches
+from workers.storage.key_store import KeyStore
 from workers.storage.release_journal import confirm_committed
 
 EMPTIED = "emptied"
@@ -43,7 +43,7 @@ def destroy_keys(database: Database, keys: KeyStore, updates: Path, tenants: Col
     crash_point("worker-after-erasure")
     with database.write() as session:
         at = now(session)
-        for batch in batches((row.id for row in due), BATCH):
+        for batch in batches(row.id for row in due):
             mark = update(Erasure).where(Erasure.id.in_(batch), Erasure.destroyed_at.is_(None))
             session.execute(mark.values(destroyed_at=at).execution_options(synchronize_session=False))
         for (tenant_id, version_id), count in Counter((row.tenant_id, row.version_id) for row in due).items():

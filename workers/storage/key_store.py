@@ -7,15 +7,14 @@ process can read neither half, and backups contain neither.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from itertools import islice
 from typing import Any, TypeVar
 
 from sqlalchemy import LargeBinary, String, delete, insert, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from service.infra.db import Database
+from service.infra.db import Database, batches
 from service.infra.fault_injection import crash_point
 from service.infra.pseudonyms import new_id
 from service.infra.settings import Settings
@@ -23,7 +22,6 @@ from service.infra.tables import Serial
 from workers.storage.encryption import new_key
 from workers.storage.key_files import KeyFileMissing, KeyFiles
 
-BATCH = 500
 T = TypeVar("T")
 
 
@@ -61,7 +59,7 @@ class KeyStore:
     def create(self, generation_id: int, count: int) -> list[tuple[str, bytes]]:
         """Make ``count`` fresh keys of 32 bytes; return them with their ids, durable. Raises Busy, OSError."""
         keys = [(new_id(), new_key()) for _ in range(count)]
-        for batch in batches(keys, BATCH):
+        for batch in batches(keys):
             shares = [new_key() for _ in batch]
             file = self._files.write(shares)
             crash_point("keys-before-rows")
@@ -86,7 +84,7 @@ class KeyStore:
 
         The share in the key file is erased first: a row that remains opens nothing, and says where the share was.
         """
-        for batch in batches(ids, BATCH):
+        for batch in batches(ids):
             try:
                 self._destroy(batch)
             except KeyFileMissing:  # as in fetch
@@ -98,7 +96,7 @@ class KeyStore:
             files = session.scalars(
                 select(HolderKey.file).where(HolderKey.generation_id == generation_id).distinct()
             ).all()
-        for batch in batches(files, BATCH):
+        for batch in batches(files):
             for file in batch:
                 self._files.erase_all(file)
             with self._database.write() as session:
@@ -111,7 +109,7 @@ class KeyStore:
         A worker that died while it made keys leaves such a file.
         """
         swept = 0
-        for names in batches(self._files.older_than(older_than), BATCH):
+        for names in batches(self._files.older_than(older_than)):
             unused = self._unused(names)
             for name in unused:
                 with suppress(KeyFileMissing):  # another scheduler was first
@@ -126,7 +124,7 @@ class KeyStore:
     def _fetch(self, ids: Iterable[str]) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         with self._database.read() as session:
-            for batch in batches(ids, BATCH):
+            for batch in batches(ids):
                 for file, rows in _by_file(session, batch).items():
                     shares = self._files.read(file, (row.slot for row in rows))
                     found |= {row.id: _joined(row.share, shares[row.slot]) for row in rows if row.slot in shares}
@@ -148,13 +146,6 @@ class KeyStore:
         with self._database.read() as session:
             used = set(session.scalars(select(HolderKey.file).where(HolderKey.file.in_(listed)).distinct()))
         return [name for name in listed if name not in used]
-
-
-def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield the items in lists of ``size``; the last one may be shorter."""
-    iterator = iter(items)
-    while batch := list(islice(iterator, size)):
-        yield batch
 
 
 def _by_file(session: Session, ids: list[str]) -> dict[str, list[Any]]:

@@ -27,7 +27,7 @@ LIBRARIES = ("torch", "numpy", "scipy", "safetensors", "expunge")
 
 
 @dataclass(frozen=True)
-class Entry:
+class SampleDigests:
     """One sample of the recipe in digests: its own, its content's, its subjects', and its holder."""
 
     index: int
@@ -56,7 +56,7 @@ class Changed(RuntimeError):
         self.changed = changed
 
 
-def entries(pepper: Pepper, tenant_id: str, samples: Samples, granularity: Granularity) -> list[Entry]:
+def entries(pepper: Pepper, tenant_id: str, samples: Samples, granularity: Granularity) -> list[SampleDigests]:
     """Return the digests of every sample of the recipe, in its order. All data are read once."""
     inputs, targets = samples.tensors()
     by_subject = {name: subject_digest(pepper, tenant_id, name) for people in samples.people for name in people}
@@ -66,11 +66,11 @@ def entries(pepper: Pepper, tenant_id: str, samples: Samples, granularity: Granu
         subjects = tuple(sorted(by_subject[name] for name in people))
         holder = sample if granularity is Granularity.SAMPLE else _holder(pepper, subjects)
         content = content_digest(pepper, tenant_id, _bytes(inputs[index]) + b"\0" + _bytes(targets[index]))
-        found.append(Entry(index, sample, content, subjects, holder))
+        found.append(SampleDigests(index, sample, content, subjects, holder))
     return found
 
 
-def rows(generation_id: int, kept: Iterable[Entry]) -> Iterator[dict[str, Any]]:
+def rows(generation_id: int, kept: Iterable[SampleDigests]) -> Iterator[dict[str, Any]]:
     """Yield the membership rows; positions count the kept entries from 0."""
     for position, entry in enumerate(kept):
         for subject in entry.subjects:
@@ -102,7 +102,7 @@ def places(session: Session, generation_id: int) -> list[Place]:
     return [Place(*row) for row in session.execute(query)]
 
 
-def examples(samples: Samples, kept: Sequence[Entry], device: torch.device) -> Examples:
+def examples(samples: Samples, kept: Sequence[SampleDigests], device: torch.device) -> Examples:
     """Return the kept entries' samples, at positions 0..n-1, on the device."""
     inputs, targets = samples.tensors()
     index = torch.tensor([entry.index for entry in kept], dtype=torch.int64)
@@ -110,12 +110,12 @@ def examples(samples: Samples, kept: Sequence[Entry], device: torch.device) -> E
         positions=torch.arange(len(kept), device=device),
         inputs=inputs[index].to(device),
         targets=targets[index].to(device),
-        holders=tuple(entry.holder for entry in kept),
+        people=tuple(entry.holder for entry in kept),
     )
 
 
 def found_again(
-    samples: Samples, now: Iterable[Entry], manifest: Iterable[Place], gone: Set[int], device: torch.device
+    samples: Samples, now: Iterable[SampleDigests], manifest: Iterable[Place], gone: Set[int], device: torch.device
 ) -> Examples:
     """Return the manifest's samples as the recipe has them now, without the positions ``gone``.
 
@@ -133,7 +133,7 @@ def found_again(
         positions=torch.tensor([place.position for place in wanted], dtype=torch.int64, device=device),
         inputs=inputs[index].to(device),
         targets=targets[index].to(device),
-        holders=tuple(place.holder for place in wanted),
+        people=tuple(place.holder for place in wanted),
     )
 
 
@@ -163,5 +163,5 @@ def _holder(pepper: Pepper, subjects: tuple[str, ...]) -> str:
 
 def _bytes(value: Tensor) -> bytes:
     plain = value.detach().cpu().contiguous()
-    head = f"{plain.dtype} {tuple(plain.shape)} ".encode()
-    return head + plain.reshape(-1).view(torch.uint8).numpy().tobytes()
+    kind = f"{plain.dtype} {tuple(plain.shape)} ".encode()
+    return kind + plain.reshape(-1).view(torch.uint8).numpy().tobytes()

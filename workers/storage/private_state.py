@@ -1,8 +1,9 @@
-"""The secrets of a generation: the sealed state file, and the sealed rows of vectors."""
+"""The secrets of a generation: the sealed state file, the sealed rows of vectors, and sealed notes for operators."""
 
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -14,19 +15,19 @@ from sqlalchemy import cast as cast_to
 from sqlalchemy.orm import Session
 from torch import Tensor
 
-from service.infra.db import Database
+from service.infra.db import BATCH, Database, batches
 from service.infra.files import Store, Stored
-from service.infra.tables import Recollection
+from service.infra.tables import StoredVector
 from unlearning.types import Json, State
 from workers.storage import checkpoint_format as codec
 from workers.storage.encryption import Sealer
-from workers.storage.key_store import BATCH, KeyStore, batches
+from workers.storage.key_store import KeyStore
 
 ROWS_BYTES = 32 * 2**20
 """of vectors that are held at once, while they are sealed or summed"""
 NUMBER_BYTES = 8
-STATE = "state"
-"""the place for which state files are sealed"""
+STATE, NOTE = "state", "note"
+"""the places for which state files and notes are sealed"""
 Row: TypeAlias = dict[str, object]
 
 
@@ -63,8 +64,19 @@ def load(private: Store, sealer: Sealer, digest: str, device: torch.device) -> S
     return State(state.weights.to(device), tensors, state.facts)
 
 
+def seal_note(sealer: Sealer, facts: Mapping[str, Json]) -> str:
+    """Return facts for operators as sealed text (base64), which a row may hold."""
+    return b64encode(sealer.seal(NOTE, json.dumps(dict(facts)).encode())).decode()
+
+
+def open_note(sealer: Sealer, note: str) -> dict[str, Json]:
+    """Return the facts of ``seal_note``. Raises Damaged."""
+    facts: dict[str, Json] = json.loads(sealer.open(NOTE, b64decode(note)))
+    return facts
+
+
 def seal_vectors(keys: KeyStore, generation_id: int, vectors: Mapping[str, Tensor]) -> Iterable[list[Row]]:
-    """Yield batches of rows. Every person gets a new key, durable in the key store before the row is made."""
+    """Yield the rows in batches. Every person gets a new key, durable in the key store before the row is made."""
     holders = iter(sorted(vectors))
     largest = max((vector.numel() * vector.element_size() for vector in vectors.values()), default=1)
     while batch := list(islice(holders, _rows_at_once(largest))):
@@ -77,7 +89,7 @@ def seal_vectors(keys: KeyStore, generation_id: int, vectors: Mapping[str, Tenso
 
 def write_vectors(session: Session, rows: list[Row]) -> None:
     """Insert a batch of ``seal_vectors``."""
-    session.execute(insert(Recollection), rows)
+    session.execute(insert(StoredVector), rows)
 
 
 def reseal_vectors(database: Database, keys: KeyStore, generation_id: int, vectors: Mapping[str, Tensor]) -> list[Row]:
@@ -90,10 +102,10 @@ def reseal_vectors(database: Database, keys: KeyStore, generation_id: int, vecto
     with database.read() as session:
         key_ids = {
             holder: key_id
-            for batch in batches(sorted(vectors), BATCH)
+            for batch in batches(sorted(vectors))
             for holder, key_id in session.execute(
-                select(Recollection.holder, Recollection.key_id).where(
-                    Recollection.generation_id == generation_id, Recollection.holder.in_(batch)
+                select(StoredVector.holder, StoredVector.key_id).where(
+                    StoredVector.generation_id == generation_id, StoredVector.holder.in_(batch)
                 )
             )
         }
@@ -107,10 +119,10 @@ def reseal_vectors(database: Database, keys: KeyStore, generation_id: int, vecto
 
 def rewrite_vectors(session: Session, rows: Sequence[Row]) -> None:
     """Replace the rows of these people with those of ``reseal_vectors``."""
-    table = cast(Table, Recollection.__table__)
+    table = cast(Table, StoredVector.__table__)
     place = (table.c.generation_id == bindparam("generation"), table.c.holder == bindparam("whose"))
     change = update(table).where(*place).values(sealed=bindparam("fresh"))
-    for batch in batches(rows, BATCH):
+    for batch in batches(rows):
         named = [{"generation": row["generation_id"], "whose": row["holder"], "fresh": row["sealed"]} for row in batch]
         session.execute(change, named)
 
@@ -129,11 +141,11 @@ def read_vectors(
 def drop_vectors(session: Session, generation_id: int, holders: Iterable[str]) -> list[str]:
     """Delete the rows of these people; return the ids of the keys that must now be destroyed."""
     dropped: list[str] = []
-    for batch in batches(holders, BATCH):
+    for batch in batches(holders):
         gone = (
-            delete(Recollection)
-            .where(Recollection.generation_id == generation_id, Recollection.holder.in_(batch))
-            .returning(Recollection.key_id)
+            delete(StoredVector)
+            .where(StoredVector.generation_id == generation_id, StoredVector.holder.in_(batch))
+            .returning(StoredVector.key_id)
             .execution_options(synchronize_session=False)
         )
         dropped.extend(session.scalars(gone))
@@ -151,11 +163,11 @@ def _place(generation_id: int, holder: str) -> str:
 
 def _rows_of(session: Session, generation_id: int, holders: Sequence[str], at_once: int) -> Iterator[Sequence[Any]]:
     """Yield the sealed rows of these people in sorted order, ``at_once`` at a time, from one query."""
-    columns = (Recollection.holder, Recollection.key_id, Recollection.sealed)
+    columns = (StoredVector.holder, StoredVector.key_id, StoredVector.sealed)
     query = (
         select(*columns)
-        .where(Recollection.generation_id == generation_id, _among(session, holders))
-        .order_by(Recollection.holder)
+        .where(StoredVector.generation_id == generation_id, _among(session, holders))
+        .order_by(StoredVector.holder)
         .execution_options(yield_per=at_once)
     )
     return session.execute(query).partitions()
@@ -165,8 +177,8 @@ def _among(session: Session, holders: Sequence[str]) -> ColumnElement[bool]:
     """Return the condition with all names in one parameter: databases limit the number of parameters."""
     names = json.dumps(list(holders))
     if session.get_bind().dialect.name == "postgresql":
-        return Recollection.holder.in_(select(func.json_array_elements_text(cast_to(literal(names), JSON))))
-    return Recollection.holder.in_(select(func.json_each(names).table_valued("value").c.value))
+        return StoredVector.holder.in_(select(func.json_array_elements_text(cast_to(literal(names), JSON))))
+    return StoredVector.holder.in_(select(func.json_each(names).table_valued("value").c.value))
 
 
 def _opened(

@@ -21,7 +21,16 @@ from sqlalchemy.orm import Session
 from service.audit.log import canonical, recorded_at
 from service.infra.files import Files
 from service.infra.pseudonyms import new_id
-from service.infra.tables import DeletionRequest, Forgotten, Generation, Model, Record, SuppressionEntry, Task, Version
+from service.infra.tables import (
+    DeletionRequest,
+    Generation,
+    Model,
+    Record,
+    Removal,
+    SuppressionEntry,
+    Task,
+    Version,
+)
 from service.models.restore_guard import UPDATES
 from workers.storage.encryption import Sealer
 
@@ -40,7 +49,7 @@ class Charged(Protocol):
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One update, or one that was charged and withheld (``version`` None), with its rows as of the commit."""
 
     path: Path
@@ -103,13 +112,13 @@ class Journal:
         """Keep the entry without reading it again: no database will know its version."""
         self._files.rename(path, path.with_suffix(SET_ASIDE))
 
-    def entries(self, *kinds: str) -> Iterator[Entry]:
+    def entries(self, *kinds: str) -> Iterator[JournalEntry]:
         """Yield every draft and committed entry, or those of other ``kinds`` of files. Raises Damaged."""
         for path in sorted(self.root.iterdir()) if self.root.is_dir() else ():
             if path.suffix in (kinds or (DRAFT, UPDATE)):
                 record = json.loads(self._sealer.open(_place(path), path.read_bytes()))
                 lists = {name: tuple(record[name]) for name in ("positions", "requests")}
-                yield Entry(path=path, **(record | lists))
+                yield JournalEntry(path=path, **(record | lists))
 
     def _make_root(self) -> None:
         if not self.root.is_dir():
@@ -158,7 +167,7 @@ def _describe(session: Session, job: Charged, budget_cost: int, version_id: str 
 
 
 def _positions(session: Session, version_id: str | None) -> list[int]:
-    return sorted(session.scalars(select(Forgotten.position).where(Forgotten.version_id == version_id)))
+    return sorted(session.scalars(select(Removal.position).where(Removal.version_id == version_id)))
 
 
 def _requests(session: Session, version_id: str) -> list[dict[str, Any]]:

@@ -48,7 +48,7 @@ class Orders(Units):
         """Measure one order, and seal its errors together with the order that they belong to. Raises Taken."""
         crash_point("calibration-inside-order")
         storage, design, manifest = self.process.storage, self.design, self._manifest()
-        order = design.order(self.examples.holders, number)
+        order = design.order(self.examples.people, number)
         with storage.database.read() as session:
             vectors = state.read_vectors(session, storage.keys, self.generation_id, order, self.bench.problem.device)
         along = errors_along(

@@ -1,4 +1,7 @@
-"""Who is trained on: everyone in the recipe whom no suppression entry names, and whoever a legal hold keeps."""
+"""Choose whom a model is trained on: everyone in the recipe, except people whom a suppression entry names.
+
+People under a legal hold stay.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,16 @@ from sqlalchemy.orm import Session
 
 from service.infra.db import Database
 from service.infra.pseudonyms import sample_digest
-from service.infra.tables import DeletionRequest, Forgotten, Generation, Hold, Membership, Model, SuppressionEntry, Task
+from service.infra.tables import (
+    DeletionRequest,
+    Generation,
+    Hold,
+    Membership,
+    Model,
+    Removal,
+    SuppressionEntry,
+    Task,
+)
 from service.infra.tenants import recipes_of
 from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
@@ -30,11 +42,11 @@ from workers.update.select import begins_model
 
 SQLITE_PEOPLE = 100_000
 SHOWN = 3
-"""requests that a refusal names; of the others it tells the count"""
+"""requests that a refusal names; it gives the number of the others"""
 
 
-def require_room(database: Database, everyone: Sequence[manifest.Entry]) -> None:
-    """Raises Refused where the database is too small for so many people."""
+def require_room(database: Database, everyone: Sequence[manifest.SampleDigests]) -> None:
+    """Require a database that is large enough for so many people. Raises Refused."""
     people = len({subject for entry in everyone for subject in entry.subjects})
     if database.dialect == "sqlite" and people > SQLITE_PEOPLE:
         raise Refused(
@@ -44,37 +56,37 @@ def require_room(database: Database, everyone: Sequence[manifest.Entry]) -> None
 
 
 def admit(
-    storage: Storage, job: Preparation, bench: Bench, everyone: Sequence[manifest.Entry]
-) -> tuple[list[manifest.Entry], dict[str, int]]:
-    """Who is trained on, and how many samples each request keeps out.
+    storage: Storage, job: Preparation, bench: Bench, everyone: Sequence[manifest.SampleDigests]
+) -> tuple[list[manifest.SampleDigests], dict[str, int]]:
+    """Return the samples to train on, and how many samples each request keeps out.
 
-    Imported weights were trained on everyone: there nobody can be left out, and the method forgets them instead.
-    Raises Refused where nobody is left, and where the policy refuses a registration that brings people back.
+    Imported weights were trained on everyone, so nobody can be left out; the method forgets them instead. Raises
+    Refused where nobody is left, and where the policy refuses a registration that brings people back.
     """
     with storage.database.read() as session:
-        stones = _suppressions(session, job)
-        held = _kept_by_hold(session, storage, job, bench, everyone)
-        if held and begins_model(job):
+        entries = _suppressions(session, job)
+        under_hold = _kept_by_hold(session, storage, job, bench, everyone)
+        if under_hold and begins_model(job):
             done = suppressions.effective(session, job.tenant_id)
-            overruled = _leaving(everyone, [stone for stone in stones if stone.request_id in done], frozenset())
-            held -= {entry.index for entry in overruled}
+            overruled = _leaving(everyone, [each for each in entries if each.request_id in done], frozenset())
+            under_hold -= {entry.index for entry in overruled}
         before = _before_registration(session, job)
     if not job.retrains and job.policy.on_suppressed is ForgottenInRecipe.REFUSE:
-        _require_nobody_returns(everyone, [stone for stone in stones if stone.request_id in before], held)
+        _require_nobody_returns(everyone, [each for each in entries if each.request_id in before], under_hold)
     if bench.recipe.weights is not None:
         return list(everyone), {}
-    out = _leaving(everyone, stones, held)
+    out = _leaving(everyone, entries, under_hold)
     gone = {entry.index for entry in out}
     kept = [entry for entry in everyone if entry.index not in gone]
     if not kept:
-        told = ", ".join(sorted({stone.request_id for stone in stones})[:3])
-        what = f"Everyone in the recipe asked to be forgotten (request {told}, ...)."
+        shown = ", ".join(sorted({each.request_id for each in entries})[:3])
+        what = f"Everyone in the recipe asked to be forgotten (request {shown}, ...)."
         raise Refused(what, "Register the model with other data.")
-    return kept, _samples_of(stones, out)
+    return kept, _samples_of(entries, out)
 
 
 def kept_out(left_out: Mapping[str, int]) -> dict[str, Any]:
-    """For the report: which requests keep samples of the recipe out, and how they could come back."""
+    """Return the part of the report that says which requests keep samples out, and how those could come back."""
     if not left_out:
         return {}
     requests = [{"request": request, "samples": count} for request, count in sorted(left_out.items())]
@@ -86,11 +98,11 @@ def kept_out(left_out: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _require_nobody_returns(
-    everyone: Sequence[manifest.Entry], stones: Sequence[SuppressionEntry], held: Set[int]
+    everyone: Sequence[manifest.SampleDigests], entries: Sequence[SuppressionEntry], under_hold: Set[int]
 ) -> None:
-    """Raises Refused where these suppression entries name samples of the recipe."""
-    out = _leaving(everyone, stones, held)
-    requests = sorted(_samples_of(stones, out))
+    """Require that these suppression entries name no sample of the recipe. Raises Refused."""
+    out = _leaving(everyone, entries, under_hold)
+    requests = sorted(_samples_of(entries, out))
     if not requests:
         return
     more = f" and {len(requests) - SHOWN} more" if len(requests) > SHOWN else ""
@@ -98,40 +110,36 @@ def _require_nobody_returns(
         f"The recipe still names {len(out)} samples of people who asked to be forgotten before it was registered "
         f"(requests: {len(requests)}; {', '.join(requests[:SHOWN])}{more}).",
         "Take these samples out of the recipe (imported weights: train them again without), or register with "
-        "--on-suppressed leave_out, or `expunge suppressions lift REQUEST` for whoever may come back.",
+        "--on-suppressed leave_out, or `expunge suppressions lift REQUEST` for people who may come back.",
     )
 
 
 def _leaving(
-    everyone: Sequence[manifest.Entry], stones: Sequence[SuppressionEntry], held: Set[int]
-) -> list[manifest.Entry]:
-    """The samples that the suppression entries name and no legal hold keeps; ``held``: the indexes of those that one
-    keeps.
-    """
-    named = {name for stone in stones for name in (stone.subject_digest, stone.sample_digest) if name}
-    return [entry for entry in everyone if _named(entry, named) and entry.index not in held]
+    everyone: Sequence[manifest.SampleDigests], entries: Sequence[SuppressionEntry], under_hold: Set[int]
+) -> list[manifest.SampleDigests]:
+    """Return the samples that the entries name and no legal hold keeps (``under_hold``: the indexes of those)."""
+    named = {name for each in entries for name in (each.subject_digest, each.sample_digest) if name}
+    return [entry for entry in everyone if _named(entry, named) and entry.index not in under_hold]
 
 
-def _samples_of(stones: Sequence[SuppressionEntry], out: Sequence[manifest.Entry]) -> dict[str, int]:
-    """How many of these samples each request names; requests that name none are absent."""
+def _samples_of(entries: Sequence[SuppressionEntry], out: Sequence[manifest.SampleDigests]) -> dict[str, int]:
+    """Return how many of these samples each request names; requests that name none are absent."""
     counts = Counter(name for entry in out for name in (*entry.subjects, entry.sample))
     found: Counter[str] = Counter()
-    for stone in stones:
-        found[stone.request_id] += counts[stone.subject_digest or stone.sample_digest or ""]
+    for each in entries:
+        found[each.request_id] += counts[each.subject_digest or each.sample_digest or ""]
     return {request: count for request, count in found.items() if count}
 
 
-def _named(entry: manifest.Entry, names: Set[str]) -> bool:
-    """A sample goes, or stays, with any of its subjects."""
+def _named(entry: manifest.SampleDigests, names: Set[str]) -> bool:
+    """Return whether the names hold the sample or any of its subjects."""
     return entry.sample in names or not names.isdisjoint(entry.subjects)
 
 
 def _suppressions(session: Session, job: Preparation) -> list[SuppressionEntry]:
-    """The suppression entries in force that concern this model, but for those of large requests that nobody has
-    approved.
-    """
+    """Return the entries in force that concern this model, except those of large requests without an approval."""
     undecided = select(Task.id).where(
-        Task.request_id == SuppressionEntry.request_id, Task.model_id == job.lease.model_id, Task.reason == Reason.LARGE
+        Task.request_id == SuppressionEntry.request_id, Task.model_id == job.model_id, Task.reason == Reason.LARGE
     )
     rows = session.execute(
         select(SuppressionEntry, DeletionRequest.models, DeletionRequest.suppress_after)
@@ -139,16 +147,16 @@ def _suppressions(session: Session, job: Preparation) -> list[SuppressionEntry]:
         .where(SuppressionEntry.tenant_id == job.tenant_id, SuppressionEntry.lifted_at.is_(None), ~undecided.exists())
     )
     registration = registration_of(session, job.generation_id)
-    return [stone for stone, models, after in rows if concerns(models, after, job.model_name, registration)]
+    return [each for each, models, after in rows if concerns(models, after, job.model_name, registration)]
 
 
 def _before_registration(session: Session, job: Preparation) -> frozenset[str]:
-    """Requests whose suppression entries were in force when the model was registered.
+    """Return the requests whose suppression entries were in force when the model was registered.
 
-    One that has a task here came while the model was prepared, whatever a clock says: it was promised to be forgotten.
+    A request with a task here came while the model was prepared, even if the clocks disagree: it must be carried out.
     """
-    registered_at = session.get_one(Model, job.lease.model_id).created_at
-    here = select(Task.id).where(Task.request_id == SuppressionEntry.request_id, Task.model_id == job.lease.model_id)
+    registered_at = session.get_one(Model, job.model_id).created_at
+    here = select(Task.id).where(Task.request_id == SuppressionEntry.request_id, Task.model_id == job.model_id)
     earlier = select(SuppressionEntry.request_id).where(
         SuppressionEntry.tenant_id == job.tenant_id, SuppressionEntry.created_at < registered_at, ~here.exists()
     )
@@ -156,7 +164,7 @@ def _before_registration(session: Session, job: Preparation) -> frozenset[str]:
 
 
 def _held(session: Session, job: Preparation) -> frozenset[str]:
-    """The digests of subjects and samples under a legal hold."""
+    """Return the digests of subjects and samples under a legal hold."""
     rows = session.execute(
         select(Hold.subject_digest, Hold.sample_digest).where(Hold.tenant_id == job.tenant_id, Hold.lifted_at.is_(None))
     )
@@ -164,19 +172,19 @@ def _held(session: Session, job: Preparation) -> frozenset[str]:
 
 
 def _kept_by_hold(
-    session: Session, storage: Storage, job: Preparation, bench: Bench, everyone: Sequence[manifest.Entry]
+    session: Session, storage: Storage, job: Preparation, bench: Bench, everyone: Sequence[manifest.SampleDigests]
 ) -> frozenset[int]:
-    """The indexes of the samples that a legal hold keeps in.
+    """Return the indexes of the samples that a legal hold keeps in.
 
-    In a retrain it keeps what the model still has, and brings nobody back: it may have come, for the sake of another
-    model, after they were forgotten in this one.
+    In a retrain it keeps only what the model still has: the hold may have been placed for another model, after the
+    people were forgotten in this one.
     """
-    held = _held(session, job)
-    kept = [entry.index for entry in everyone if _named(entry, held)]
+    names = _held(session, job)
+    kept = [entry.index for entry in everyone if _named(entry, names)]
     if not job.retrains or not kept:
         return frozenset(kept)
-    present = session.get_one(Generation, session.get_one(Model, job.lease.model_id).generation_id)
-    gone = select(Forgotten.position).where(Forgotten.generation_id == present.id)
+    present = session.get_one(Generation, session.get_one(Model, job.model_id).generation_id)
+    gone = select(Removal.position).where(Removal.generation_id == present.id)
     there = select(Membership.sample_digest).where(
         Membership.generation_id == present.id, Membership.position.not_in(gone)
     )
@@ -186,9 +194,9 @@ def _kept_by_hold(
 
 
 def require_readable(
-    process: Process, job: Preparation, bench: Bench, guarantee: Guarantee, everyone: Sequence[manifest.Entry]
+    process: Process, job: Preparation, bench: Bench, guarantee: Guarantee, everyone: Sequence[manifest.SampleDigests]
 ) -> None:
-    """Where updates read samples, see now that a second run of the recipe gives the same ones."""
+    """Require that a second run of the recipe gives the same samples, where updates read samples. Raises Refused."""
     if not (needs_retained(bench.method, guarantee) or needs_forgotten(bench.method)):
         return
     samples = recipes.load(recipes_of(process.settings.recipes, job.tenant_id), job.recipe).recipe.samples

@@ -133,7 +133,7 @@ class Units(ABC):
         """Compute every unit, together with the workers that help. Raises Stale, and Interrupted between two units."""
         process, pieces = self.process, self.pieces
         count = pieces.count()
-        queue.gather(process.notifier, self.model_id, count - pieces.done() - 1)
+        queue.notify_many(process.notifier, self.model_id, count - pieces.done() - 1)
         while (done := pieces.done()) < count:
             progress(done / count)
             with process.storage.database.write() as session:
@@ -148,7 +148,7 @@ class Units(ABC):
 
     def attempt(self, number: int, progress: Progress) -> None:
         """Notify other workers and compute one unit; give it back where that fails."""
-        queue.ring(self.process.storage.database, self.process.notifier, [self.model_id])
+        queue.notify(self.process.storage.database, self.process.notifier, [self.model_id])
         try:
             self.compute(number, progress)
         except Taken:
@@ -188,7 +188,7 @@ def assist(process: Process, model_id: str, kinds: Iterable[type[Units]]) -> boo
             number = units.pieces.take(session)
         if number is not None:
             units.attempt(number, silent)
-            queue.ring(process.storage.database, process.notifier, [model_id])
+            queue.notify(process.storage.database, process.notifier, [model_id])
         return number is not None
     return False
 
@@ -224,7 +224,7 @@ class VectorUnits(Units):
 
     def holders_of(self, number: int, count: int) -> list[str]:
         """Return the holders of one unit of ``count``."""
-        names = sorted(set(self.examples.holders))
+        names = sorted(set(self.examples.people))
         return names[len(names) * number // count : len(names) * (number + 1) // count]
 
     def compute(self, number: int, progress: Progress) -> None:
@@ -263,4 +263,4 @@ def divisible(bench: Bench, learned: Learned) -> Divisible | None:
 
 def wanted(process: Process, examples: Examples) -> int:
     """Return how many units the setting and the number of people make; fewer than two are not worth it."""
-    return min(process.settings.work_units, len(set(examples.holders)) // LEAST_HOLDERS)
+    return min(process.settings.work_units, len(set(examples.people)) // LEAST_HOLDERS)

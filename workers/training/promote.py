@@ -15,15 +15,14 @@ from sqlalchemy import and_, case, delete, or_, select
 from sqlalchemy.orm import Session
 
 from service.audit import log as ledger
-from service.infra.db import now
+from service.infra.db import batches, now
 from service.infra.fault_injection import crash_point
-from service.infra.tables import Forgotten, Generation, Membership, Model, Recollection, Task, Version
+from service.infra.tables import Generation, Membership, Model, Removal, StoredVector, Task, Version
 from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from workers.guarantee.certify import Size
 from workers.runtime.jobs import Claimed, Preparation
 from workers.runtime.lease import Stale, give_back, give_back_beside
-from workers.storage.key_store import BATCH, batches
 from workers.storage.storage import Storage
 from workers.update.publish import (
     Draft,
@@ -145,7 +144,7 @@ def _end_replaced(session: Session, model: Model, job: Preparation, replaced: Ve
 
 def _erase_all(session: Session, old_id: int, version: Version) -> None:
     """Delete every vector of the replaced generation; its keys are destroyed after the commit."""
-    gone = delete(Recollection).where(Recollection.generation_id == old_id).returning(Recollection.key_id)
+    gone = delete(StoredVector).where(StoredVector.generation_id == old_id).returning(StoredVector.key_id)
     erase(session, version, old_id, session.scalars(gone.execution_options(synchronize_session=False)).all())
 
 
@@ -221,7 +220,7 @@ def _tasks(session: Session, job: Preparation, named: Mapping[str, frozenset[int
     status = case((Task.reason == Reason.AWAITING_CONSUMERS, "completed"), else_=Task.status).label("status")
     columns = select(Task.id, Task.request_id, status).where(Task.model_id == job.model_id)
     found = {row.id: row for row in session.execute(columns.where(Task.status.in_(OPEN)))}
-    for batch in batches(named, BATCH):
+    for batch in batches(named):
         found |= {row.id: row for row in session.execute(columns.where(Task.request_id.in_(batch)))}
     return [(row.id, row.request_id, row.status) for row in found.values()]
 
@@ -242,8 +241,8 @@ def _cancellable(session: Session, job: Preparation) -> frozenset[str]:
 def _require_held_people(session: Session, job: Preparation, old_id: int) -> None:
     """Check that the candidate holds everyone whom a legal hold keeps in the served generation. Raises TrainAgain."""
     protected = held_positions(session, job.tenant_id, old_id)
-    gone = frozenset(session.scalars(select(Forgotten.position).where(Forgotten.generation_id == old_id)))
-    for batch in batches(sorted(protected - gone), BATCH):
+    gone = frozenset(session.scalars(select(Removal.position).where(Removal.generation_id == old_id)))
+    for batch in batches(sorted(protected - gone)):
         kept = select(Membership.sample_digest).where(
             Membership.generation_id == old_id, Membership.position.in_(batch)
         )

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from service.audit.log import record
 from service.infra.db import Database
 from service.infra.fault_injection import crash_point
-from service.infra.tables import Generation, HoldoutPerson, Membership, Model, Recollection, Version
+from service.infra.tables import Generation, HoldoutPerson, Membership, Model, StoredVector, Version
 from service.infra.time import bucket
 from service.requests.reasons import Reason
 from unlearning.accounting.certificate import Guarantee, Reference
@@ -40,7 +40,7 @@ from workers.guarantee.dry_run import dry_run, establish
 from workers.guarantee.needs import generator, needs_forgotten, needs_retained
 from workers.guarantee.refine import refine
 from workers.guarantee.register import freeze_guarantee, how_chosen, longest_of, register, report_of, terms_of
-from workers.runtime.db_retry import patiently
+from workers.runtime.db_retry import retry
 from workers.runtime.failures import refusal_of
 from workers.runtime.jobs import Preparation
 from workers.runtime.lease import fence
@@ -50,7 +50,7 @@ from workers.runtime.stopwatch import Stopwatch
 from workers.storage import checkpoint_format as codec
 from workers.storage import private_state as state
 from workers.storage.crypto_erase import bury, destroy_keys, drop_superseded_state
-from workers.storage.operator_notes import open_note
+from workers.storage.private_state import open_note
 from workers.storage.storage import Storage
 from workers.training import suggest as alternatives
 from workers.training.calibrate import Orders, require_useful_cap
@@ -260,7 +260,7 @@ def bring_into_service(process: Process, job: Preparation, ready: Ready, watch: 
             _withhold(process, job, draft.budget_cost)
             return False
         try:
-            patiently(lambda: publish_generation(storage, job, draft, ready.registered, leaving))  # noqa: B023
+            retry(lambda: publish_generation(storage, job, draft, ready.registered, leaving))  # noqa: B023
             return True
         except Replan as error:
             log.warning("%s", error)
@@ -301,7 +301,7 @@ def _draft(storage: Storage, job: Preparation, ready: Ready, watch: Stopwatch, l
     with watch.unlearning():
         if target.positions:
             forgotten, retain = _forget(storage, job, ready, target)
-        size = replace(leaving.size, holders=len(target.holders))
+        size = replace(leaving.size, unlearned=len(target.holders))
         refined = refine(ready.bench, terms, forgotten, retain)
         certified = certify(ready.bench, terms, refined, retain, size)
     with watch.phase("store"):
@@ -364,7 +364,7 @@ def clean(process: Process, job: Preparation) -> None:
         fence(session, job.lease)
         if session.scalar(select(Version.id).where(Version.generation_id == job.generation_id).limit(1)):
             raise RuntimeError(f"generation {job.generation_id} has a version: it is not being prepared")
-        for rows in (Membership, Recollection, HoldoutPerson):
+        for rows in (Membership, StoredVector, HoldoutPerson):
             session.execute(delete(rows).where(rows.generation_id == job.generation_id))
     VectorUnits.forget(process, job.generation_id)
     Orders.forget(process, job.generation_id)

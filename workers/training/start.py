@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import insert
 
-from service.infra.db import Database
+from service.infra.db import BATCH, Database, batches
 from service.infra.fault_injection import crash_point
 from service.infra.tables import Generation, HoldoutPerson, Model
 from unlearning.accounting.certificate import Guarantee
@@ -29,7 +29,6 @@ from workers.runtime.model import Bench, build
 from workers.runtime.process import Process
 from workers.runtime.stopwatch import Stopwatch
 from workers.storage import manifest
-from workers.storage.key_store import BATCH, batches
 from workers.storage.storage import Storage
 from workers.training.cohort import admit, require_readable, require_room
 from workers.training.parallel import VectorUnits, divisible, wanted
@@ -171,7 +170,7 @@ def require_vectors_fit(process: Process, bench: Bench, examples: Examples) -> N
     method.require_size(bench.problem, len(examples))
     if not isinstance(method, Divisible):
         return
-    holders = len(set(examples.holders))
+    holders = len(set(examples.people))
     size = NUMBER_BYTES * holders * method.length(bench.problem)
     if size > process.settings.vector_bytes:
         raise Refused(
@@ -197,15 +196,15 @@ def _steps(bench: Bench, examples: Examples) -> int:
 
 
 def _design(policy: Policy, guarantee: Guarantee, examples: Examples) -> Design | None:
-    return design_of(policy, len(set(examples.holders))) if guarantee is Guarantee.CALIBRATED else None
+    return design_of(policy, len(set(examples.people))) if guarantee is Guarantee.CALIBRATED else None
 
 
 def _freeze(
     storage: Storage,
     job: Preparation,
     bench: Bench,
-    kept: Sequence[manifest.Entry],
-    everyone: Sequence[manifest.Entry],
+    kept: Sequence[manifest.SampleDigests],
+    everyone: Sequence[manifest.SampleDigests],
 ) -> None:
     """Write the manifest: its summary on the generation, its rows in batches."""
     summary = {

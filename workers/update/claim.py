@@ -24,7 +24,7 @@ from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from service.requests.status import change_tasks, settle
 from unlearning.accounting.policy import Clock, Policy, Queue, next_action
 from workers.runtime.jobs import Claimed, Deletions, Preparation, Work
-from workers.runtime.lease import Lease, give_back, lock, take, take_beside
+from workers.runtime.lease import TakenLease, give_back, lock, take, take_beside
 from workers.update.task_results import refuse
 
 HALVE_AFTER = 2
@@ -94,7 +94,7 @@ def claim(
         return deletions or _retraining(session, model, owner, at, lease_seconds)
 
 
-def _job(model: Model, generation: Generation, lease: Lease) -> dict[str, Any]:
+def _job(model: Model, generation: Generation, lease: TakenLease) -> dict[str, Any]:
     """Return the fields that every job has."""
     return {
         "lease": lease,
@@ -106,7 +106,7 @@ def _job(model: Model, generation: Generation, lease: Lease) -> dict[str, Any]:
     }
 
 
-def _building(session: Session, model: Model, generation: Generation, lease: Lease) -> Preparation | None:
+def _building(session: Session, model: Model, generation: Generation, lease: TakenLease) -> Preparation | None:
     """Count the attempt; None where too many were lost, and the generation is refused."""
     kind = "preparation" if generation.id == model.generation_id else "retrain"
     if generation.attempts >= HOLD_AFTER:
@@ -207,7 +207,7 @@ def _hold_lost(session: Session, model: Model, generation: Generation, lost: Ite
     settle(session, requests)
 
 
-def _mark_running(session: Session, choice: Choice, lease: Lease) -> tuple[Claimed, ...]:
+def _mark_running(session: Session, choice: Choice, lease: TakenLease) -> tuple[Claimed, ...]:
     alike: dict[int, list[str]] = {}
     for task in choice.take:
         alike.setdefault(choice.attempts(task), []).append(task.id)

@@ -15,11 +15,11 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
 from service.audit import log as ledger
-from service.infra.db import Database, now
+from service.infra.db import Database, batches, now
 from service.infra.fault_injection import crash_point
 from service.infra.files import Stored
 from service.infra.pseudonyms import new_id
-from service.infra.tables import Erasure, Forgotten, Generation, Membership, Model, PhaseSeconds, Version
+from service.infra.tables import Erasure, Generation, Membership, Model, PhaseSeconds, Removal, Version
 from service.infra.time import HOUR_SECONDS, SECOND, bucket
 from service.models.figures import withdraw
 from service.models.publications import PUBLISHED, facts_of
@@ -32,7 +32,6 @@ from workers.runtime.jobs import Claimed, Deletions, Job
 from workers.runtime.lease import Stale, fence
 from workers.storage import checkpoint_format as codec
 from workers.storage import private_state as state
-from workers.storage.key_store import BATCH, batches
 from workers.storage.private_state import Row
 from workers.storage.storage import Storage
 from workers.update.select import Target, protected_positions
@@ -227,8 +226,8 @@ def mark_forgotten(session: Session, version: Version, positions: Iterable[int])
         {"generation_id": version.generation_id, "position": position, "version_id": version.id}
         for position in positions
     ]
-    for batch in batches(rows, BATCH):
-        session.execute(insert(Forgotten), batch)
+    for batch in batches(rows):
+        session.execute(insert(Removal), batch)
 
 
 def erase(session: Session, version: Version, generation_id: int, key_ids: Iterable[str]) -> None:
@@ -243,14 +242,14 @@ def erase(session: Session, version: Version, generation_id: int, key_ids: Itera
         }
         for key_id in key_ids
     ]
-    for batch in batches(rows, BATCH):
+    for batch in batches(rows):
         session.execute(insert(Erasure), batch)
 
 
 def sample_digests(session: Session, generation_id: int, positions: Iterable[int]) -> list[str]:
     """Return the keyed digests of the samples at these positions, sorted."""
     found: set[str] = set()
-    for batch in batches(positions, BATCH):
+    for batch in batches(positions):
         query = select(Membership.sample_digest)
         found.update(
             session.scalars(query.where(Membership.generation_id == generation_id, Membership.position.in_(batch)))

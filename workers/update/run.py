@@ -11,22 +11,20 @@ import torch
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.audit.log import Overspent
 from service.infra.fault_injection import crash_point
 from service.infra.files import Damaged
-from service.infra.tables import Forgotten, Generation, Membership, Version
+from service.infra.tables import Generation, Membership, Removal, Version
 from service.infra.tenants import recipes_of
 from service.requests.reasons import Reason
-from unlearning.accounting.budget import Budget
+from unlearning.accounting.budget import Budget, Overspent
 from unlearning.accounting.certificate import Guarantee, Reference
-from unlearning.accounting.policy import Clock, Queue, next_action
 from unlearning.types import Examples, ForgetSet, Need, Refused, State, VectorsMissing
 from workers.guarantee.certify import CapNotReached, Certified, Oversize, Size, Terms, certify
 from workers.guarantee.dry_run import guarantee_from_json
 from workers.guarantee.needs import generator, needs_forgotten, needs_retained
 from workers.guarantee.refine import refine
 from workers.runtime import recipes
-from workers.runtime.db_retry import patiently
+from workers.runtime.db_retry import retry
 from workers.runtime.jobs import Claimed, Deletions
 from workers.runtime.model import Bench, Benches
 from workers.runtime.process import Process
@@ -35,9 +33,9 @@ from workers.storage import manifest
 from workers.storage import private_state as state
 from workers.storage.checkpoint_format import Malformed
 from workers.storage.crypto_erase import destroy_keys, drop_superseded_state
-from workers.storage.operator_notes import seal_note
+from workers.storage.private_state import seal_note
 from workers.update.publish import Draft, Replan, note_commit, publish, write_draft
-from workers.update.select import Plan, forgotten, plan
+from workers.update.select import Selection, forgotten, plan
 from workers.update.task_results import NUMBERS, Blocked, Postponed, Published, Result, end_without_version
 
 PLANS = 5
@@ -103,54 +101,56 @@ def _update(errand: Errand) -> Mapping[Claimed, Result]:
     storage, job = errand.process.storage, errand.job
     with errand.watch.phase("load"), storage.database.read() as session:
         current = _current(session, job)
-        planned = plan(session, job, atomic=bool(current.manifest["vectors"]))
-    results: dict[Claimed, Result] = {task: Published(0, reason) for task, reason in planned.empty.items()}
-    results |= {task: _or_retrain(errand, Blocked(reason)) for task, reason in planned.held.items()}
-    if planned.forget:
+        selection = plan(session, job, atomic=bool(current.manifest["vectors"]))
+    results: dict[Claimed, Result] = {task: Published(0, reason) for task, reason in selection.empty.items()}
+    results |= {task: _or_retrain(errand, Blocked(reason)) for task, reason in selection.blocked.items()}
+    if selection.forget:
         try:
-            return _forget(errand, current, planned, results)
+            return _forget(errand, current, selection, results)
         except CannotUpdate as stopped:
             why = stopped.why
         except Overspent:
             why = Blocked(Reason.BUDGET_EXHAUSTED)
-        results |= dict.fromkeys(planned.forget, _or_retrain(errand, why))
+        results |= dict.fromkeys(selection.forget, _or_retrain(errand, why))
     end_without_version(storage, job, results)
     return results
 
 
-def _forget(errand: Errand, current: Current, planned: Plan, others: dict[Claimed, Result]) -> Mapping[Claimed, Result]:
+def _forget(
+    errand: Errand, current: Current, selection: Selection, others: dict[Claimed, Result]
+) -> Mapping[Claimed, Result]:
     """Compute and publish; or withhold an update that loses more accuracy than the policy allows.
 
     Raises CannotUpdate, Overspent, Replan.
     """
-    _require_budget(errand.job, current, len(planned.forget))
-    certified = _compute(errand, current, planned)
+    _require_budget(current.terms)
+    certified = _compute(errand, current, selection)
     if _too_bad(errand.job, current, certified):
         cost = certified.budget_cost
         why = Blocked(Reason.UTILITY_GATE, {"withheld": Reason.UTILITY_GATE, "budget_cost": cost})
-        results = others | dict.fromkeys(planned.forget, why)
+        results = others | dict.fromkeys(selection.forget, why)
         end_without_version(errand.process.storage, errand.job, results, cost)
         return results
     with errand.watch.phase("store"):
-        size = Size(len(planned.target.positions), planned.target.people)
-        draft = write_draft(errand.process.storage, errand.job, certified, planned.target, size)
+        size = Size(len(selection.target.positions), selection.target.people)
+        draft = write_draft(errand.process.storage, errand.job, certified, selection.target, size)
     draft = replace(draft, seconds=dict(errand.watch.seconds))
     secret = certified.state
     del certified  # the published weights are on the disk by now
-    results = others | {task: Published(len(positions)) for task, positions in planned.forget.items()}
+    results = others | {task: Published(len(positions)) for task, positions in selection.forget.items()}
     _publish(errand, current, draft, results)
     errand.benches.remember(draft.state.digest, secret)
     return results
 
 
-def _compute(errand: Errand, current: Current, planned: Plan) -> Certified:
+def _compute(errand: Errand, current: Current, selection: Selection) -> Certified:
     """Load, forget, refine, certify. Raises CannotUpdate."""
-    watch, target = errand.watch, planned.target
+    watch, target = errand.watch, selection.target
     size = Size(len(target.positions), target.people, len(target.holders))
     try:
         with watch.phase("load"):
             bench = _bench(errand, current)
-            given, forget, retain = _load(errand, current, planned, bench)
+            given, forget, retain = _load(errand, current, selection, bench)
         crash_point("worker-after-load")
         with watch.unlearning():
             draws = generator(torch.device(bench.problem.device))
@@ -181,7 +181,7 @@ def _why(error: Exception) -> CannotUpdate:
 def _publish(errand: Errand, current: Current, draft: Draft, results: Mapping[Claimed, Result]) -> None:
     storage = errand.process.storage
     start = time.perf_counter()
-    patiently(lambda: publish(storage, errand.job, draft, results))
+    retry(lambda: publish(storage, errand.job, draft, results))
     note_commit(storage.database, errand.job, draft, time.perf_counter() - start)
     drop_superseded_state(storage.database, storage.private, current.version.id)
     storage.figures.sweep(storage.database)
@@ -191,8 +191,8 @@ def _publish(errand: Errand, current: Current, draft: Draft, results: Mapping[Cl
 def _current(session: Session, job: Deletions) -> Current:
     generation = session.get_one(Generation, job.generation_id)
     frozen = generation.manifest or {}
-    gone = Forgotten.generation_id == generation.id
-    updates = session.scalar(select(func.count(Forgotten.version_id.distinct())).where(gone))
+    gone = Removal.generation_id == generation.id
+    updates = session.scalar(select(func.count(Removal.version_id.distinct())).where(gone))
     people = select(func.count(Membership.holder.distinct())).where(Membership.generation_id == generation.id)
     terms = Terms(
         method=generation.method,
@@ -206,27 +206,26 @@ def _current(session: Session, job: Deletions) -> Current:
         limit=generation.budget,
         count=int(frozen["samples"]),
         updates=updates or 0,
-        holders=session.scalar(people.where(Membership.position.in_(select(Forgotten.position).where(gone)))) or 0,
+        unlearned=session.scalar(people.where(Membership.position.in_(select(Removal.position).where(gone)))) or 0,
         **guarantee_from_json(frozen),
     )
     return Current(session.get_one(Version, job.current_id), terms, frozen)
 
 
-def _require_budget(job: Deletions, current: Current, waiting: int) -> None:
+def _require_budget(terms: Terms) -> None:
     """Stop before the work where the next update does not fit; the publish transaction decides in the end."""
-    terms = current.terms
-    budget = Budget(spent=terms.spent, limit=terms.limit, budget_cost=terms.budget_cost)
-    action = next_action(job.policy, budget, Queue(waiting=waiting), Clock(0))
-    if action.kind in ("hold", "retrain"):
+    if Budget(spent=terms.spent, limit=terms.limit, budget_cost=terms.budget_cost).exhausted:
         raise CannotUpdate(Reason.BUDGET_EXHAUSTED)
 
 
-def _load(errand: Errand, current: Current, planned: Plan, bench: Bench) -> tuple[State, ForgetSet, Examples | None]:
+def _load(
+    errand: Errand, current: Current, selection: Selection, bench: Bench
+) -> tuple[State, ForgetSet, Examples | None]:
     """Load what the method reads: the secret state, who is forgotten, and the retained samples where they are needed.
 
     Fails closed: an update never starts from bytes that are not the current version's. Raises CannotUpdate, Changed.
     """
-    storage, device, target = errand.process.storage, bench.problem.device, planned.target
+    storage, device, target = errand.process.storage, bench.problem.device, selection.target
     if Need.TRAJECTORY in bench.method.needs and not manifest.replayable(current.manifest["libraries"], device):
         raise CannotUpdate(Reason.ENVIRONMENT_CHANGED)
     secret = errand.benches.state_of(current.version.state)
@@ -238,7 +237,7 @@ def _load(errand: Errand, current: Current, planned: Plan, bench: Bench) -> tupl
         except Malformed:
             raise CannotUpdate(Reason.STATE_FORMAT_UNKNOWN) from None
     crash_point("worker-after-digest")
-    theirs, retain = _samples(errand, current, planned, bench)
+    theirs, retain = _samples(errand, current, selection, bench)
     numbers, generation_id = int(current.manifest["vectors"]), errand.job.generation_id
     vectors = state.Kept(storage.database, storage.keys, generation_id, numbers, device)
     return secret, ForgetSet(frozenset(target.holders), target.positions, theirs, vectors), retain
@@ -255,7 +254,9 @@ def _bench(errand: Errand, current: Current) -> Bench:
     return bench
 
 
-def _samples(errand: Errand, current: Current, planned: Plan, bench: Bench) -> tuple[Examples | None, Examples | None]:
+def _samples(
+    errand: Errand, current: Current, selection: Selection, bench: Bench
+) -> tuple[Examples | None, Examples | None]:
     """Run the recipe again for the forgotten and the retained samples; None where they are not needed."""
     storage, job, device = errand.process.storage, errand.job, bench.problem.device
     wants_forgotten = needs_forgotten(bench.method)
@@ -270,7 +271,7 @@ def _samples(errand: Errand, current: Current, planned: Plan, bench: Bench) -> t
     except Refused as error:
         raise CannotUpdate(Reason.RECIPE_REFUSED, what=error.what) from None
     present = manifest.entries(storage.pepper, job.tenant_id, samples, job.policy.granularity)
-    going = frozenset(planned.target.positions)
+    going = frozenset(selection.target.positions)
     staying = frozenset(place.position for place in places) - going
     retained = manifest.found_again(samples, present, places, gone | going, device) if wants_retained else None
     if retained is not None and len(retained) == 0:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Select, select, union
 from sqlalchemy.orm import Session
 
-from service.infra.tables import Forgotten, Generation, Hold, Membership, SuppressionEntry
+from service.infra.db import batches
+from service.infra.tables import Generation, Hold, Membership, Removal, SuppressionEntry
 from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from unlearning.accounting.policy import Granularity
 from workers.runtime.jobs import Claimed, Deletions, Job, Preparation
-from workers.storage.key_store import BATCH, batches
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,16 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A batch of tasks. Each is in exactly one of three: to forget (with its positions), empty, held (blocked)."""
+class Selection:
+    """A batch of tasks. Each is in exactly one of three: to forget (with its positions), empty, blocked."""
 
     forget: Mapping[Claimed, frozenset[int]]
     empty: Mapping[Claimed, Reason]
-    held: Mapping[Claimed, Reason]
+    blocked: Mapping[Claimed, Reason]
     target: Target
 
 
-def plan(session: Session, job: Deletions, atomic: bool) -> Plan:
+def plan(session: Session, job: Deletions, atomic: bool) -> Selection:
     """Read what the tasks name. ``atomic``: a holder has one vector, and all its samples are forgotten or none."""
     found = suppressions.positions(
         session, job.tenant_id, job.model_name, job.generation_id, [task.request_id for task in job.tasks]
@@ -45,13 +45,13 @@ def plan(session: Session, job: Deletions, atomic: bool) -> Plan:
     named = {task: frozenset(found[task.request_id]) for task in job.tasks if task.request_id in found}
     empty = {task: why_empty(session, job, task) for task in job.tasks if task not in named}
     under_hold = held_positions(session, job.tenant_id, job.generation_id)
-    held = {task: Reason.LEGAL_HOLD for task, positions in named.items() if positions & under_hold}
-    forget = {task: positions for task, positions in named.items() if task not in held}
+    blocked = {task: Reason.LEGAL_HOLD for task, positions in named.items() if positions & under_hold}
+    forget = {task: positions for task, positions in named.items() if task not in blocked}
     if atomic and job.policy.granularity is Granularity.SUBJECT:
         torn = partial(session, job.generation_id, {task.request_id: positions for task, positions in forget.items()})
-        held |= {task: Reason.PARTIAL_SUBJECT for task in forget if task.request_id in torn}
-        forget = {task: positions for task, positions in forget.items() if task not in held}
-    return Plan(forget, empty, held, target_of(session, job.generation_id, frozenset().union(*forget.values())))
+        blocked |= {task: Reason.PARTIAL_SUBJECT for task in forget if task.request_id in torn}
+        forget = {task: positions for task, positions in forget.items() if task not in blocked}
+    return Selection(forget, empty, blocked, target_of(session, job.generation_id, frozenset().union(*forget.values())))
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def target_of(session: Session, generation_id: int, positions: Iterable[int]) ->
     wanted = tuple(sorted(positions))
     holders: set[str] = set()
     people: set[str] = set()
-    for batch in batches(wanted, BATCH):
+    for batch in batches(wanted):
         columns = select(Membership.holder, Membership.subject_digest)
         rows = session.execute(columns.where(Membership.generation_id == generation_id, Membership.position.in_(batch)))
         for holder, subject in rows:
@@ -120,12 +120,12 @@ def protected_positions(session: Session, job: Job) -> frozenset[int]:
     In a model's first version a hold keeps nobody whose request was carried out in any model: nothing is left to
     keep. Later versions still have the person, and the hold keeps them.
     """
-    held = held_positions(session, job.tenant_id, job.generation_id)
-    if not held or not begins_model(job):
-        return held
+    protected = held_positions(session, job.tenant_id, job.generation_id)
+    if not protected or not begins_model(job):
+        return protected
     effective = suppressions.effective(session, job.tenant_id)
     named = suppressions.positions(session, job.tenant_id, job.model_name, job.generation_id, effective)
-    return held.difference(*named.values())
+    return protected.difference(*named.values())
 
 
 def begins_model(job: Job) -> bool:
@@ -147,15 +147,15 @@ def held_by(session: Session, tenant_id: str, generation_id: int) -> dict[str, s
 
 def forgotten(session: Session, generation_id: int) -> frozenset[int]:
     """Return every position of the generation that is forgotten."""
-    return frozenset(session.scalars(select(Forgotten.position).where(Forgotten.generation_id == generation_id)))
+    return frozenset(session.scalars(select(Removal.position).where(Removal.generation_id == generation_id)))
 
 
 def why_empty(session: Session, job: Job, task: Claimed) -> Reason:
     """Return ``already_forgotten`` where the model once had the request's samples, else ``no_match`` or the like."""
     columns = select(SuppressionEntry.subject_digest, SuppressionEntry.sample_digest)
-    stones = session.execute(columns.where(SuppressionEntry.request_id == task.request_id)).all()
-    samples = [sample for _, sample in stones if sample is not None]
-    named: list[tuple[str | None, list[str]]] = [(subject, []) for subject, _ in stones if subject is not None] or [
+    entries = session.execute(columns.where(SuppressionEntry.request_id == task.request_id)).all()
+    samples = [sample for _, sample in entries if sample is not None]
+    named: list[tuple[str | None, list[str]]] = [(subject, []) for subject, _ in entries if subject is not None] or [
         (None, samples)
     ]
     known = any(
@@ -167,7 +167,7 @@ def why_empty(session: Session, job: Job, task: Claimed) -> Reason:
     )
     if known:
         return Reason.ALREADY_FORGOTTEN
-    subjects = [subject for subject, _ in stones if subject is not None]
+    subjects = [subject for subject, _ in entries if subject is not None]
     held_out = suppressions.in_holdout(session, job.tenant_id, subjects, job.generation_id)
     return Reason.IN_HOLDOUT if held_out else Reason.NO_MATCH
 
@@ -202,13 +202,13 @@ def _named_by_sample(session: Session, request_ids: Iterable[str]) -> bool:
             .where(SuppressionEntry.request_id.in_(batch), SuppressionEntry.sample_digest.is_not(None))
             .limit(1)
         )
-        for batch in batches(request_ids, BATCH)
+        for batch in batches(request_ids)
     )
 
 
 def _positions_of(session: Session, generation_id: int, holders: Iterable[str]) -> frozenset[int]:
     found: set[int] = set()
-    for batch in batches(holders, BATCH):
+    for batch in batches(holders):
         query = select(Membership.position).where(
             Membership.generation_id == generation_id, Membership.holder.in_(batch)
         )

@@ -14,7 +14,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from service.audit import log as ledger
-from service.infra.db import Database, now
+from service.infra.db import Database, batches, now
 from service.infra.pseudonyms import new_id
 from service.infra.tables import DeletionRequest, Generation, Model, SuppressionEntry, Task
 from service.infra.time import SECOND
@@ -28,7 +28,6 @@ from unlearning.accounting.policy import CompleteWhen
 from unlearning.types import Json
 from workers.runtime.jobs import Claimed, Deletions, Job
 from workers.runtime.lease import fence, give_back, give_back_beside
-from workers.storage.key_store import batches
 from workers.storage.storage import Storage
 
 SETTLED_AT_ONCE = 5_000

@@ -116,7 +116,7 @@ def model(name: ModelName, request: Request, visit: Visitor) -> Response:
 
 @router.get("/console/requests")
 def look_up(visit: Visitor, id: Annotated[str, Query(max_length=200)] = "") -> Response:
-    """Lead from the form that takes a request's id to the request's page."""
+    """Redirect the form that asks for a request by its id to the request's page."""
     visit.need(Scope.DELETIONS_READ)
     wanted = id.strip().lower()
     if len(wanted) != 32 or not set(wanted) <= set("0123456789abcdef"):
@@ -185,7 +185,7 @@ def retry_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Resp
         if row.status != Status.BLOCKED or awaits_decision(Status(row.status), row.reason):
             raise ApiProblem(409, "not_blocked", "Only a blocked request that is verified can be retried.")
         to_notify = retry(session, row)
-    visit.service.notify_one(to_notify)
+    visit.service.notify(to_notify)
     return _back(request_id)
 
 
@@ -195,7 +195,7 @@ def verify_request(request_id: RequestId, visit: Visitor, fields: Fields) -> Res
     with visit.service.database.write() as session:
         row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
         to_notify = verification.verify(session, row, deletion_requests.windows_of(visit.service))
-    visit.service.notify_one(to_notify)
+    visit.service.notify(to_notify)
     return _back(request_id)
 
 

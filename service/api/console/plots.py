@@ -39,7 +39,9 @@ def steps(points: Sequence[Point], top: float, end: float, width: int = 560, hei
 
 
 def line(points: Sequence[Point], low: float, high: float, width: int = 560, height: int = 120) -> Plot | None:
-    """Draw values joined by a line, on a scale from ``low`` to ``high``. None: there are fewer than two."""
+    """Return the plot of values joined by a line, on a scale from ``low`` to ``high``. None: there are fewer than
+    two.
+    """
     return _scaled(points, (low, high), width, height) if len(points) > 1 else None
 
 

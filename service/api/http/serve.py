@@ -1,7 +1,7 @@
 """Serve the API: ``python -m service.api.http.serve --host HOST --port PORT``. A client that stalls is cut off.
 
-Bodies have a time limit of their own (``service.api.http.bodies``). Here it is the head, which no application sees
-before it is whole.
+Bodies have another time limit (``service.api.http.bodies``). This one is for the head, which no application sees
+before it is complete.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def create_batch(batch: BatchOrder, service: Running, caller: Writer, idempotenc
             stored = idempotency.StoredAnswer(207, {}, {"outcomes": outcomes})
             idempotency.finish(session, use, stored, service.settings.idempotency_seconds)
         answer = {"outcomes": _opened(session, service, caller, stored.answer["outcomes"])}
-    service.notify_one(sorted(to_notify))
+    service.notify(sorted(to_notify))
     return JSONResponse(answer, stored.status)
 
 

@@ -55,7 +55,7 @@ KeyHeader = Annotated[
 ]
 _PATH = "/v1/deletion-requests"
 ITEM = _PATH + "/{request_id:digest}"
-"""so that the fixed addresses beside it, as /batch, are not taken for ids"""
+"""so that fixed addresses, as /batch, are not taken for ids"""
 _POLL_SECONDS = 2
 
 
@@ -121,7 +121,7 @@ def create(
         else:
             salt = session.get_one(DeletionRequest, stored.answer["id"]).salt
     crash_point("api-after-commit")
-    service.notify_one(to_notify)
+    service.notify(to_notify)
     # the opening is never stored, not even in the stored answer: it is derived again on a replay
     answer = answer_for(caller, stored.answer) | {"opening": opening(service.pepper, salt).hex()}
     return JSONResponse(answer, stored.status, stored.headers)

@@ -86,7 +86,7 @@ async def _stream(
     yield f"retry: {int(_POLL_SECONDS * 1000)}\n\n"
     while True:
         found: list[events.Event] = []
-        with suppress(Busy):  # the next poll asks again from where this one stood
+        with suppress(Busy):  # the next poll asks again from the same place
             polled = await run_in_threadpool(poll, last)
             if polled is None:
                 return

@@ -59,7 +59,7 @@ class HoldView(BaseModel):
     created_at: Moment
     lifted_at: Moment | None
     note: str | None = Field(
-        default=None, description="told once, when it is placed, and only to a key with the scope people:search"
+        default=None, description="shown once, when it is placed, and only to a key with the scope people:search"
     )
 
 
@@ -150,7 +150,7 @@ def lift_hold(
         require(_view(hold), if_match)
         to_notify = lift(session, hold)
         view = _view(hold)
-    service.notify_one(to_notify)
+    service.notify(to_notify)
     return changed(view, response)
 
 
@@ -172,7 +172,7 @@ def retry_request(
             raise ApiProblem(409, "unverified", "Nobody has verified this request. Verify it, or reject it.")
         to_notify = retry(session, request)
         view = views(session, [request])[0]
-    service.notify_one(to_notify)
+    service.notify(to_notify)
     return changed(view, response)
 
 

@@ -181,7 +181,7 @@ def create(body: Registration, service: Running, caller: Admin, response: Respon
     with service.database.write() as session:
         model = register(session, caller.tenant_id, body.name, body.recipe, policy)
         view = _view(model, None, None, None)
-    service.notify_one([model.id])
+    service.notify([model.id])
     response.headers["Location"] = f"{_PATH}/{model.name}"
     response.headers["Retry-After"] = "2"
     return view
@@ -282,7 +282,9 @@ def find(session: Session, tenant_id: str, name: str) -> Model:
 
 
 def _rows() -> Any:
-    """Select models with the number of their current version, and the method and guarantee of its generation."""
+    """Return the query for models with the number of their current version, and its generation's method and
+    guarantee.
+    """
     return (
         select(Model, Version.number, Generation.method, Generation.guarantee)
         .outerjoin(Version, Version.id == Model.current_id)

@@ -29,7 +29,7 @@ def verify(
         require(views(session, [row])[0], if_match)
         to_notify = identity_check.verify(session, row, windows_of(service))
         view = views(session, [row])[0]
-    service.notify_one(to_notify)
+    service.notify(to_notify)
     return changed(view, response)
 
 

@@ -163,7 +163,7 @@ def checkpoint(*, name: ModelName, number: Number, request: Request, service: Ru
 
 
 def _why_never(session: Session, version: Version) -> str:
-    """Say why an earlier version is never served again: which requests it has not forgotten."""
+    """Return why an earlier version is never served again: which requests it has not forgotten."""
     later = (
         select(Task.request_id, Version.number)
         .join(Version, Version.id == Task.version_id)

@@ -39,7 +39,7 @@ def verify(
     version that the running service shows claims what the log says was published."""
     settings = Settings()
     seen = settings.home / "audit-heads.jsonl"
-    versions = [] if file else _versions()  # before the log: whatever they show was published before it was read
+    versions = [] if file else _versions()  # before the log: what they show was published before it was read
     head, entries = _exported(file) if file else _served(versions)
     try:
         checkpoint = verify_log(entries, head, _verifier(settings, key), _seen(seen))

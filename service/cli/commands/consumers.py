@@ -24,7 +24,7 @@ def list_consumers(model: Model, as_json: AsJson = False) -> None:
 @commands.command("report")
 def report(
     model: Model,
-    consumer: Annotated[str, typer.Argument(help="A name of your own for what serves it.")],
+    consumer: Annotated[str, typer.Argument(help="Your name for the program that serves it.")],
     version: Annotated[int, typer.Argument(help="The version that it serves now.", min=1)],
     as_json: AsJson = False,
 ) -> None:

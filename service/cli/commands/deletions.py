@@ -72,7 +72,7 @@ def delete(
             return
         request = client.post("/v1/deletion-requests", order, idempotency_key or str(uuid.uuid4()))
         if wait:
-            # the opening is told once, in the first answer
+            # only the first answer has the opening
             request |= await_ended(client, request["id"])
     _show(request, as_json)
     _show_rest(request)
@@ -121,7 +121,7 @@ def verify(request: Request, as_json: AsJson = False) -> None:
 @commands.command("reject")
 def reject(
     request: Request,
-    reason: Annotated[str, typer.Option(help="Why, as the person was told; it must not name anybody.")],
+    reason: Annotated[str, typer.Option(help="Why, in the words for the person; it must not name anybody.")],
     as_json: AsJson = False,
 ) -> None:
     """Turn an unverified request down. Tell the person why, within a month."""

@@ -1,4 +1,4 @@
-"""``expunge evaluate``: the papers' table for a model or a recipe, computed by a process of its own (torch)."""
+"""``expunge evaluate``: the papers' table for a model or a recipe, computed by a separate process (torch)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORWARDED: dict[str, Any] = {
 
 
 def evaluate(context: typer.Context) -> None:
-    """Measure all methods on a model (NAME) or a recipe (--recipe PATH), beside retraining and doing nothing."""
+    """Measure all methods on a model (NAME) or a recipe (--recipe PATH), next to retraining and doing nothing."""
     arguments = list(context.args)
     if arguments and not arguments[0].startswith("-"):
         arguments = [*_of_model(arguments[0]), *arguments[1:]]

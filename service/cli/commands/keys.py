@@ -36,7 +36,7 @@ def create(
     tenant: Tenant = DEFAULT_TENANT,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key. It is shown once and kept nowhere."""
+    """Make a key. It is shown once and not stored."""
     settings = Settings()
     with _database(settings) as database, database.write() as session:
         expires_at = None if days is None else now(session) + days * DAY_SECONDS * SECOND
@@ -73,7 +73,7 @@ def list_all(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
 @commands.command("rotate")
 def rotate_one(
     key: Annotated[str, typer.Argument(help="Id or prefix of the key.")],
-    overlap_hours: Annotated[int, typer.Option(help="How long the old key goes on.", min=0)] = 24,
+    overlap_hours: Annotated[int, typer.Option(help="How long the old key still works.", min=0)] = 24,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> None:
     """Make a key's successor, with the same scopes; it is shown once. The old key ends after the overlap."""
@@ -91,7 +91,7 @@ def rotate_one(
 def revoke(
     key: Annotated[str, typer.Argument(help="Id or prefix of the key.")], tenant: Tenant = DEFAULT_TENANT
 ) -> None:
-    """Revoke a key, at once and for good."""
+    """Revoke a key, at once and permanently."""
     with _database(Settings()) as database, database.write() as session:
         done = revoke_key(session, key, tenant)
     if not done:

@@ -60,7 +60,7 @@ def up(
     signal.signal(signal.SIGTERM, _interrupt)
     errors.print(f"home: {settings.home}")
     database = prepare(settings)
-    # absolute: the children read the same folder whatever their own working folder will be
+    # absolute: the children may have another working folder
     environment = os.environ | {"EXPUNGE_HOME": str(settings.home)}
     supervisor = Supervisor(children(settings.home, settings.host, chosen, environment), errors.print)
     try:

@@ -15,7 +15,7 @@ commands = typer.Typer(no_args_is_help=True, help="Suppression entries: lift.")
 
 @commands.callback()
 def suppressions() -> None:
-    """Manage suppression entries, which keep deleted people from coming back."""
+    """Keep deleted people from coming back: suppression entries."""
 
 
 @commands.command("lift")

@@ -1,8 +1,8 @@
-"""What a message may say: the id of a model, and nothing else.
+"""Reading messages of the broker: a message may carry the id of a model, and nothing else.
 
-Anybody who reaches the broker can write into it. A worker that decodes what it finds there ends at the first bytes
-that are no JSON, and Celery writes the body of what it does not know into the log. So nothing of a message is handed
-on but the model's id: the message that Celery sees is made here.
+Anyone who reaches the broker can write into it. A worker that decodes such bytes ends at the first that are no JSON,
+and Celery logs the body of a message that it does not know. So only the model's id and the tags are read, and the
+message that Celery sees is built here from them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TASK = "expunge.work"
 QUEUE = "expunge"
 MODEL_ID = re.compile(r"[0-9a-f]{32}")
 LARGEST_BYTES = 16_384
-"""ours have about a thousand"""
+"""our messages have about a thousand"""
 FAILED_NOTIFICATIONS = Counter(
     "expunge_notifications_failed",
     "Notifications that could not be sent; the scheduler's sweep repairs them",
@@ -31,15 +31,15 @@ log = logging.getLogger(__name__)
 
 
 class Dropped:
-    """How many messages this process has dropped since its start, because they were none of ours."""
+    """The number of foreign messages that this process has dropped since its start."""
 
     count = 0
 
 
 def read(data: bytes) -> dict[str, Any] | None:
-    """The message that ``data`` rings with, made from its model's id and its tags alone; None: it was dropped.
+    """Build Celery's message from the model's id and the tags in ``data``; return None where it was dropped.
 
-    What is dropped is counted, and logged without any of its bytes.
+    A dropped message is counted, and logged without any of its bytes.
     """
     try:
         message = _made_of(data)
@@ -47,7 +47,10 @@ def read(data: bytes) -> dict[str, Any] | None:
         message = None
     if message is None:
         Dropped.count += 1
-        log.warning("a message of %d bytes that is none of ours was dropped: who writes to the broker?", len(data))
+        log.warning(
+            "A message of %d bytes that Expunge did not write was dropped. Check who can write to the broker.",
+            len(data),
+        )
     return message
 
 
@@ -66,7 +69,7 @@ def _made_of(data: bytes) -> dict[str, Any] | None:
 
 
 def _message(model_id: str, number: str, tag: str) -> dict[str, Any]:
-    """The message of Celery's protocol 2; ``number`` is the task's id, ``tag`` what it is acknowledged by."""
+    """Build a message of Celery's protocol 2; ``number`` is the task's id, ``tag`` what it is acknowledged by."""
     body = [[model_id], {}, dict.fromkeys(("callbacks", "errbacks", "chain", "chord"))]
     headers = {"lang": "py", "task": TASK, "id": number, "root_id": number, "retries": 0, "ignore_result": True}
     return {

@@ -1,8 +1,8 @@
-"""The notification: Celery carries the id of a model that has work, and nothing else.
+"""Notifying workers: Celery carries the id of a model that has work, and nothing else.
 
-The row in the database is the queue. A message may be lost, doubled or late at any time: the scheduler's sweep
-rings again, and a worker that finds nothing to claim goes back to sleep. So results are ignored, publishing is
-never retried, and its errors are swallowed and counted.
+The rows in the database are the queue. A message may be lost, doubled or late at any time: the scheduler's sweep
+notifies again, and a worker that finds nothing to claim waits for the next message. So results are ignored, publishing
+is never retried, and its errors are counted and not raised.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def publisher(broker_url: str) -> Celery:
-    """The app that rings: it gives up after one second, because a caller is waiting for its answer."""
+    """Return the app that notifies. It gives up after one second, because a caller is waiting for its answer."""
     app = _app(broker_url)
     app.conf.broker_transport_options |= {
         "socket_timeout": SOCKET_SECONDS,
@@ -40,15 +40,14 @@ def publisher(broker_url: str) -> Celery:
 
 
 def consumer(broker_url: str) -> Celery:
-    """The app that a worker runs. Acknowledged late: a message outlives a worker that dies before its end."""
+    """Return the app that a worker runs. It acknowledges late, so a message outlives a worker that crashes."""
     return _app(broker_url)
 
 
-def ring(database: Database, app: Celery, model_ids: Iterable[str]) -> None:
-    """Notification each model that has no notification outstanding. Never raises: what is lost here, the scheduler's
-    sweep finds.
+def notify(database: Database, app: Celery, model_ids: Iterable[str]) -> None:
+    """Notify the workers of each model that has no notification outstanding. Never raise: the sweep finds the rest.
 
-    A model's mark is cleared when a worker claims. Ten thousand requests for one model ring once.
+    A worker's claim clears the model's mark, so ten thousand requests for one model send one message.
     """
     try:
         marked = _mark(database, list(model_ids))
@@ -70,7 +69,7 @@ def _mark(database: Database, model_ids: list[str]) -> list[str]:
 
 
 def notify_one(app: Celery, model_id: str) -> bool:
-    """Ring the workers for ``model_id``. False when the broker could not be reached; never raises."""
+    """Send one message for ``model_id``. Return False when the broker could not be reached; never raise."""
     try:
         app.send_task(TASK, args=[model_id], queue=QUEUE, retry=False, ignore_result=True)
     except Exception as error:  # any broker's failure: the sweep repairs it
@@ -80,16 +79,14 @@ def notify_one(app: Celery, model_id: str) -> bool:
     return True
 
 
-def gather(app: Celery, model_id: str, count: int) -> None:
-    """Ring for ``count`` more workers at ``model_id``: a group of the same notification. Never raises, as
-    ``notify_one``.
-    """
+def notify_many(app: Celery, model_id: str, count: int) -> None:
+    """Call ``count`` more workers to ``model_id`` by a group of messages. Never raise."""
     if count < 1:
         return
     call = app.signature(TASK, args=[model_id], options={"queue": QUEUE, "ignore_result": True})
     try:
         group([call] * count, app=app).apply_async(retry=False)
-    except Exception as error:  # any broker's failure: whoever is at it goes on alone
+    except Exception as error:  # any broker's failure: the present worker continues alone
         FAILED_NOTIFICATIONS.inc(count)
         log.warning("notifications not sent: %s", type(error).__name__)
 
@@ -117,7 +114,7 @@ def _app(broker_url: str) -> Celery:
 
 
 def _transport(broker_url: str) -> dict[str, Any]:
-    """Celery's broker settings. ``filesystem:///folder`` names the folder in its path."""
+    """Return Celery's broker settings. ``filesystem:///folder`` names the folder in its path."""
     parts = urlsplit(broker_url)
     if parts.scheme in ("redis", "rediss"):
         return {
@@ -128,7 +125,9 @@ def _transport(broker_url: str) -> dict[str, Any]:
             "broker_use_ssl": Connection(broker_url).ssl,  # type: ignore[no-untyped-call]
         }
     if parts.scheme != "filesystem":
-        raise ValueError(f"broker scheme {parts.scheme!r} is not supported: use filesystem:///folder or redis://host")
+        raise ValueError(
+            f"The broker's scheme {parts.scheme!r} is not supported: use filesystem:///folder or redis://host"
+        )
     folder = Path(unquote(parts.path))
     for name in ("messages", "control"):
         (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Celery's transports, made to survive what lies in the broker: ``messages`` reads every message.
+"""Celery's transports, changed so that foreign bytes in the broker do no harm: ``messages`` reads every message.
 
-kombu's filesystem transport also writes a message into its final name while readers may already take it: measured,
-64 of 3,002 messages were read half-written. Here a message appears by rename, and is taken by rename inside the same
-folder (kombu moves it to /tmp, which may be another disk).
+kombu's filesystem transport also writes a message under its final name while readers may already take it: of 3,002
+messages 64 were read half-written (measured). Here a message appears by rename, and is taken by rename inside the same
+folder. kombu moves it to /tmp, which may be another disk.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Transport(filesystem.Transport):
 
 
 class RedisChannel(kombu_redis.Channel):
-    """Whatever is taken from a list is read before kombu decodes it; what is dropped looks like an empty list."""
+    """A channel that reads each item before kombu decodes it; a dropped item looks like an empty list."""
 
     def _create_client(self, asynchronous: bool = False) -> Any:
         client = super()._create_client(asynchronous)  # type: ignore[no-untyped-call]
@@ -78,7 +78,7 @@ class RedisTransport(kombu_redis.Transport):
 
 
 def _of_pair(answer: list[bytes] | None, **_: Any) -> tuple[bytes, bytes] | None:
-    """BRPOP's answer: the list's name and what was taken from it; None where nothing was there in time."""
+    """Read BRPOP's answer: the list's name and the item; None where there was none in time."""
     taken = _of_item(answer[1]) if answer else None
     return (answer[0], taken) if answer and taken is not None else None
 

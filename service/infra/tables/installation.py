@@ -26,7 +26,7 @@ class ApiKey(Record):
 
 
 class EndedSession(Record):
-    """A session of the status page that was logged out: a copy of its cookie opens nothing."""
+    """A session of the status page that was logged out, so that no copy of its cookie is valid."""
 
     __tablename__ = "ended_sessions"
     id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -63,7 +63,7 @@ class TreeHead(Record):
 
 
 class TreeNode(Record):
-    """The root of a complete subtree of the audit log; level 0 stands in the entries themselves."""
+    """The root of a complete subtree of the audit log; level 0 is stored in the entries."""
 
     __tablename__ = "tree_nodes"
     level: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
@@ -97,11 +97,11 @@ class Heartbeat(Record):
     skew: Mapped[int | None] = mapped_column(Moment)
     """microseconds by which the process's own clock was ahead of the database's at its last beat"""
     dropped: Mapped[int] = mapped_column(Count, default=0, server_default=text("0"))
-    """messages of the broker that were none of ours, since the process started"""
+    """foreign messages in the broker since the process started"""
 
 
 class Lease(Record):
-    """Named leases beside the models' own: the scheduler's, the log integrator's."""
+    """A named lease: the scheduler's or the log integrator's. Models have their own lease columns."""
 
     __tablename__ = "leases"
     name: Mapped[str] = mapped_column(String(64), primary_key=True)

@@ -36,9 +36,9 @@ class Model(Record):
     lease_owner: Mapped[str | None] = mapped_column(String(120))
     lease_expires_at: Mapped[int] = mapped_column(Moment, default=0, server_default=text("0"))
     notified_at: Mapped[int] = mapped_column(Moment, default=0, server_default=text("0"))
-    """when the worker was last rung; cleared at claim, so at most one notification is outstanding"""
+    """when the workers were last notified; cleared at claim, so at most one notification is outstanding"""
     due_at: Mapped[int | None] = mapped_column(Moment)
-    """workers' own: not before this is there work to claim. Intake adds tasks and leaves this row alone"""
+    """the first moment with work to claim. Workers write it; intake adds tasks and does not change this row"""
 
 
 class Generation(Record):
@@ -107,7 +107,7 @@ class HoldoutPerson(Record):
     subject_digest: Mapped[str] = mapped_column(Digest, primary_key=True)
 
 
-class Recollection(Record):
+class StoredVector(Record):
     """A sealed vector (AES-GCM under the holder's key), deleted in the publish transaction that uses it."""
 
     __tablename__ = "recollections"
@@ -148,8 +148,8 @@ class Version(Record):
     purged_at: Mapped[int | None] = mapped_column(Moment)
 
 
-class Forgotten(Record):
-    """At most one effect per generation and sample: the primary key, not care."""
+class Removal(Record):
+    """A sample that was forgotten. The primary key allows one effect per generation and sample."""
 
     __tablename__ = "forgotten"
     generation_id: Mapped[int] = mapped_column(Serial, primary_key=True)
@@ -172,7 +172,7 @@ class BudgetEntry(Record):
 
 
 class Erasure(Record):
-    """A holder's key that must be destroyed, written by the publish transaction, carried out after it."""
+    """A key that must be destroyed: written by the publish transaction, carried out after it."""
 
     __tablename__ = "erasures"
     __table_args__ = (UniqueConstraint("generation_id", "key_id"),)

@@ -45,7 +45,7 @@ class DeletionRequest(Record):
 
 
 class Task(Record):
-    """One model's part in a request: the queue. ``due_at`` stands on the request, ``not_before`` here."""
+    """One model's part in a request. The tasks are the queue; ``due_at`` is a column of the request."""
 
     __tablename__ = "tasks"
     __table_args__ = (
@@ -71,7 +71,7 @@ class Task(Record):
 
 
 class SuppressionEntry(Record):
-    """Who must never come back. One row per subject, or per sample where the request named samples."""
+    """A subject that must not return, or a sample where the request named samples: one row for each."""
 
     __tablename__ = "suppressions"
     __table_args__ = (
@@ -85,14 +85,14 @@ class SuppressionEntry(Record):
     subject_digest: Mapped[str | None] = mapped_column(Digest)
     sample_digest: Mapped[str | None] = mapped_column(Digest)
     created_at: Mapped[int] = mapped_column(Moment)
-    """since when it counts, or would"""
+    """since when it counts, or would if it were verified"""
     lifted_at: Mapped[int | None] = mapped_column(Moment)
-    """None: it is in force. That of an unverified request is lifted from the start, until somebody verifies it"""
+    """None: it is in force. The entry of an unverified request is lifted until the request is verified"""
     lifted_reason: Mapped[str | None] = mapped_column(Text)
 
 
 class Hold(Record):
-    """A legal hold: its subject or sample is not forgotten until it is released."""
+    """A legal hold: its subject or sample is not forgotten until the hold is lifted."""
 
     __tablename__ = "holds"
     __table_args__ = (

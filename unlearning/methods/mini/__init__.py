@@ -22,10 +22,10 @@ Deviations, each with its reason:
   a later update, so they can be destroyed at once, and it is zero to the last bit where a batch lost nobody. The
   state keeps the last k + 1 weight vectors for it (the paper keeps gradients).
 * Weight decay belongs to every step: with l the data loss plus (lambda/2)||w||^2 in all three sums. Where the training
-  clips, the step without the forgotten is clipped by its own norm, decay inside, as ``training.py`` does, and dw goes
+  clips, the step without the forgotten is clipped by its own norm, decay inside, as ``training.py`` does, and dw passes
   through that step's derivative. The paper has neither.
 * A training with ``converge`` has no last steps to speak of. Its tail is k steps of full-batch descent at the
-  minimiser, at the training's first learning rate: there the training stands still, and the step without the
+  minimiser, at the training's first learning rate: there the training does not move, and the step without the
   forgotten does not.
 * Updates do not build on one another. Each is computed from the original k steps and everyone who is still retained,
   so the order and the grouping of requests do not matter.
@@ -99,8 +99,8 @@ class Mini(Method):
         reference: the retraining that is approximated: "renormalised" (the paper's) or "fixed-denominator".
         amplification: an update is refused when ||dw|| exceeds this many times what its steps contribute.
         threshold: preparation refuses a distance left of this or more; None: it is not measured.
-        calibration_count: how many sets of holders are really retrained without.
-        calibration_share: the share of all holders in each set.
+        calibration_count: how many sets of people are really retrained without.
+        calibration_share: the share of all people in each set.
 
     Raises:
         Refused: a value outside its range.
@@ -157,7 +157,7 @@ class Mini(Method):
         retain: Examples | None,
         generator: torch.Generator,
     ) -> Forgotten:
-        """The trained weights plus dw of everyone who is no longer retained; one gradient and one product a step.
+        """Add dw of everyone who is no longer retained to the trained weights; one gradient and one product a step.
 
         Raises:
             Refused: nobody is retained, or the recursion does not contract.
@@ -200,7 +200,7 @@ class Mini(Method):
         return measure(self, problem, examples, state, retrained=again, sets=sets)
 
     def _advance(self, problem: Problem, step: _Step, shift: Tensor) -> tuple[Tensor, Tensor]:
-        """What this step contributes, and dw (d,) after it."""
+        """Return what this step contributes, and dw (d,) after it."""
         gradient, bent = self._linearised(problem, step, shift)
         clips = problem.training.clip is not None
         scale = scale_of(problem, gradient) if clips else step.scale
@@ -209,7 +209,7 @@ class Mini(Method):
         return source, shift - step.rate * turned + source
 
     def _linearised(self, problem: Problem, step: _Step, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The step's gradient g (d,) and its derivative along v (d,), both with weight decay."""
+        """Return the step's gradient g (d,) and its derivative along v (d,), both with weight decay."""
         w, batch = step.history[-1], step.batch
         if len(batch) == 0 or not bool(v.any()):
             # Computed as the training does: a batch that lost nobody contributes exactly nothing.
@@ -219,7 +219,7 @@ class Mini(Method):
         return share * gradient + problem.decay * w, share * product + problem.decay * v
 
     def _products(self, problem: Problem, step: _Step, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean data gradient (d,) of those retained in the batch, and its Hessian's product with v (d,)."""
+        """Return the mean data gradient (d,) of those retained in the batch, and its Hessian's product with v (d,)."""
         x, y = step.batch.inputs, step.batch.targets
         if self.products == "secant":
             window = step.history[-self.pairs - 1 :]
@@ -275,7 +275,7 @@ def _steps(tensors: Mapping[str, Tensor], retain: Examples, reference: str) -> I
 
 
 def _followed(problem: Problem, learned: Learned) -> Trajectory:
-    """The trajectory, where the recursion can follow it."""
+    """Return the trajectory. Raises Refused where the recursion cannot follow it."""
     trajectory = learned.trajectory
     others = "Choose newton, rewind, safe or retrain."
     if trajectory is None or len(trajectory) == 0:
@@ -291,7 +291,7 @@ def _followed(problem: Problem, learned: Learned) -> Trajectory:
 
 
 def _standstill(problem: Problem, examples: Examples, weights: Tensor, steps: int) -> dict[str, Tensor]:
-    """The tail of a training that has arrived: full-batch steps that lead nowhere."""
+    """Return the tail of a training that has converged: full-batch steps that do not move."""
     everyone = examples.positions.cpu()
     return {
         "tail": weights.expand(steps + 1, -1).clone(),
@@ -314,7 +314,7 @@ def _recorded(trajectory: Trajectory, first: int, tail: Tensor) -> dict[str, Ten
 
 
 def _only(batches: Tensor, retain: Examples) -> Tensor:
-    """Batch membership of the retained alone: who was forgotten leaves no position behind."""
+    """Keep batch membership of the retained alone: who was forgotten leaves no position behind."""
     return torch.where(torch.isin(batches, retain.positions.cpu()), batches, NOBODY)
 
 

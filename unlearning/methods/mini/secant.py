@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def secant_product(moves: Tensor, changes: Tensor, v: Tensor) -> Tensor | None:
-    """B v, (d,), with B the BFGS approximation of the Hessian that has seen m pairs, oldest first.
+    """Return B v, (d,), with B the BFGS approximation of the Hessian that has seen m pairs, oldest first.
 
     ``moves`` (m, d) holds the weight differences s_j, ``changes`` (m, d) the gradient differences y_j of one and the
     same function. B starts as noise_std I, noise_std = s'y / s's of the newest pair, and is evaluated without forming

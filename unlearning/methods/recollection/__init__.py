@@ -1,4 +1,4 @@
-"""Hessian-free recollection (HF, arXiv 2404.01712): one vector per holder; forgetting is one addition.
+"""Hessian-free recollection (HF, arXiv 2404.01712): one vector per person; forgetting is one addition.
 
 Three forms; ``Training.converge`` and ``rank`` decide which applies.
 
@@ -12,8 +12,8 @@ recursion linearises that retraining in the weights alone, exactly so for a quad
 1 - s, at s = 0. ADR 0015 has the measurement. Deviations from the reference code, with their reasons: the batch is
 clipped and not each sample (as the training does); a sample's gradient is added after the product (the code applies one
 factor too many); the derivative of clipping is used (a frozen scale is 1 % off); no noise is added here, since the
-certificate's noise is fresh at every release; the samples of one holder share one vector (the published vectors of the
-samples sum to the published vector of the holder); all holders advance together in batched products.
+certificate's noise is fresh at every update; the samples of one person share one vector (the published vectors of the
+samples sum to the published vector of the person); all people advance together in batched products.
 
 **Converged** (certificates.md). With w_0 the minimiser over n samples and H the Hessian of the objective there,
 ``a_u = (1/n) sum_{i of u} H^{-1} (grad l_i + lambda w_0)`` and the weights after m samples have gone are
@@ -21,11 +21,11 @@ samples sum to the published vector of the holder); all holders advance together
 S = sum a_u over everyone forgotten so far. S adds nothing to what the remaining vectors tell: all vectors of the
 renormalised form sum to H^{-1} grad F(w_0) = 0.
 
-**Sketch** (``sketch.py``), chosen by ``rank``: a few numbers for each holder in place of a trajectory's
+**Sketch** (``sketch.py``), chosen by ``rank``: a few numbers for each person in place of a trajectory's
 vectors, for models where one vector each costs too much. An update then needs the forgotten samples, and it is refused
 as ``OutOfTolerance`` where the probes say that it is too far from the exact vectors.
 
-**Repair** (``repair_epochs``, the paper's OUR strategy; ``repair.py``): after the addition the training goes
+**Repair** (``repair_epochs``, the paper's OUR strategy; ``repair.py``): after the addition the training runs
 on for some passes over who is left, and every remaining vector follows it. Trajectory form with exact vectors alone:
 a converged update ends in a minimiser already, and a sketch's numbers cannot follow a step.
 """
@@ -72,17 +72,17 @@ from unlearning.types import (
 
 @dataclass(frozen=True)
 class Recollection(Method):
-    """Keep one vector per holder, add the forgotten holders' vectors.
+    """Keep one vector per person, add the forgotten people's vectors.
 
     Args:
         reference: which retraining is approximated. None: the form's own (trajectory: ``fixed-denominator``,
             converged: ``renormalised``).
         curvature: ``hessian``, or ``gauss-newton`` (no negative curvature; trajectory form).
-        carried_by: whose curvature a vector is carried through: ``others`` (without its holder's own; exact vectors
+        carried_by: whose curvature a vector is carried through: ``others`` (without its person's own; exact vectors
             along a trajectory only), or ``everyone``. None: ``others`` where it can be had.
         threshold: preparation refuses a distance left of this or more.
-        calibration_count: how many sets of holders are really retrained without.
-        calibration_share: the share of all holders in each set.
+        calibration_count: how many sets of people are really retrained without.
+        calibration_share: the share of all people in each set.
         repair_epochs: E_r, passes over the retained samples at each update, through which every remaining vector is
             carried. 0: none; more needs the retained samples and rewrites all vectors at each update.
         rank: None for exact vectors; otherwise the sketch's directions, with ``probes``, ``tolerance``, ``updates``,
@@ -114,7 +114,7 @@ class Recollection(Method):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """The sketch finds the direct part again from the forgotten samples; exact vectors alone need nothing."""
+        """Name what an update reads: a sketch the forgotten samples, a repair everyone's vectors, otherwise nothing."""
         if self.rank is not None:
             return frozenset({Need.FORGOTTEN})
         return frozenset({Need.RETAINED, Need.VECTORS}) if self.repair_epochs else frozenset()
@@ -127,24 +127,24 @@ class Recollection(Method):
         if self.carried_by not in (None, *CARRIED_BY):
             raise ValueError(f"carried_by is {self.carried_by!r}; it must be None or one of {CARRIED_BY}.")
         if self.rank is not None and self.carried_by == "others":
-            raise ValueError("carried_by others goes with exact vectors: leave rank out, or carry by everyone.")
+            raise ValueError("carried_by others needs exact vectors: leave rank out, or carry by everyone.")
         if self.calibration_count < 1 or not 0.0 < self.calibration_share < 1.0:
             raise ValueError("calibration_count must be at least 1 and calibration_share in (0, 1).")
         if self.rank is not None and (self.curvature != "hessian" or self.repair_epochs):
-            raise ValueError("rank goes with curvature hessian and without repair_epochs alone.")
+            raise ValueError("rank needs curvature hessian and no repair_epochs.")
         if self.repair_epochs < 0:
             raise ValueError("repair_epochs must be 0 or more.")
         self._sketch(self.rank or 1)  # refuses values outside their range
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
-        """Compute every holder's vector and measure whether adding them helps.
+        """Compute every person's vector and measure whether adding them helps.
 
         ``facts["report"]`` holds ``form``, ``reference``, ``distance_left`` (the mean over the calibration sets),
         ``distance_left_sets`` and, for trajectories, ``eta_lambda_max`` (the largest of a few sampled steps). With
         repair, ``distance_left`` is that of a repaired update and ``distance_left_unrepaired`` that of the vectors.
 
         Raises:
-            Refused: no trajectory, a reference that the form does not approximate, clipped samples, one holder
+            Refused: no trajectory, a reference that the form does not approximate, clipped samples, one person
                 only, no memory for what it keeps, or a distance left of ``threshold`` or more; for the sketch also a
                 converged or an unstable training, or a calibration set beyond the tolerance.
         """
@@ -152,9 +152,9 @@ class Recollection(Method):
         if self.repair_epochs:
             require_room(problem, examples)
         if self.rank is None:
-            holders = len(set(examples.holders))
-            size = holders * problem.dimension * problem.dtype.itemsize
-            what = f"The exact vectors of {holders} holders, {problem.dimension} numbers each,"
+            people = len(set(examples.people))
+            size = people * problem.dimension * problem.dtype.itemsize
+            what = f"The exact vectors of {people} people, {problem.dimension} numbers each,"
             room.require_room(what, size, problem.device, "Use rewind or retrain.")
         state = form.state(examples, lambda share: progress(0.7 * share))
         if learned.trajectory is not None and self.repair_epochs:
@@ -167,11 +167,11 @@ class Recollection(Method):
             require_steps_fit(problem, steps_per_epoch(problem, samples) * problem.training.epochs)
 
     def length(self, problem: Problem) -> int:
-        """d; for the sketch the numbers that every row has."""
+        """Return d; for the sketch the numbers that every row has."""
         return problem.dimension if self.rank is None else self.rank + self.probes
 
     def divides(self, problem: Problem, learned: Learned) -> bool:
-        """Exact vectors along a trajectory do: every holder's is a recursion of its own. A sketch's rows all come from
+        """Tell whether people's vectors are computed apart: exact ones along a trajectory are. A sketch's come from
         the same products, a converged model's from one factorisation, and a repair holds everyone's together."""
         return type(self._form(problem, learned)) is Followed and not self.repair_epochs
 
@@ -180,11 +180,11 @@ class Recollection(Method):
         problem: Problem,
         examples: Examples,
         learned: Learned,
-        holders: Sequence[str],
+        people: Sequence[str],
         progress: Progress = silent,
     ) -> dict[str, Tensor]:
-        """The exact vectors of ``holders``."""
-        return self._followed(problem, learned).vectors(examples, holders, progress)
+        """Compute the exact vectors of ``people``."""
+        return self._followed(problem, learned).vectors(examples, people, progress)
 
     def complete(
         self, problem: Problem, examples: Examples, learned: Learned, vectors: VectorSource, progress: Progress = silent
@@ -203,7 +203,7 @@ class Recollection(Method):
         vectors: VectorSource,
         progress: Progress,
     ) -> State:
-        """The state with its report, if its vectors help."""
+        """Return the state with its report. Raises Ineffective where its vectors do not help."""
         report = {**form.report(examples), **self._effect(form, problem, state, examples, vectors)}
         report |= cast("Mapping[str, Json]", state.facts.get("report", {}))
         progress(1.0)
@@ -220,26 +220,26 @@ class Recollection(Method):
         retain: Examples | None,
         generator: torch.Generator,
     ) -> Forgotten:
-        """Add the vectors of ``forget.holders``, in order of holder, whatever order they are given in.
+        """Add the vectors of ``forget.people``, in order of person.
 
         ``retain`` is read by a repair alone.
 
         Raises:
             OutOfTolerance: the sketch's receipt exceeds its tolerance, or its updates are used up.
-            Refused: a holder has no vector, or no sample would be left; for the sketch, the samples are missing; a
+            Refused: a person has no vector, or no sample would be left; for the sketch, the samples are missing; a
                 repair lacks the retained samples or diverges.
         """
         if not forget:
             return Forgotten(state)
         if self.rank is not None:
             return self._sketch(self.rank).forget(problem, state, forget)
-        total = sum_of(forget.vectors, forget.holders, state.weights)
+        total = sum_of(forget.vectors, forget.people, state.weights)
         samples, before = _counts(state)
         gone = before + len(forget.positions)
         if gone >= samples:
             raise Refused(f"None of the {samples} samples would be left.", "Retire the model instead.")
-        release = _update_trajectory if problem.training.converge is None else _update_converged
-        fresh = release(state, total, gone)
+        update = _update_trajectory if problem.training.converge is None else _update_converged
+        fresh = update(state, total, gone)
         evidence: dict[str, Json] = {
             "recollection_norm": float(total.norm()),
             "distance_moved": float((fresh.weights - state.weights).norm()),
@@ -248,7 +248,7 @@ class Recollection(Method):
             left = retained(forget, retain)
             fresh = repaired(
                 problem,
-                replace(fresh, vectors=dict(forget.vectors.read(set(left.holders) - forget.holders))),
+                replace(fresh, vectors=dict(forget.vectors.read(set(left.people) - forget.people))),
                 left,
                 self.repair_epochs,
                 curvature=self.curvature,
@@ -296,9 +296,9 @@ class Recollection(Method):
     def _effect(
         self, form: Form, problem: Problem, state: State, examples: Examples, vectors: VectorSource
     ) -> dict[str, Json]:
-        """The distance left over the calibration sets, of the whole update and of the vectors without repair."""
+        """Measure the distance left over the calibration sets, by the whole update and by it without repair."""
         drawn = calibration_sets(examples, self.calibration_share, self.calibration_count, problem.training.seed)
-        sets = [(replace(state, vectors=dict(vectors.read(chosen.holders))), chosen) for chosen in drawn]
+        sets = [(replace(state, vectors=dict(vectors.read(chosen.people))), chosen) for chosen in drawn]
         try:
             measured = [self._measure(form, problem, theirs, examples, chosen) for theirs, chosen in sets]
         except OutOfTolerance:
@@ -309,7 +309,7 @@ class Recollection(Method):
         found: dict[str, Json] = {
             "distance_left": sum(measured) / len(measured),
             "distance_left_sets": cast("list[Json]", measured),
-            "calibration_holders": len(drawn[0].holders),
+            "calibration_people": len(drawn[0].people),
             "threshold": self.threshold,
         }
         if self.repair_epochs:
@@ -349,7 +349,7 @@ def _update_converged(state: State, total: Tensor, gone: int) -> State:
 
 
 def _counts(state: State) -> tuple[int, int]:
-    """How many samples the training had, and how many are forgotten."""
+    """Return how many samples the training had, and how many are forgotten."""
     return int(cast(int, state.facts["samples"])), int(cast(int, state.facts["forgotten"]))
 
 

@@ -28,7 +28,7 @@ from unlearning.types import Examples, Trajectory
 
 @dataclass(frozen=True)
 class Step:
-    """Step t: ``w`` (d,) before it, the batch (b samples) and ``rows`` (b,), where these stand among the examples.
+    """Step t: ``w`` (d,) before it, the batch (b samples) and ``rows`` (b,), where these are among the examples.
 
     ``gradient`` is the batch gradient (d,), decay included, where the step was clipped; None elsewhere.
     """
@@ -43,11 +43,11 @@ class Step:
 
     @property
     def share(self) -> float:
-        """h_t, by which the step moves for one sample's gradient."""
+        """Return h_t, by which the step moves for one sample's gradient."""
         return self.rate * self.scale / len(self.rows)
 
     def turned(self, vectors: Tensor) -> Tensor:
-        """D_t v for rows v (k, d): the derivative of clipping, symmetric; the identity where nothing was clipped."""
+        """Return D_t v for rows v (k, d): the derivative of clipping, symmetric; v itself where nothing was clipped."""
         return vectors if self.gradient is None else clipped_map(self.gradient, self.scale, vectors)
 
 
@@ -67,7 +67,7 @@ class Course:
             yield self._step(step, w, batch)
 
     def backward(self) -> Iterator[Step]:
-        """The last step first. The weights between two checkpoints are computed again and held together."""
+        """Yield the last step first. The weights between two checkpoints are computed again and held together."""
         for start, stop in reversed(list(pairwise(self.trajectory.starts))):
             part = islice(replay(self.problem, self.examples, self.trajectory, start), stop - start)
             for step, w, batch in reversed(list(part)):
@@ -82,13 +82,13 @@ class Course:
 
 
 def form_of(problem: Problem, examples: Examples, trajectory: Trajectory, mixing: Tensor) -> Factored | Replayed:
-    """The form that fits the model."""
+    """Return the form that fits the model."""
     head = head_of(problem)
     return Replayed(problem, trajectory, mixing) if head is None else Factored(head, examples, mixing)
 
 
 def direct_sum(problem: Problem, tensors: Mapping[str, Tensor], examples: Examples, kept: Tensor) -> Tensor:
-    """``sum_i G_i`` (d,) over ``examples``, from what the form kept of each, (n, q), and of all."""
+    """Return ``sum_i G_i`` (d,) over ``examples``, from what the form kept of each, (n, q), and of all."""
     head = head_of(problem)
     return replayed_sum(problem, tensors, examples) if head is None else factored_sums(head, examples, kept, None)[0]
 
@@ -144,7 +144,7 @@ class Factored:
         return {}
 
     def _linearised(self, step: Step) -> tuple[Tensor, Tensor, Tensor]:
-        """The batch's features (b, D), residuals and scores (b, K)."""
+        """Return the batch's features (b, D), residuals and scores (b, K)."""
         features = _chosen(self._features, step.rows)
         scores = features @ self._head.matrix(step.w).T
         return features, self._head.curve.residual(scores, step.targets), scores
@@ -153,7 +153,7 @@ class Factored:
         return torch.split(vectors, max(1, ACTIVATION_LIMIT // (len(step.rows) * self._head.layer.out_features)))
 
     def _directions(self, features: Tensor, vectors: Tensor) -> Tensor:
-        """How every sample's scores change along every vector, (b, k, K)."""
+        """Return how every sample's scores change along every vector, (b, k, K)."""
         matrices = self._head.matrix(vectors).flatten(0, 1)
         return (features @ matrices.T).reshape(len(features), len(vectors), -1)
 
@@ -205,7 +205,7 @@ class Replayed:
 
 
 def factored_sums(head: Head, examples: Examples, kept: Tensor, mixing: Tensor | None) -> Tensor:
-    """``sum_i mixing_i G_i`` (k, d) of a linear head, from ``kept`` (n, q) and ``mixing`` (k, n); None: all ones."""
+    """Return ``sum_i mixing_i G_i`` (k, d) of a linear head, from ``kept`` (n, q) and ``mixing`` (k, n), None: ones."""
     weights = kept.new_ones(1, len(kept)) if mixing is None else mixing
     rho = kept.reshape(len(kept), -1, head.layer.out_features)
     wide = head.features(examples.inputs)[:, : head.layer.in_features]
@@ -217,7 +217,7 @@ def factored_sums(head: Head, examples: Examples, kept: Tensor, mixing: Tensor |
 
 
 def replayed_sum(problem: Problem, tensors: Mapping[str, Tensor], examples: Examples) -> Tensor:
-    """``sum_i G_i`` (d,) over ``examples``: their gradients again, at the weights of every step that used them."""
+    """Return ``sum_i G_i`` (d,) over ``examples``: their gradients at the weights of every step that used them."""
     total = torch.zeros(problem.dimension, dtype=problem.dtype, device=problem.device)
     batches = torch.split(tensors["batches"].to(torch.int64), tensors["batch_sizes"].tolist())
     used = [batches[place] for place in tensors["step_batches"].tolist()]
@@ -231,14 +231,14 @@ def replayed_sum(problem: Problem, tensors: Mapping[str, Tensor], examples: Exam
 
 
 def mixed_gradients(problem: Problem, w: Tensor, x: Tensor, y: Tensor, mixing: Tensor) -> Tensor:
-    """``sum_i mixing[j, i] grad l_i(w)`` for every row j of ``mixing`` (k, n): (k, d), without weight decay."""
+    """Return ``sum_i mixing[j, i] grad l_i(w)`` for every row j of ``mixing`` (k, n): (k, d), without weight decay."""
     pair = cast("tuple[Tensor, Callable[[Tensor], tuple[Tensor]]]", vjp(lambda u: problem.sample_losses(u, x, y), w))
     sums: Tensor = vmap(lambda row: pair[1](row)[0], chunk_size=chunk_for(problem, w, x))(mixing)
     return sums.detach()
 
 
 def sloped_products(problem: Problem, w: Tensor, x: Tensor, y: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """H v (k, d) of the mean data loss, and ``grad l_i . v`` of every sample (k, n), for rows v of ``vectors`` (k, d).
+    """Return H v (k, d) of the mean data loss, and ``grad l_i . v`` (k, n), for rows v of ``vectors`` (k, d).
 
     The slopes cost nothing: the loss of every sample is carried along as a second output of the gradient, and its
     tangent comes with that of the gradient.
@@ -256,7 +256,7 @@ def sloped_products(problem: Problem, w: Tensor, x: Tensor, y: Tensor, vectors: 
 
 
 def _distinct(batches: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-    """The batches without those that repeat the one before (a full batch is stored once), and each step's place."""
+    """Return the batches without those that repeat the one before, and each step's place among them."""
     kept = [batches[0]]
     places = []
     for batch in batches:
@@ -267,6 +267,6 @@ def _distinct(batches: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
 
 
 def _chosen(values: Tensor, rows: Tensor) -> Tensor:
-    """``values[rows]``; without a copy for a full batch."""
+    """Return ``values[rows]``; without a copy for a full batch."""
     full = len(rows) == len(values) and bool((rows == torch.arange(len(values), device=rows.device)).all())
     return values if full else values[rows]

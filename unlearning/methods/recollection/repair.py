@@ -1,4 +1,4 @@
-"""Repair after an update of recollection: the training goes on without the forgotten, and every vector follows it.
+"""Repair after an update of recollection: train on without the forgotten, and carry every vector along.
 
 HF's strategy "OUR" (arXiv 2404.01712): E_r passes over the retained samples, and for each of their batches
 ``a_u <- a_u - eta_t D_t [(H_t + lambda I) a_u - (1/|B_t|) sum_{i in B_t of u} (grad l_i(w_t) + [H_t,i a_u])]``, the
@@ -24,7 +24,7 @@ from unlearning.types import Examples, RecipeError, Refused, State
 def repaired(
     problem: Problem, state: State, retain: Examples, epochs: int, *, curvature: str, carried_by: str
 ) -> State:
-    """``state`` after ``epochs`` more passes over ``retain``, its vectors, each (d,), carried through them.
+    """Train on for ``epochs`` passes over ``retain`` and carry the vectors of ``state``, each (d,), through them.
 
     ``state.facts["steps"]`` counts the steps taken so far, repairs included.
 
@@ -43,12 +43,12 @@ def repaired(
 
 
 def require_room(problem: Problem, examples: Examples) -> None:
-    """Raises Refused where everyone's vectors are too large to be held, and rewritten, at every update."""
-    holders = len(set(examples.holders))
-    if holders * problem.dimension <= GROUP_LIMIT:
+    """Raise Refused where everyone's vectors are too large to be held, and rewritten, at every update."""
+    people = len(set(examples.people))
+    if people * problem.dimension <= GROUP_LIMIT:
         return
     raise Refused(
-        f"repair_epochs rewrites the vectors of all {holders} people at every update, {problem.dimension} numbers "
+        f"repair_epochs rewrites the vectors of all {people} people at every update, {problem.dimension} numbers "
         f"each; together at most {GROUP_LIMIT} are served.",
         "Leave repair_epochs out, or use rewind.",
     )

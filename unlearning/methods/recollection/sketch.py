@@ -1,20 +1,20 @@
-"""Recollections of many holders at once: the direct part from the samples, the rest in a few shared directions.
+"""Recollections of many people at once: the direct part from the samples, what is left in a few shared directions.
 
-With ``M_t = I - eta_t D_t (H_t + Lambda)``, Lambda the weight decay and D_t the derivative of clipping, a holder's
+With ``M_t = I - eta_t D_t (H_t + Lambda)``, Lambda the weight decay and D_t the derivative of clipping, a person's
 recollection is ``a_{t+1} = M_t a_t + (eta_t / |B_t|) D_t sum grad l_i(w_t)``. Split it: ``a = G + R`` with G the direct
 part (``direct.py``). All recollections together have a flat spectrum. R, which is what curvature did to the gradients,
 has few large directions where the training is smooth.
 
-- Forward: the same recursion for k random mixtures of all holders spans R's range: Q (r, d), orthonormal rows.
+- Forward: the same recursion for k random mixtures of all people spans R's range: Q (r, d), orthonormal rows.
 - Backward: the transposed recursion for the rows P of Q and of S (m, d), S Gaussian:
-  ``P <- P - eta_t (H_t + Lambda) D_t P``. The slopes of a holder's samples along D_t P add up to ``c = Q a`` and
+  ``P <- P - eta_t (H_t + Lambda) D_t P``. The slopes of a person's samples along D_t P add up to ``c = Q a`` and
   ``s = S a``; both are exact.
 - Deletion: ``a~ = G + Q^T (c - Q G)`` with the sums of G and c, so ``a~ - a = -(I - Q^T Q) R``.
 - Receipt: for requests that do not depend on S, ``||S a~ - s||^2 / ||a~ - a||^2`` is chi-squared with m degrees of
   freedom. It is an operator's alarm: who sees receipts can choose requests that they do not cover, so neither they nor
   S's seed may leave the sealed state.
 
-Cost: k + r + m Hessian products a step instead of one for each holder. Stored: Q once, r + m numbers for each holder,
+Cost: k + r + m Hessian products a step instead of one for each person. Stored: Q once, r + m numbers for each person,
 and what the direct part needs.
 """
 
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-from scipy.stats import chi2
+from scipy.special import gammaincinv
 from torch import Tensor
 
 from unlearning.methods.recollection.direct import Course, Factored, Replayed, direct_sum, form_of
@@ -58,10 +58,10 @@ class Sketch:
     """Settings.
 
     Args:
-        rank: r, directions kept; at most d and the number of holders are used.
-        probes: m, numbers for each holder that pay for the receipt.
+        rank: r, directions kept; at most d and the number of people are used.
+        probes: m, numbers for each person that pay for the receipt.
         tolerance: the greatest receipt, as a share of the cumulative correction's norm (itself read off the probes).
-        releases: how many receipts share the confidence of 99 %; a further release is refused.
+        updates: how many receipts share the confidence of 99 %; a further update is refused.
         oversampling: k / r, mixtures in the forward pass.
         stability: the greatest ``||R|| / ||G + R||`` (beyond it R cancels G, and small errors of R are large errors
             of the sum) and the greatest ``||G + R|| / ||G||`` (beyond it the training expands what a gradient did, and
@@ -85,11 +85,11 @@ class Sketch:
     def prepare(
         self, problem: Problem, examples: Examples, learned: Learned, seed: int, progress: Progress = silent
     ) -> State:
-        """The state of the sketch. ``seed`` is S's: it must be secret, and it is kept in ``facts``.
+        """Compute the state of the sketch. ``seed`` is S's: it must be secret, and it is kept in ``facts``.
 
-        ``vectors`` holds for each holder c (r), s (m) and what the direct part keeps of its samples, by position.
+        ``vectors`` holds for each person c (r), s (m) and what the direct part keeps of its samples, by position.
         ``facts["report"]`` holds ``norm_ratio``, ||R|| / ||G + R||; ``growth``, ||G + R|| / ||G||; and ``left_out``,
-        the share of ||R|| that the forward pass saw outside of Q: Frobenius norms over all holders, estimated from
+        the share of ||R|| that the forward pass saw outside of Q: Frobenius norms over all people, estimated from
         the mixtures. What lies outside of all k mixtures is not in ``left_out``; the receipts see it.
 
         Raises:
@@ -100,9 +100,9 @@ class Sketch:
             raise Refused("The training's trajectory was not recorded.", "Record it with unlearning.Recorder.")
         require_steps_fit(problem, len(learned.trajectory))
         course = Course(problem, examples, learned.trajectory)
-        holders = sorted(set(examples.holders))
-        owners = _owners(examples, holders)
-        mixtures = self._mixtures(problem, len(holders))
+        people = sorted(set(examples.people))
+        owners = _owners(examples, people)
+        mixtures = self._mixtures(problem, len(people))
         form = form_of(problem, examples, learned.trajectory, mixtures[:, owners])
         basis, report = self._range(course, form, len(mixtures), lambda share: progress(0.5 * share))
         rows = torch.cat([basis, torch.cat(list(_probes(problem, self.probes, seed)), dim=1)])
@@ -110,24 +110,24 @@ class Sketch:
         facts: dict[str, Json] = {
             "samples": len(examples),
             "forgotten": 0,
-            "released": 0,
+            "updates": 0,
             "seed": seed,
             "report": {"form": "sketch", "reference": "fixed-denominator", "rank": len(basis), **report},
         }
         tensors = {"basis": basis, "probed": torch.zeros(2, self.probes, dtype=torch.float64), **form.tensors()}
-        return State(learned.weights, tensors, facts, _vectors(numbers, form.kept(), owners, holders))
+        return State(learned.weights, tensors, facts, _vectors(numbers, form.kept(), owners, people))
 
     def forget(self, problem: Problem, state: State, forget: ForgetSet) -> Forgotten:
-        """Add the recollections of ``forget.holders``. ``evidence`` holds the receipt and must stay sealed.
+        """Add the recollections of ``forget.people``. ``evidence`` holds the receipt and must stay sealed.
 
         Raises:
             OutOfTolerance: the receipt is above ``tolerance``, or all ``updates`` are used.
-            Refused: a holder has no vector, the samples are missing, or no sample would be left.
+            Refused: a person has no vector, the samples are missing, or no sample would be left.
         """
         if not forget:
             return Forgotten(state)
-        released = cast(int, state.facts["released"]) + 1
-        if released > self.updates:
+        count = cast(int, state.facts["updates"]) + 1
+        if count > self.updates:
             raise OutOfTolerance(f"All {self.updates} updates of this sketch are used.", "Take the fallback.")
         gone = cast(int, state.facts["forgotten"]) + len(forget.positions)
         if gone >= cast(int, state.facts["samples"]):
@@ -138,20 +138,20 @@ class Sketch:
         receipt, size = self._receipt(probed)
         if not receipt <= self.tolerance * size:
             raise OutOfTolerance("The sketch does not follow this request closely enough.", "Take the fallback.")
-        facts = {**state.facts, "released": released, "forgotten": gone}
+        facts = {**state.facts, "updates": count, "forgotten": gone}
         fresh = State(state.weights + correction.to(state.weights), {**state.tensors, "probed": probed}, facts)
         return Forgotten(fresh, {"recollection_norm": float(correction.norm()), "receipt": receipt})
 
-    def _mixtures(self, problem: Problem, holders: int) -> Tensor:
-        """(k, holders), Gaussian; not secret."""
-        width = min(math.ceil(self.rank * self.oversampling), holders, problem.dimension)
+    def _mixtures(self, problem: Problem, people: int) -> Tensor:
+        """Draw the mixtures (k, people), Gaussian; not secret."""
+        width = min(math.ceil(self.rank * self.oversampling), people, problem.dimension)
         generator = torch.Generator().manual_seed(problem.training.seed)
-        return torch.randn(width, holders, generator=generator, dtype=problem.dtype).to(problem.device)
+        return torch.randn(width, people, generator=generator, dtype=problem.dtype).to(problem.device)
 
     def _range(
         self, course: Course, form: Factored | Replayed, width: int, progress: Progress
     ) -> tuple[Tensor, dict[str, Json]]:
-        """Q (r, d) with orthonormal rows, and what the forward pass measured."""
+        """Return Q (r, d) with orthonormal rows, and what the forward pass measured."""
         problem = course.problem
         mixed = torch.zeros(width, problem.dimension, dtype=problem.dtype, device=problem.device)
         for done, step in enumerate(course.forward(), start=1):
@@ -179,12 +179,12 @@ class Sketch:
         )
 
     def _correction(self, problem: Problem, state: State, forget: ForgetSet) -> tuple[Tensor, Tensor]:
-        """``a~`` (d,), and ``s`` (m,) in float64, summed over the forgotten holders in sorted order."""
+        """Return ``a~`` (d,), and ``s`` (m,) in float64, summed over the forgotten people in sorted order."""
         examples = forget.examples
         if examples is None or examples.positions.tolist() != list(forget.positions):
             raise Refused("The sketch needs the forgotten samples, and no others.", "Hand over exactly these.")
         basis = state.tensors["basis"].to(problem.device)
-        names = sorted(forget.holders)
+        names = sorted(forget.people)
         vectors = dict(forget.vectors.read(names))  # a few numbers each
         if len(vectors) < len(names):
             raise VectorsMissing(len(names) - len(vectors), len(names))
@@ -196,8 +196,8 @@ class Sketch:
         return direct + basis.T @ inside, total[len(basis) :].cpu()
 
     def _receipt(self, probed: Tensor) -> tuple[float, float]:
-        """Bound on the cumulative correction's distance from the exact one, and that correction's norm as probed."""
-        quantile = float(chi2.ppf((1.0 - CONFIDENCE) / self.updates, self.probes))
+        """Return a bound on the cumulative correction's distance from the exact one, and its probed norm."""
+        quantile = 2.0 * float(gammaincinv(self.probes / 2, (1.0 - CONFIDENCE) / self.updates))
         gap = float((probed[0] - probed[1]).norm())
         return gap / math.sqrt(quantile), float(probed[0].norm()) / math.sqrt(self.probes)
 
@@ -213,7 +213,7 @@ def require_steps_fit(problem: Problem, steps: int) -> None:
 
 
 def _adjoint(course: Course, form: Factored | Replayed, rows: Tensor, progress: Progress) -> Tensor:
-    """The products of every row of ``rows`` (p, d) with every sample's recollection, (p, n), exactly."""
+    """Return the products of every row of ``rows`` (p, d) with every sample's recollection, (p, n), exactly."""
     problem = course.problem
     numbers = torch.zeros(len(rows), len(course.examples), dtype=rows.dtype, device=rows.device)
     vectors = rows.clone()
@@ -226,23 +226,23 @@ def _adjoint(course: Course, form: Factored | Replayed, rows: Tensor, progress: 
     return numbers
 
 
-def _owners(examples: Examples, holders: Sequence[str]) -> Tensor:
-    """For each sample the index of its holder, (n,) int64."""
-    index = {name: place for place, name in enumerate(holders)}
-    return torch.tensor([index[name] for name in examples.holders], device=examples.positions.device)
+def _owners(examples: Examples, people: Sequence[str]) -> Tensor:
+    """Return for each sample the index of its person, (n,) int64."""
+    index = {name: place for place, name in enumerate(people)}
+    return torch.tensor([index[name] for name in examples.people], device=examples.positions.device)
 
 
-def _vectors(numbers: Tensor, kept: Tensor, owners: Tensor, holders: Sequence[str]) -> dict[str, Tensor]:
-    """Each holder's row: the sums of its samples' ``numbers`` (p, n), then their ``kept`` (n, q) one after another."""
+def _vectors(numbers: Tensor, kept: Tensor, owners: Tensor, people: Sequence[str]) -> dict[str, Tensor]:
+    """Return each person's row: the sums of its samples' ``numbers`` (p, n), then their ``kept`` (n, q) in turn."""
     owners, kept = owners.cpu(), kept.cpu()  # a scatter on a GPU adds in no fixed order
-    totals = torch.zeros(len(holders), len(numbers), dtype=numbers.dtype).index_add_(0, owners, numbers.T.cpu())
+    totals = torch.zeros(len(people), len(numbers), dtype=numbers.dtype).index_add_(0, owners, numbers.T.cpu())
     order = torch.argsort(owners, stable=True)
-    parts = torch.split(kept[order], torch.bincount(owners, minlength=len(holders)).tolist())
-    return {name: torch.cat([totals[row], parts[row].flatten()]) for row, name in enumerate(holders)}
+    parts = torch.split(kept[order], torch.bincount(owners, minlength=len(people)).tolist())
+    return {name: torch.cat([totals[row], parts[row].flatten()]) for row, name in enumerate(people)}
 
 
 def _kept_of(vectors: Mapping[str, Tensor], examples: Examples, names: Sequence[str], width: int) -> Tensor:
-    """What the direct part kept of ``examples``, (n, q), from the end of their holders' rows."""
+    """Return what the direct part kept of ``examples``, (n, q), from the end of their people's rows."""
     owners = _owners(examples, names).cpu()
     counts = torch.bincount(owners, minlength=len(names)).tolist()
     tails = [vectors[name][width:].cpu().reshape(count, -1) for name, count in zip(names, counts, strict=True)]
@@ -250,7 +250,7 @@ def _kept_of(vectors: Mapping[str, Tensor], examples: Examples, names: Sequence[
 
 
 def _probes(problem: Problem, count: int, seed: int) -> Iterator[Tensor]:
-    """S (count, d) in blocks of columns. Drawn on the CPU, so that it is the same on every device."""
+    """Yield S (count, d) in blocks of columns. Drawn on the CPU, so that it is the same on every device."""
     generator = torch.Generator().manual_seed(seed)
     for start in range(0, problem.dimension, BLOCK):
         width = min(BLOCK, problem.dimension - start)
@@ -259,7 +259,7 @@ def _probes(problem: Problem, count: int, seed: int) -> Iterator[Tensor]:
 
 
 def _probe(problem: Problem, vector: Tensor, count: int, seed: int) -> Tensor:
-    """``S v`` (count,) in float64 on the CPU."""
+    """Return ``S v`` (count,) in float64 on the CPU."""
     parts = zip(_probes(problem, count, seed), torch.split(vector, BLOCK), strict=True)
     return torch.stack([block.double() @ part.double() for block, part in parts]).sum(dim=0).cpu()
 

@@ -1,6 +1,6 @@
 """Where recollections come from: along a trajectory, exactly or by a sketch, or at a minimiser.
 
-The equations stand in ``unlearning/methods/recollection/__init__.py``.
+The equations are in ``unlearning/methods/recollection/__init__.py``.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ CURVATURES = {"hessian": hessian_products, "gauss-newton": gauss_newton_products
 OWN_CURVATURES = {"hessian": own_hessian_products, "gauss-newton": own_gauss_newton_products}
 CARRIED_BY = ("others", "everyone")
 OWN_LIMIT = 2**22
-"""elements of the products of samples with their own holders' vectors that are made at once, for 256 samples at most"""
+"""elements of the products of samples with their own people's vectors that are made at once, for 256 samples at most"""
 GROUP_LIMIT = 2**28
-"""elements of all vectors that advance together; more holders take further passes over the trajectory"""
+"""elements of all vectors that advance together; more people take further passes over the trajectory"""
 SPECTRUM_POINTS = 5
 DENSE_LIMIT = 2048
-"""up to this dimension the converged Hessian is factorised; above, conjugate gradients solve for all holders at once"""
+"""up to this dimension the converged Hessian is factorised; above, conjugate gradients solve for all people at once"""
 SOLVE_TOLERANCE = 1e-10
 
 
@@ -51,30 +51,30 @@ class Followed:
     carried_by: str
 
     def state(self, examples: Examples, progress: Progress) -> State:
-        return self.stated(examples, self.vectors(examples, sorted(set(examples.holders)), progress))
+        return self.stated(examples, self.vectors(examples, sorted(set(examples.people)), progress))
 
     def stated(self, examples: Examples, vectors: Mapping[str, Tensor]) -> State:
         return State(self.weights, {}, {"samples": len(examples), "forgotten": 0}, vectors)
 
-    def vectors(self, examples: Examples, holders: Sequence[str], progress: Progress) -> dict[str, Tensor]:
-        """The vectors of ``holders``; ``examples`` are everyone's."""
-        groups = list(_groups(holders, GROUP_LIMIT // self.problem.dimension))
+    def vectors(self, examples: Examples, people: Sequence[str], progress: Progress) -> dict[str, Tensor]:
+        """Compute the vectors of ``people``; ``examples`` are everyone's."""
+        groups = list(_groups(people, GROUP_LIMIT // self.problem.dimension))
         vectors: dict[str, Tensor] = {}
         for index, group in enumerate(groups):
             blank = torch.zeros(
                 len(group), self.problem.dimension, dtype=self.problem.dtype, device=self.problem.device
             )
             stacked = self._advance(examples, group, blank, _part(progress, index, len(groups)))
-            vectors |= {holder: vector.clone() for holder, vector in zip(group, stacked, strict=True)}
+            vectors |= {person: vector.clone() for person, vector in zip(group, stacked, strict=True)}
         return vectors
 
     def carried(self, examples: Examples, vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """These vectors, each (d,), after the trajectory's steps too."""
+        """Carry these vectors, each (d,), through the trajectory's steps."""
         carried: dict[str, Tensor] = {}
         for group in _groups(sorted(vectors), GROUP_LIMIT // self.problem.dimension):
-            start = torch.stack([vectors[holder].to(self.weights) for holder in group])
+            start = torch.stack([vectors[person].to(self.weights) for person in group])
             stacked = self._advance(examples, group, start, silent)
-            carried |= {holder: vector.clone() for holder, vector in zip(group, stacked, strict=True)}
+            carried |= {person: vector.clone() for person, vector in zip(group, stacked, strict=True)}
         return carried
 
     def retrained(self, examples: Examples, omit: Sequence[int]) -> Tensor:
@@ -93,7 +93,7 @@ class Followed:
         }
 
     def _advance(self, examples: Examples, group: Sequence[str], vectors: Tensor, progress: Progress) -> Tensor:
-        """The vectors of ``group``, (len(group), d), after all steps; those given are overwritten."""
+        """Return the vectors of ``group``, (len(group), d), after all steps; those given are overwritten."""
         rows = _rows_of(examples, group)
         for step, w, batch in replay(self.problem, examples, self.trajectory):
             here = rows[torch.searchsorted(examples.positions.cpu(), self.trajectory.batches[step])]
@@ -116,7 +116,7 @@ class Followed:
         return vectors.sub_(change, alpha=self.trajectory.rates[step])
 
     def _leave_own_out(self, products: Tensor, vectors: Tensor, w: Tensor, batch: Batch, here: Tensor) -> None:
-        """Take from each row of ``products`` what its holder's own samples put into it, in place."""
+        """Take from each row of ``products`` what its person's own samples put into it, in place."""
         present = (here >= 0).nonzero().squeeze(1)
         size = min(256, max(1, OWN_LIMIT // self.problem.dimension))
         for places in torch.split(present, size):
@@ -130,7 +130,7 @@ class Followed:
             products[touched.to(device)] -= members @ own / batch.denominator
 
     def _spectrum(self, examples: Examples) -> list[float]:
-        """eta_t s_t lambda_max(H_t + decay) at a few steps spread over the trajectory; a measurement from below."""
+        """Return eta_t s_t lambda_max(H_t + decay), seen from below, at a few steps spread over the trajectory."""
         last = len(self.trajectory) - 1
         points = sorted({round(last * index / (SPECTRUM_POINTS - 1)) for index in range(SPECTRUM_POINTS)})
         generator = torch.Generator().manual_seed(self.problem.training.seed)
@@ -166,7 +166,7 @@ class Converged:
 
     def state(self, examples: Examples, progress: Progress) -> State:
         require_strongly_convex(self.problem)
-        group = sorted(set(examples.holders))
+        group = sorted(set(examples.people))
         batch = Batch(examples.inputs, examples.targets, len(examples))
         rows = _rows_of(examples, group)
         sums = _gradient_sums(self.problem, self.weights, batch, rows, torch.arange(len(group)))
@@ -175,7 +175,7 @@ class Converged:
         progress(0.2)
         stacked = self._solve(batch, sums / len(examples))
         progress(1.0)
-        vectors = {holder: vector.clone() for holder, vector in zip(group, stacked, strict=True)}
+        vectors = {person: vector.clone() for person, vector in zip(group, stacked, strict=True)}
         correction = torch.zeros_like(self.weights)
         facts: dict[str, Json] = {"samples": len(examples), "forgotten": 0, "reference": self.reference}
         return State(self.weights, {"correction": correction}, facts, vectors)
@@ -221,13 +221,13 @@ Form: TypeAlias = Followed | Converged
 
 
 def _rows_of(examples: Examples, group: Sequence[str]) -> Tensor:
-    """For each sample the row of its holder in ``group``, -1 where the holder is not in it; (n,) int64 on the CPU."""
-    row = {holder: index for index, holder in enumerate(group)}
-    return torch.tensor([row.get(holder, -1) for holder in examples.holders])
+    """Return each sample's row of its person in ``group``, -1 where the person is not in it; (n,) int64 on the CPU."""
+    row = {person: index for index, person in enumerate(group)}
+    return torch.tensor([row.get(person, -1) for person in examples.people])
 
 
 def _gradient_sums(problem: Problem, w: Tensor, batch: Batch, here: Tensor, rows: Tensor) -> Tensor:
-    """``sum_{i in batch of row} grad l_i(w)``, (len(rows), d); ``here`` names each sample's row.
+    """Return ``sum_{i in batch of row} grad l_i(w)``, (len(rows), d); ``here`` names each sample's row.
 
     A product with a 0/1 matrix instead of a scatter: on a GPU a scatter adds in no fixed order.
     """
@@ -243,10 +243,10 @@ def _gradient_sums(problem: Problem, w: Tensor, batch: Batch, here: Tensor, rows
     return total
 
 
-def _groups(holders: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+def _groups(people: Sequence[str], size: int) -> Iterator[Sequence[str]]:
     width = max(1, size)
-    for start in range(0, len(holders), width):
-        yield holders[start : start + width]
+    for start in range(0, len(people), width):
+        yield people[start : start + width]
 
 
 def _part(progress: Progress, index: int, count: int) -> Progress:

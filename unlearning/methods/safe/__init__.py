@@ -73,14 +73,14 @@ CHUNK = 1024
 
 
 def class_probabilities(outputs: Tensor) -> Tensor:
-    """f: the softmax of (n, C) outputs; a single output is the logit of class 1 of two."""
+    """Return f, the softmax of (n, C) outputs; a single output is the logit of class 1 of two."""
     two = torch.cat([torch.zeros_like(outputs), outputs], dim=1) if outputs.shape[1] == 1 else outputs
     probabilities: Tensor = torch.softmax(two, dim=1)
     return probabilities
 
 
 def forgetting_gradient(problem: Problem, origin: Tensor, inputs: Tensor, log_q: Tensor) -> Tensor:
-    """sum over the samples of - sum_y log q_y(x) grad f_y(x; w_0), (d,); ``log_q`` is (k, C)."""
+    """Return - sum_y log q_y(x) grad f_y(x; w_0), summed over the samples, (d,); ``log_q`` is (k, C)."""
     total = torch.zeros_like(origin)
     for start in range(0, len(inputs), CHUNK):
         part = slice(start, start + CHUNK)
@@ -116,12 +116,12 @@ OTHERS = "Choose another method."
 
 
 def share_step(safe: Safe, norm: float, share: float) -> float:
-    """Our step's length: in proportion to ``share``, the part of all samples that is forgotten."""
+    """Return our step's length, in proportion to ``share``, the part of all samples that is forgotten."""
     return safe.reach * norm * share
 
 
 def published_step(safe: Safe, norm: float, share: float) -> float:  # noqa: ARG001 (the same in every round)
-    """Theorem 2's step length, with W = ``norm``."""
+    """Return theorem 2's step length, with W = ``norm``."""
     return math.sqrt(norm) / (safe.divisor * math.sqrt(safe.rounds))
 
 
@@ -138,7 +138,7 @@ class Safe(Method):
             weights, in units of their norm.
         divisor: of ``published``: the paper's K. It has 2.5 for MNIST and CIFAR-10, 8 for Fashion.
         rounds: of ``published``: the paper's T, how many updates there will be.
-        strength: lambda, the weight of the forgetting gradient beside the retention gradient. Saturates,
+        strength: lambda, the weight of the forgetting gradient against the retention gradient. Saturates,
             because g_t is normalised.
         mode: ``freeze`` or ``keep``.
         features: at most so many dimensions for the class densities.
@@ -146,9 +146,9 @@ class Safe(Method):
         ridge: added to the pooled covariance's diagonal, in units of the inputs' mean variance at preparation.
         cut: log q is cut to [-cut, cut].
         seed: of the projection.
-        calibration_count: how many sets of holders are really retrained without at preparation, to report the
+        calibration_count: how many sets of people are really retrained without at preparation, to report the
             distance left; 0: none.
-        calibration_share: the share of all holders in each set.
+        calibration_share: the share of all people in each set.
     """
 
     name: ClassVar[str] = "safe"
@@ -189,7 +189,7 @@ class Safe(Method):
             raise Refused(f"calibration_share is {self.calibration_share}.", "Choose a share between 0 and 1.")
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
-        """One pass over the samples: mean data gradient at w_0 and class moments.
+        """Compute mean data gradient at w_0 and class moments, in one pass over the samples.
 
         ``facts["report"]`` holds the mode and, where measured, the distance left (1: as far from retraining as doing
         nothing). SAFE does not aim at it, so that nothing is refused.
@@ -238,7 +238,7 @@ class Safe(Method):
         retain: Examples | None,
         generator: torch.Generator,
     ) -> Forgotten:
-        """One step from w_0 for everyone forgotten so far.
+        """Take one step from w_0 for everyone forgotten so far.
 
         Raises Refused when the samples are missing, were forgotten before or never trained on, when nobody
         would be left, and when a gradient is not finite.
@@ -272,7 +272,7 @@ class Safe(Method):
         return Forgotten(replace(state, weights=weights, tensors=tensors, facts=facts), evidence)
 
     def log_q(self, state: State, after: Moments, inputs: Tensor) -> Tensor:
-        """log q_t(x), (k, C) float64, cut to [-cut, cut]; 0 for a class never seen, -cut for an emptied one."""
+        """Return log q_t(x), (k, C) float64, cut to [-cut, cut]; 0 for a class never seen, -cut for an emptied one."""
         points = _points(inputs, state.tensors["axes"])
         before = _unpack("before", state)
         ridge = float(state.facts["ridge"])  # type: ignore[arg-type]
@@ -291,7 +291,7 @@ class Safe(Method):
         return classes
 
     def _axes(self, inputs: Tensor) -> Tensor:
-        """(D, p) float64 with orthonormal columns; p = D is the identity: nothing is lost."""
+        """Return (D, p) float64 with orthonormal columns; p = D is the identity: nothing is lost."""
         width = inputs[0].numel()
         if width <= self.features:
             return torch.eye(width, dtype=torch.float64, device=inputs.device)
@@ -341,7 +341,7 @@ def _points(inputs: Tensor, axes: Tensor) -> Tensor:
 
 
 def _gradient_sum(problem: Problem, w: Tensor, examples: Examples, progress: Progress = silent) -> Tensor:
-    """sum over the samples of grad l(w), (d,), without weight decay."""
+    """Return grad l(w), summed over the samples, (d,), without weight decay."""
     total = torch.zeros_like(w)
     for start in range(0, len(examples), CHUNK):
         x, y = examples.inputs[start : start + CHUNK], examples.targets[start : start + CHUNK]

@@ -23,7 +23,7 @@ class Moments:
 
     @classmethod
     def of(cls, points: Tensor, classes: Tensor, number: int) -> Moments:
-        """The moments of ``points`` (n, p), float64, whose classes (n,) lie in [0, ``number``)."""
+        """Compute the moments of ``points`` (n, p), float64, whose classes (n,) lie in [0, ``number``)."""
         p = points.shape[1]
         counts = points.new_zeros(number)
         means = points.new_zeros(number, p)
@@ -37,7 +37,7 @@ class Moments:
         return cls(counts, means, covariances)
 
     def without(self, points: Tensor, classes: Tensor) -> Moments:
-        """The moments after ``points`` leave: n1 = n0 - k, d = mean0 - meank, and
+        """Return the moments after ``points`` leave: n1 = n0 - k, d = mean0 - meank, and
 
         S1 = ((n0 - 1) S0 - (k - 1) Sk - (n0 k / n1) d d^T) / (n1 - 1).
 
@@ -63,7 +63,7 @@ class Moments:
         return Moments(counts, means, covariances)
 
     def log_joint(self, points: Tensor, shrinkage: float, ridge: float) -> Tensor:
-        """log n_y + log N(x; m_y, S_y) up to a constant, (k, C), for ``points`` (k, p); -inf for an empty class.
+        """Return log n_y + log N(x; m_y, S_y) up to a constant, (k, C), for ``points`` (k, p); -inf for an empty class.
 
         S_y is shrunk: ((n_y - 1) S_y + shrinkage P) / (n_y - 1 + shrinkage), P the pooled covariance plus
         ``ridge`` on the diagonal. With one sample left this is P.

@@ -1,0 +1,39 @@
+"""One name, one class: no two public classes of the source share a name, and none reaches clients as a path."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+from fastapi.testclient import TestClient
+
+from service.api.app import create_app
+from service.infra.settings import Settings
+from tests.docs.commands import ROOT
+
+
+def classes(package: str) -> list[tuple[str, str]]:
+    """Return name and file of every public class."""
+    return [
+        (node.name, str(path.relative_to(ROOT)))
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for package in ("service", "workers", "unlearning"):
+        for name, path in classes(package):
+            places[name].append(path)
+    assert len(places) > 150
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+def test_no_module_path_is_in_the_openapi_document(tmp_path: Path) -> None:
+    with TestClient(create_app(Settings(home=tmp_path))) as client:
+        names = client.get("/openapi.json").json()["components"]["schemas"]
+    assert len(names) > 30
+    assert [name for name in names if "__" in name or "service" in name] == []
