@@ -58,7 +58,7 @@ def test_a_history_restores_across_lifted_holds_and_closed_doors(with_log: bool)
 
 @pytest.mark.parametrize("kind", ["hold.lifted", "key.rotated", "key.revoked", "webhook.disabled"])
 def test_the_simulation_sees_a_restore_that_turns_something_back(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(replay._STANDING, kind, lambda *_: False)
+    monkeypatch.setitem(replay._OF_THE_REST, kind, lambda *_: False)
     with pytest.raises(Wrong, match="that was over is in force after a restore"):
         restored(with_log=True)
 
