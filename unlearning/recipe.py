@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
@@ -180,8 +180,11 @@ class Run:
     progress: Callable[[float], None]
 
 
-UNSTATED = Training(epochs=1)
-"""what a recipe without ``training`` has: its own ``train`` makes the steps"""
+class OwnTraining(Training):
+    """The ``training`` of a recipe that gives ``train``: only its seed means anything."""
+
+
+UNSTATED = OwnTraining(epochs=1)
 
 
 @dataclass(frozen=True)
@@ -250,12 +253,11 @@ class Recipe:
                 )
 
     def _choose_training(self) -> None:
-        stated = self.training not in (UNSTATED, replace(UNSTATED, seed=self.seed))
-        if stated == (self.train is not None):
+        if isinstance(self.training, OwnTraining) == (self.train is None):
             given = "neither training nor train" if self.train is None else "both training and train"
             raise RecipeError(f"The recipe gives {given}.", "Give one of them: settings, or your own function.")
         if self.train is not None:
-            object.__setattr__(self, "training", replace(UNSTATED, seed=self.seed))
+            object.__setattr__(self, "training", OwnTraining(epochs=1, seed=self.seed))
 
 
 def holdout_people(recipe: Recipe) -> frozenset[str]:

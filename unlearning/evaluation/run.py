@@ -28,7 +28,7 @@ from unlearning.evaluation.attacks import (
     signatures,
 )
 from unlearning.evaluation.metrics import CertifiedWeights, Instruments, Plan, Row
-from unlearning.model.method import Method
+from unlearning.model.method import Method, require_followed
 from unlearning.model.problem import Problem
 from unlearning.model.training import learn, train
 from unlearning.quality.distance_left import distance_left
@@ -161,8 +161,12 @@ class _Outcome:
 
 
 def _scene(recipe: Recipe, plan: Plan, instruments: Instruments, seed: int, device: torch.device | str) -> _Scene:
-    training = replace(recipe.training, seed=recipe.training.seed + seed)
-    seeded = recipe if recipe.weights is not None else replace(recipe, training=training)
+    if recipe.train is not None:
+        seeded = replace(recipe, seed=recipe.seed + seed)
+    elif recipe.weights is None:
+        seeded = replace(recipe, training=replace(recipe.training, seed=recipe.training.seed + seed))
+    else:
+        seeded = recipe
     problem = Problem(seeded, device)
     examples = seeded.samples.examples(device=device)
     holdout = (recipe.holdout[0].to(device), recipe.holdout[1].to(device))
@@ -180,10 +184,21 @@ def _case(scene: _Scene, fraction: float) -> _Case:
     return _Case(fraction, forget, retain, shadow)
 
 
+def require_comparable(method: Method, recipe: Recipe) -> None:
+    """Require a method whose weights can be compared with one training by the recipe. Raises Refused."""
+    if method.trains:
+        raise Refused(
+            f"{method.name} trains the model in an order of its own: its weights are those of another training.",
+            "Compare its accuracy, which registration shows.",
+        )
+    require_followed(method, recipe)
+
+
 def _prepare(scene: _Scene, name: str, method: Method) -> _Prepared:
     reference = str(getattr(method, "reference", None) or scene.plan.reference)
     start = scene.instruments.clock()
     try:
+        require_comparable(method, scene.problem.recipe)
         state = method.prepare(scene.problem, scene.examples, scene.learned)
     except (Refused, RecipeError) as error:
         return _Prepared(name, method, None, scene.instruments.clock() - start, 0, reference, str(error))

@@ -12,7 +12,19 @@ from torch import Tensor
 from unlearning.accounting.certificate import Constant, Guarantee
 from unlearning.model.problem import Problem
 from unlearning.recipe import Recipe
-from unlearning.types import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, State, VectorSource, silent
+from unlearning.types import (
+    Examples,
+    ForgetSet,
+    Forgotten,
+    Json,
+    Learned,
+    Need,
+    Progress,
+    Refused,
+    State,
+    VectorSource,
+    silent,
+)
 
 
 class Bound(ABC):
@@ -119,6 +131,18 @@ class Method(ABC):
 
     def require_size(self, problem: Problem, samples: int) -> None:
         """Raise Refused, before any training on ``samples`` samples, where what preparation holds does not fit."""
+
+
+def require_followed(method: Method, recipe: Recipe) -> None:
+    """Require that the method can follow the recipe's training. Raises Refused.
+
+    A training of the recipe's own can be repeated. Nothing is known about its steps.
+    """
+    if recipe.train is not None and not method.exact:
+        raise Refused(
+            f"The recipe trains the model itself (train), and {method.name} only follows the built-in training.",
+            "Choose late, shards or retrain, which repeat your own training.",
+        )
 
 
 @runtime_checkable

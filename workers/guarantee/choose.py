@@ -14,7 +14,7 @@ from unlearning.bounds.calibration import Design
 from unlearning.bounds.minimiser import Minimiser
 from unlearning.methods import NAMES, load
 from unlearning.model import closed_form
-from unlearning.model.method import Bound, Method
+from unlearning.model.method import Bound, Method, require_followed
 from unlearning.model.problem import Problem
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, Need, Refused
@@ -77,11 +77,7 @@ def require_needs(policy: Policy, method: Method, recipe: Recipe) -> None:
     Weights from elsewhere allow no retraining, unless the recipe says how they are trained (``train``); and a training
     of the recipe's own is followed by the methods that repeat it, and by no other.
     """
-    if recipe.train is not None and not method.exact:
-        raise Refused(
-            f"The recipe trains the model itself (train), and {policy.method} only follows the built-in training.",
-            "Choose late, shards or retrain, which repeat your own training.",
-        )
+    require_followed(method, recipe)
     if recipe.weights is not None and method.trains:
         raise Refused(
             f"The recipe gives weights, and {policy.method} trains the model itself, in its own order.",
