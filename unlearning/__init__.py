@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from unlearning.model.problem import Problem as Problem
     from unlearning.model.training import Recorder as Recorder
     from unlearning.recipe import Recipe as Recipe
+    from unlearning.recipe import Run as Run
     from unlearning.recipe import Samples as Samples
     from unlearning.recipe import Training as Training
     from unlearning.types import RecipeError as RecipeError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Problem": "model.problem",
     "Recipe": "recipe",
+    "Run": "recipe",
     "RecipeError": "types",
     "Samples": "recipe",
     "Training": "recipe",
@@ -24,7 +26,7 @@ _HOMES = {
     "Trajectory": "types",
 }
 
-__all__ = ["Problem", "Recipe", "RecipeError", "Recorder", "Samples", "Training", "Trajectory"]
+__all__ = ["Problem", "Recipe", "RecipeError", "Recorder", "Run", "Samples", "Training", "Trajectory"]
 
 
 def __getattr__(name: str) -> object:
