@@ -135,7 +135,7 @@ def test_an_unverified_request_is_rejected_while_the_page_refreshes(browser: Bro
     browser.type("could not show ")
     browser.script("document.querySelector('#request').innerHTML = ''")
     stack.delete(name, subject_id="nobody's news")
-    browser.shows("Nobody has verified who asks", "#request")
+    browser.shows("Nobody has confirmed yet", "#request")
     assert browser.focus()["id"] == "why"
     browser.type("who they are" + ENTER)
     assert "Decide" not in browser.shows("could not show who they are", "#request")

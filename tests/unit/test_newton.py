@@ -303,7 +303,7 @@ def test_a_step_that_raises_the_objective_is_refused() -> None:
     problem, examples, state = prepared(recipe(Training(epochs=0, weight_decay=1e-6, converge=1e-9)))
     forget, retain = without(examples, 0, 1)
     far = State(-20.0 * state.weights)
-    with pytest.raises(Refused, match="objective of those who are left goes from"):
+    with pytest.raises(Refused, match="objective of those who are left changes from"):
         Newton().forget(problem, far, forget, retain, seeded())
 
 

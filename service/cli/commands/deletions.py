@@ -177,7 +177,7 @@ def _show(request: dict[str, Any], as_json: bool) -> None:
     show_facts({name: value for name, value in request.items() if name not in ("models", "remedy")})
     if request.get("models"):
         show_rows(request["models"], ("model", "status", "samples", "version", "method", "reason"))
-    if request["status"] == "blocked" and request.get("models"):
+    if request.get("status") == "blocked":
         show_hint(_remedies(request))
 
 
