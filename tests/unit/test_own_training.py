@@ -15,7 +15,7 @@ import unlearning as ul
 from unlearning.methods.late import Late
 from unlearning.methods.retrain import Retrain
 from unlearning.methods.shards import Shards
-from unlearning.model.ensemble import Ensemble
+from unlearning.methods.shards.ensemble import Ensemble
 from unlearning.model.method import Method
 from unlearning.model.own_training import packed, train_by_recipe, unpacked
 from unlearning.model.problem import Problem
@@ -193,6 +193,16 @@ def test_an_ensemble_is_loaded_from_what_was_published_and_averages_probabilitie
     assert torch.allclose(served(x).exp(), mean, atol=1e-6)
     assert torch.allclose(problem.outputs(state.weights, x), served(x), atol=1e-5)
     assert problem.accuracy(state.weights, x, y) > 0.5
+
+
+def test_a_shard_that_nobody_is_in_keeps_its_start_and_can_be_trained_on() -> None:
+    recipe, method = own(), Shards(shards=12, slices=3)
+    everyone = recipe.samples.examples()
+    few = everyone.without(everyone.positions[[person not in PEOPLE[:6] for person in everyone.people]])
+    problem, state = prepared(method, recipe, few)
+    forget, kept = without(few, {PEOPLE[0]})
+    after = method.forget(problem, state, forget, kept, torch.Generator()).state
+    assert torch.equal(after.weights, prepared(method, recipe, kept)[1].weights)
 
 
 def test_an_ensemble_of_one_score_averages_probabilities_too() -> None:

@@ -125,6 +125,8 @@ def test_nobody_known_is_completed_without_a_release(world: World) -> None:
 
 OUTCOMES: dict[str, tuple[str, str]] = {
     "retrain": ("completed", "nobody_left"),
+    "late": ("completed", "nobody_left"),
+    "shards": ("completed", "nobody_left"),
     "recollection": ("completed", "method_refused"),
     "mini": ("completed", "nobody_left"),
     "newton": ("completed", "nobody_left"),

@@ -53,7 +53,7 @@ def test_all_methods_get_a_row_for_each_seed_as_json_and_a_plot_as_png(recipe: P
     )
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
-    names = {"untouched", "retrain", "recollection", "newton", "mini", "rewind", "safe"}
+    names = {"untouched", "retrain", "late", "shards", "recollection", "newton", "mini", "rewind", "safe"}
     assert {(row["method"], row["seed"], row["forget_fraction"]) for row in rows} == {
         (name, seed, share) for name in names for seed in (0, 1) for share in (0.1, 0.2)
     }
@@ -63,6 +63,7 @@ def test_all_methods_get_a_row_for_each_seed_as_json_and_a_plot_as_png(recipe: P
     assert by_method["newton"]["claim"]["guarantee"] == "proved" and by_method["newton"]["claim"]["epsilon"] < 1
     assert by_method["newton"]["claim"]["samples"] == 6 and by_method["newton"]["claim"]["people"] == 2
     assert by_method["rewind"]["refused"].startswith("A model that was trained to convergence")
+    assert "another order" in by_method["late"]["refused"]
     data = plot.read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     assert min(struct.unpack(">II", data[16:24])) > 300

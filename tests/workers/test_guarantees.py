@@ -31,6 +31,8 @@ FLOATING = {"feature_norm": 4.0, "precision": "float64", "fraction": 0.9}
 BALL = {"radius": 5.0, "threshold": None}
 SERVED: dict[str, tuple[str, str, dict[str, Any], Guarantee]] = {
     "retrain": ("steps", "retrain", {}, Guarantee.EXACT),
+    "late": ("steps", "late", {}, Guarantee.EXACT),
+    "shards": ("steps", "shards", {"options": {"shards": 2}}, Guarantee.EXACT),
     "recollection of a trajectory": ("steps", "recollection", {}, Guarantee.NONE),
     "recollection, converged": ("convex", "recollection", {}, Guarantee.PROVED),
     "mini of a trajectory": ("steps", "mini", {}, Guarantee.NONE),

@@ -12,7 +12,7 @@ from safetensors.torch import load as load_tensors
 from tests.workers.recipes import own_training
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
-from unlearning.model.ensemble import Ensemble
+from unlearning.methods.shards.ensemble import Ensemble
 
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "retrain": ("retrain", {}),

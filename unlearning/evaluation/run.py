@@ -188,7 +188,7 @@ def require_comparable(method: Method, recipe: Recipe) -> None:
     """Require a method whose weights can be compared with one training by the recipe. Raises Refused."""
     if method.trains:
         raise Refused(
-            f"{method.name} trains the model in an order of its own: its weights are those of another training.",
+            f"{method.name} trains the model in another order: its weights are those of another training.",
             "Compare its accuracy, which registration shows.",
         )
     require_followed(method, recipe)

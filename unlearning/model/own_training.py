@@ -54,7 +54,7 @@ def train_by_recipe(
     if start is not None:
         module.load_state_dict(problem.tensors(start.weights))
     inputs = examples.inputs.to(problem.dtype) if examples.inputs.dtype.is_floating_point else examples.inputs
-    before = None if start is None else unpacked(start.tensors, start.facts)
+    before = None if start is None or start.facts is None else unpacked(start.tensors, start.facts)
     seed = seed_of(problem, phase)
     run = Run(module.train(), inputs.clone(), examples.targets.clone(), phase, share, seed, before, progress)
     devices = [problem.device] if problem.device.type == "cuda" else []

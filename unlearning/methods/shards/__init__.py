@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from unlearning.model.ensemble import EnsembleOf
+from unlearning.methods.shards.ensemble import EnsembleOf
 from unlearning.model.fit import PHASES, REUSED, Phase, checkpoints_of, fit, with_checkpoints
 from unlearning.model.method import Method
 from unlearning.model.own_training import Fitted, seed_of
