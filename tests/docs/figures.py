@@ -84,7 +84,7 @@ def reasons(sources: Sequence[Path]) -> set[str]:
 def named(tree: Path) -> set[str]:
     """Return every word that a page of docs shows as code; a decision record is not a page for users."""
     pages = [path for path in (tree / "docs").rglob("*.md") if path.parent.name != "adr"]
-    return {word for path in pages for word in re.findall(r"`(\w+)`", path.read_text())}
+    return {word for path in pages for word in re.findall(r"`(\w+)(?::[A-Z]+)?`", path.read_text())}
 
 
 def reach(tree: Path) -> Mapping[str, str]:
