@@ -26,7 +26,7 @@ COUNT = 100_000
 BATCH = 10_000
 SKETCH_BYTES = 4 * (64 + 16) + NONCE_BYTES + TAG_BYTES
 """float32 numbers, and what sealing adds"""
-BLOBS = {"sealed": SKETCH_BYTES, "key": 32}
+BLOBS = {"sealed": SKETCH_BYTES, "share": 32}
 Row = dict[str, Any]
 
 
@@ -61,9 +61,11 @@ def on_sqlite(table: Table, file: Path) -> Size:
 
 
 def on_postgresql(table: Table, engine: Engine) -> Size:
+    partitioned = table.name in ("memberships", "recollections")
+    if partitioned:  # as the migration makes them
+        table.dialect_options["postgresql"]["partition_by"] = "LIST (generation_id)"
     with engine.begin() as connection:
         table.create(connection)
-        partitioned = table.name in ("memberships", "recollections")
         part = f"{table.name}_1" if partitioned else table.name
         if partitioned:
             connection.execute(text(f"CREATE TABLE {part} PARTITION OF {table.name} FOR VALUES IN (1)"))
