@@ -44,6 +44,13 @@ def test_a_registered_model_is_preparing_and_waits_for_a_worker(client: TestClie
         ]
 
 
+def test_an_option_may_be_a_list_of_numbers(client: TestClient) -> None:
+    options = {"core": [0.4, 0.7], "passes": [0.6, 0.2, 0.2]}
+    answer = client.post("/v1/models", json=BODY | {"method": "late", "options": options})
+    assert answer.status_code == 202
+    assert answer.json()["policy"]["options"] == options
+
+
 def test_a_planned_retrain_is_shown_with_who_waits_and_when_it_should_end(client: TestClient, service: Service) -> None:
     model = live_model(service)
     assert client.get("/v1/models/digits/preparation").json()["plan"] is None

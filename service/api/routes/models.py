@@ -35,7 +35,8 @@ _GUARANTEES = Literal["exact", "proved", "calibrated", "estimated", "none"]
 _Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 _Word = Annotated[str, StringConstraints(max_length=200)]
 _Whole = Annotated[int, Field(strict=True, ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
-_Option = StrictBool | _Whole | Annotated[StrictFloat, Field(allow_inf_nan=False)] | _Word | None
+_Real = Annotated[StrictFloat, Field(allow_inf_nan=False)]
+_Option = StrictBool | _Whole | _Real | _Word | Annotated[list[_Whole | _Real], Field(max_length=10)] | None
 _Options = Annotated[
     dict[Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,40}$")], _Option],
     Field(max_length=40, json_schema_extra={"additionalProperties": False}),
