@@ -32,6 +32,7 @@ class Idle:
     """A method that does nothing, and one that refuses."""
 
     name: ClassVar[str] = "idle"
+    trains: ClassVar[bool] = False
     needs: ClassVar[frozenset[Need]] = frozenset()
     refuses: bool = False
 
