@@ -161,7 +161,9 @@ class Problem:
         return value.detach().to(device=self.device, dtype=self.dtype).reshape(-1)
 
     def _unflatten(self, w: Tensor) -> dict[str, Tensor]:
-        return {slot.name: w[slot.start : slot.stop].reshape(slot.shape) for slot in self.layout}
+        # One split, not a slice for each: the gradient of a slice is a zero vector as long as w.
+        parts = torch.split(w, [slot.stop - slot.start for slot in self.layout])
+        return {slot.name: part.reshape(slot.shape) for slot, part in zip(self.layout, parts, strict=True)}
 
     def _decay_of(self) -> Tensor:
         names = {slot.name for slot in self.layout}
