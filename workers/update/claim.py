@@ -14,8 +14,8 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.audit.log import record
-from service.infra.db import Database, now
+from service.audit.log import NAMED_IN_ONE_ENTRY, record
+from service.infra.db import Database, batches, now
 from service.infra.tables import DeletionRequest, Generation, Model, Task, Version
 from service.infra.time import SECOND
 from service.models.restore_guard import unconfirmed
@@ -141,15 +141,9 @@ def _deletions(session: Session, model: Model, owner: str, at: int, lease_second
         give_back(model)
         return None
     tasks = _mark_running(session, choice, lease)
-    record(
-        session,
-        model.tenant_id,
-        "release.claimed",
-        model_id=model.id,
-        generation=generation.id,
-        token=lease.token,
-        requests=sorted(task.request_id for task in tasks),
-    )
+    facts: dict[str, Any] = {"model_id": model.id, "generation": generation.id, "token": lease.token}
+    for part in batches(sorted(task.request_id for task in tasks), NAMED_IN_ONE_ENTRY):
+        record(session, model.tenant_id, "update.claimed", **facts, requests=part)
     return Deletions(**_job(model, generation, lease), current_id=model.current_id, tasks=tasks)
 
 
