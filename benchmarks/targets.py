@@ -137,6 +137,11 @@ TARGETS = (
         r"ResNet-18, .*: a batched Hessian-vector product / a gradient",
         "gpu",
     ),
+    Target(
+        "a gradient, a product and an epoch of a network: <= 1.3x plain torch",
+        r".* weights: (gradient|Hessian-vector product|epoch of .* images) / plain torch",
+        "torch_speed",
+    ),
     Target("GPU: achieved share of the card's matrix rate", r"ResNet-18, .*: share of the measured matrix rate", "gpu"),
     Target("GPU: update time split", r"ResNet-18, .*: an update's (maths|device to host|storage)", "gpu"),
 )
