@@ -78,7 +78,7 @@ def measured(name: str) -> Iterator[Row]:
         f"epoch of {images:,} images": (lambda: epoch(module, x, y), lambda: train(problem, examples)),
     }
     for what, (plain, ours) in pairs.items():
-        yield row(f"{name}, {problem.dimension:,} weights: {what} / plain torch", plain, ours)
+        yield row(f"{name}, {problem.dimension:,} weights: {what} / plain torch", problem.dimension, plain, ours)
 
 
 def problem_of(build: Callable[[], nn.Module], x: Tensor, y: Tensor) -> Problem:
@@ -90,7 +90,7 @@ def problem_of(build: Callable[[], nn.Module], x: Tensor, y: Tensor) -> Problem:
 
 def gradient(module: nn.Module, x: Tensor, y: Tensor) -> None:
     module.zero_grad()
-    F.cross_entropy(module(x), y).backward()
+    torch.autograd.backward(F.cross_entropy(module(x), y))
 
 
 def product(module: nn.Module, x: Tensor, y: Tensor, v: Tensor) -> None:
@@ -103,12 +103,12 @@ def product(module: nn.Module, x: Tensor, y: Tensor, v: Tensor) -> None:
 
 def epoch(module: nn.Module, x: Tensor, y: Tensor) -> None:
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
-    for batch in torch.randperm(len(x)).split(BATCH):
+    for batch in torch.split(torch.randperm(len(x)), BATCH):
         gradient(module, x[batch], y[batch])
         optimizer.step()
 
 
-def row(name: str, plain: Callable[[], object], ours: Callable[[], object]) -> Row:
+def row(name: str, parameters: int, plain: Callable[[], object], ours: Callable[[], object]) -> Row:
     plain()  # the first call allocates
     ours()
     seconds: dict[str, list[float]] = {"plain": [], "ours": []}
@@ -125,7 +125,7 @@ def row(name: str, plain: Callable[[], object], ours: Callable[[], object]) -> R
         "target": TARGET,
         "unit": "CPU ratio",
         "met": ratio <= TARGET,
-        "sides": {**median, "all": seconds},
+        "sides": {**median, "all": seconds, "parameters": parameters},
     }
 
 
