@@ -78,11 +78,8 @@ def claim(
     """
     with database.write() as session:
         at = now(session)
-        model = lock(session, model_id)
+        model = _locked(session, model_id, tenants)
         if model is None:
-            return None
-        model.notified_at = 0
-        if unconfirmed(session) is not None or (tenants is not None and model.tenant_id not in tenants):
             return None
         free = model.lease_expires_at <= at
         if model.status == "preparing" and free:
@@ -92,6 +89,29 @@ def claim(
             return None
         deletions = _deletions(session, model, owner, at, lease_seconds) if free else None
         return deletions or _retraining(session, model, owner, at, lease_seconds)
+
+
+def claim_deletions(
+    database: Database, model_id: str, owner: str, lease_seconds: float, tenants: Collection[str] | None = None
+) -> Deletions | None:
+    """Claim a model's waiting deletions and nothing else; None as ``claim`` does."""
+    with database.write() as session:
+        at = now(session)
+        model = _locked(session, model_id, tenants)
+        if model is None or model.status not in SERVED or model.lease_expires_at > at:
+            return None
+        return _deletions(session, model, owner, at, lease_seconds)
+
+
+def _locked(session: Session, model_id: str, tenants: Collection[str] | None) -> Model | None:
+    """Lock the model's row and clear its notification; None where this worker may not work on it."""
+    model = lock(session, model_id)
+    if model is None:
+        return None
+    model.notified_at = 0
+    if unconfirmed(session) is not None or (tenants is not None and model.tenant_id not in tenants):
+        return None
+    return model
 
 
 def _job(model: Model, generation: Generation, lease: TakenLease) -> dict[str, Any]:
