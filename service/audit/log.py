@@ -24,7 +24,7 @@ _LOG_LOCK = 0x6578_7075_6E68
 
 
 NAMED_IN_ONE_ENTRY = 500
-"""requests that an entry names at most: whoever proves an entry hashes all of its text"""
+"""requests that an entry names at most, because all of its text is hashed by everyone who checks a proof of it"""
 ROTATED = "log.key_rotated"
 """the kind of the entry that retires a signing key"""
 

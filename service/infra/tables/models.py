@@ -84,7 +84,7 @@ class Membership(Record):
     """
 
     __tablename__ = "memberships"
-    # The subject stands before the position in the primary key. In the other order SQLite, which has no statistics,
+    # The subject comes before the position in the primary key. In the other order SQLite, which has no statistics,
     # answered "is this person in there" from the first column alone and read every row of the generation.
     __table_args__ = (
         Index("ix_memberships_position", "generation_id", "position"),
