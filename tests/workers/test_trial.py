@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo  # torch.optim loads it at its first step: here once, and not in every fork
 
 from service.infra.settings import Settings
 from tests.workers.worlds import World, open_world
@@ -53,13 +54,13 @@ def recipe():
 """
 BAD: dict[str, tuple[str, str]] = {
     "the network": ("socket.create_connection(('192.0.2.1', 9), 1)", "reached for the network at line 23 of bad.py"),
-    "the network, and goes on": (
+    "the network, and swallows the error": (
         "try:\n    socket.getaddrinfo('example.org', 443)\nexcept OSError:\n    pass\ndescend(run)",
         "reached for the network at line 24 of bad.py",
     ),
     "the service's database": ("(HOME / 'expunge.db').read_bytes()", "opened a file of the service"),
     "the store": ("descend(run, rate=0.1 * len(os.listdir(HOME)))", "looked into a folder of the service"),
-    "a file of its own": ("Path(__file__).with_name('left').write_text('x')", "wrote to a file outside"),
+    "a file beside the recipe": ("Path(__file__).with_name('left').write_text('x')", "wrote to a file outside"),
     "removes a file": ("os.remove(__file__)", "changed a file or folder outside"),
     "another program": ("subprocess.run(['true'])\ndescend(run)", "started another program"),
     "the mean of everyone": ("descend(run, run.inputs - X.mean(0))", "reads samples that it is not handed"),
@@ -95,7 +96,7 @@ GOOD = {
 @pytest.fixture
 def tried_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork the runs from this process, which has loaded torch already; the rest is as in the service."""
-    monkeypatch.setattr(trial, "_child", lambda settings, errand: verdicts(errand))
+    monkeypatch.setattr(trial, "_child", lambda settings, experiment: verdicts(experiment))
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from workers.runtime.jobs import Preparation
 from workers.runtime.model import Bench
 from workers.runtime.recipe_messages import ADVICE, hint_of
 from workers.storage.manifest import SampleDigests
-from workers.training.trial_child import Errand
+from workers.training.trial_child import Experiment
 
 PEOPLE, EACH, SHARE = 8, 32, 0.1
 """the first trial: so many people, at most so many samples of each, and the share of passes that ``late`` ends with"""
@@ -97,6 +97,8 @@ def tried(settings: Settings, job: Preparation, bench: Bench, kept: Sequence[Sam
     started = time.monotonic()
     if settings.trial_seconds == 0:
         return Trial(not_tried=("EXPUNGE_TRIAL_SECONDS is 0.",))
+    if sys.platform != "linux":  # elsewhere a fork of a process with torch in it may crash
+        return Trial(not_tried=("The service does not run on Linux.",))
     holders = list(dict.fromkeys(entry.holder for entry in kept))
     if len(holders) < 2:
         return Trial(not_tried=("There is one person alone, and no other to compare with.",))
@@ -104,12 +106,12 @@ def tried(settings: Settings, job: Preparation, bench: Bench, kept: Sequence[Sam
     few = [_samples(kept, holders[first::step][:PEOPLE], EACH) for first in (0, 1)]
     half = [_samples(kept, holders[first::2], len(kept)) for first in (0, 1)]
     with _folder() as folder:
-        errand = _errand(settings, job, bench, folder)
+        experiment = _experiment(settings, job, bench, folder)
         try:
             try:
-                found = _findings(settings, errand, *few)
+                found = _findings(settings, experiment, *few)
             except Doubtful:
-                found = _findings(settings, replace(errand, share=1.0), *half)
+                found = _findings(settings, replace(experiment, share=1.0), *half)
         except Unloadable as error:
             found = Trial(not_tried=(f"The recipe could not be run in a child process. {error}",))
     return replace(found, seconds=time.monotonic() - started)
@@ -126,10 +128,10 @@ def _samples(kept: Sequence[SampleDigests], people: Sequence[str], each: int) ->
     return indexes
 
 
-def _errand(settings: Settings, job: Preparation, bench: Bench, folder: Path) -> Errand:
+def _experiment(settings: Settings, job: Preparation, bench: Bench, folder: Path) -> Experiment:
     stores = (settings.home, settings.store, settings.private_store, settings.key_folder)
     secrets = (getattr(settings, name) for name in SECRETS)
-    return Errand(
+    return Experiment(
         recipes=str(recipes_of(settings.recipes, job.tenant_id)),
         name=job.recipe,
         digest=bench.digest,
@@ -142,11 +144,11 @@ def _errand(settings: Settings, job: Preparation, bench: Bench, folder: Path) ->
     )
 
 
-def _findings(settings: Settings, errand: Errand, some: Sequence[int], others: Sequence[int]) -> Trial:
+def _findings(settings: Settings, experiment: Experiment, some: Sequence[int], others: Sequence[int]) -> Trial:
     """Make the runs, compare them, and return what was found. Raises Refused, Doubtful, Unloadable."""
     again = {"calls": [others, some], "overwrite": False}
     elsewhere = {"calls": [some], "overwrite": True}
-    first, second = _run(settings, errand, again, elsewhere)
+    first, second = _run(settings, experiment, again, elsewhere)
     (without,) = second["prints"]
     other, after = first["prints"]
     if other["weights"] == without["weights"]:
@@ -156,7 +158,7 @@ def _findings(settings: Settings, errand: Errand, some: Sequence[int], others: S
         )
     if after != without:
         fresh = {"calls": [some], "overwrite": False}
-        (one,), (two,) = (each["prints"] for each in _run(settings, errand, fresh, fresh))
+        (one,), (two,) = (each["prints"] for each in _run(settings, experiment, fresh, fresh))
         if one != two:
             return Trial(tried=_confined(first), not_tried=(NOT_REPEATABLE, *_read(first)))
         if without != one:
@@ -185,7 +187,7 @@ def _read(verdict: Mapping[str, Any]) -> tuple[str, ...]:
     return (f"train read {counted}, and what is in them was not changed.",) if count else ()
 
 
-def _run(settings: Settings, errand: Errand, *runs: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _run(settings: Settings, experiment: Experiment, *runs: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Make these runs and return their verdicts. A recipe that needs the network to load gets it, until ``train``.
 
     Raises:
@@ -193,9 +195,9 @@ def _run(settings: Settings, errand: Errand, *runs: Mapping[str, Any]) -> list[d
         Doubtful: a run raised, or left what is no model.
         Unloadable: the recipe does not load in a child process.
     """
-    verdicts = _child(settings, replace(errand, runs=runs))
+    verdicts = _child(settings, replace(experiment, runs=runs))
     if any("unloadable" in each for each in verdicts):
-        verdicts = _child(settings, replace(errand, runs=runs, kernel=False))
+        verdicts = _child(settings, replace(experiment, runs=runs, kernel=False))
     for verdict in verdicts:
         _judge(verdict)
     return verdicts
@@ -218,8 +220,8 @@ def _judge(verdict: Mapping[str, Any]) -> None:
             raise RuntimeError(f"the trial itself failed:\n{why}")
 
 
-def _child(settings: Settings, errand: Errand) -> list[dict[str, Any]]:
-    """Start a child process for the errand and wait for its answer. Raises Refused once its time is over."""
+def _child(settings: Settings, experiment: Experiment) -> list[dict[str, Any]]:
+    """Start a child process for the experiment and wait for its answer. Raises Refused once its time is over."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     child = subprocess.Popen(
@@ -232,9 +234,9 @@ def _child(settings: Settings, errand: Errand) -> list[dict[str, Any]]:
     )
     limit = settings.trial_seconds
     try:
-        answer, _ = child.communicate(json.dumps(asdict(errand)).encode(), timeout=limit)
+        answer, _ = child.communicate(json.dumps(asdict(experiment)).encode(), timeout=limit)
     except subprocess.TimeoutExpired:
-        count = len(errand.runs[0]["calls"][0])
+        count = len(experiment.runs[0]["calls"][0])
         raise Refused(
             f"train did not end within {limit:g} seconds, on {count} samples.",
             "Make it end, or follow run.share; or raise EXPUNGE_TRIAL_SECONDS.",

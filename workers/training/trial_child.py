@@ -1,4 +1,4 @@
-"""The child process of a trial: ``python -m workers.training.trial_child``, an errand on standard input as JSON.
+"""The child process of a trial: ``python -m workers.training.trial_child``, an experiment on standard input as JSON.
 
 It loads the libraries once. Each run is then made in a fork that has seen no recipe before: it loads the recipe,
 confines itself, and calls ``train``. The answer on standard output is a JSON list with one verdict for each run.
@@ -32,7 +32,7 @@ MAPS = Path("/proc/self/maps")
 
 
 @dataclass(frozen=True)
-class Errand:
+class Experiment:
     """What to run. ``calls`` lists, for each call of ``train``, the indexes of its samples in the recipe.
 
     ``kernel``: leave the network before the recipe is loaded. ``overwrite``: give every sample that no call is handed
@@ -51,9 +51,9 @@ class Errand:
 
 
 def main() -> None:
-    """Carry out the errand. What the recipe prints is thrown away: it may name people."""
+    """Carry out the experiment. What the recipe prints is thrown away: it may name people."""
     die_with_parent()
-    errand = Errand(**json.load(sys.stdin))
+    experiment = Experiment(**json.load(sys.stdin))
     answer = os.dup(1)
     dropped = os.open(os.devnull, os.O_WRONLY)
     os.dup2(dropped, 1)
@@ -63,22 +63,22 @@ def main() -> None:
     import unlearning.model.own_training  # noqa: F401, PLC0415
     import workers.runtime.recipes  # noqa: F401, PLC0415
 
-    os.write(answer, json.dumps(verdicts(errand)).encode())
+    os.write(answer, json.dumps(verdicts(experiment)).encode())
 
 
-def verdicts(errand: Errand) -> list[dict[str, Any]]:
+def verdicts(experiment: Experiment) -> list[dict[str, Any]]:
     """Make each run in a fork of this process, which must have loaded no recipe yet."""
-    return [_apart(errand, run["calls"], run["overwrite"]) for run in errand.runs]
+    return [_apart(experiment, run["calls"], run["overwrite"]) for run in experiment.runs]
 
 
-def _apart(errand: Errand, calls: Sequence[Sequence[int]], overwrite: bool) -> dict[str, Any]:
+def _apart(experiment: Experiment, calls: Sequence[Sequence[int]], overwrite: bool) -> dict[str, Any]:
     """Make one run in a fork and return its verdict; where the fork ended without one, how it ended."""
-    with tempfile.TemporaryFile(dir=errand.folder) as file:
+    with tempfile.TemporaryFile(dir=experiment.folder) as file:
         child = os.fork()
         if child == 0:
             die_with_parent()
             try:
-                verdict = _verdict(errand, calls, overwrite)
+                verdict = _verdict(experiment, calls, overwrite)
             except Exception as error:  # ours: the recipe's are in the verdict
                 verdict = {"broken": "".join(traceback.format_tb(error.__traceback__)) + type(error).__name__}
             file.write(json.dumps(verdict).encode())
@@ -91,33 +91,33 @@ def _apart(errand: Errand, calls: Sequence[Sequence[int]], overwrite: bool) -> d
     return found
 
 
-def _verdict(errand: Errand, calls: Sequence[Sequence[int]], overwrite: bool) -> dict[str, Any]:
+def _verdict(experiment: Experiment, calls: Sequence[Sequence[int]], overwrite: bool) -> dict[str, Any]:
     """Load the recipe, confine the process, train. The keys say what came of it."""
     from unlearning.model.problem import Problem, build  # noqa: PLC0415
     from unlearning.types import Refused  # noqa: PLC0415
     from workers.runtime import recipes  # noqa: PLC0415
 
-    alone = errand.kernel and leave_network()
-    folder = Path(errand.recipes)
+    alone = experiment.kernel and leave_network()
+    folder = Path(experiment.recipes)
     try:
-        loaded = recipes.load(folder, errand.name)
+        loaded = recipes.load(folder, experiment.name)
         recipe = loaded.recipe
         # train is on trial, not model(), which other checks look at: so it is called before any sample is overwritten.
         modules = iter([build(recipe, recipe.training.seed) for _ in range(len(calls) + 1)])
-        problem = Problem(replace(recipe, model=lambda: next(modules)), errand.device)
+        problem = Problem(replace(recipe, model=lambda: next(modules)), experiment.device)
         handed = [_handed(recipe, call, problem.device) for call in calls]
     except Refused as error:
         return {"unloadable": error.what}
     except Exception as error:
         return {"unloadable": f"{type(error).__name__} was raised."}
-    if loaded.digest != errand.digest:
+    if loaded.digest != experiment.digest:
         return {"unloadable": "The recipe's file was changed meanwhile."}
     untouched = _overwrite(recipe, calls[0]) if overwrite else None
     rules = Confinement(
-        Path(tempfile.mkdtemp(dir=errand.folder)), [Path(each) for each in errand.closed], folder.resolve()
+        Path(tempfile.mkdtemp(dir=experiment.folder)), [Path(each) for each in experiment.closed], folder.resolve()
     )
     rules.begin()
-    found = _trained(problem, handed, errand.share, folder)
+    found = _trained(problem, handed, experiment.share, folder)
     if rules.attempts:  # even where the recipe, or a library, went on without it
         first = rules.attempts[0]
         found = {"attempt": [first.what, first.place, first.value]}
