@@ -1,14 +1,15 @@
 """What keyed dropout costs over torch's own: one training step of a network, both sides in one run.
 
-``python -m benchmarks.keyed_dropout`` prints milliseconds of CPU time a step (one thread, the median of ``ROUNDS``
-rounds in turn) and the ratio, for a network of two layers and one of two convolutions.
+``python -m benchmarks keyed_dropout``; CPU seconds of one thread, the median of ``ROUNDS`` rounds in turn, for a
+network of three layers and one of two convolutions.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -53,21 +54,29 @@ def seconds(work: Callable[[], None]) -> float:
     return (time.process_time() - start) / STEPS
 
 
-def main() -> None:
+def rows() -> Iterator[dict[str, object]]:
+    """Measure each network, both sides in turn; the value is the ratio of the medians."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     x, y = torch.randn(BATCH, 784), torch.randint(10, (BATCH,))
     keys = keys_of(("0",), [f"person-{k}" for k in range(BATCH)])
-    print("| network | torch's dropout, ms a step | keyed, ms a step | ratio |\n|---|---|---|---|")
     for build in (layers, convolutions):
         module = build()
         plain, keyed = [], []
         for _ in range(ROUNDS):
-            plain.append(seconds(lambda module=module: step(module, x, y)))  # type: ignore[misc]
-            keyed.append(seconds(lambda module=module: keyed_step(module, x, y, keys)))  # type: ignore[misc]
-        one, two = 1e3 * statistics.median(plain), 1e3 * statistics.median(keyed)
-        print(f"| {build.__name__} | {one:.2f} | {two:.2f} | {two / one:.2f} |")
+            plain.append(seconds(partial(step, module, x, y)))
+            keyed.append(seconds(partial(keyed_step, module, x, y, keys)))
+        one, two = statistics.median(plain), statistics.median(keyed)
+        yield {
+            "name": f"keyed dropout / torch's own, a training step, {build.__name__}",
+            "value": two / one,
+            "target": "reported",
+            "unit": "time ratio",
+            "met": None,
+            "sides": {"torch_seconds": one, "keyed_seconds": two},
+        }
 
 
 if __name__ == "__main__":
-    main()
+    for measured in rows():
+        print(measured)

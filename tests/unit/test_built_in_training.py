@@ -298,13 +298,6 @@ def test_what_is_used_again_equals_a_cold_training_in_bytes(method: Method) -> N
     assert reused > 0
 
 
-def test_shards_leave_the_same_parameters_undecayed() -> None:
-    recipe = everything()
-    ensemble = Problem(Shards(shards=2).recipe(recipe))
-    kept = {slot.name for slot in ensemble.layout if not slot.buffer and not ensemble.decay[slot.start]}
-    assert kept == {"members.0.0.bias", "members.1.0.bias"}
-
-
 def test_a_phase_goes_on_with_the_optimiser_of_the_phase_before() -> None:
     recipe = everything()
     problem, examples = Problem(recipe), recipe.samples.examples()

@@ -100,7 +100,7 @@ def proximal(method: Rewind, problem: Problem, examples: Examples, learned: Lear
     Raises:
         Refused: mini-batches, no step to undo, a step that cannot be undone, or a forward run that ends elsewhere.
     """
-    if problem.training.batch_size is not None and problem.training.batch_size < len(examples):
+    if problem.training.step_size is not None and problem.training.step_size < len(examples):
         raise Refused(
             "The proximal-point method undoes full-batch gradient descent; this training uses mini-batches.",
             "Record the trajectory and choose source=checkpoint, or use newton or safe.",

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from unlearning.model.descent.loop import descend
-from unlearning.model.descent.plan import Plan
+from unlearning.model.descent.plan import Steps
 from unlearning.model.own_training import Fitted, seed_of, train_by_recipe
 from unlearning.model.problem import Problem
 from unlearning.model.training import advance, drawn, steps_per_epoch
@@ -76,7 +76,7 @@ def fit(
     batches = tuple(drawn(examples.positions.cpu(), training.step_size, passes, seed_of(problem, phase.name)))
     rates = tuple(_rate(problem, phase, step, len(batches), start is None) for step in range(len(batches)))
     if problem.ingredients:
-        plan = Plan(batches, rates, steps_per_epoch(problem, len(examples)))
+        plan = Steps(batches, rates, steps_per_epoch(problem, len(examples)))
         return descend(problem, examples, plan, phase.name, start=start, progress=progress)
     w = problem.initial() if start is None else start.weights.to(device=problem.device, dtype=problem.dtype)
     for step, (positions, rate) in enumerate(zip(batches, rates, strict=True)):

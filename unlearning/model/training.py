@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unlearning.model.convex import converge
 from unlearning.model.descent.loop import descend
-from unlearning.model.descent.plan import Plan, denominator_of
+from unlearning.model.descent.plan import Steps, denominator_of
 from unlearning.model.imports import require_same_accuracy
 from unlearning.model.own_training import WHOLE, train_by_recipe
 from unlearning.model.problem import Problem, build
@@ -171,11 +171,11 @@ def learn(recipe: Recipe, problem: Problem, examples: Examples, progress: Progre
     return Learned(converge(double, double.flatten(recipe.weights), examples, problem.training.converge), None)
 
 
-def planned_by(problem: Problem, everyone: Tensor, reference: str = "renormalised") -> Plan:
+def planned_by(problem: Problem, everyone: Tensor, reference: str = "renormalised") -> Steps:
     """Return the steps of the whole training over the positions ``everyone``."""
     batches = tuple(schedule(problem, everyone))
     rates = tuple(problem.training.rate(step, len(batches)) for step in range(len(batches)))
-    return Plan(batches, rates, steps_per_epoch(problem, len(everyone)), reference)
+    return Steps(batches, rates, steps_per_epoch(problem, len(everyone)), reference)
 
 
 def _descend(problem: Problem, everyone: Tensor, kept: Examples, reference: str, progress: Progress) -> Learned:

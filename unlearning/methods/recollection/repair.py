@@ -48,7 +48,7 @@ def require_open_end(problem: Problem) -> None:
     if shape != "constant":
         raise Refused(
             f"repair_epochs train on after the end, and the schedule {shape!r} ends with the training.",
-            "Leave repair_epochs out, or use Training.decay, which goes on.",
+            "Leave repair_epochs out, or use Training.decay, which continues.",
         )
 
 

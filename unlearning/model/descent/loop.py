@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from unlearning.model.descent.draws import below, keys_of, uniform
 from unlearning.model.descent.ingredients import Ingredient
 from unlearning.model.descent.keyed import Keyed
-from unlearning.model.descent.plan import Plan, denominator_of
+from unlearning.model.descent.plan import Steps, denominator_of
 from unlearning.model.own_training import Fitted, packed, unpacked
 from unlearning.model.problem import Problem, build
 from unlearning.settings import SGD
@@ -27,7 +27,7 @@ from unlearning.types import Examples, Progress, RecipeError, silent
 def descend(
     problem: Problem,
     examples: Examples,
-    plan: Plan,
+    plan: Steps,
     phase: str,
     *,
     start: Fitted | None = None,

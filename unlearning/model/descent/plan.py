@@ -11,7 +11,7 @@ REFERENCES = ("renormalised", "fixed-denominator")
 
 
 @dataclass(frozen=True)
-class Plan:
+class Steps:
     """The steps to take.
 
     Args:
