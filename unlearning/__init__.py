@@ -11,22 +11,40 @@ if TYPE_CHECKING:
     from unlearning.recipe import Recipe as Recipe
     from unlearning.recipe import Run as Run
     from unlearning.recipe import Samples as Samples
-    from unlearning.recipe import Training as Training
+    from unlearning.settings import SGD as SGD
+    from unlearning.settings import AdamW as AdamW
+    from unlearning.settings import Schedule as Schedule
+    from unlearning.settings import Training as Training
     from unlearning.types import RecipeError as RecipeError
     from unlearning.types import Trajectory as Trajectory
 
 _HOMES = {
+    "AdamW": "settings",
     "Problem": "model.problem",
     "Recipe": "recipe",
     "Run": "recipe",
     "RecipeError": "types",
+    "SGD": "settings",
     "Samples": "recipe",
-    "Training": "recipe",
+    "Schedule": "settings",
+    "Training": "settings",
     "Recorder": "model.training",
     "Trajectory": "types",
 }
 
-__all__ = ["Problem", "Recipe", "RecipeError", "Recorder", "Run", "Samples", "Training", "Trajectory"]
+__all__ = [
+    "SGD",
+    "AdamW",
+    "Problem",
+    "Recipe",
+    "RecipeError",
+    "Recorder",
+    "Run",
+    "Samples",
+    "Schedule",
+    "Training",
+    "Trajectory",
+]
 
 
 def __getattr__(name: str) -> object:

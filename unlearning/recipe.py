@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from unlearning.settings import Training
 from unlearning.types import Examples, RecipeError, Trajectory
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -98,60 +98,6 @@ class Samples:
             raise RecipeError("Inputs are a dataset of (x, y) and targets are given too.", "Leave targets out.")
         if len(set(lengths.values())) > 1:
             raise RecipeError(f"Samples differ in length: {lengths}.", "Give one entry of each for every sample.")
-
-
-def _positive(value: float) -> bool:
-    return 0.0 < value < math.inf
-
-
-def _require(holds: bool, name: str, value: object, must: str) -> None:
-    if not holds:
-        raise RecipeError(f"{name} is {value!r}.", f"It must be {must}.")
-
-
-@dataclass(frozen=True)
-class Training:
-    """How the model is trained: (mini-batch) gradient descent, ``w <- w - eta_t s_t (grad + lambda w)``.
-
-    Args:
-        epochs: passes over the data; 0 only together with ``converge``.
-        batch_size: samples a step; None: all of them.
-        learning_rate: eta_0.
-        decay: q in eta_t = eta_0 q^t, per step.
-        clip: C in s_t = min(1, C / ||grad + lambda w||); None: not clipped.
-        weight_decay: lambda; the penalty is (lambda/2) ||w||^2.
-        seed: of the initialisation and of the batch order.
-        converge: for convex losses only: after the epochs, Newton's method in float64 until the norm of the
-            full gradient is at most this.
-        sample_clip: G: every sample's data gradient is scaled to a norm of at most G (weight decay stays outside).
-        undecayed: names of parameters that weight decay leaves out.
-
-    Raises:
-        RecipeError: a value outside its range.
-    """
-
-    epochs: int
-    batch_size: int | None = None
-    learning_rate: float = 0.1
-    decay: float = 1.0
-    clip: float | None = None
-    weight_decay: float = 0.0
-    seed: int = 0
-    converge: float | None = None
-    sample_clip: float | None = None
-    undecayed: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "undecayed", tuple(self.undecayed))
-        least_epochs = 0 if self.converge is not None else 1
-        _require(self.epochs >= least_epochs, "epochs", self.epochs, f"at least {least_epochs}")
-        _require(self.batch_size is None or self.batch_size >= 1, "batch_size", self.batch_size, "at least 1, or None")
-        _require(_positive(self.learning_rate), "learning_rate", self.learning_rate, "positive and finite")
-        _require(0.0 < self.decay <= 1.0, "decay", self.decay, "in (0, 1]")
-        _require(0.0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "0 or more")
-        for name in ("clip", "converge", "sample_clip"):
-            value = getattr(self, name)
-            _require(value is None or _positive(value), name, value, "positive and finite, or None")
 
 
 @dataclass(frozen=True)

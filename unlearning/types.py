@@ -102,6 +102,12 @@ class Examples:
     def __len__(self) -> int:
         return int(self.positions.numel())
 
+    def places(self, positions: Tensor) -> Tensor:
+        """Return where the examples at ``positions`` lie among these, in that order; unknown positions are left out."""
+        wanted = positions.to(self.positions.device)
+        found = torch.searchsorted(self.positions, wanted).clamp(max=max(len(self) - 1, 0))
+        return found[self.positions[found] == wanted] if len(self) else found[:0]
+
     def only(self, positions: Tensor) -> Examples:
         """Return the examples whose position is among ``positions``; unknown positions are ignored."""
         return self._keep(torch.isin(self.positions, positions.to(self.positions.device)))

@@ -81,6 +81,45 @@ def softmax(**training: Any) -> ul.Recipe:
     )
 
 
+def jitter(x: torch.Tensor, draw: Any) -> torch.Tensor:
+    """Move each number by up to .05, and turn the sign of the first feature of half the samples."""
+    moved = x + 0.1 * (draw(x.shape[1]) - 0.5)
+    moved[:, 0] *= torch.where(draw(1)[:, 0] < 0.5, -1.0, 1.0)
+    return moved
+
+
+def everything(**training: Any) -> ul.Recipe:
+    """Return a network with all that the built-in training knows: AdamW, warm-up, cosine, dropout, augmentation, batch
+    normalisation, accumulation, clipping."""
+    settings = {
+        "epochs": 5,
+        "batch_size": 8,
+        "accumulate": 2,
+        "learning_rate": 0.02,
+        "weight_decay": 1e-2,
+        "clip": 1.0,
+        "undecayed": ("0.bias",),
+        "optimizer": ul.AdamW(),
+        "schedule": ul.Schedule("cosine", warmup=0.2),
+        "augment": jitter,
+        **training,
+    }
+    samples = _samples(_classes)
+    return ul.Recipe(
+        model=lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3)),
+        samples=samples,
+        holdout=samples.tensors(),
+        loss="cross_entropy",
+        training=ul.Training(**settings),
+    )
+
+
+def scheduled(**training: Any) -> ul.Recipe:
+    """Train ``quadratic`` by steps that warm up, fall along a cosine, and each average over two half batches."""
+    settings = {"schedule": ul.Schedule("cosine", warmup=5), "batch_size": 30, "accumulate": 2, **training}
+    return quadratic(**settings)
+
+
 @dataclass(frozen=True)
 class Case:
     """One setting in which a method must keep the contract.
@@ -123,6 +162,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     "retrain": (
         Case("retrain", "quadratic", quadratic, near=1e-6),
         Case("retrain", "network", network, near=1e-6),
+        Case("retrain", "everything", everything, near=1e-6),
         Case(
             "retrain",
             "fixed-denominator",
@@ -135,15 +175,18 @@ CASES: dict[str, tuple[Case, ...]] = {
     ),
     "late": (
         Case("late", "network", network, near=None),
+        Case("late", "everything", everything, near=None),
         Case("late", "three-phases", network, {"core": (0.5, 0.8), "passes": (0.6, 0.2, 0.2)}, near=None),
     ),
     "shards": (
         Case("shards", "network", network, {"shards": 3, "slices": 2}, near=None),
+        Case("shards", "everything", everything, {"shards": 2, "slices": 2}, near=None),
         Case("shards", "quadratic", quadratic, {"shards": 2, "slices": 1}, near=None),
     ),
     "recollection": (
         Case("recollection", "quadratic", quadratic, near=0.4, reference="fixed-denominator"),
         Case("recollection", "network", network, near=0.6, reference="fixed-denominator"),
+        Case("recollection", "scheduled", scheduled, near=0.5, reference="fixed-denominator"),
         Case(
             "recollection",
             "gauss-newton",
@@ -190,6 +233,8 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("rewind", "quadratic", quadratic),
         Case("rewind", "network", network),
         Case("rewind", "everything", network, {"fraction": 1.0}, near=1e-6),
+        Case("rewind", "scheduled", scheduled, {"fraction": 1.0}, near=1e-6),
+        Case("rewind", "scheduled-proximal", scheduled, {"source": "proximal"}),
         Case("rewind", "proximal", quadratic, {"source": "proximal"}),
         Case(
             "rewind",
@@ -207,12 +252,14 @@ CASES: dict[str, tuple[Case, ...]] = {
     ),
     "newton": (
         Case("newton", "quadratic", quadratic, near=0.3),
+        Case("newton", "momentum", lambda: quadratic(optimizer=ul.SGD(0.5), epochs=80), near=0.3),
         Case("newton", "converged", lambda: softmax(converge=1e-10), near=0.3),
         Case("newton", "network", network, {"damping": 1.0, "threshold": None}, near=None),
         Case("newton", "lissa", quadratic, {"solver": "lissa", "damping": 0.1, "lissa_batch": 20}, near=0.9),
     ),
     "mini": (
         Case("mini", "quadratic", quadratic, {"steps": 40}, near=1e-9),
+        Case("mini", "scheduled", scheduled, {"steps": 40}, near=1e-9),
         Case("mini", "network", network, {"steps": 20}, near=0.4),
         Case(
             "mini",

@@ -15,7 +15,8 @@ from unlearning.methods.mini.secant import secant_product
 from unlearning.model.problem import Problem
 from unlearning.model.training import Recorder, replay, train
 from unlearning.quality.distance_left import calibration_sets
-from unlearning.recipe import Recipe, Samples, Training
+from unlearning.recipe import Recipe, Samples
+from unlearning.settings import Training
 from unlearning.types import Examples, ForgetSet, Learned, Need, Refused, State, Trajectory
 
 COUNT = 48

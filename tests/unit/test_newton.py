@@ -16,7 +16,8 @@ from unlearning.model.objective import Objective
 from unlearning.model.problem import Problem
 from unlearning.model.training import learn, train
 from unlearning.quality.distance_left import calibration_sets
-from unlearning.recipe import Recipe, Samples, Training
+from unlearning.recipe import Recipe, Samples
+from unlearning.settings import Training
 from unlearning.types import Examples, ForgetSet, Need, Refused, State
 
 CONVERGED = Training(epochs=0, weight_decay=0.05, converge=1e-11, seed=3)

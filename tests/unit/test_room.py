@@ -13,7 +13,7 @@ from unlearning.methods.recollection import Recollection
 from unlearning.methods.recollection.sketch import Sketch
 from unlearning.model import room
 from unlearning.model.training import steps_per_epoch
-from unlearning.recipe import Training
+from unlearning.settings import Training
 from unlearning.types import Refused
 
 CPU = torch.device("cpu")

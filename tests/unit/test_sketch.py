@@ -20,7 +20,8 @@ from unlearning.model.curvature import clipped_map, hessian_products, spectral_n
 from unlearning.model.linear_head import head_of
 from unlearning.model.problem import Problem
 from unlearning.model.training import replay, step_gradient, train
-from unlearning.recipe import Recipe, SampleLoss, Samples, Training
+from unlearning.recipe import Recipe, SampleLoss, Samples
+from unlearning.settings import Training
 from unlearning.types import Examples, ForgetSet, Forgotten, Learned, OutOfTolerance, Refused, State, Vectors
 
 SEED = 20_240_613

@@ -200,7 +200,7 @@ class RewoundProof(RewoundEstimate):
     def require_possible(self, problem: Problem) -> None:
         """Raise Refused where a condition of the proof is missing."""
         longest = self._longest(problem, self.source)
-        size, count = problem.training.batch_size, len(problem.recipe.samples.ids)
+        size, count = problem.training.step_size, len(problem.recipe.samples.ids)
         if size is not None and size < count:
             raise Refused("The bound holds for full-batch gradient descent.", "Train without batch_size.")
         proved_constants(problem, longest)

@@ -46,8 +46,9 @@ from torch import Tensor
 from unlearning.accounting.certificate import Guarantee
 from unlearning.bounds.newton import Ball
 from unlearning.model.curvature import Solution, refined_conjugate_gradients, spectral_norm
+from unlearning.model.descent.ingredients import Ingredient
 from unlearning.model.linear_head import head_of
-from unlearning.model.method import Bound, Method
+from unlearning.model.method import Bound, Method, require_followed
 from unlearning.model.objective import Objective, Point, Product
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
@@ -100,6 +101,7 @@ class Newton(Method):
     """
 
     name: ClassVar[str] = "newton"
+    follows: ClassVar[frozenset[Ingredient]] = frozenset({Ingredient.MOMENTUM})
     secret_state: ClassVar[tuple[str, ...]] = (
         "The weights before noise start from those that were trained on the deleted people.",
     )
@@ -142,6 +144,7 @@ class Newton(Method):
             Refused: the step would have no unique solution, weights outside the ball, a LiSSA scale that diverges,
                 a distance left of ``threshold`` or more.
         """
+        require_followed(self, problem.recipe)
         self._require_unique(problem)
         self._require_inside(learned.weights)
         work = self._work(problem)

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 import torch
 
+from unlearning.model.descent.plan import REFERENCES
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem
-from unlearning.model.training import REFERENCES, train
+from unlearning.model.training import train
 from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Need, Progress, State, retained, silent
 
 

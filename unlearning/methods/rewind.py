@@ -39,9 +39,10 @@ from torch import Tensor
 from unlearning.accounting.certificate import Guarantee
 from unlearning.bounds.gradients import require_within
 from unlearning.bounds.rewind import RewoundEstimate, RewoundProof
-from unlearning.model.method import Bound, Method
+from unlearning.model.descent.plan import REFERENCES
+from unlearning.model.method import Bound, Method, require_followed
 from unlearning.model.problem import Problem
-from unlearning.model.training import REFERENCES, advance, rate_of, replay, train
+from unlearning.model.training import advance, replay, train
 from unlearning.quality.distance_left import mean_distance_left
 from unlearning.types import (
     Examples,
@@ -99,7 +100,7 @@ def proximal(method: Rewind, problem: Problem, examples: Examples, learned: Lear
     Raises:
         Refused: mini-batches, no step to undo, a step that cannot be undone, or a forward run that ends elsewhere.
     """
-    if problem.training.batch_size is not None and problem.training.batch_size < len(examples):
+    if problem.training.step_size is not None and problem.training.step_size < len(examples):
         raise Refused(
             "The proximal-point method undoes full-batch gradient descent; this training uses mini-batches.",
             "Record the trajectory and choose source=checkpoint, or use newton or safe.",
@@ -107,7 +108,7 @@ def proximal(method: Rewind, problem: Problem, examples: Examples, learned: Lear
     steps = problem.training.epochs
     if steps == 0:
         raise Refused("There is no gradient step to undo.", "Use newton or retrain.")
-    rates = tuple(rate_of(problem, step) for step in range(steps))
+    rates = tuple(problem.training.rate(step, steps) for step in range(steps))
     precise = problem.double()
     start = steps - method.steps_of(steps)
     v = learned.weights.to(problem.device, torch.float64)
@@ -211,6 +212,7 @@ class Rewind(Method):
 
         Raises Refused for a converged model and where ``source`` cannot find w_{T-K}.
         """
+        require_followed(self, problem.recipe)
         if problem.training.converge is not None:
             raise Refused(
                 "A model that was trained to convergence did not end in its last gradient step.",

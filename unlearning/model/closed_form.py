@@ -81,7 +81,7 @@ def require_own_weights(problem: Problem, examples: Examples, generator: torch.G
     """
     module = build(problem.recipe, problem.training.seed).eval().to(device=problem.device, dtype=problem.dtype)
     w = 0.1 * _drawn(problem, generator)
-    if problem.recipe.train is not None:
+    if any(slot.buffer for slot in problem.layout):
         w = w.abs()  # w holds running variances too, which are never negative
     _set(_trained(problem, module), w)
     x, _ = _sample(problem, examples, FEW, generator)

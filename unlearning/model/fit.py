@@ -14,9 +14,11 @@ from typing import Literal, cast
 import torch
 from torch import Tensor
 
+from unlearning.model.descent.loop import descend
+from unlearning.model.descent.plan import Steps
 from unlearning.model.own_training import Fitted, seed_of, train_by_recipe
 from unlearning.model.problem import Problem
-from unlearning.model.training import advance, drawn, rate_of
+from unlearning.model.training import advance, drawn, steps_per_epoch
 from unlearning.types import Examples, Json, Progress, RecipeError, Refused, State, silent
 
 REUSED = (
@@ -40,8 +42,8 @@ class Phase:
     Args:
         name: tells the phases of one training apart; it keys the phase's random draws.
         share: how many times the usual number of passes this phase makes over its samples.
-        schedule: of the built-in step sizes. ``recipe``: as the recipe says; ``constant``: eta_0; ``cosine``: from
-            eta_0 down to 0 over the phase.
+        schedule: of the built-in step sizes. ``recipe``: as the recipe says, from its start; ``constant``: eta_0;
+            ``cosine``: from eta_0 down to 0 over the phase. The recipe's warm-up opens the first phase in any case.
     """
 
     name: str
@@ -71,25 +73,32 @@ def fit(
     if len(examples) == 0:
         raise RecipeError("No sample is left to train on.", "Retire the model instead.")
     passes = max(1, round(training.epochs * phase.share))
-    batches = tuple(drawn(examples.positions.cpu(), training.batch_size, passes, seed_of(problem, phase.name)))
+    batches = tuple(drawn(examples.positions.cpu(), training.step_size, passes, seed_of(problem, phase.name)))
+    rates = tuple(_rate(problem, phase, step, len(batches), start is None) for step in range(len(batches)))
+    if problem.ingredients:
+        plan = Steps(batches, rates, steps_per_epoch(problem, len(examples)))
+        return descend(problem, examples, plan, phase.name, start=start, progress=progress)
     w = problem.initial() if start is None else start.weights.to(device=problem.device, dtype=problem.dtype)
-    for step, positions in enumerate(batches):
+    for step, (positions, rate) in enumerate(zip(batches, rates, strict=True)):
         progress(step / len(batches))
-        w, _ = advance(problem, examples, positions, w, _rate(problem, phase, step, len(batches)))
+        w, _ = advance(problem, examples, positions, w, rate)
     if not bool(torch.isfinite(w).all()):
         raise RecipeError(f"The weights are not finite after the phase {phase.name!r}.", "Lower the learning rate.")
     progress(1.0)
     return Fitted(w)
 
 
-def _rate(problem: Problem, phase: Phase, step: int, steps: int) -> float:
+def _rate(problem: Problem, phase: Phase, step: int, steps: int, opens: bool) -> float:
+    """Return eta_t of a step of the phase; ``opens``: it is the first phase of the training."""
+    training = problem.training
+    rate = training.learning_rate * (training.schedule.warming(step, steps) if opens else 1.0)
     match phase.schedule:
         case "recipe":
-            return rate_of(problem, step)
+            return training.rate(step, steps)
         case "constant":
-            return problem.training.learning_rate
+            return rate
         case "cosine":
-            return problem.training.learning_rate * 0.5 * (1.0 + math.cos(math.pi * step / steps))
+            return rate * 0.5 * (1.0 + math.cos(math.pi * step / steps))
 
 
 def with_checkpoints(state: State, fitted: Sequence[Fitted], of: str) -> State:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from unlearning.accounting.certificate import Constant, Guarantee
-from unlearning.model.problem import Problem
+from unlearning.model.descent.ingredients import INSTEAD, Ingredient, ingredients_of
+from unlearning.model.problem import Problem, build
 from unlearning.recipe import Recipe
 from unlearning.types import (
     Examples,
@@ -84,7 +85,8 @@ class Method(ABC):
     clock, no global random state. ``exact``: an update equals a cold retraining. ``trains``: ``prepare`` trains
     the model itself, and ``learned`` is the model's start. ``assumptions`` and
     ``checked`` are a certificate's sentences where the method is exact. ``secret_state`` lists, for certificates,
-    what the method keeps that still depends on deleted people.
+    what the method keeps that still depends on deleted people. ``follows`` names what a built-in training may use
+    beyond plain gradient steps; an exact method repeats the training with all that it uses.
     """
 
     name: ClassVar[str]
@@ -92,6 +94,7 @@ class Method(ABC):
     trains: ClassVar[bool] = False
     assumptions: ClassVar[tuple[str, ...]] = ()
     checked: ClassVar[tuple[str, ...]] = ()
+    follows: ClassVar[frozenset[Ingredient]] = frozenset()
     secret_state: ClassVar[tuple[str, ...]] = ("The method's own state depends on the deleted people.",)
 
     def recipe(self, recipe: Recipe) -> Recipe:
@@ -136,13 +139,22 @@ class Method(ABC):
 def require_followed(method: Method, recipe: Recipe) -> None:
     """Require that the method can follow the recipe's training. Raises Refused.
 
-    A training of the recipe's own can be repeated. Nothing is known about its steps.
+    A training of the recipe's own can be repeated. Nothing is known about its steps. Of the built-in training a method
+    follows plain gradient steps, with any schedule of the step size, and what it names in ``follows``.
     """
-    if recipe.train is not None and not method.exact:
+    if method.exact:
+        return
+    if recipe.train is not None:
         raise Refused(
             f"The recipe trains the model itself (train), and {method.name} only follows the built-in training.",
             "Choose late, shards or retrain, which repeat your own training.",
         )
+    for used, where in ingredients_of(recipe.training, build(recipe, recipe.training.seed)).items():
+        if used not in method.follows:
+            raise Refused(
+                f"{method.name} follows plain gradient steps, and this training has {where}.",
+                f"Choose late, shards or retrain, which repeat the training; or {INSTEAD[used]}.",
+            )
 
 
 @runtime_checkable

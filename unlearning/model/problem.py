@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
+from unlearning.model.descent.ingredients import ACTING, ingredients_of
 from unlearning.model.imports import load_constants
 from unlearning.recipe import Recipe, SampleLoss
 from unlearning.types import RecipeError
@@ -18,25 +19,28 @@ from unlearning.types import RecipeError
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one trained parameter lies in the flat vector: ``w[start:stop].reshape(shape)``."""
+    """Where one trained parameter, or a buffer, lies in the flat vector: ``w[start:stop].reshape(shape)``."""
 
     name: str
     shape: tuple[int, ...]
     start: int
     stop: int
+    buffer: bool = False
 
 
 class Problem:
     """The objective ``(1/n) sum_i l_i(w) + (1/2) sum_j decay_j w_j^2`` of a recipe, over w (d,) in ``dtype``.
 
-    Parameters that do not require a gradient, and buffers, are constants. Where the recipe trains by itself, w holds
-    the saved buffers too, integers among them as numbers of ``dtype``: all that a training may change.
-    Weight decay covers every trained
-    coordinate except those that ``Training.undecayed`` names.
+    Parameters that do not require a gradient, and buffers, are constants. Where the recipe trains by itself, or a part
+    of the model acts otherwise in training (dropout, batch normalisation), w holds the saved buffers too, integers
+    among them as numbers of ``dtype``: all that a training may change. Outputs, losses and gradients are those of the
+    model in evaluation, with buffers as constants. Weight decay covers every trained parameter except those that
+    ``Training.undecayed`` names.
+
+    ``ingredients`` says what the built-in training uses beyond plain gradient steps; it is empty for ``train``.
 
     Raises:
-        RecipeError: active dropout, batch normalisation in training mode, no trainable parameter, an unknown
-            undecayed parameter.
+        RecipeError: random numbers that cannot be keyed, no trainable parameter, an unknown undecayed parameter.
     """
 
     def __init__(self, recipe: Recipe, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> None:
@@ -45,10 +49,10 @@ class Problem:
         self.device = torch.device(device)
         self.dtype = dtype
         module = build(recipe, recipe.training.seed)
-        if recipe.train is None:
-            _refuse_randomness(module)
+        self.ingredients = ingredients_of(recipe.training, module) if recipe.train is None else {}
+        self.acts_in_training = bool(self.ingredients.keys() & ACTING)
         self.module = module.eval().to(device=self.device, dtype=dtype)
-        self.layout = _layout(self.module, buffers=recipe.train is not None)
+        self.layout = _layout(self.module, buffers=recipe.train is not None or self.acts_in_training)
         self.dimension = self.layout[-1].stop
         self._loss = _loss_of(recipe.loss)
         self.decay = self._decay_of()
@@ -97,11 +101,14 @@ class Problem:
     def gradient(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the gradient (d,) of the mean data loss; without weight decay."""
         # Plain autograd over the tensors, and not torch.func, whose fixed cost a small network feels at every step.
-        leaves = {name: part.detach().requires_grad_() for name, part in self._unflatten(w).items()}
+        parts = self._unflatten(w)
+        leaves = {slot.name: parts[slot.name].detach().requires_grad_(not slot.buffer) for slot in self.layout}
+        trained = [leaf for leaf in leaves.values() if leaf.requires_grad]
         with torch.enable_grad():
             loss = self.losses(self._applied(leaves, x), y).mean()
-            slopes = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-        return torch.cat([slope.reshape(-1) for slope in slopes])
+            slopes = iter(torch.autograd.grad(loss, trained, materialize_grads=True))
+        found = (next(slopes) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in leaves.values())
+        return torch.cat([slope.reshape(-1) for slope in found])
 
     def sample_gradients(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the gradient of each sample's data loss, (n, d); without weight decay."""
@@ -170,16 +177,17 @@ class Problem:
     def _unflatten(self, w: Tensor) -> dict[str, Tensor]:
         # One split, not a slice for each: the gradient of a slice is a zero vector as long as w.
         parts = torch.split(w, [slot.stop - slot.start for slot in self.layout])
-        return {slot.name: part.reshape(slot.shape) for slot, part in zip(self.layout, parts, strict=True)}
+        shaped = {slot: part.reshape(slot.shape) for slot, part in zip(self.layout, parts, strict=True)}
+        return {slot.name: part.detach() if slot.buffer else part for slot, part in shaped.items()}
 
     def _decay_of(self) -> Tensor:
-        names = {slot.name for slot in self.layout}
+        names = {slot.name for slot in self.layout if not slot.buffer}
         unknown = [name for name in self.training.undecayed if name not in names]
         if unknown:
             raise RecipeError(f"undecayed names {unknown}, which the model lacks.", f"Choose from {sorted(names)}.")
         decay = torch.full((self.dimension,), self.training.weight_decay, dtype=self.dtype, device=self.device)
         for slot in self.layout:
-            if slot.name in self.training.undecayed:
+            if slot.buffer or slot.name in self.training.undecayed:
                 decay[slot.start : slot.stop] = 0.0
         return decay
 
@@ -202,42 +210,19 @@ def build(recipe: Recipe, seed: int) -> nn.Module:
     return module
 
 
-def _refuse_randomness(module: nn.Module) -> None:
-    for name, part in module.named_modules():
-        label = f"{name or 'model'} ({type(part).__name__})"
-        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training:
-            raise RecipeError(
-                f"{label} is batch normalisation in training mode: every output would depend on who else is in the "
-                "batch.",
-                "Call .eval() on it in the recipe, or use GroupNorm or LayerNorm.",
-            )
-        if part.training and _drops(part):
-            raise RecipeError(
-                f"{label} is active dropout: a step could not be repeated without one person.",
-                "Remove it, set its rate to 0, or call .eval() on it in the recipe.",
-            )
-
-
-def _drops(part: nn.Module) -> bool:
-    if isinstance(part, nn.modules.dropout._DropoutNd):
-        return part.p > 0
-    if isinstance(part, nn.RNNBase | nn.MultiheadAttention):
-        return part.dropout > 0
-    return isinstance(part, nn.RReLU)
-
-
 def _layout(module: nn.Module, *, buffers: bool) -> tuple[Slot, ...]:
-    """Lay out the trained parameters; and the saved buffers, where the recipe trains by itself and may change them."""
+    """Lay out the trained parameters, and after them the saved buffers where a training may change them."""
     saved = module.state_dict(keep_vars=True)
     named: list[tuple[str, Tensor]] = [each for each in module.named_parameters() if each[1].requires_grad]
     if not named:
         raise RecipeError("The model has no trainable parameter.", "Leave at least one with requires_grad.")
+    parameters = len(named)
     if buffers:
         named += [(name, value) for name, value in module.named_buffers() if name in saved]
     slots: list[Slot] = []
     start = 0
-    for name, value in named:
-        slots.append(Slot(name, tuple(value.shape), start, start + value.numel()))
+    for place, (name, value) in enumerate(named):
+        slots.append(Slot(name, tuple(value.shape), start, start + value.numel(), place >= parameters))
         start += value.numel()
     return tuple(slots)
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from unlearning.model.convex import converge
+from unlearning.model.descent.loop import descend
+from unlearning.model.descent.plan import Steps, denominator_of
 from unlearning.model.imports import require_same_accuracy
-from unlearning.model.own_training import train_by_recipe
+from unlearning.model.own_training import WHOLE, train_by_recipe
 from unlearning.model.problem import Problem, build
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, Learned, Progress, RecipeError, Trajectory, silent
-
-REFERENCES = ("renormalised", "fixed-denominator")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Batch:
 def schedule(problem: Problem, positions: Tensor) -> Iterator[Tensor]:
     """Yield the positions of each step's batch, in order; they follow from the seed and from all positions alone."""
     training = problem.training
-    yield from drawn(positions.cpu(), training.batch_size, training.epochs, training.seed)
+    yield from drawn(positions.cpu(), training.step_size, training.epochs, training.seed)
 
 
 def drawn(everyone: Tensor, batch_size: int | None, epochs: int, seed: int) -> Iterator[Tensor]:
@@ -51,15 +51,12 @@ def drawn(everyone: Tensor, batch_size: int | None, epochs: int, seed: int) -> I
 
 def steps_per_epoch(problem: Problem, count: int) -> int:
     """Return the steps in one pass over ``count`` samples."""
-    return math.ceil(count / min(problem.training.batch_size or count, count))
+    return math.ceil(count / min(problem.training.step_size or count, count))
 
 
 def batch_of(examples: Examples, positions: Tensor, denominator: int) -> Batch:
     """Return those of ``examples`` at ``positions``, in that order; unknown positions are left out."""
-    known = examples.positions
-    places = torch.searchsorted(known, positions.to(known.device)).clamp(max=max(len(examples) - 1, 0))
-    if len(examples):
-        places = places[known[places] == positions.to(known.device)]
+    places = examples.places(positions)
     return Batch(examples.inputs[places], examples.targets[places], denominator)
 
 
@@ -75,7 +72,7 @@ def data_gradient(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Return the mean data gradient (d,), each sample's clipped at ``Training.sample_clip`` where that is set."""
     limit = problem.training.sample_clip
     if limit is None:
-        return problem.gradient(w, x, y)
+        return _in_parts(problem, w, x, y)
     total = torch.zeros_like(w)
     rows = max(1, 2**24 // problem.dimension)
     for inputs, targets in zip(_split(x, rows), _split(y, rows), strict=True):
@@ -85,6 +82,18 @@ def data_gradient(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return total / len(x)
 
 
+def _in_parts(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Return the mean data gradient (d,), over parts of ``batch_size`` samples where a step averages over several."""
+    size = problem.training.batch_size
+    if problem.training.accumulate == 1 or size is None or len(x) <= size:
+        return problem.gradient(w, x, y)
+    parts = zip(_split(x, size), _split(y, size), strict=True)
+    total = torch.zeros_like(w)
+    for inputs, targets in parts:
+        total += problem.gradient(w, inputs, targets) * (len(inputs) / len(x))
+    return total
+
+
 def scale_of(problem: Problem, gradient: Tensor) -> float:
     """Return s = min(1, C / ||g||); 1 where the training does not clip."""
     clip = problem.training.clip
@@ -92,18 +101,6 @@ def scale_of(problem: Problem, gradient: Tensor) -> float:
         return 1.0
     norm = float(gradient.norm())
     return 1.0 if norm <= clip else clip / norm
-
-
-def rate_of(problem: Problem, step: int) -> float:
-    """Return eta_t = eta_0 q^t."""
-    return problem.training.learning_rate * problem.training.decay**step
-
-
-def denominator_of(reference: str, planned: int, present: int) -> int:
-    """Return what a summed gradient is divided by when ``present`` of ``planned`` samples take part."""
-    if reference not in REFERENCES:
-        raise ValueError(f"reference is {reference!r}; it must be one of {REFERENCES}.")
-    return planned if reference == "fixed-denominator" else present
 
 
 def advance(
@@ -134,6 +131,8 @@ def train(
     what a thinned batch is divided by: those present, or |B_t|. Where the recipe trains by itself, its function is
     called with who is kept, and neither ``planned`` nor ``reference`` means anything.
 
+    A training that is more than plain gradient steps (``Problem.ingredients``) leaves no trajectory.
+
     Raises:
         RecipeError: no sample is left, or the weights stop being finite.
     """
@@ -143,6 +142,9 @@ def train(
     if problem.recipe.train is not None:
         return Learned(train_by_recipe(problem, kept, progress=progress).weights)
     everyone = examples.positions if planned is None else planned
+    if problem.ingredients:
+        plan = planned_by(problem, everyone, reference)
+        return Learned(descend(problem, kept, plan, WHOLE, progress=progress).weights)
     learned = _descend(problem, everyone, kept, reference, progress)
     if problem.training.converge is None:
         return learned
@@ -170,12 +172,19 @@ def learn(recipe: Recipe, problem: Problem, examples: Examples, progress: Progre
     return Learned(converge(double, double.flatten(recipe.weights), examples, problem.training.converge), None)
 
 
-def _descend(problem: Problem, everyone: Tensor, kept: Examples, reference: str, progress: Progress) -> Learned:
+def planned_by(problem: Problem, everyone: Tensor, reference: str = "renormalised") -> Steps:
+    """Return the steps of the whole training over the positions ``everyone``."""
     batches = tuple(schedule(problem, everyone))
-    rates = tuple(rate_of(problem, step) for step in range(len(batches)))
-    starts = (*range(0, len(batches), steps_per_epoch(problem, len(everyone))), len(batches))
-    plan = Trajectory(batches, rates, (1.0,) * len(batches), (problem.initial(),) * len(starts), starts)
-    trajectory = _follow(problem, kept, plan, reference, progress)
+    rates = tuple(problem.training.rate(step, len(batches)) for step in range(len(batches)))
+    return Steps(batches, rates, steps_per_epoch(problem, len(everyone)), reference)
+
+
+def _descend(problem: Problem, everyone: Tensor, kept: Examples, reference: str, progress: Progress) -> Learned:
+    plan = planned_by(problem, everyone, reference)
+    batches, rates = tuple(plan.batches), tuple(plan.rates)
+    starts = (*range(0, len(batches), plan.steps_a_pass), len(batches))
+    start = Trajectory(batches, rates, (1.0,) * len(batches), (problem.initial(),) * len(starts), starts)
+    trajectory = _follow(problem, kept, start, reference, progress)
     return Learned(trajectory.checkpoints[-1], trajectory)
 
 
@@ -187,9 +196,9 @@ def prolong(problem: Problem, kept: Examples, w: Tensor, epochs: int, first: int
     Raises:
         RecipeError: the weights stop being finite.
     """
-    batch_size, seed = problem.training.batch_size, (problem.training.seed + first) % 2**63
-    batches = tuple(drawn(kept.positions.cpu(), batch_size, epochs, seed))
-    rates = tuple(rate_of(problem, first + step) for step in range(len(batches)))
+    training, seed = problem.training, (problem.training.seed + first) % 2**63
+    batches = tuple(drawn(kept.positions.cpu(), training.step_size, epochs, seed))
+    rates = tuple(training.learning_rate * training.decay ** (first + step) for step in range(len(batches)))
     starts = (*range(0, len(batches), steps_per_epoch(problem, len(kept))), len(batches))
     plan = Trajectory(batches, rates, (1.0,) * len(batches), (w,) * len(starts), starts)
     return _follow(problem, kept, plan, "renormalised", silent)

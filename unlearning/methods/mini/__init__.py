@@ -50,13 +50,12 @@ from torch import Tensor
 
 from unlearning.methods.mini.secant import secant_product
 from unlearning.model.curvature import clipped_map, gradient_and_product
-from unlearning.model.method import Method
+from unlearning.model.descent.plan import REFERENCES, denominator_of
+from unlearning.model.method import Method, require_followed
 from unlearning.model.problem import Problem
 from unlearning.model.training import (
-    REFERENCES,
     Batch,
     batch_of,
-    denominator_of,
     replay,
     retrace,
     scale_of,
@@ -140,6 +139,7 @@ class Mini(Method):
             Refused: no trajectory (and no ``converge``), one that does not end in the weights, samples clipped one by
                 one, or a distance left of ``threshold`` or more.
         """
+        require_followed(self, problem.recipe)
         tail = self._tail(problem, examples, learned, lambda share: progress(0.3 * share))
         report: dict[str, Json] = {"steps": len(tail["rates"]), "trajectory_steps": len(learned.trajectory or ())}
         if self.threshold is not None:

@@ -40,13 +40,14 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
-from unlearning.methods.recollection.repair import repaired, require_room
+from unlearning.methods.recollection.repair import repaired, require_open_end, require_room
 from unlearning.methods.recollection.sketch import Sketch, require_steps_fit
 from unlearning.methods.recollection.vectors import CARRIED_BY, CURVATURES, Converged, Followed, Form, Sketched
 from unlearning.model import room
-from unlearning.model.method import Method
+from unlearning.model.descent.plan import REFERENCES
+from unlearning.model.method import Method, require_followed
 from unlearning.model.problem import Problem
-from unlearning.model.training import REFERENCES, steps_per_epoch
+from unlearning.model.training import steps_per_epoch
 from unlearning.quality.distance_left import calibration_sets, distance_left
 from unlearning.quality.simulate import left_by
 from unlearning.types import (
@@ -148,8 +149,10 @@ class Recollection(Method):
                 only, no memory for what it keeps, or a distance left of ``threshold`` or more; for the sketch also a
                 converged or an unstable training, or a calibration set beyond the tolerance.
         """
+        require_followed(self, problem.recipe)
         form = self._form(problem, learned)
         if self.repair_epochs:
+            require_open_end(problem)
             require_room(problem, examples)
         if self.rank is None:
             people = len(set(examples.people))

@@ -42,6 +42,16 @@ def repaired(
     return replace(state, weights=weights, vectors=vectors, facts={**state.facts, "steps": first + len(taken)})
 
 
+def require_open_end(problem: Problem) -> None:
+    """Raise Refused where the step size follows a schedule that ends with the training."""
+    shape = problem.training.schedule.shape
+    if shape != "constant":
+        raise Refused(
+            f"repair_epochs train on after the end, and the schedule {shape!r} ends with the training.",
+            "Leave repair_epochs out, or use Training.decay, which continues.",
+        )
+
+
 def require_room(problem: Problem, examples: Examples) -> None:
     """Raise Refused where everyone's vectors are too large to be held, and rewritten, at every update."""
     people = len(set(examples.people))

@@ -51,7 +51,8 @@ import torch
 from torch import Tensor
 
 from unlearning.methods.safe.moments import Moments
-from unlearning.model.method import Method
+from unlearning.model.descent.ingredients import Ingredient
+from unlearning.model.method import Method, require_followed
 from unlearning.model.problem import Problem
 from unlearning.quality.distance_left import mean_distance_left
 from unlearning.types import (
@@ -152,6 +153,7 @@ class Safe(Method):
     """
 
     name: ClassVar[str] = "safe"
+    follows: ClassVar[frozenset[Ingredient]] = frozenset({Ingredient.MOMENTUM})
     secret_state: ClassVar[tuple[str, ...]] = (
         "The trained weights, the gradient sums and the class moments that every update starts from depend on the "
         "deleted people; in the mode keep their samples stay too.",
@@ -197,6 +199,7 @@ class Safe(Method):
         Raises Refused when the targets are not classes, or a class has a single sample (its Gaussian would
         be that sample).
         """
+        require_followed(self, problem.recipe)
         state = self._start(problem, examples, learned.weights.detach().clone(), progress)
         distance_left = mean_distance_left(
             self,

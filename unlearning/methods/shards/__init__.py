@@ -57,7 +57,9 @@ class Shards(Method):
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """Return the recipe with an ensemble of ``shards`` of its models in place of one."""
-        return replace(recipe, model=EnsembleOf(recipe, self.shards))
+        ensemble = EnsembleOf(recipe, self.shards)
+        # The names are those of a member's parameters, and the members are trained by the recipe given.
+        return replace(recipe, model=ensemble, training=replace(recipe.training, undecayed=()))
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
         """Train every shard. Raises Refused where the training ends in a minimiser."""
