@@ -55,7 +55,7 @@ class Measured:
 
     @property
     def shares(self) -> list[float]:
-        """The cost of each deletion over the median retraining."""
+        """Return the cost of each deletion over the median retraining."""
         return [each / statistics.median(self.retrainings) for each in self.deletions]
 
 

@@ -1,4 +1,4 @@
-"""Images by a network of your own: convolutions, batch normalisation, dropout, and an Adam loop.
+"""Images by your own network and loop: convolutions, batch normalisation, dropout, Adam.
 
 Guarantee: `exact`. Register with `--method late`.
 Cost of a deletion: for half of the people a tenth of a training, for the others a whole one; measured in

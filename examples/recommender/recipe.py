@@ -49,7 +49,7 @@ class Recommender(nn.Module):
 
 
 def fit(run: ul.Run) -> None:
-    """Alternate: everyone's rows from the items', then the items' from everyone's. No state is left but the items."""
+    """Solve everyone's rows from the items', then the items' from everyone's, and again. Only the items are kept."""
     whole = run.inputs + nn.functional.one_hot(run.targets, ITEMS)
     alternations = max(1, round(ALTERNATIONS * run.share))
     with torch.no_grad():

@@ -5,7 +5,7 @@ Cost of a deletion: a few Newton steps on the head; measured in docs/what-you-ca
 You declare nothing: the wavelets follow from the size of the images, and each image is normalised by itself.
 
 The images are scikit-learn's 1,797 handwritten digits of 8 x 8 pixels. They name no writers: 100 people are drawn by a
-fixed seed. The published file holds the head; whoever serves it computes ``features`` first.
+fixed seed. The published file holds the head: call ``features`` before it to serve it.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ TRAIN, PEOPLE, SEED = 1437, 100, 0
 
 
 def features(pixels: np.ndarray) -> torch.Tensor:
-    """Images (n, 8, 8) with values from 0 to 16 -> (n, 145): scattering coefficients, and a 1 in place of a bias.
+    """Return scattering coefficients and a 1 in place of a bias, (n, 145), of images (n, 8, 8) with values up to 16.
 
     Eight pixels leave room for one scale; images of 28 x 28 take two.
     """
