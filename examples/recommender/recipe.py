@@ -1,7 +1,7 @@
 """A recommender: matrix factorisation by alternating least squares, from what people used.
 
 Guarantee: `exact`. Register with `--method late`.
-Cost of a deletion: for half of the people one of ten alternations, for the others all; measured in
+Cost of a deletion: for half of the people a tenth of the alternations, for the others all; measured in
 docs/what-you-can-have.md.
 You declare that ``fit`` depends on ``run`` alone.
 
@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 import unlearning as ul
 
-PEOPLE, HELD, ITEMS, GENRES, USED, SEED = 2000, 500, 120, 8, 16, 0
-RANK, ALTERNATIONS, CONFIDENCE, DECAY = 8, 10, 10.0, 1.0
+PEOPLE, HELD, ITEMS, GENRES, USED, SEED = 3000, 500, 200, 10, 20, 0
+RANK, ALTERNATIONS, CONFIDENCE, DECAY = 12, 20, 10.0, 1.0
 
 
 def solved(rows: Tensor, factors: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ def histories() -> tuple[Tensor, Tensor]:
     used, asked = np.zeros((PEOPLE + HELD, ITEMS), dtype=np.float32), []
     for row in used:
         liked = random.choice(GENRES, size=2, replace=False)
-        chance = popularity * np.where(np.isin(genre, liked), 12.0, 1.0)
+        chance = popularity * np.where(np.isin(genre, liked), 40.0, 1.0)
         chosen = random.choice(ITEMS, size=USED, replace=False, p=chance / chance.sum())
         row[chosen[:-1]] = 1.0
         asked.append(chosen[-1])
