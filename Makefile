@@ -16,7 +16,7 @@ demo: $(VENV)/.runtime
 # a folder of your own, which git ignores; it starts with the examples
 recipes:
 	@mkdir $@
-	@cp -R examples/digits examples/mnist $@/
+	@cp -R $(addprefix examples/,batchnorm digits mnist recommender scattering tabular text) $@/
 
 up: $(VENV)/.runtime | recipes
 	@$(BIN)/expunge up

@@ -1,0 +1,1 @@
+"""Callbacks that record the steps of another library's training loop, each in a module that imports that library."""
