@@ -72,9 +72,10 @@ def guarantee_to_json(terms: Terms) -> dict[str, Any]:
 
 
 def guarantee_from_json(frozen: Mapping[str, Any]) -> dict[str, Any]:
-    """Read ``constants`` and ``design`` of the terms from a generation's manifest."""
+    """Read ``constants``, ``design`` and ``chosen`` of the terms from a generation's manifest."""
     design = frozen.get("design")
     return {
         "constants": tuple(Constant(**constant) for constant in frozen.get("constants", ())),
         "design": None if design is None else Design(**design | {"sizes": tuple(design["sizes"])}),
+        "chosen": "chosen" in frozen,
     }
