@@ -37,7 +37,7 @@ from workers.runtime.model import opened
 from workers.runtime.recipes import Loaded
 
 RECIPES = Path(__file__).parent / "recipes"
-UPDATES = 12
+UPDATES = 8
 NEGLIGIBLE = 0.03
 """of a retraining: what costs less than this is not told apart"""
 
@@ -145,7 +145,7 @@ def test_times_of_parts_are_scaled_by_the_law_that_they_follow(growth: int) -> N
 
 
 def test_the_table_names_every_method_or_why_it_cannot_be_had(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--recipe", str(RECIPES / "convex.py"), "--seconds", "20", "--json", "--device", "cpu"]) == 0
+    assert main(["--recipe", str(RECIPES / "convex.py"), "--seconds", "10", "--json", "--device", "cpu"]) == 0
     found = json.loads(capsys.readouterr().out)
     rows = {row["method"]: row for row in found["methods"]}
     assert set(rows) == set(NAMES)
