@@ -27,6 +27,7 @@ from unlearning.types import Progress as Share
 from unlearning.types import RecipeError, Refused
 from workers.advice.measure import Findings, OutOfTime, Scene, measure
 from workers.runtime import recipes
+from workers.runtime.failures import refusal_of
 from workers.runtime.model import device_of
 
 CAPTION = (
@@ -51,6 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except ValueError as error:
         console.print(str(error), style="red", highlight=False)
+        return 2
+    except Exception as error:  # the recipe's code
+        refused = refusal_of(error, Path(given.recipe).resolve().parent)
+        if refused is None:
+            raise
+        console.print(str(refused), style="red", highlight=False)
         return 2
     if given.json:
         sys.stdout.write(json.dumps(_json(found, demand), indent=2, allow_nan=False) + "\n")

@@ -199,6 +199,17 @@ def test_a_slow_recipe_ends_in_time_and_its_retraining_is_scaled_up(
     assert all(row["share"] < 1.0 for row in found["methods"])
 
 
+def test_what_the_recipes_training_raises_is_one_line_that_names_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "raising.py").write_text(
+        SLOW.replace("    for step in range(40):", "    raise KeyError('lr')\n    for step in ():")
+    )
+    assert main(["--recipe", str(tmp_path / "raising.py"), "--device", "cpu"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "KeyError" in told and "raising.py" in told and "Traceback" not in told
+
+
 def test_an_alarm_ends_work_that_reports_no_progress_and_gives_the_clock_back() -> None:
     before = signal.getsignal(signal.SIGALRM)
     with pytest.raises(OutOfTime), alarmed(0.05):

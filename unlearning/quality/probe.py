@@ -29,7 +29,7 @@ class Probed:
     Args:
         distance_left: the mean over the sets; 0 is retrained, 1 is as if nothing was done.
         people: how many had their vectors computed.
-        retrainings: what the vectors of everyone cost, in retrainings.
+        retrainings: what the vectors of everyone cost at most, in retrainings. More people at once share work.
     """
 
     distance_left: float
@@ -43,7 +43,7 @@ class Probed:
         raise Ineffective(
             f"After the update of a few people ({self.people}, a probe) the weights are {self.distance_left:.3g} times "
             f"as far from retraining as before (distance_left, must be below {threshold:g}). The whole preparation, "
-            f"about {self.retrainings:.2g} retrainings, was not made.",
+            f"up to {self.retrainings:.2g} retrainings, was not made.",
             "Use retrain, or a smaller learning rate.",
         )
 

@@ -156,10 +156,13 @@ def await_prepared(client: Client, name: str) -> dict[str, Any]:
 def _show(record: dict[str, Any]) -> None:
     """Print the facts, then what other values of noise_std and max_distance would cost, one a line."""
     report = dict(nested(record, "preparation.report") or {})
-    rows = report.pop("dry_run", None)
+    rows, advice = report.pop("dry_run", None), report.pop("advice", None)
     if "preparation" in record:
         record = {**record, "preparation": {**record["preparation"], "report": report}}
     show_facts(record)
+    if advice:
+        output.print(f"\nauto chose {report['chosen']['method']}: {advice['figures']}")
+        show_rows(advice["offers"], ("method", "guarantee", "accuracy", "preparation", "update", "refused"))
     if rows:
         output.print("\ndry run: the holdout accuracy that noise_std costs, and how many releases the budget allows")
         show_rows(rows, ("noise_std", "max_distance", "accuracy", "updates"))
