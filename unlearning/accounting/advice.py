@@ -60,7 +60,7 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Chosen:
     """A method, ``why`` in one sentence without a figure, and the same with ``figures``.
 
     ``short``: retraining is so short that no other method was looked at.
@@ -92,7 +92,7 @@ def break_even(offer: Offer, retraining: float) -> int | None:
     return max(0, int((retraining - offer.preparation) / offer.update + 1e-9))
 
 
-def choose(offers: Sequence[Offer], demand: Demand, retraining: float | None) -> Choice | None:
+def choose(offers: Sequence[Offer], demand: Demand, retraining: float | None) -> Chosen | None:
     """Choose the method for this demand; None where no method has the guarantee.
 
     Retraining is chosen where it takes less than ``SHORT_SECONDS`` a month. Otherwise the cheapest a month is, among
@@ -133,17 +133,17 @@ def duration(seconds: float) -> str:
     return f"{value:.0f} {unit}" if value >= 10 else f"{value:.2g} {unit}"
 
 
-def _short(retrain: Offer, demand: Demand) -> Choice:
+def _short(retrain: Offer, demand: Demand) -> Chosen:
     why = "A retraining is short on this model: it is exact, keeps nothing for each person and adds no noise."
     month = duration(monthly(retrain, demand))
     figures = (
         f"a retraining takes {duration(retrain.update or 0.0)}, {month} a month for "
         f"{demand.requests_per_month:g} requests, is exact, keeps nothing for each person and adds no noise."
     )
-    return Choice(retrain.method, why, figures, short=True)
+    return Chosen(retrain.method, why, figures, short=True)
 
 
-def _cheapest(offer: Offer, demand: Demand, retraining: float | None) -> Choice:
+def _cheapest(offer: Offer, demand: Demand, retraining: float | None) -> Chosen:
     guarantee = "none" if offer.guarantee is None else offer.guarantee.value
     takes = (
         f"an update takes {duration(offer.update or 0.0)}, its preparation {duration(offer.preparation or 0.0)}, the "
@@ -151,25 +151,25 @@ def _cheapest(offer: Offer, demand: Demand, retraining: float | None) -> Choice:
     )
     cost = monthly(offer, demand)
     if offer.method == "retrain":
-        return Choice(
+        return Chosen(
             offer.method,
             "Nothing with this guarantee costs less than retraining, which is exact.",
             f"{takes}, and nothing with this guarantee costs less.",
         )
     if retraining is None:
-        return Choice(
+        return Chosen(
             offer.method,
             f"It is the cheapest with this guarantee ({guarantee}); the model cannot be retrained here.",
             f"{takes}; the model cannot be retrained here.",
         )
     if cost > demand.updates * retraining:
-        return Choice(
+        return Chosen(
             offer.method,
             "It costs more than retraining would; nothing cheaper has the guarantee and the accuracy.",
             f"{takes}: more than retraining, which takes {duration(retraining)}. Nothing cheaper has the guarantee and "
             "the accuracy.",
         )
-    return Choice(
+    return Chosen(
         offer.method,
         f"Its guarantee is {guarantee}, and it costs less than retraining.",
         f"{takes}; a retraining takes {duration(retraining)}.",

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from service.audit.log import record
 from service.infra.tables import Generation
 from service.infra.tenants import recipes_of
-from unlearning.accounting.advice import Choice, Demand, choose
+from unlearning.accounting.advice import Chosen, Demand, choose
 from unlearning.accounting.policy import AUTO
 from unlearning.types import Progress, Refused
 from workers.advice.measure import Findings, OutOfTime, Scene, measure
@@ -58,7 +58,7 @@ def settled(process: Process, job: Preparation, watch: Stopwatch) -> Preparation
     return replace(job, policy=job.policy.in_force(choice.method))
 
 
-def _chosen(process: Process, job: Preparation, scene: Scene, demand: Demand) -> tuple[Findings, Choice]:
+def _chosen(process: Process, job: Preparation, scene: Scene, demand: Demand) -> tuple[Findings, Chosen]:
     """Measure a retraining; measure the other methods too where it is not short.
 
     Raises Refused where none has the guarantee.
