@@ -140,6 +140,7 @@ def test_times_of_parts_are_scaled_by_the_law_that_they_follow(growth: int) -> N
     assert scaled(points, 1.0, growth) == pytest.approx(slow + fast)
     assert scaled(points, 0.25, growth) == points[1][1]
     assert scaled(points[:1], 1.0, growth) == pytest.approx(points[0][1] / 0.1**growth)
+    assert scaled([(0.1, 0.0), (0.25, 0.0)], 1.0, growth) == 0.0  # what takes no time
     falling = [(0.1, 1.0), (0.5, 0.9)]  # noise must not give a negative time
     assert scaled(falling, 1.0) == pytest.approx(0.95, abs=0.06)
 

@@ -8,6 +8,9 @@ from typing import TypeAlias
 Point: TypeAlias = tuple[float, float]
 """(share of the people, seconds)"""
 
+TINY = 1e-6
+"""seconds; errors of shorter times are not relative to them, because a time may be 0"""
+
 
 def scaled(points: Sequence[Point], share: float, growth: int = 1) -> float:
     """Return the seconds at ``share``, from points in increasing order of share; a measured share gives its own.
@@ -23,6 +26,7 @@ def scaled(points: Sequence[Point], share: float, growth: int = 1) -> float:
     if len(points) == 1:
         (at, seconds), *_ = points
         return seconds * (share / at) ** growth
-    rows = [[at ** (growth - 1) / seconds, at**growth / seconds] for at, seconds in points]
-    (slow, fast), _ = nnls(rows, [1.0] * len(rows))
+    units = [max(seconds, TINY) for _, seconds in points]
+    rows = [[at ** (growth - 1) / unit, at**growth / unit] for (at, _), unit in zip(points, units, strict=True)]
+    (slow, fast), _ = nnls(rows, [seconds / unit for (_, seconds), unit in zip(points, units, strict=True)])
     return float(slow * share ** (growth - 1) + fast * share**growth)
