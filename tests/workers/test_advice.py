@@ -123,14 +123,18 @@ def test_the_estimates_are_within_a_factor_of_two(name: str) -> None:
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize("name", SIX)
-@pytest.mark.parametrize("part", [1, 4])
+@pytest.mark.parametrize(
+    ("name", "part"), [*((name, 1) for name in SIX), *((name, 4) for name in SIX if name != "ridge")]
+)
 def test_the_estimates_of_six_recipes_are_within_a_factor_of_two(
     name: str, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``part`` 4: as on a slow recipe, from a quarter of the people at most."""
+    """``part`` 4: as on a slow recipe, from a quarter of the people at most; there the factor is 3 (decision 0050).
+
+    Not for ridge: its retraining takes milliseconds, a quarter of it is overhead, and it is never scaled up.
+    """
     monkeypatch.setattr(measuring, "STEPS", tuple(step for step in measuring.STEPS if step >= part))
-    assert max(misses(name).values()) <= 2.0
+    assert max(misses(name).values()) <= (2.0 if part == 1 else 3.0)
 
 
 @pytest.mark.parametrize("growth", [1, 2])
