@@ -53,6 +53,8 @@ class Terms:
     """of a calibrated one"""
     chosen: bool = False
     """the method was chosen by measurements on everyone"""
+    tried: tuple[str, ...] = ()
+    """what the trial of the recipe's own training says"""
 
     @property
     def values(self) -> dict[str, float]:
@@ -161,6 +163,7 @@ def _claim(bench: Bench, terms: Terms, budget_cost: int, size: Size) -> Claim:
             *statements.chosen(terms.guarantee, terms.chosen),
         ),
         checked=statements.checked(terms.guarantee, bench.method, bound),
+        tried=terms.tried,
         declared=statements.declared(terms.guarantee, any(part.public for part in bench.parts)),
         parts=bench.parts,
         constants=terms.constants,
