@@ -26,6 +26,7 @@ FOLDER = "figures"
 DATA_FREE = frozenset(
     {
         "attempts",
+        "chosen",
         "dimension",
         "eta_seconds",
         "form",

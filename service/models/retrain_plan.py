@@ -52,18 +52,20 @@ def plan_retrain(session: Session, model: Model, note: str | None = None) -> Gen
     if why is None:
         return planned
     policy = Policy.from_json(model.policy)
+    served = session.get_one(Generation, model.generation_id)
+    chosen = (served.manifest or {}).get("chosen")
     generation = Generation(
         tenant_id=model.tenant_id,
         model_id=model.id,
         status="candidate",
-        method=policy.method,
+        method=policy.method if chosen is None else chosen["method"],
         guarantee="none",
         noise_std=policy.noise_std,
         max_distance=policy.max_distance,
         epsilon=policy.epsilon,
         delta=policy.delta,
-        report={"reason": why, "eta_seconds": measured_seconds(session.get_one(Generation, model.generation_id))},
-        manifest={"note": note},
+        report={"reason": why, "eta_seconds": measured_seconds(served)},
+        manifest={"note": note} | ({} if chosen is None else {"chosen": chosen}),
         created_at=now(session),
     )
     open_generation(session, generation)

@@ -92,6 +92,14 @@ def test_a_method_in_one_file_passes_the_contract_suite(copy: Path) -> None:
     assert "passed" in found and "toy" in python(copy, "-c", "from unlearning.methods import NAMES; print(NAMES)")
 
 
+def test_a_method_in_one_file_is_measured_by_advise(copy: Path) -> None:
+    recipe = ROOT / "tests" / "workers" / "recipes" / "convex.py"
+    arguments = ("--recipe", str(recipe), "--methods", "toy", "--seconds", "10", "--device", "cpu", "--json")
+    (row,) = json.loads(python(copy, "-m", "workers.advise", *arguments))["methods"]
+    assert (row["method"], row["guarantee"], row["refused"]) == ("toy", "proved", None)
+    assert row["update"] > 0.0 and row["state_bytes"] > 0
+
+
 def test_a_method_in_one_file_is_registered_over_http_and_publishes_an_update(copy: Path, tmp_path: Path) -> None:
     """Its option comes from its field. The recipe converges, so that what it publishes is proved at the weights."""
     recipes = ROOT / "tests" / "system" / "recipes"

@@ -88,9 +88,10 @@ def test_an_unverified_request_is_verified_or_rejected(run: Run, service: Servic
 
 
 def test_a_model_is_registered_with_a_sketch(run: Run) -> None:
-    sketched = ("models", "add", "m", "--recipe", "digits", "--rank", "64", "--probes", "16", "--no-wait", "--json")
+    named = ("--recipe", "digits", "--method", "recollection", "--no-wait", "--json")
+    sketched = ("models", "add", "m", *named, "--rank", "64", "--probes", "16")
     made = run(*sketched, "--option", "tolerance=0.3")
     assert made["policy"]["options"] == {"rank": 64, "probes": 16, "tolerance": 0.3}
-    plain = run("models", "add", "n", "--recipe", "digits", "--no-wait", "--json")
+    plain = run("models", "add", "n", *named)
     assert plain["policy"]["options"] == {}
     assert run("models", "show", "m", "--json")["preparation"]["work_units"] is None

@@ -43,6 +43,17 @@ def test_a_retrain_takes_the_methods_place_without_the_methods_options() -> None
     assert (after.method, after.options, after.fallback, after.noise_std) == ("retrain", {}, None, 0.05)
 
 
+def test_a_policy_without_a_method_is_auto_and_asks_for_a_proof_unless_told_otherwise() -> None:
+    assert (parse({}).method, parse({}).min_guarantee) == ("auto", Guarantee.PROVED)
+    assert parse({"min_guarantee": "none"}).min_guarantee is Guarantee.NONE
+    assert parse({"method": "recollection"}).min_guarantee is Guarantee.NONE
+    policy = parse({"method": "auto", "fallback": "retrain", "noise_std": 0.05})
+    assert Policy.from_json(json.loads(json.dumps(policy.to_json())), METHODS) == policy
+    chosen = policy.in_force("rewind")
+    assert (chosen.method, chosen.fallback, chosen.noise_std) == ("rewind", "retrain", 0.05)
+    assert (policy.in_force("retrain").method, policy.in_force("retrain").fallback) == ("retrain", None)
+
+
 def test_a_policy_survives_json_unchanged() -> None:
     policy = parse(
         {
@@ -70,8 +81,9 @@ def test_null_fields_take_their_defaults_and_a_null_tolerance_means_no_gate() ->
 
 
 WRONG = [
-    ({}, "method", "names no method. Allowed: recollection, retrain, rewind."),
-    ({"method": "forget"}, "method", "method is 'forget'. Allowed: recollection, retrain, rewind."),
+    ({"method": "forget"}, "method", "method is 'forget'. Allowed: recollection, retrain, rewind, auto."),
+    ({"method": "auto", "options": {"rank": 3}}, "options", "options are given without their method."),
+    ({"requests_per_month": 0}, "requests_per_month", "requests_per_month is 0. It must be a number above 0"),
     ({"method": 3}, "method", "method is 3. Allowed"),
     ({"fallback": "nothing"}, "fallback", "fallback is 'nothing'. Allowed"),
     ({"fallback": "recollection"}, "fallback", "fallback is 'recollection'. Allowed: retrain."),
@@ -107,7 +119,7 @@ WRONG = [
 @pytest.mark.parametrize(("record", "field", "message"), WRONG)
 def test_a_wrong_policy_names_the_field_its_value_and_what_is_allowed(record: dict, field: str, message: str) -> None:
     with pytest.raises(PolicyError) as caught:
-        parse({"method": "recollection"} | record if record else {})
+        parse({"method": "recollection"} | record)
     assert caught.value.field == field
     assert message in str(caught.value)
     assert len(str(caught.value)) < 300

@@ -20,6 +20,8 @@ SECOND = 1_000_000
 """moments and durations of the planner are whole microseconds"""
 LARGEST_ORDERS = 10_000
 """deletion orders of a calibration"""
+AUTO = "auto"
+"""in a method's place: preparation measures, and chooses one"""
 
 
 class Granularity(StrEnum):
@@ -97,7 +99,8 @@ class Policy:
     costs mu^2 = 1e-6, which leaves about 70,000 updates.
 
     Args:
-        method: one of ``unlearning.methods.NAMES``.
+        method: one of ``unlearning.methods.NAMES``; or ``auto``: preparation chooses by ``min_guarantee``, which JSON
+            then takes to be ``proved`` where it is left out, and by ``requests_per_month``.
         fallback: ``retrain`` or None. With it, a request that the method cannot serve waits for a cold retrain while
             the current version is served, and the generation is a retrain where the method does not help on the model.
         min_guarantee: the weakest guarantee that may be published.
@@ -112,6 +115,7 @@ class Policy:
         on_suppressed: for a registration alone. People who ask while the model is prepared, and people whom a retrain
             meets, are left out or forgotten without a question.
         cadence_seconds: the least time between updates.
+        requests_per_month: how many people are expected to ask; ``auto`` alone reads it.
         utility_tolerance: the greatest fall of holdout accuracy (a fraction) in one update; None: no gate.
         options: the method's own fields.
 
@@ -135,6 +139,7 @@ class Policy:
     complete_when: CompleteWhen = CompleteWhen.PUBLISHED
     on_suppressed: ForgottenInRecipe = ForgottenInRecipe.REFUSE
     cadence_seconds: int = 0
+    requests_per_month: float = 10.0
     utility_tolerance: float | None = 0.1
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -147,6 +152,9 @@ class Policy:
         if self.utility_tolerance is not None:
             _number("utility_tolerance", self.utility_tolerance, least=0, most=1)
         _seconds("cadence_seconds", self.cadence_seconds)
+        _number("requests_per_month", self.requests_per_month, above=0, most=1e9)
+        if self.method == AUTO and self.options:
+            raise PolicyError("options", "options are given without their method.", "Name the method that has them.")
         self._check_guarantee()
         if self.fallback == self.method:
             raise PolicyError("fallback", f"fallback is {self.fallback!r}, the method itself.", "Name another or none.")
@@ -162,10 +170,10 @@ class Policy:
             raise PolicyError("guarantee", what, "Ask for a guarantee that is at least as strong as the required one.")
 
     def in_force(self, method: str) -> Policy:
-        """Return the policy of a generation of ``method``: this one, or with its fallback in the method's place."""
-        if method == self.method or method != self.fallback:
+        """Return the policy of a generation of ``method``: this one, or with its fallback or its choice in place."""
+        if method == self.method or (method != self.fallback and self.method != AUTO):
             return self
-        return replace(self, method=method, options={}, fallback=None)
+        return replace(self, method=method, options={}, fallback=None if method == self.fallback else self.fallback)
 
     @property
     def budget_cost(self) -> int:
@@ -214,10 +222,10 @@ class Policy:
         if not isinstance(record, Mapping):
             raise PolicyError("policy", f"The policy is {_shown(record)}.", "It must be a JSON object.")
         _known(record, cls, "A policy")
-        if record.get("method") is None:
-            raise PolicyError("method", "The policy names no method.", f"Allowed: {', '.join(methods or ())}.")
         nullable = {"utility_tolerance"}
         given = {name: value for name, value in record.items() if value is not None or name in nullable}
+        if given.setdefault("method", AUTO) == AUTO:
+            given.setdefault("min_guarantee", Guarantee.PROVED.value)
         return cls(**{name: _read(name, value, methods) for name, value in given.items()})
 
 
@@ -233,7 +241,7 @@ def _read(name: str, value: object, methods: Collection[str] | None) -> Any:
         choice = _CHOICES[name]
         return choice(_one_of(name, value, [member.value for member in choice]))
     if name == "method":
-        return value if methods is None else _one_of(name, value, methods)
+        return value if methods is None else _one_of(name, value, (*methods, AUTO))
     if name == "fallback":
         return _one_of(name, value, ("retrain",))
     if name == "options":

@@ -94,6 +94,11 @@ class Late(Method):
             self._trained(problem, kept, checkpoints_of(state, "phase")[:first], silent), {"first_phase": first}
         )
 
+    def repeats(self, problem: Problem, examples: Examples) -> float:
+        """Return the mean share of the steps that come from the phase on that a person joins in."""
+        joined = [self._joins(problem, person) for person in set(examples.people)]
+        return sum(sum(self.passes[first:]) for first in joined) / len(joined)
+
     def _trained(
         self, problem: Problem, examples: Examples, checkpoints: Sequence[Fitted], progress: Progress
     ) -> State:

@@ -132,6 +132,17 @@ class Method(ABC):
         """
         return None
 
+    def growth(self, problem: Problem) -> int:
+        """Return the power of the number of people that the time of ``prepare``, training aside, grows with."""
+        return 1
+
+    def repeats(self, problem: Problem, examples: Examples) -> float | None:
+        """Return the share of the method's training that forgetting one person repeats, the mean over everyone.
+
+        None: it is not known, and an update is timed instead.
+        """
+        return None
+
     def require_size(self, problem: Problem, samples: int) -> None:
         """Raise Refused, before any training on ``samples`` samples, where what preparation holds does not fit."""
 
@@ -171,6 +182,9 @@ class Divisible(Protocol):
         self, problem: Problem, examples: Examples, learned: Learned, people: Sequence[str], progress: Progress = ...
     ) -> dict[str, Tensor]:
         """Compute the vectors of ``people``; ``examples`` are everyone's."""
+
+    def state_for(self, problem: Problem, examples: Examples, learned: Learned, people: Sequence[str]) -> State:
+        """Return the state with the vectors of ``people`` alone; ``examples`` are everyone's."""
 
     def complete(
         self, problem: Problem, examples: Examples, learned: Learned, vectors: VectorSource, progress: Progress = ...

@@ -51,6 +51,8 @@ class Terms:
     """of an estimated bound"""
     design: Design | None = None
     """of a calibrated one"""
+    chosen: bool = False
+    """the method was chosen by measurements on everyone"""
     tried: tuple[str, ...] = ()
     """what the trial of the recipe's own training says"""
 
@@ -156,7 +158,10 @@ def _claim(bench: Bench, terms: Terms, budget_cost: int, size: Size) -> Claim:
         limit=terms.limit,
         samples=size.samples,
         people=size.people,
-        assumptions=statements.assumptions(terms.guarantee, bench.method, bound, terms.design),
+        assumptions=(
+            *statements.assumptions(terms.guarantee, bench.method, bound, terms.design),
+            *statements.chosen(terms.guarantee, terms.chosen),
+        ),
         checked=statements.checked(terms.guarantee, bench.method, bound),
         tried=terms.tried,
         declared=statements.declared(terms.guarantee, any(part.public for part in bench.parts)),

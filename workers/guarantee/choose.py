@@ -13,12 +13,17 @@ from unlearning.accounting.policy import Granularity, OnExhausted, Policy
 from unlearning.bounds.calibration import Design
 from unlearning.bounds.minimiser import Minimiser
 from unlearning.methods import NAMES, load
+from unlearning.methods.recollection.sketch import require_steps_fit
 from unlearning.model import closed_form
-from unlearning.model.method import Bound, Method, require_followed
+from unlearning.model.method import Bound, Divisible, Method, require_followed
 from unlearning.model.problem import Problem
+from unlearning.model.training import steps_per_epoch
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, Need, Refused
+from workers.runtime.model import Bench
 
+NUMBER_BYTES = 4
+"""of a number in a stored vector"""
 MEASURED = (Guarantee.CALIBRATED, Guarantee.ESTIMATED)
 """what has to be asked for by name"""
 BOUNDED = (Guarantee.PROVED, *MEASURED)
@@ -95,6 +100,37 @@ def require_needs(policy: Policy, method: Method, recipe: Recipe) -> None:
         f"{policy.method} needs the training's trajectory, and this model was trained elsewhere without one.",
         "Record it (unlearning.Recorder), or choose newton, rewind, safe, or, once the recipe trains it, retrain.",
     )
+
+
+def require_vectors_fit(bench: Bench, examples: Examples, most: int) -> None:
+    """Require that the holders' vectors take at most ``most`` bytes, and room for a sketch's steps. Raises Refused."""
+    method = bench.method
+    method.require_size(bench.problem, len(examples))
+    if not isinstance(method, Divisible):
+        return
+    holders = len(set(examples.people))
+    size = NUMBER_BYTES * holders * method.length(bench.problem)
+    if size > most:
+        raise Refused(
+            f"The vectors of {holders} holders of {bench.problem.dimension} weights take {size:,} bytes; at most "
+            f"{most:,} are kept (EXPUNGE_VECTOR_BYTES).",
+            _smaller(bench, examples),
+        )
+
+
+def _smaller(bench: Bench, examples: Examples) -> str:
+    """Return what to use in place of exact vectors: a sketch only where it fits."""
+    if bench.problem.training.converge is not None:
+        return "Use newton or retrain."
+    try:
+        require_steps_fit(bench.problem, _steps(bench, examples))
+    except Refused as error:
+        return f"Use rewind or retrain. A sketch (--rank) would not fit either: {error.what}"
+    return "Register with --rank 64, which keeps a few numbers for each, or use rewind or retrain."
+
+
+def _steps(bench: Bench, examples: Examples) -> int:
+    return steps_per_epoch(bench.problem, len(examples)) * bench.problem.training.epochs
 
 
 def may_claim_without_her(policy: Policy, guarantee: Guarantee, recipe: Recipe) -> bool:

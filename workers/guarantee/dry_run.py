@@ -73,10 +73,11 @@ def guarantee_to_json(terms: Terms) -> dict[str, Any]:
 
 
 def guarantee_from_json(frozen: Mapping[str, Any]) -> dict[str, Any]:
-    """Read ``constants``, ``design`` and ``tried`` of the terms from a generation's manifest."""
+    """Read ``constants``, ``design``, ``chosen`` and ``tried`` of the terms from a generation's manifest."""
     design = frozen.get("design")
     return {
         "constants": tuple(Constant(**constant) for constant in frozen.get("constants", ())),
         "design": None if design is None else Design(**design | {"sizes": tuple(design["sizes"])}),
+        "chosen": "chosen" in frozen,
         "tried": tuple(frozen.get("tried", ())),
     }

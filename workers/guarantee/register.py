@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from service.infra.db import Database
@@ -38,7 +39,8 @@ def register(
         generation.epsilon, generation.delta = (policy.epsilon, policy.delta) if claims else (None, None)
         reference = reference_of(policy, made)
         generation.manifest = (generation.manifest or {}) | {"reference": reference.value, "vectors": longest}
-    return terms_of(policy, guarantee, reference, count)
+        chosen = "chosen" in generation.manifest
+    return replace(terms_of(policy, guarantee, reference, count), chosen=chosen)
 
 
 def longest_of(made: State) -> int:
@@ -93,7 +95,7 @@ def report_of(made: State, bench: Bench, job: Preparation) -> dict[str, Any]:
 
 
 def how_chosen(database: Database, job: Preparation) -> dict[str, Any]:
-    """Return which method the fallback replaced, and why; empty where it did not."""
+    """Return which method ``auto`` chose, and which one the fallback replaced, each with why; empty for neither."""
     with database.read() as session:
-        switched = (session.get_one(Generation, job.generation_id).manifest or {}).get("switched")
-    return {} if switched is None else {"switched": switched}
+        frozen = session.get_one(Generation, job.generation_id).manifest or {}
+    return {name: frozen[name] for name in ("chosen", "switched") if name in frozen}

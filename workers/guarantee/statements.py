@@ -33,6 +33,10 @@ NOISELESS = (
     "The weights before noise, which are kept, depend on the deleted people as far as the bound allows; without a "
     "bound, nobody knows how far."
 )
+CHOSEN = (
+    "The method was chosen by measurements on everyone, the deleted people included. It is a setting that the "
+    "reference keeps."
+)
 CALIBRATION = "The distances of the calibration were measured with everyone, the deleted people included."
 
 
@@ -45,6 +49,11 @@ def assumptions(guarantee: Guarantee, method: Method, bound: Bound | None, desig
     if bound is None:
         return ()
     return (*bound.assumptions, *(ESTIMATES if guarantee is Guarantee.ESTIMATED else ()), NOISE)
+
+
+def chosen(guarantee: Guarantee, by_measuring: bool) -> tuple[str, ...]:
+    """List what the choice of the method (``auto``) adds to the assumptions."""
+    return (CHOSEN,) if by_measuring and guarantee is not Guarantee.NONE else ()
 
 
 def checked(guarantee: Guarantee, method: Method, bound: Bound | None) -> tuple[str, ...]:

@@ -61,9 +61,7 @@ def build(settings: Settings, tenant_id: str, recipe: str, policy: Policy) -> Be
     """Run the recipe; return its problem and method, set up. Raises Refused with a plain reason."""
     loaded = recipes.load(recipes_of(settings.recipes, tenant_id), recipe)
     try:
-        method = method_of(policy)
-        problem = Problem(method.recipe(loaded.recipe), device_of(settings.device))
-        brought = parts_of(loaded.recipe)
+        return opened(loaded, policy, device_of(settings.device))
     except RecipeError as error:
         raise Refused(error.what, error.hint) from None
     except Exception as error:  # the model's constructor is the user's code
@@ -71,7 +69,13 @@ def build(settings: Settings, tenant_id: str, recipe: str, policy: Policy) -> Be
         if refused is None:
             raise
         raise refused from None
-    return Bench(loaded.recipe, problem, method, loaded.digest, brought)
+
+
+def opened(loaded: recipes.Loaded, policy: Policy, device: torch.device) -> Bench:
+    """Set up a recipe that was run. Raises Refused and RecipeError; what ``model()`` raises is not caught."""
+    method = method_of(policy)
+    problem = Problem(method.recipe(loaded.recipe), device)
+    return Bench(loaded.recipe, problem, method, loaded.digest, parts_of(loaded.recipe))
 
 
 def device_of(name: str) -> torch.device:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from sqlalchemy import delete, select
@@ -23,6 +23,7 @@ from service.infra.time import bucket
 from service.requests.reasons import Reason
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.model.closed_form import DoesNotRun
+from unlearning.quality.probe import probe
 from unlearning.types import (
     Examples,
     ForgetSet,
@@ -53,9 +54,10 @@ from workers.storage.crypto_erase import bury, destroy_keys, drop_superseded_sta
 from workers.storage.private_state import open_note
 from workers.storage.storage import Storage
 from workers.training import suggest as alternatives
+from workers.training.auto import settled
 from workers.training.calibrate import Orders, require_useful_cap
 from workers.training.cohort import kept_out
-from workers.training.parallel import VectorUnits
+from workers.training.parallel import VectorUnits, divisible
 from workers.training.promote import Departure, Registered, TrainAgain, departure, publish_generation
 from workers.training.start import Begun, again, begin, shown
 from workers.update.publish import Draft, Replan, write_draft
@@ -135,6 +137,7 @@ def _made_ready(process: Process, job: Preparation, watch: Stopwatch) -> Ready:
         if begun is not None:
             return finish(process, job, watch, begun)
         clean(process, job)
+        job = settled(process, job, watch)
         return make_ready(process, job, watch)
     except Ineffective as why:
         clean(process, job)
@@ -202,7 +205,8 @@ def taken_up(process: Process, job: Preparation, watch: Stopwatch) -> Ready | No
     if orders is None:
         return None
     reference = Reference((generation.manifest or {})["reference"])
-    terms = replace(terms_of(job.policy, Guarantee.CALIBRATED, reference, len(orders.examples)), design=orders.design)
+    terms = terms_of(job.policy, Guarantee.CALIBRATED, reference, len(orders.examples))
+    terms = replace(terms, design=orders.design, chosen="chosen" in (generation.manifest or {}))
     registered = Registered(kept["report"], kept["left_out"])
     return _settled(process, job, watch, Ready(orders.bench, terms, orders.examples, orders.state, registered))
 
@@ -232,8 +236,13 @@ def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progre
 
     Raises Ineffective where the fallback is to try, and Refused otherwise: the refusal names methods that do help.
     """
-    bench = begun.bench
+    bench, probed = begun.bench, None
     try:
+        method = divisible(bench, begun.learned)
+        if method is not None:
+            probed = probe(method, bench.problem, begun.examples, begun.learned, time.perf_counter)
+            process.storage.figures.keep(job.generation_id, {"probe": asdict(probed)})
+            probed.require_below(job.policy.threshold)
         if begun.units is not None:
             begun.units.compute_all(job, progress)
             return begun.units.completed(progress)
@@ -242,7 +251,9 @@ def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progre
         if isinstance(error, Ineffective) and job.policy.fallback is not None:
             raise
         others = alternatives.hint(bench, job.policy, begun.examples, begun.learned, progress)
-        raise Refused(error.what, f"{error.hint} {others}" if isinstance(error, Unsuited) else others) from None
+        better = alternatives.gentler(bench, job.policy, begun.examples, probed)
+        hints = (error.hint if isinstance(error, Unsuited) else "", better, others)
+        raise Refused(error.what, " ".join(each for each in hints if each)) from None
     _keep_vectors(process.storage, job, made)
     return made
 

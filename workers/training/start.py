@@ -15,14 +15,19 @@ from service.infra.tables import Generation, HoldoutPerson, Model
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.bounds.calibration import Design
-from unlearning.methods.recollection.sketch import require_steps_fit
-from unlearning.model.method import Divisible
 from unlearning.model.parts import require_declared
 from unlearning.model.problem import Problem
-from unlearning.model.training import learn, steps_per_epoch, train
+from unlearning.model.training import learn, train
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, Learned, Progress, Refused, State
-from workers.guarantee.choose import design_of, guarantee_of, may_claim_without_her, require_closed_form, require_needs
+from workers.guarantee.choose import (
+    design_of,
+    guarantee_of,
+    may_claim_without_her,
+    require_closed_form,
+    require_needs,
+    require_vectors_fit,
+)
 from workers.runtime.jobs import Preparation
 from workers.runtime.lease import fence
 from workers.runtime.model import Bench, build
@@ -35,7 +40,6 @@ from workers.training.parallel import VectorUnits, divisible, wanted
 from workers.training.public_parts import require_nobody_in_public
 from workers.training.trial import Trial, tried
 
-NUMBER_BYTES = 4
 PROGRESS_SECONDS = 0.5
 
 
@@ -73,7 +77,7 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun:
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device)
         require_closed_form(bench.method, bench.problem, examples)
         design = _design(job.policy, guarantee, examples)
-        require_vectors_fit(process, bench, examples)
+        require_vectors_fit(bench, examples, process.settings.vector_bytes)
         require_readable(process, job, bench, guarantee, everyone)
         _freeze(storage, job, bench, kept, everyone)
     crash_point("prepare-after-manifest")
@@ -171,37 +175,6 @@ def _units(
     digest = VectorUnits.lay_out(process, job, kept, count, note)
     crash_point("prepare-after-work-units")
     return VectorUnits(process, job.generation_id, job.model_id, bench, examples, kept, digest)
-
-
-def require_vectors_fit(process: Process, bench: Bench, examples: Examples) -> None:
-    """Require room for the holders' vectors, or for a sketch's steps. Raises Refused."""
-    method = bench.method
-    method.require_size(bench.problem, len(examples))
-    if not isinstance(method, Divisible):
-        return
-    holders = len(set(examples.people))
-    size = NUMBER_BYTES * holders * method.length(bench.problem)
-    if size > process.settings.vector_bytes:
-        raise Refused(
-            f"The vectors of {holders} holders of {bench.problem.dimension} weights take {size:,} bytes; at most "
-            f"{process.settings.vector_bytes:,} are kept (EXPUNGE_VECTOR_BYTES).",
-            _smaller(bench, examples),
-        )
-
-
-def _smaller(bench: Bench, examples: Examples) -> str:
-    """Return what to use in place of exact vectors: a sketch only where it fits."""
-    if bench.problem.training.converge is not None:
-        return "Use newton or retrain."
-    try:
-        require_steps_fit(bench.problem, _steps(bench, examples))
-    except Refused as error:
-        return f"Use rewind or retrain. A sketch (--rank) would not fit either: {error.what}"
-    return "Register with --rank 64, which keeps a few numbers for each, or use rewind or retrain."
-
-
-def _steps(bench: Bench, examples: Examples) -> int:
-    return steps_per_epoch(bench.problem, len(examples)) * bench.problem.training.epochs
 
 
 def _design(policy: Policy, guarantee: Guarantee, examples: Examples) -> Design | None:

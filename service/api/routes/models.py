@@ -60,7 +60,9 @@ class Registration(BaseModel):
 
     name: ModelName
     recipe: RecipeName
-    method: Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,32}$")]
+    method: Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,32}$")] | None = Field(
+        default=None, description="auto, the default: preparation measures and chooses; it asks for proved at least"
+    )
     fallback: Literal["retrain"] | None = None
     min_guarantee: _GUARANTEES | None = None
     guarantee: _GUARANTEES | None = None
@@ -78,6 +80,7 @@ class Registration(BaseModel):
         default=None, description="samples of people who asked to be forgotten before this registration"
     )
     cadence_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = None
+    requests_per_month: _Number | None = Field(default=None, description="how many people will ask; auto reads it")
     utility_tolerance: _Number | None = None
     options: _Options = Field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""``expunge evaluate``: the papers' table for a model or a recipe, computed by a separate process (torch)."""
+"""``expunge evaluate`` and ``expunge advise``: methods measured on a recipe, by a separate process (torch)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORWARDED: dict[str, Any] = {
     "add_help_option": False,
     "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
 }
-"""every option, --help too, is that of ``python -m workers.evaluate``"""
+"""every option, --help too, is that of ``python -m workers.evaluate`` or ``python -m workers.advise``"""
 
 
 def evaluate(context: typer.Context) -> None:
@@ -25,7 +25,16 @@ def evaluate(context: typer.Context) -> None:
     arguments = list(context.args)
     if arguments and not arguments[0].startswith("-"):
         arguments = [*_of_model(arguments[0]), *arguments[1:]]
-    done = subprocess.run([sys.executable, "-m", "workers.evaluate", *arguments], check=False)  # noqa: S603
+    _run("workers.evaluate", arguments)
+
+
+def advise(context: typer.Context) -> None:
+    """Measure what each method guarantees and costs on a recipe (--recipe PATH), next to retraining; recommend one."""
+    _run("workers.advise", context.args)
+
+
+def _run(module: str, arguments: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-m", module, *arguments], check=False)  # noqa: S603
     raise typer.Exit(done.returncode)
 
 

@@ -22,7 +22,9 @@ Name = Annotated[str, typer.Argument(help="The model's name.")]
 def add(
     name: Name,
     recipe: Annotated[str, typer.Option(help="Name of a recipe in EXPUNGE_RECIPES, e.g. digits.")],
-    method: Annotated[str, typer.Option(help="How people are forgotten: retrain, recollection, ...")] = "recollection",
+    method: Annotated[
+        str, typer.Option(help="How people are forgotten: retrain, recollection, ...; auto measures and chooses.")
+    ] = "auto",
     option: Annotated[list[str] | None, typer.Option(help="A field of the method, NAME=VALUE; repeatable.")] = None,
     fallback: Annotated[
         str | None, typer.Option(help="retrain: requests that the method cannot serve wait for a retrain.")
@@ -47,6 +49,9 @@ def add(
     reference: Annotated[str | None, typer.Option(help="renormalised or fixed-denominator.")] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Greatest distance left ratio that counts as working.")
+    ] = None,
+    requests_per_month: Annotated[
+        float | None, typer.Option(help="How many people will ask; auto chooses by it. Left out: 10.")
     ] = None,
     cadence: Annotated[int | None, typer.Option(help="Least seconds between updates.")] = None,
     on_exhausted: Annotated[str | None, typer.Option(help="retrain or hold.")] = None,
@@ -84,6 +89,7 @@ def add(
         "reference": reference,
         "threshold": threshold,
         "cadence_seconds": cadence,
+        "requests_per_month": requests_per_month,
         "on_exhausted": on_exhausted,
         "complete_when": complete_when,
         "on_suppressed": on_suppressed,
@@ -150,10 +156,13 @@ def await_prepared(client: Client, name: str) -> dict[str, Any]:
 def _show(record: dict[str, Any]) -> None:
     """Print the facts, then what other values of noise_std and max_distance would cost, one a line."""
     report = dict(nested(record, "preparation.report") or {})
-    rows = report.pop("dry_run", None)
+    rows, advice = report.pop("dry_run", None), report.pop("advice", None)
     if "preparation" in record:
         record = {**record, "preparation": {**record["preparation"], "report": report}}
     show_facts(record)
+    if advice:
+        output.print(f"\nauto chose {report['chosen']['method']}: {advice['figures']}")
+        show_rows(advice["offers"], ("method", "guarantee", "accuracy", "preparation", "update", "refused"))
     if rows:
         output.print("\ndry run: the holdout accuracy that noise_std costs, and how many releases the budget allows")
         show_rows(rows, ("noise_std", "max_distance", "accuracy", "updates"))

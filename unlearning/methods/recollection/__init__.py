@@ -42,7 +42,15 @@ from torch import Tensor
 
 from unlearning.methods.recollection.repair import repaired, require_open_end, require_room
 from unlearning.methods.recollection.sketch import Sketch, require_steps_fit
-from unlearning.methods.recollection.vectors import CARRIED_BY, CURVATURES, Converged, Followed, Form, Sketched
+from unlearning.methods.recollection.vectors import (
+    CARRIED_BY,
+    CURVATURES,
+    DENSE_LIMIT,
+    Converged,
+    Followed,
+    Form,
+    Sketched,
+)
 from unlearning.model import room
 from unlearning.model.descent.plan import REFERENCES
 from unlearning.model.method import Method, require_followed
@@ -169,6 +177,11 @@ class Recollection(Method):
         if self.rank is not None and problem.recipe.weights is None:
             require_steps_fit(problem, steps_per_epoch(problem, samples) * problem.training.epochs)
 
+    def growth(self, problem: Problem) -> int:
+        """Return 2 where each person's vector is carried through everyone's samples, and 1 where all share the work."""
+        shared = problem.dimension <= DENSE_LIMIT if problem.training.converge is not None else self.rank is not None
+        return 1 if shared else 2
+
     def length(self, problem: Problem) -> int:
         """Return d; for the sketch the numbers that every row has."""
         return problem.dimension if self.rank is None else self.rank + self.probes
@@ -188,6 +201,10 @@ class Recollection(Method):
     ) -> dict[str, Tensor]:
         """Compute the exact vectors of ``people``."""
         return self._followed(problem, learned).vectors(examples, people, progress)
+
+    def state_for(self, problem: Problem, examples: Examples, learned: Learned, people: Sequence[str]) -> State:
+        """Return the state with the exact vectors of ``people`` alone."""
+        return self._followed(problem, learned).stated(examples, self.part(problem, examples, learned, people))
 
     def complete(
         self, problem: Problem, examples: Examples, learned: Learned, vectors: VectorSource, progress: Progress = silent

@@ -88,6 +88,15 @@ class Shards(Method):
         evidence: dict[str, Json] = {"slices": sum(self.slices - place for place in first.values())}
         return Forgotten(self._trained(problem, kept, usable, silent), evidence)
 
+    def repeats(self, problem: Problem, examples: Examples) -> float:
+        """Return the mean share of all steps that the slices from a person's own on make in one of the shards.
+
+        A slice's phase trains on the slices up to it, so its length is in proportion to its number.
+        """
+        slices = [self._place(problem, person)[1] for person in set(examples.people)]
+        lengths = range(1, self.slices + 1)
+        return sum(sum(lengths[first:]) for first in slices) / (len(slices) * sum(lengths) * self.shards)
+
     def _trained(
         self, problem: Problem, examples: Examples, usable: Mapping[int, list[Fitted]], progress: Progress
     ) -> State:

@@ -1,0 +1,105 @@
+"""Six small recipes on which the estimates of ``expunge advise`` are compared with what then happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+from torch import Tensor, nn
+
+import unlearning as ul
+from unlearning.features import RandomFourier
+from unlearning.recipe import Run
+from workers.runtime import recipes
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(name: str) -> ul.Recipe:
+    return recipes.load(EXAMPLES, name).recipe
+
+
+def split(x: Tensor, y: Tensor, people: int, **rest: object) -> ul.Recipe:
+    """Three quarters of the rows to train on, dealt out to ``people``; the others are held out."""
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    x, y, count = x[order], y[order], 3 * len(x) // 4
+    subjects = [f"person-{row % people}" for row in range(count)]
+    samples = ul.Samples([f"row-{row}" for row in range(count)], subjects, x[:count], y[:count])
+    return ul.Recipe(samples=samples, holdout=(x[count:], y[count:]), **rest)  # type: ignore[arg-type]
+
+
+def with_constant(x: Tensor) -> Tensor:
+    return torch.cat([x, torch.ones(len(x), 1)], dim=1)
+
+
+def head(width: int, classes: int, decay: float) -> dict[str, object]:
+    return {
+        "model": lambda: nn.Linear(width, classes, bias=False),
+        "training": ul.Training(epochs=20, learning_rate=0.5, weight_decay=decay, converge=1e-10),
+    }
+
+
+def logistic() -> ul.Recipe:
+    table = load_breast_cancer()
+    x = with_constant(torch.log1p(torch.tensor(table.data)).float() / 4)
+    return split(x, torch.tensor(table.target).float(), 70, loss="binary_logistic", **head(x.shape[1], 1, 1e-2))
+
+
+def ridge() -> ul.Recipe:
+    table = load_diabetes()
+    x = with_constant(torch.tensor(table.data).float() * 10)
+    y = torch.tensor(table.target).float().unsqueeze(1) / 100
+    return split(x, y, 60, loss="squared_error", **head(x.shape[1], 1, 1e-2))
+
+
+def fourier() -> ul.Recipe:
+    digits = load_digits()
+    x = with_constant(RandomFourier(64, 200, 2.0)(torch.tensor(digits.data / 16)).float())
+    return split(x, torch.tensor(digits.target), 80, loss="cross_entropy", **head(x.shape[1], 10, 1e-3))
+
+
+def fit(run: Run) -> dict[str, object]:
+    passes = max(1, round(5 * run.share))
+    optimizer = torch.optim.AdamW(run.model.parameters(), lr=0.01)
+    if run.state is not None:
+        optimizer.load_state_dict(run.state["optimizer"])
+    for number in range(passes):
+        for batch in torch.randperm(len(run.inputs)).split(64):
+            if len(batch) < 2:
+                continue
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(run.model(run.inputs[batch]), run.targets[batch]).backward()
+            optimizer.step()
+        run.progress(number / passes)
+    return {"optimizer": optimizer.state_dict()}
+
+
+def network() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8, 8)),
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(128, 10),
+    )
+
+
+def batch_norm() -> ul.Recipe:
+    digits = load_digits()
+    x, y = torch.tensor(digits.data[:800] / 16).float(), torch.tensor(digits.target[:800])
+    return split(x, y, 80, loss="cross_entropy", model=network, train=fit)
+
+
+SIX: dict[str, tuple[Callable[[], ul.Recipe], tuple[str, ...]]] = {
+    "ridge": (ridge, ("retrain", "newton", "recollection")),
+    "own training": (batch_norm, ("retrain", "late", "shards")),
+    "logistic": (logistic, ("retrain", "newton", "recollection")),
+    "digits": (lambda: example("digits"), ("retrain", "newton", "recollection", "safe")),
+    "convolutional": (lambda: example("digits/convolutional"), ("retrain", "late", "shards", "recollection")),
+    "fourier": (fourier, ("retrain", "newton", "recollection")),
+}
+"""each recipe with the methods that serve it"""

@@ -1,0 +1,96 @@
+"""A preparation tried on a few people first: does it help on this model, and what does the whole of it cost?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from unlearning.model.method import Divisible, Method
+from unlearning.model.problem import Problem
+from unlearning.model.training import retrace
+from unlearning.quality.distance_left import calibration_sets, measure
+from unlearning.quality.simulate import forget_set
+from unlearning.recipe import Recipe
+from unlearning.types import Examples, Ineffective, Learned, Refused
+
+SHARE, COUNT, MOST_PEOPLE = 0.05, 3, 8
+"""share of the people in a set, sets, and people in a set at most"""
+SMOOTH: dict[str, type[nn.Module]] = {"GELU": nn.GELU, "softplus": nn.Softplus}
+"""activations whose curvature says what a step does; a ReLU's does not where a unit crosses zero"""
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What the probe found.
+
+    Args:
+        distance_left: the mean over the sets; 0 is retrained, 1 is as if nothing was done.
+        people: how many had their vectors computed.
+        retrainings: what the vectors of everyone cost at most, in retrainings. More people at once share work.
+    """
+
+    distance_left: float
+    people: int
+    retrainings: float
+
+    def require_below(self, threshold: float) -> None:
+        """Raise Ineffective where the distance left is not below ``threshold``."""
+        if self.distance_left < threshold:
+            return
+        raise Ineffective(
+            f"After the update of a few people ({self.people}, a probe) the weights are {self.distance_left:.3g} times "
+            f"as far from retraining as before (distance_left, must be below {threshold:g}). The whole preparation, "
+            f"up to {self.retrainings:.2g} retrainings, was not made.",
+            "Use retrain, or a smaller learning rate.",
+        )
+
+
+def probe(
+    method: Divisible, problem: Problem, examples: Examples, learned: Learned, clock: Callable[[], float]
+) -> Probed:
+    """Compute the vectors of a few people, forget them set by set, and compare with retraining without each set.
+
+    ``clock`` gives seconds. Raises Refused where all samples belong to one person, or no trajectory was recorded.
+    """
+    trajectory = learned.trajectory
+    if trajectory is None or not isinstance(method, Method):
+        raise Refused("The training's trajectory was not recorded.", "Record it with unlearning.Recorder.")
+    drawn = calibration_sets(examples, SHARE, COUNT, problem.training.seed)
+    sets = [forget_set(examples, sorted(chosen.people)[:MOST_PEOPLE]) for chosen in drawn]
+    people = sorted({person for chosen in sets for person in chosen.people})
+    start = clock()
+    state = method.state_for(problem, examples, learned, people)
+    between = clock()
+
+    def retrained(omit: tuple[int, ...]) -> Tensor:
+        return retrace(problem, examples, trajectory, omit)
+
+    measured = measure(method, problem, examples, state, retrained=retrained, sets=sets)
+    each = (between - start) / len(people)
+    retraining = (clock() - between) / len(sets)
+    whole = each * len(set(examples.people)) / retraining if retraining > 0.0 else 0.0
+    return Probed(sum(measured) / len(measured), len(people), whole)
+
+
+def smoothed(recipe: Recipe, activation: type[nn.Module]) -> Recipe | None:
+    """Return the recipe with ``activation`` in place of each ReLU module; None where the model has none."""
+    if not any(type(each) is nn.ReLU for each in _built(recipe).modules()):
+        return None
+
+    def model() -> nn.Module:
+        module = recipe.model()
+        for parent in list(module.modules()):
+            for name, child in parent.named_children():
+                if type(child) is nn.ReLU:
+                    setattr(parent, name, activation())
+        return module
+
+    return replace(recipe, model=model)
+
+
+def _built(recipe: Recipe) -> nn.Module:
+    with torch.random.fork_rng():
+        return recipe.model()
