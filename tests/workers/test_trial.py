@@ -94,8 +94,12 @@ GOOD = {
 
 
 @pytest.fixture
-def tried_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the runs from this process, which has loaded torch already; the rest is as in the service."""
+def tried_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Fork the runs from this process, which has loaded torch already; the rest is as in the service.
+
+    What a recipe writes when it really trains, in this process, lands in the test's folder.
+    """
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(trial, "_child", lambda settings, experiment: verdicts(experiment))
 
 
