@@ -17,8 +17,8 @@ from unlearning.quality.independent import Answering
 from unlearning.recipe import Recipe
 from unlearning.types import Refused
 
-X = torch.cat([draw(70, 4), torch.ones(70, 1, dtype=torch.float64)], dim=1)
-Y = (X[:, :3] + 0.8 * draw(70, 3, seed=1)).argmax(dim=1)
+X = torch.cat([draw(40, 4), torch.ones(40, 1, dtype=torch.float64)], dim=1)
+Y = (X[:, :3] + 0.8 * draw(40, 3, seed=1)).argmax(dim=1)
 ASKED = draw(300, 5, seed=9)
 
 
@@ -64,14 +64,14 @@ KINDS = ("cross_entropy", "binary_logistic", "squared_hinge", "tangent")
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_independent_answer_is_another_after_retraining_without_the_forgotten(kind: str) -> None:
     written, counts = small(kind), [0, 0]
-    asked = ASKED[:20] if kind == "tangent" else ASKED
+    asked, attempts = (ASKED[:6], 8) if kind == "tangent" else (ASKED, 20)
     examples = written.samples.examples()
     for seed in range(6):
-        gone = torch.randperm(70, generator=torch.Generator().manual_seed(seed))[: 1 + 4 * seed].sort().values
+        gone = torch.randperm(40, generator=torch.Generator().manual_seed(seed))[: 1 + 4 * seed].sort().values
         retrained, _ = retraining.of(written, examples.without(gone))
         noise = 0.05 * draw(len(retrained), seed=seed)
         reference = labels_of(filled(written, retrained + noise), asked)
-        for attempt in range(20):
+        for attempt in range(attempts):
             distance = 10.0 ** -(1 + attempt % 4)
             place = (37 * seed + attempt) % len(asked)
             toward = worst_direction(filled(written, retrained + noise), asked[place])
@@ -81,7 +81,7 @@ def test_no_independent_answer_is_another_after_retraining_without_the_forgotten
             assert torch.equal(found.labels[found.independent], reference[found.independent])
             counts[0] += int(found.independent.sum())
             counts[1] += int((~found.independent & (found.labels != reference)).sum())
-    assert counts[0] > 120 * len(asked) / 2, "it calls hardly any answer independent"
+    assert counts[0] > 6 * attempts * len(asked) / 2, "it calls hardly any answer independent"
     assert counts[1] > 0, "no answer changed, so that the test could not have failed"
 
 
@@ -91,10 +91,10 @@ def test_the_inequality_is_tight(kind: str) -> None:
     written = small(kind)
     w, _ = retraining.of(written, written.samples.examples())
     published = filled(written, w)
-    for place in range(8):
+    for place in range(5):
         one = ASKED[place : place + 1]
         low, high = 0.0, 100.0
-        for _ in range(50):
+        for _ in range(30):
             middle = (low + high) / 2
             stands = bool(Answering(published, middle)(one).independent)
             low, high = (middle, high) if stands else (low, middle)

@@ -29,10 +29,10 @@ from unlearning.recipe import Recipe
 from unlearning.types import Examples, Learned, Refused, State
 from workers.guarantee.choose import guarantee_of
 
-PEOPLE = 12
-X = draw(60, 2, 6, 6)
-Y = (X.flatten(1)[:, :3] + draw(60, 3, seed=1)).argmax(dim=1)
-TARGETS = {"cross_entropy": Y, "squared_error": draw(60, 3, seed=4), "squared_hinge": Y}
+COUNT, PEOPLE = 24, 12
+X = draw(COUNT, 2, 6, 6)
+Y = (X.flatten(1)[:, :3] + draw(COUNT, 3, seed=1)).argmax(dim=1)
+TARGETS = {"cross_entropy": Y, "squared_error": draw(COUNT, 3, seed=4), "squared_hinge": Y}
 
 
 def network() -> nn.Module:
@@ -78,14 +78,14 @@ def problem_of(loss: str = "cross_entropy", **training: Any) -> tuple[Problem, E
 
 
 def jacobian() -> tuple[Tensor, Tensor]:
-    """f (60, 3) and J (60, 3, d) of the plain network, by plain autograd, one output at a time."""
+    """f (24, 3) and J (24, 3, d) of the plain network, by plain autograd, one output at a time."""
     module = network().double()
     module.load_state_dict(PUBLIC)
     module.double().eval()
     trained = [value for value in module.parameters() if value.requires_grad]
     outputs = module(X)
     rows = [retraining.flat(torch.autograd.grad(one, trained, retain_graph=True)) for one in outputs.reshape(-1)]
-    return outputs.detach(), torch.stack(rows).reshape(60, 3, -1)
+    return outputs.detach(), torch.stack(rows).reshape(COUNT, 3, -1)
 
 
 F0, J = jacobian()
@@ -109,7 +109,7 @@ def test_it_computes_the_network_and_its_derivative() -> None:
 
 
 def test_both_products_and_the_rows_are_those_of_the_jacobian() -> None:
-    module, v, r = tangent().double(), draw(SIZE), draw(60, 3)
+    module, v, r = tangent().double(), draw(SIZE), draw(COUNT, 3)
     found = module.linearised(X)
     values, rows = module.rows(X)
     assert torch.allclose(found.push(v), J @ v, atol=1e-12)
@@ -168,15 +168,15 @@ def dense_minimiser(loss: str, kept: Tensor, decay: float) -> Tensor:
 def test_training_ends_in_the_minimiser_of_the_written_out_problem(loss: str) -> None:
     problem, examples = problem_of(loss)
     w = train(problem, examples).weights
-    assert float((w - dense_minimiser(loss, torch.arange(60), 1e-2)).norm()) <= 1e-7
+    assert float((w - dense_minimiser(loss, torch.arange(COUNT), 1e-2)).norm()) <= 1e-7
 
 
 @pytest.mark.parametrize("loss", TARGETS)
-def test_the_bound_holds_at_ten_weights_and_follows_the_distance(loss: str) -> None:
+def test_the_bound_holds_at_five_weights_and_follows_the_distance(loss: str) -> None:
     problem, examples = problem_of(loss)
-    w = dense_minimiser(loss, torch.arange(60), 1e-2)
+    w = dense_minimiser(loss, torch.arange(COUNT), 1e-2)
     slack = convex.distance_bound(problem, w, examples)
-    for seed in range(10):
+    for seed in range(0, 10, 2):
         size = 10.0**-seed
         there = w + size * draw(SIZE, seed=seed)
         distance, bound = float((there - w).norm()), convex.distance_bound(problem, there, examples)
@@ -192,25 +192,25 @@ def test_the_rounding_bound_covers_the_error_of_the_gradient(scale: float) -> No
     model = tangent_of(problem)
     assert model is not None
     values, rows = (part.numpy().astype(np.longdouble) for part in model.tangent.rows(X))
-    objective = convex._Objective(model, examples, 60)
+    objective = convex._Objective(model, examples, COUNT)
     for seed in range(5):
         w = scale * draw(SIZE, seed=seed)
         scores = values + rows @ w.numpy().astype(np.longdouble)
         exponents = np.exp(scores - scores.max(axis=1, keepdims=True))
         residual = exponents / exponents.sum(axis=1, keepdims=True) - np.eye(3)[Y.numpy()]
-        true = np.einsum("nk,nkd->d", residual, rows) / 60 + np.longdouble(1e-2) * w.numpy()
+        true = np.einsum("nk,nkd->d", residual, rows) / COUNT + np.longdouble(1e-2) * w.numpy()
         gradient, rounding = objective.trusted(w)
         assert float(np.linalg.norm(gradient.numpy() - true)) <= rounding <= 1e-10 * max(1.0, scale) ** 2
 
 
 def test_passes_that_do_not_fit_are_made_again_and_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, _ = problem_of()
-    model, v, r = tangent_of(problem), draw(SIZE), draw(60, 3)
+    model, v, r = tangent_of(problem), draw(SIZE), draw(COUNT, 3)
     assert model is not None
     whole = TangentScores(model, X)
-    monkeypatch.setattr("unlearning.model.tangent.KEPT", 2_000)
+    monkeypatch.setattr("unlearning.model.tangent.KEPT", 700)
     pieces = TangentScores(model, X)
-    assert pieces._size < 30
+    assert pieces._size < 12
     assert torch.allclose(whole.at(v), pieces.at(v), atol=1e-12)
     assert torch.allclose(whole.pull(r), pieces.pull(r), atol=1e-12)
 
@@ -278,7 +278,7 @@ def test_a_distance_that_doing_nothing_would_meet_is_refused() -> None:
     for written in (small(), recipe(lambda: nn.Linear(72, 3, bias=False), X.flatten(1), Y, people=PEOPLE, **DECAYED)):
         problem, examples = Problem(written), written.samples.examples()
         state = State(train(problem, examples).weights)
-        moved = convex.displacement(problem.double(), state.weights, examples.without(torch.arange(0, 60, PEOPLE)))
+        moved = convex.displacement(problem.double(), state.weights, examples.without(torch.arange(0, COUNT, PEOPLE)))
         Minimiser().require_useful(problem, examples, state, moved / 30, {})
         with pytest.raises(Refused, match="what forgetting one person changes"):
             Minimiser().require_useful(problem, examples, state, moved * 3, {})
@@ -298,10 +298,10 @@ DECAYED: dict[str, Any] = {"epochs": 0, "weight_decay": 1e-2, "converge": 1e-10}
 
 def test_the_displacement_is_about_that_of_the_minimisers() -> None:
     problem, examples = problem_of()
-    w = dense_minimiser("cross_entropy", torch.arange(60), 1e-2)
-    kept = torch.arange(60)[torch.arange(60) % PEOPLE != 4]
+    w = dense_minimiser("cross_entropy", torch.arange(COUNT), 1e-2)
+    kept = torch.arange(COUNT)[torch.arange(COUNT) % PEOPLE != 4]
     true = float((dense_minimiser("cross_entropy", kept, 1e-2) - w).norm())
-    estimate = convex.displacement(problem, w, examples.without(torch.arange(4, 60, PEOPLE)))
+    estimate = convex.displacement(problem, w, examples.without(torch.arange(4, COUNT, PEOPLE)))
     assert 0.7 * true < estimate < 1.4 * true
 
 
@@ -310,4 +310,4 @@ def test_weights_learned_elsewhere_start_a_tangent_too() -> None:
     problem, examples = problem_of()
     state = Newton(threshold=None, steps=20, gradient_norm=1e-9).prepare(problem, examples, Learned(0.1 * draw(SIZE)))
     found = convex.converge(problem, state.weights, examples, 1e-10)
-    assert float((found - dense_minimiser("cross_entropy", torch.arange(60), 1e-2)).norm()) <= 1e-7
+    assert float((found - dense_minimiser("cross_entropy", torch.arange(COUNT), 1e-2)).norm()) <= 1e-7
