@@ -5,7 +5,7 @@ A published version is ``y = w~ + noise``, and ``w~`` lies within ``max_distance
 slope s, the norm of its derivative in the weights, moves by at most ``reach * s`` between the two. An answer whose
 margin over every other class is larger has the same label in both.
 
-Standard library only, so that whoever serves a model can check an answer without torch.
+Standard library only, so that an answer can be checked where torch is not installed.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Minimiser(Bound):
     def require_useful(
         self, problem: Problem, examples: Examples, state: State, max_distance: float, constants: Mapping[str, float]
     ) -> dict[str, Json]:
-        """Report, of a tangent, the accuracy at the public weights and whether these are random; else nothing.
+        """Return, for a tangent, the accuracy at the public weights and whether these are random; else nothing.
 
         Rounding and displacements are not reported: they are computed from everyone's features.
 

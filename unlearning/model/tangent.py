@@ -27,7 +27,7 @@ from unlearning.model.problem import Problem, build
 KEPT = 2**27
 """elements of the network's passes that are kept between products (1 GiB in float64)"""
 FEW = 8
-"""samples that stand for all where only the time to stop is asked for"""
+"""samples from which rounding is estimated, where only the time to stop is asked for"""
 ROWS = 2**23
 """numbers of the Jacobians that are held at once (64 MiB)"""
 
