@@ -112,6 +112,7 @@ def test_the_bound_holds_in_sixty_trials() -> None:
 
 
 @pytest.mark.drill
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("block", range(10))
 def test_the_bound_holds_in_a_thousand_trials(block: int) -> None:
     require_held(range(1_000 + 100 * block, 1_100 + 100 * block))
