@@ -4,6 +4,9 @@
 
 ``POST /predict`` ``{"inputs": [[...], ...]}`` answers the outputs and the version that made them; ``GET /healthz``
 says which version is served. The key needs the scopes ``models:read`` and ``checkpoints:read``.
+
+Where the version's guarantee is ``proved``, ``independent`` says of each answer whether its label is what retraining
+without the forgotten gives under the same noise (docs/certificates.md); it is null for any other version.
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ import httpx
 import torch
 from safetensors.torch import load
 
+from unlearning.quality.independent import Answering
+from unlearning.types import Refused
+
 POLL_SECONDS = 1.0
 REPORT_SECONDS = 60.0
 log = logging.getLogger("serving")
@@ -39,10 +45,14 @@ class Served:
     number: int
     digest: str
     model: torch.nn.Module
+    answering: Answering | None
 
-    def outputs(self, inputs: list[Any]) -> Any:
+    def answers(self, inputs: list[Any]) -> dict[str, Any]:
+        x = torch.tensor(inputs, dtype=torch.float32)
         with torch.inference_mode():
-            return self.model(torch.tensor(inputs, dtype=torch.float32)).tolist()
+            outputs = self.model(x).tolist()
+        found = self.answering(x).independent.tolist() if self.answering else None
+        return {"version": self.number, "outputs": outputs, "independent": found}
 
 
 class Follower(threading.Thread):
@@ -92,15 +102,16 @@ class Follower(threading.Thread):
             raise ValueError("the checkpoint's bytes do not have the digest that they were sent under")
         model = self._build()
         model.load_state_dict(load(answer.content))
-        return Served(self._number(digest), digest, model.eval())
+        version = self._version(digest)
+        return Served(int(version["number"]), digest, model.eval(), _answering(model, version["claim"]))
 
-    def _number(self, digest: str) -> int:
+    def _version(self, digest: str) -> dict[str, Any]:
         """Which version has these bytes: the current version may have moved on since they were sent."""
         answer = self._http.get(f"{self._path}/versions", params={"limit": 50}).raise_for_status()
-        numbers = [each["number"] for each in answer.json()["data"] if each["checkpoint_sha256"] == digest]
-        if not numbers:
+        found: list[dict[str, Any]] = [each for each in answer.json()["data"] if each["checkpoint_sha256"] == digest]
+        if not found:
             raise ValueError("the checkpoint belongs to none of the newest versions")
-        return int(numbers[0])
+        return found[0]
 
     def _report(self) -> None:
         if self.served is None:
@@ -129,11 +140,11 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(404 if served else 503, {"error": "POST /predict, once a version is loaded"})
             return
         try:
-            outputs = served.outputs(json.loads(body)["inputs"])
+            answers = served.answers(json.loads(body)["inputs"])
         except (ValueError, KeyError, TypeError, RuntimeError):
             self._answer(400, {"error": "send {'inputs': [[...], ...]} in the shape that the model takes"})
             return
-        self._answer(200, {"version": served.number, "outputs": outputs})
+        self._answer(200, answers)
 
     def _answer(self, status: int, body: dict[str, Any]) -> None:
         data = json.dumps(body).encode()
@@ -150,6 +161,16 @@ class Handler(BaseHTTPRequestHandler):
 class Server(ThreadingHTTPServer):
     request_queue_size = 128
     daemon_threads = True
+
+
+def _answering(model: torch.nn.Module, claim: dict[str, Any]) -> Answering | None:
+    """Return what tells which answers are independent of the forgotten; None where nothing is proved about labels."""
+    if claim["guarantee"] != "proved":
+        return None
+    try:
+        return Answering(model, claim["max_distance"])
+    except Refused:
+        return None
 
 
 def model_of(recipe: Path) -> Callable[[], torch.nn.Module]:

@@ -109,6 +109,13 @@ def test_it_goes_on_serving_while_expunge_is_away(serving: Serving, stack: Stack
     stack.eventually(lambda: serving.http.get("/healthz").json()["version"], lambda served: served == 2)
 
 
+def test_it_tells_which_answers_did_not_depend_on_the_forgotten(serving: Serving, stack: Stack) -> None:
+    inputs = [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]
+    answer = serving.http.post("/predict", json={"inputs": inputs}).json()
+    assert stack.head(serving.model)["claim"]["guarantee"] == "proved"
+    assert answer["independent"] == [True, False], "a margin of zero decides nothing"
+
+
 def test_a_call_that_makes_no_sense_is_refused(serving: Serving) -> None:
     for body in (b"", b"{}", b'{"inputs": [[1]]}', b'{"inputs": "x"}', b"[]"):
         assert serving.http.post("/predict", content=body).status_code == 400, body

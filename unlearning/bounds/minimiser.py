@@ -6,6 +6,8 @@ rounding. Weights that lie too far are moved by Newton's method, so an update co
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,12 +18,15 @@ from torch import Tensor
 from unlearning.model import convex
 from unlearning.model.method import Bound
 from unlearning.model.problem import Problem
+from unlearning.model.tangent import drawn_start, tangent_of
 from unlearning.types import Examples, Forgotten, Json, Refused, State
 
 TIGHTEN = (4.0, 64.0, 1024.0)
 """Newton's method is run until the bound is the greatest distance over these, one after the other"""
 ROOM = 3.0
-"""the greatest distance over the part of it that rounding may take"""
+"""the greatest distance over the part of it that rounding may take; a person's displacement over the distance"""
+PROBED = 3
+"""people whose displacement registration measures"""
 
 
 @dataclass(frozen=True)
@@ -49,18 +54,33 @@ class Minimiser(Bound):
     def require_useful(
         self, problem: Problem, examples: Examples, state: State, max_distance: float, constants: Mapping[str, float]
     ) -> dict[str, Json]:
-        """Raise Refused where rounding alone takes more than a third of ``max_distance``.
+        """Return, for a tangent, the accuracy at the public weights and whether these are random; else nothing.
 
-        Nothing but the refusal says what the rounding is: it is computed from everyone's features.
+        Rounding and displacements are not reported: they are computed from everyone's features.
+
+        Raises:
+            Refused: rounding alone takes more than a third of ``max_distance``; or ``max_distance`` is more than a
+                third of the distance that a deletion moves the minimiser by, so that doing nothing could be "proved".
         """
-        floor = convex.rounding_floor(problem.double(), state.weights.double(), examples)
+        work, w = problem.double(), state.weights.double()
+        floor = convex.rounding_floor(work, w, examples)
         if not floor <= max_distance / ROOM:
             raise Refused(
                 f"Rounding alone takes more than a third of max_distance {max_distance:g}: the bound of an update is "
                 f"(gradient norm + rounding) / weight_decay, and weight_decay is {problem.training.weight_decay:g}.",
                 "Raise weight_decay, or max_distance and noise_std together, or scale the features down.",
             )
-        return {}
+        if not max_distance <= _usual_displacement(work, w, examples) / ROOM:
+            raise Refused(
+                f"max_distance {max_distance:g} is more than a third of what forgetting one person changes: an update "
+                "that forgot nobody would come close to meeting it.",
+                "Lower max_distance and noise_std together.",
+            )
+        if tangent_of(work) is None:
+            return {}
+        x, y = (part.to(work.device) for part in problem.recipe.holdout)
+        around = "weights drawn at random: expect a low accuracy" if drawn_start(problem) else "the given weights"
+        return {"linearised_around": around, "accuracy_there": work.accuracy(work.initial(), x, y)}
 
     def refine(self, problem: Problem, weights: Tensor, retain: Examples | None, max_distance: float) -> Tensor:
         """Run Newton's method on the retained samples until the bound is at most ``max_distance``, or nothing moves.
@@ -84,6 +104,19 @@ class Minimiser(Bound):
     ) -> float:
         """Return the bound at the weights, rounding included. Raises Refused as ``convex.distance_bound`` does."""
         return convex.distance_bound(problem.double(), forgotten.state.weights, _read(retain), self.denominator)
+
+
+def _usual_displacement(problem: Problem, w: Tensor, examples: Examples) -> float:
+    """Return the median displacement by a few people, drawn by the training's seed; infinite for a single person."""
+    names = sorted(set(examples.people))
+    if len(names) < 2:
+        return math.inf
+    order = torch.randperm(len(names), generator=torch.Generator().manual_seed(problem.training.seed))
+    moved = []
+    for place in order[:PROBED].tolist():
+        hers = torch.tensor([person == names[place] for person in examples.people], device=examples.positions.device)
+        moved.append(convex.displacement(problem, w, examples.without(examples.positions[hers])))
+    return statistics.median(moved)
 
 
 def _read(retain: Examples | None) -> Examples:

@@ -1,11 +1,14 @@
 """Fixed features: modules that are fitted on nothing, to put before a linear layer whose guarantee is ``proved``.
 
-Each computes its filters from its constructor's arguments. It has no parameters and no buffers, so a certificate has
-nothing to declare about it. ``forward`` works in the dtype of its input.
+All but ``Tangent`` compute their filters from their constructors' arguments. They have no parameters and no buffers,
+so a certificate has nothing to declare about them. ``forward`` works in the dtype of its input.
+
+``Tangent`` linearises a whole network around public weights, which a certificate does list.
 """
 
 from unlearning.features.fourier import RandomFourier
 from unlearning.features.kernels import RandomKernels
 from unlearning.features.scattering import Scattering
+from unlearning.features.tangent import Tangent
 
-__all__ = ["RandomFourier", "RandomKernels", "Scattering"]
+__all__ = ["RandomFourier", "RandomKernels", "Scattering", "Tangent"]

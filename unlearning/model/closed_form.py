@@ -1,6 +1,6 @@
-"""Compare a linear head's closed form with the model that it describes, before anything is claimed with it.
+"""Compare a linear head's closed form, or a tangent's, with its model, before anything is claimed with it.
 
-``heads.head_of`` reads a model's structure. What a part does when it is called is code: it can read the trained
+``affine_of`` reads a model's structure. What a part does when it is called is code: it can read the trained
 weights, draw random numbers or look at the rest of its batch. So numbers are compared. In float64, at weights w drawn
 at random and on a few samples, the closed form must give what automatic differentiation gives through the recipe's own
 module and loss: each sample's loss, each sample's gradient, and a Hessian product, to ``TOLERANCE`` of their size. A
@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unlearning.model.linear_head import Head, head_of
+from unlearning.model.linear_head import Affine, hessian
 from unlearning.model.problem import Problem, build
+from unlearning.model.tangent import affine_of
 from unlearning.types import Examples, RecipeError, Refused
 
 TOLERANCE = 1e-9
@@ -46,28 +47,29 @@ class DoesNotRun(Refused):
 
 
 def require_agreement(problem: Problem, examples: Examples, generator: torch.Generator) -> None:
-    """Compare the head's closed form with a module that the recipe builds for this, at weights from ``generator``.
+    """Compare the closed form with a module that the recipe builds for this, at weights from ``generator``.
 
     ``problem`` is float64, ``generator`` is on the CPU. Losses are compared on every sample, gradients and a Hessian
-    product on up to ``ROWS``. A model that is no linear head passes: it has no closed form.
+    product on up to ``ROWS``. A model that is neither a linear head nor a
+    tangent passes: it has no closed form.
 
     Raises:
         Refused: they disagree, the objective is not convex for these targets, or the module cannot be run in float64.
     """
-    head = head_of(problem)
-    if head is None or not len(examples):
+    model = affine_of(problem)
+    if model is None or not len(examples):
         return
-    require_convex_targets(head, examples.targets)
+    require_convex_targets(model, examples.targets)
     with _refusing_what_does_not_run():
         module = build(problem.recipe, problem.training.seed).eval().to(device=problem.device, dtype=problem.dtype)
         own = _Own(module, _trained(problem, module))
         some = _sample(problem, examples, ROWS, generator)
-        size = _feature_size(head, some[0])
+        size = _size(model, some[0])
         for scale in SCALES:
             w = _drawn(problem, generator) * (scale / size)
             _set(own.leaves, w)
-            _compare(head, own, w, some, _drawn(problem, generator))
-        _compare_losses(head, w, examples, module)
+            _compare(model, own, w, some, _drawn(problem, generator))
+        _compare_losses(model, w, examples, module)
 
 
 def require_own_weights(problem: Problem, examples: Examples, generator: torch.Generator) -> None:
@@ -95,35 +97,35 @@ def require_own_weights(problem: Problem, examples: Examples, generator: torch.G
         )
 
 
-def require_agreement_at(head: Head, w: Tensor, examples: Examples) -> None:
+def require_agreement_at(model: Affine, w: Tensor, examples: Examples) -> None:
     """Compare the closed form with the problem's own module at float64 weights w (d,), on up to ``FEW`` samples.
 
     Raises:
         Refused: they disagree, or the module cannot be run in float64.
     """
-    problem = head.problem
+    problem = model.problem
     generator = torch.Generator().manual_seed(problem.training.seed)
     with _refusing_what_does_not_run():
         leaf = w.detach().clone().requires_grad_()
         some = _sample(problem, examples, FEW, generator)
         own = _Own(lambda x: problem.outputs(leaf, x), [leaf])
-        _compare(head, own, w, some, _drawn(problem, generator))
+        _compare(model, own, w, some, _drawn(problem, generator))
 
 
-def require_convex_targets(head: Head, targets: Tensor) -> None:
+def require_convex_targets(model: Affine, targets: Tensor) -> None:
     """Check that the loss is convex for these targets, and that the closed form's rounding covers them.
 
     Soft labels of cross_entropy need not sum to 1: the closed form carries their sum.
 
     Raises:
-        Refused: a soft label below 0, a class that the head does not have, a target of binary_logistic outside [0, 1],
+        Refused: a soft label below 0, a class that the model does not have, a target of binary_logistic outside [0, 1],
             or soft labels of another shape.
     """
-    loss, classes = str(head.problem.recipe.loss), head.layer.out_features
+    loss, classes = str(model.problem.recipe.loss), model.outputs
     if loss == "cross_entropy" and targets.dtype.is_floating_point:
         if targets.dim() != 2 or targets.shape[1] != classes:
             raise Refused(
-                f"The soft labels have shape {tuple(targets.shape)}; the head has {classes} outputs.",
+                f"The soft labels have shape {tuple(targets.shape)}; the model has {classes} outputs.",
                 f"Give (n, {classes}) shares, or classes as whole numbers.",
             )
         if bool((targets < 0).any()):
@@ -152,33 +154,35 @@ class _Own:
         return torch.cat([part.reshape(-1) for part in parts])
 
 
-def _compare(head: Head, own: _Own, w: Tensor, some: tuple[Tensor, Tensor], v: Tensor) -> None:
+def _compare(model: Affine, own: _Own, w: Tensor, some: tuple[Tensor, Tensor], v: Tensor) -> None:
     """Raise Refused where the two ways differ at w, for a few samples and the direction v (d,)."""
     x, y = some
-    features = head.features(x)
-    scores, lengths = features @ head.matrix(w).T, features.norm(dim=1)
-    noise = NOISE * head.curve.rounding(scores, y)
+    features = model.features(x)
+    scores, lengths = model.on(features), model.lengths(features)
+    z = scores.at(w)
+    noise = NOISE * model.curve.rounding(z, y)
     outputs = own.outputs(x)
     alone = torch.cat([own.outputs(row) for row in torch.split(x, 1)])
     _require_close("outputs for a sample alone", alone.flatten(1), outputs.flatten(1), noise)
-    losses = head.problem.losses(outputs, y)
-    _require_close("losses", head.problem.losses(scores, y).unsqueeze(1), losses.unsqueeze(1), noise)
-    each = torch.eye(len(x), dtype=w.dtype, device=w.device)
+    losses = model.problem.losses(outputs, y)
+    _require_close("losses", model.problem.losses(z, y).unsqueeze(1), losses.unsqueeze(1), noise)
+    each = zip(torch.split(features, 1), torch.split(y, 1), strict=True)
+    closed = torch.stack([model.on(single).summed(w, target).gradient for single, target in each])
     gradients = torch.stack([own.gradient(loss) for loss in losses])
-    _require_close("gradients", head.sums(w, features, y, each), gradients, noise * lengths)
+    _require_close("gradients", closed, gradients, noise * lengths)
     product = own.gradient(own.gradient(losses.mean(), graph=True).dot(v)).unsqueeze(0)
     floor = (noise * lengths.square()).mean().reshape(1) * v.norm()
-    _require_close("Hessian products", head.products(w, features, y, v.unsqueeze(0)), product, floor)
+    _require_close("Hessian products", hessian(model.curve, scores, w, y)(v).unsqueeze(0), product, floor)
 
 
-def _compare_losses(head: Head, w: Tensor, examples: Examples, outputs: Callable[[Tensor], Tensor]) -> None:
+def _compare_losses(model: Affine, w: Tensor, examples: Examples, outputs: Callable[[Tensor], Tensor]) -> None:
     """Compare the losses of everyone at w, a chunk of samples at a time."""
     for x, y in zip(torch.split(examples.inputs, CHUNK), torch.split(examples.targets, CHUNK), strict=True):
-        scores = head.features(x) @ head.matrix(w).T
+        z = model.on(model.features(x)).at(w)
         with torch.no_grad():
-            own = head.problem.losses(outputs(_cast(head.problem, x)), y)
-        closed = head.problem.losses(scores, y)
-        _require_close("losses", closed.unsqueeze(1), own.unsqueeze(1), NOISE * head.curve.rounding(scores, y))
+            own = model.problem.losses(outputs(_cast(model.problem, x)), y)
+        closed = model.problem.losses(z, y)
+        _require_close("losses", closed.unsqueeze(1), own.unsqueeze(1), NOISE * model.curve.rounding(z, y))
 
 
 def _require_close(what: str, closed: Tensor, own: Tensor, floor: Tensor) -> None:
@@ -187,7 +191,10 @@ def _require_close(what: str, closed: Tensor, own: Tensor, floor: Tensor) -> Non
         size = torch.maximum(closed.norm(dim=1), own.norm(dim=1))
         if bool(((closed - own).norm(dim=1) <= TOLERANCE * size + floor).all()):
             return
-    raise Refused(f"The model looks like a linear head and is none: its {what} are not those of the closed form.", HINT)
+    raise Refused(
+        f"The model looks like a linear head or a tangent and is none: its {what} are not those of the closed form.",
+        HINT,
+    )
 
 
 def _sample(problem: Problem, examples: Examples, most: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -201,8 +208,8 @@ def _cast(problem: Problem, x: Tensor) -> Tensor:
     return x.to(problem.dtype) if x.dtype.is_floating_point else x
 
 
-def _feature_size(head: Head, x: Tensor) -> float:
-    size = float(head.features(x).square().sum(dim=1).mean().sqrt())
+def _size(model: Affine, x: Tensor) -> float:
+    size = float(model.lengths(model.features(x)).square().mean().sqrt())
     return size if 0.0 < size < float("inf") else 1.0
 
 

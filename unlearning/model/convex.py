@@ -14,7 +14,8 @@ residuals r_i = dl/dz and L_i a bound on the Hessian of l_i in z (for soft label
 (heads.Curve.rounding) covers the evaluation of the residual at z^_i; then
 ``||g^ - g|| <= (1/N) sum t_i ||phi_i|| + gamma_{n+4} ((1/N) sum (||r^_i|| + t_i) ||phi_i|| + lambda ||w||)``.
 The sums of the bound itself are of positive terms; the factor 1 + 1e-6 covers their rounding and that of the norm.
-Features are data: where a frozen backbone computes them, its float64 output defines the reference.
+Features are data: where a frozen backbone computes them, its float64 output defines the reference. ``Summed`` holds
+the three sums; those of a tangent are in ``tangent``, with the Frobenius norm of J_i in place of ||phi_i||.
 """
 
 from __future__ import annotations
@@ -26,27 +27,27 @@ from torch import Tensor
 
 from unlearning.model.closed_form import require_agreement_at, require_convex_targets
 from unlearning.model.curvature import conjugate_gradients
-from unlearning.model.linear_head import Head, head_of
+from unlearning.model.linear_head import Affine, gamma, hessian
 from unlearning.model.problem import Problem
+from unlearning.model.tangent import affine_of
 from unlearning.types import Examples, Refused
 
-ROUND_OFF = 2.0**-53
 SLACK = 1.0 + 1e-6
 NEWTON_STEPS = 100
 WHITELIST = (
     "one nn.Linear, alone or at the end of an nn.Sequential without other trained parameters, under cross_entropy, "
-    "binary_logistic, squared_error or squared_hinge"
+    "binary_logistic, squared_error or squared_hinge; or an unlearning.features.Tangent, with the same losses"
 )
 
 
-def require_strongly_convex(problem: Problem) -> Head:
-    """Return the problem's linear head, if its objective is strongly convex in every coordinate.
+def require_strongly_convex(problem: Problem) -> Affine:
+    """Return the problem's linear head or tangent, if its objective is strongly convex in every coordinate.
 
     Raises:
         Refused: the model or loss is not on the whitelist, a coordinate is not decayed, samples are clipped.
     """
-    head = head_of(problem)
-    if head is None:
+    model = affine_of(problem)
+    if model is None:
         raise Refused("This model is not known to be convex.", f"Known are: {WHITELIST}.")
     if problem.training.undecayed:
         raise Refused(
@@ -59,13 +60,13 @@ def require_strongly_convex(problem: Problem) -> Head:
         raise Refused(
             "sample_clip changes the gradient into one that no loss has.", "Leave sample_clip out, or use rewind."
         )
-    return head
+    return model
 
 
 def require_classes(problem: Problem, examples: Examples) -> None:
     """Raise Refused where a classification has fewer than two classes left."""
-    head = head_of(problem)
-    if head is None or not head.curve.classifies:
+    model = affine_of(problem)
+    if model is None or not model.curve.classifies:
         return
     targets = examples.targets
     classes = targets.argmax(dim=1) if targets.dim() == 2 and targets.shape[1] > 1 else targets.reshape(-1)
@@ -85,16 +86,16 @@ def converge(
     Raises:
         Refused: not strongly convex, or the tolerance is not reached (the message says what was).
     """
-    head = require_strongly_convex(problem)
+    model = require_strongly_convex(problem)
     if problem.dtype != torch.float64 or w.dtype != torch.float64:
         raise ValueError(f"converge works in float64; it was given {problem.dtype} and {w.dtype}.")
-    objective = _Objective(head, examples, denominator or len(examples))
+    objective = _Objective(model, examples, denominator or len(examples))
     gradient = objective.gradient(w)
     for _ in range(NEWTON_STEPS):
         norm = float(gradient.norm())
         if norm <= tolerance:
             return w
-        if norm <= objective.rounding(w):  # nothing but round-off is left to descend on
+        if norm <= objective.rounding_of_few(w):  # nothing but round-off is left to descend on
             break
         forcing = min(0.1, norm**0.5)
         step = -conjugate_gradients(objective.products(w), gradient, forcing).x
@@ -114,13 +115,14 @@ def distance_bound(problem: Problem, w: Tensor, examples: Examples, denominator:
         Refused: not strongly convex, fewer than two classes left, the closed form is not that of this model, or the
             bound is not finite.
     """
-    head = require_strongly_convex(problem)
+    model = require_strongly_convex(problem)
     require_classes(problem, examples)
     if problem.dtype != torch.float64 or w.dtype != torch.float64:
         raise ValueError(f"distance_bound works in float64; it was given {problem.dtype} and {w.dtype}.")
-    objective = _Objective(head, examples, denominator or len(examples))
-    require_agreement_at(head, w, examples)
-    bound = SLACK * (float(objective.gradient(w).norm()) + objective.rounding(w)) / problem.training.weight_decay
+    objective = _Objective(model, examples, denominator or len(examples))
+    require_agreement_at(model, w, examples)
+    gradient, rounding = objective.trusted(w)
+    bound = SLACK * (float(gradient.norm()) + rounding) / problem.training.weight_decay
     if not bound < float("inf"):
         raise Refused("The distance bound is not finite.", "Scale the features down.")
     return bound
@@ -133,53 +135,59 @@ def rounding_floor(problem: Problem, w: Tensor, examples: Examples) -> float:
         Refused: not strongly convex.
     """
     objective = _Objective(require_strongly_convex(problem), examples, len(examples))
-    return SLACK * objective.rounding(w) / problem.training.weight_decay
+    return SLACK * objective.trusted(w)[1] / problem.training.weight_decay
+
+
+def displacement(problem: Problem, w: Tensor, kept: Examples) -> float:
+    """Return about how far the minimiser over ``kept`` lies from these float64 weights (d,): one Newton step's length.
+
+    Raises:
+        Refused: not strongly convex, or nobody is kept.
+    """
+    objective = _Objective(require_strongly_convex(problem), kept, len(kept))
+    return float(conjugate_gradients(objective.products(w), objective.gradient(w), 0.1).x.norm())
 
 
 class _Objective:
-    """F_D with its features computed once."""
+    """F_D over samples whose features, or passes through a network, are computed once."""
 
-    def __init__(self, head: Head, examples: Examples, denominator: int) -> None:
+    def __init__(self, model: Affine, examples: Examples, denominator: int) -> None:
         if len(examples) == 0:
             raise Refused("No sample is left.", "Retire the model instead.")
-        require_convex_targets(head, examples.targets)
-        self.head = head
-        self.features = head.features(examples.inputs)
-        self.targets = examples.targets
+        require_convex_targets(model, examples.targets)
+        self.model, self.targets = model, examples.targets
+        self.scores = model.on(model.features(examples.inputs))
         self.share = len(examples) / denominator
-        self.decay = head.problem.training.weight_decay
+        self.decay = model.problem.training.weight_decay
 
     def value(self, w: Tensor) -> Tensor:
-        scores = self.features @ self.head.matrix(w).T
-        return self.share * self.head.problem.losses(scores, self.targets).mean() + 0.5 * self.decay * w.dot(w)
+        losses = self.model.problem.losses(self.scores.at(w), self.targets)
+        return self.share * losses.mean() + 0.5 * self.decay * w.dot(w)
 
     def gradient(self, w: Tensor) -> Tensor:
-        return self.share * self.head.gradient(w, self.features, self.targets) + self.decay * w
+        residual = self.model.curve.residual(self.scores.at(w), self.targets)
+        return self.share * (self.scores.pull(residual) / len(self.targets)) + self.decay * w
 
     def products(self, w: Tensor) -> Callable[[Tensor], Tensor]:
-        data = self.head.operator(self.features @ self.head.matrix(w).T, self.features, self.targets)
+        data = hessian(self.model.curve, self.scores, w, self.targets)
 
         def product(v: Tensor) -> Tensor:
             return self.share * data(v) + self.decay * v
 
         return product
 
-    def rounding(self, w: Tensor) -> float:
-        """Return the bound on ||computed gradient - gradient|| that the module derives."""
-        curve, matrix = self.head.curve, self.head.matrix(w)
-        count, width = self.features.shape
-        lengths = self.features.norm(dim=1)
-        scores = self.features @ matrix.T
-        drift = _gamma(width + 1) * (self.features.abs() @ matrix.abs().T).norm(dim=1)
-        trust = curve.steepness * curve.weight(self.targets) * drift + ROUND_OFF * curve.rounding(scores, self.targets)
-        size = curve.residual(scores, self.targets).norm(dim=1) + trust
-        share = self.share / count
-        direct = share * float((trust * lengths).sum())
-        return direct + _gamma(count + 4) * (share * float((size * lengths).sum()) + self.decay * float(w.norm()))
+    def trusted(self, w: Tensor) -> tuple[Tensor, float]:
+        """Return the gradient, and the bound on ||computed gradient - gradient|| that the module derives."""
+        return self._trusted(w, self.targets)
 
+    def rounding_of_few(self, w: Tensor) -> float:
+        """Return that bound as if the first samples were all, where all are dear: it tells when to stop, no more."""
+        return self._trusted(w, self.targets[: self.scores.cheap])[1]
 
-def _gamma(terms: int) -> float:
-    return terms * ROUND_OFF / (1.0 - terms * ROUND_OFF)
+    def _trusted(self, w: Tensor, y: Tensor) -> tuple[Tensor, float]:
+        found, share = self.scores.summed(w, y), self.share / len(y)
+        size = share * found.size + self.decay * float(w.norm())
+        return share * found.gradient + self.decay * w, share * found.carried + gamma(found.terms + 4) * size
 
 
 def _search(objective: _Objective, w: Tensor, gradient: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:

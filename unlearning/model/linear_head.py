@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,9 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from unlearning.model.problem import Problem
 from unlearning.types import Refused
+
+ROUND_OFF = 2.0**-53
+"""of float64"""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,98 @@ class Curve:
         """Return (d^2 l/dz^2 at z (n, K)) u for u (n, m, K)."""
         return self.bent(self.coefficients(z, y), u)
 
+    def wrong(self, z: Tensor, y: Tensor, drift: Tensor) -> Tensor:
+        """Return a bound (n,) on the error of the residuals at scores z that are up to ``drift`` (n,) off."""
+        return self.steepness * self.weight(y) * drift + ROUND_OFF * self.rounding(z, y)
+
+
+@dataclass(frozen=True)
+class Summed:
+    """A sum of gradients of the data losses, (d,), and what its rounding depends on.
+
+    The computed sum is at most ``carried + gamma_terms * size`` from the true one (``convex``): ``carried`` comes from
+    wrong residuals, ``size`` is the sum of the gradients' norms, ``terms`` how many summands a coordinate has.
+    """
+
+    gradient: Tensor
+    carried: float
+    size: float
+    terms: int
+
+
+class Scores(Protocol):
+    """The scores z (n, K) of some samples, affine in w (d,): ``z(w) = z(0) + J w``."""
+
+    def at(self, w: Tensor) -> Tensor:
+        """Return z(w) (n, K)."""
+
+    def push(self, v: Tensor) -> Tensor:
+        """Return J v (n, K)."""
+
+    def pull(self, r: Tensor) -> Tensor:
+        """Return J^T r (d,) for r (n, K)."""
+
+    @property
+    def cheap(self) -> int:
+        """Return for how many samples ``summed`` costs no more than a few products."""
+
+    def summed(self, w: Tensor, y: Tensor) -> Summed:
+        """Sum the gradients of the data losses at w (d,), for the targets y of the first samples, or of all."""
+
+
+class Affine(Protocol):
+    """A model whose scores are affine in its weights, under one of the named losses."""
+
+    @property
+    def problem(self) -> Problem: ...
+
+    @property
+    def curve(self) -> Curve: ...
+
+    @property
+    def outputs(self) -> int:
+        """Return K, how many scores a sample has."""
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return what ``on`` takes, from inputs (n, ...)."""
+
+    def lengths(self, features: Tensor) -> Tensor:
+        """Return at least the spectral norm of each sample's Jacobian, (n,)."""
+
+    def on(self, features: Tensor) -> Scores:
+        """Return the scores of these samples as a function of w."""
+
+
+@dataclass(frozen=True)
+class FeatureScores:
+    """``z = W phi`` for features phi (n, D)."""
+
+    head: Head
+    phi: Tensor
+
+    def at(self, w: Tensor) -> Tensor:
+        return self.phi @ self.head.matrix(w).T
+
+    push = at
+
+    def pull(self, r: Tensor) -> Tensor:
+        return self.head.vector(r.T @ self.phi)
+
+    @property
+    def cheap(self) -> int:
+        return len(self.phi)
+
+    def summed(self, w: Tensor, y: Tensor) -> Summed:
+        phi, curve, matrix = self.phi[: len(y)], self.head.curve, self.head.matrix(w)
+        lengths = phi.norm(dim=1)
+        scores = phi @ matrix.T
+        drift = gamma(phi.shape[1] + 1) * (phi.abs() @ matrix.abs().T).norm(dim=1)
+        wrong = curve.wrong(scores, y, drift)
+        residual = curve.residual(scores, y)
+        size = residual.norm(dim=1) + wrong
+        total = self.head.vector(residual.T @ phi)
+        return Summed(total, float((wrong * lengths).sum()), float((size * lengths).sum()), len(y))
+
 
 @dataclass(frozen=True)
 class Head:
@@ -55,6 +151,14 @@ class Head:
     before: nn.Sequential
     layer: nn.Linear
     curve: Curve
+
+    @property
+    def outputs(self) -> int:
+        return self.layer.out_features
+
+    def on(self, features: Tensor) -> Scores:
+        """Return the scores as a function of w, for features (n, D)."""
+        return FeatureScores(self, features)
 
     def features(self, x: Tensor) -> Tensor:
         """Return phi (n, D), the constant 1 included where the layer has a bias.
@@ -70,6 +174,11 @@ class Head:
         if self.layer.bias is None:
             return features
         return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
+
+    def lengths(self, features: Tensor) -> Tensor:
+        """Return ||phi|| (n,), the norm of each sample's Jacobian."""
+        norms: Tensor = features.norm(dim=1)
+        return norms
 
     def matrix(self, w: Tensor) -> Tensor:
         """Return vectors (..., d) as matrices (..., K, D)."""
@@ -105,16 +214,6 @@ class Head:
         bent = self.curve.bend(scores, y, directions.unsqueeze(1)).squeeze(1)
         return self.vector(bent.unsqueeze(-1) * features.unsqueeze(1))
 
-    def operator(self, scores: Tensor, features: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return v (d,) -> H v (d,) where the scores are z (n, K). What does not depend on v is kept."""
-        coefficients = self.curve.coefficients(scores, y)
-
-        def product(v: Tensor) -> Tensor:
-            directions = (features @ self.matrix(v).T).unsqueeze(1)
-            return self.vector(self.curve.bent(coefficients, directions).squeeze(1).T @ features) / len(features)
-
-        return product
-
     def sums(self, w: Tensor, features: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """Return ``sum_i weights[m, i] grad l_i`` (m, d) for weights (m, n), without weight decay."""
         residual = self.curve.residual(features @ self.matrix(w).T, y)
@@ -122,11 +221,22 @@ class Head:
         return self.vector((weighted @ features).reshape(len(weights), residual.shape[1], -1))
 
 
+def hessian(curve: Curve, scores: Scores, w: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return v (d,) -> H v (d,) for the mean data loss at w (d,). What does not depend on v is kept."""
+    coefficients = curve.coefficients(scores.at(w), y)
+    return lambda v: scores.pull(curve.bent(coefficients, scores.push(v).unsqueeze(1)).squeeze(1)) / len(y)
+
+
+def gamma(terms: int) -> float:
+    """Return Higham's gamma: the relative error of a sum of so many products, in any order, in float64."""
+    return terms * ROUND_OFF / (1.0 - terms * ROUND_OFF)
+
+
 def head_of(problem: Problem) -> Head | None:
     """Return the problem's linear head, or None where its structure shows none."""
     loss = problem.recipe.loss
-    found = _last_linear(problem.module)
-    if not isinstance(loss, str) or found is None or not _untouched(problem.module):
+    found = last_linear(problem.module)
+    if not isinstance(loss, str) or found is None:
         return None
     before, layer = found
     if loss == "binary_logistic" and layer.out_features != 1:
@@ -134,7 +244,12 @@ def head_of(problem: Problem) -> Head | None:
     return Head(problem, before, layer, CURVES[loss])
 
 
-def _last_linear(module: nn.Module) -> tuple[nn.Sequential, nn.Linear] | None:
+def last_linear(module: nn.Module) -> tuple[nn.Sequential, nn.Linear] | None:
+    """Split a module into what comes before its only trained layer, and that layer; None where it shows none."""
+    return _split(module) if _untouched(module) else None
+
+
+def _split(module: nn.Module) -> tuple[nn.Sequential, nn.Linear] | None:
     if type(module) is nn.Linear:
         return (nn.Sequential(), module) if all(value.requires_grad for value in module.parameters()) else None
     if type(module) is not nn.Sequential or len(module) == 0:
@@ -142,7 +257,7 @@ def _last_linear(module: nn.Module) -> tuple[nn.Sequential, nn.Linear] | None:
     *before, last = module
     if any(value.requires_grad for part in before for value in part.parameters()):
         return None
-    found = _last_linear(last)
+    found = _split(last)
     return None if found is None else (nn.Sequential(*before, *found[0]), found[1])
 
 
@@ -157,13 +272,13 @@ def _untouched(module: nn.Module) -> bool:
     parameters = list(module.parameters())
     return (
         not ANY_GLOBAL_HOOK()
-        and all(_plain_part(part) for part in module.modules())
+        and all(plain_part(part) for part in module.modules())
         and all(_plain_parameter(value) for value in parameters)
         and len(list(module.named_parameters(remove_duplicate=False))) == len(parameters)
     )
 
 
-def _plain_part(part: nn.Module) -> bool:
+def plain_part(part: nn.Module) -> bool:
     own = vars(part)
     return (
         not any(own.get(name) for name in (*HOOKS, *REPLACED))

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.func import grad, grad_and_value, vjp
 
 from unlearning.model.curvature import activations, hessian_products
-from unlearning.model.linear_head import head_of
+from unlearning.model.linear_head import hessian
 from unlearning.model.problem import Problem
+from unlearning.model.tangent import affine_of
 from unlearning.types import Examples
 
 WORKING_SET = 2**26
@@ -38,13 +39,13 @@ class Objective:
     ``problem.dtype``.
 
     Samples go through in pieces that fit ``WORKING_SET``. What does not depend on the direction of a product is
-    computed once: the features and scores of a linear head, or the gradient's graph where one piece holds everyone.
+    computed once: the features of a linear head, or the gradient's graph where one piece holds everyone.
     """
 
     def __init__(self, problem: Problem, examples: Examples) -> None:
         self.problem = problem
-        self.head = head_of(problem)
-        self._take(examples.inputs if self.head is None else self.head.features(examples.inputs), examples.targets)
+        self.model = affine_of(problem)
+        self._take(examples.inputs if self.model is None else self.model.features(examples.inputs), examples.targets)
 
     def drawn(self, places: Tensor) -> Objective:
         """Return the objective of the samples at ``places`` (m,) of these, repeats allowed."""
@@ -76,24 +77,25 @@ class Objective:
 
     def _around(self, w: Tensor, x: Tensor, y: Tensor) -> Point:
         """Return the mean data loss of one piece around w."""
-        if self.head is None:
+        if self.model is None:
             gradient, value = grad_and_value(self.problem.mean_loss)(w, x, y)
             return Point(value, gradient, self._product(w, x, y))
-        scores = x @ self.head.matrix(w).T
-        gradient = self.head.vector(self.head.curve.residual(scores, y).T @ x) / len(x)
-        return Point(self.problem.losses(scores, y).mean(), gradient, self.head.operator(scores, x, y))
+        scores, curve = self.model.on(x), self.model.curve
+        z = scores.at(w)
+        gradient = scores.pull(curve.residual(z, y)) / len(x)
+        return Point(self.problem.losses(z, y).mean(), gradient, hessian(curve, scores, w, y))
 
     def _product(self, w: Tensor, x: Tensor, y: Tensor) -> Product:
-        if self.head is not None:
-            return self.head.operator(x @ self.head.matrix(w).T, x, y)
+        if self.model is not None:
+            return hessian(self.model.curve, self.model.on(x), w, y)
         if len(self._pieces) > 1:
             return lambda v: hessian_products(self.problem, w, x, y, v.unsqueeze(0))[0]
         return _kept_product(self.problem, w, x, y)
 
     def _rows(self) -> int:
         """Return the samples in a piece. Four: a product holds activations, their gradients, and a tangent of each."""
-        if self.head is not None:
-            return max(1, WORKING_SET // (4 * self.head.layer.out_features))
+        if self.model is not None:
+            return max(1, WORKING_SET // (4 * self.model.outputs))
         return max(1, WORKING_SET // (4 * max(1, activations(self.problem, self.problem.initial(), self._inputs))))
 
 

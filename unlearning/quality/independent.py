@@ -1,0 +1,104 @@
+"""Which answers of a published version are the labels that retraining without the forgotten gives under the same noise.
+
+Computed from the published weights and the certificate's ``max_distance`` alone: ``unlearning.accounting.independent``
+has the inequality. It is about labels, and about versions whose guarantee is ``proved``. It is no claim about scores.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from unlearning.accounting.independent import DOUBLE, SINGLE, SLACK, is_independent, reach
+from unlearning.features.tangent import Tangent
+from unlearning.model.linear_head import gamma, last_linear
+from unlearning.model.tangent import written_out
+from unlearning.types import Refused
+
+DIGITS = {torch.float32: SINGLE, torch.float64: DOUBLE}
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Labels (n,) int64, and for each whether no retraining within the bound answers otherwise, (n,) bool."""
+
+    labels: Tensor
+    independent: Tensor
+
+
+Scored: TypeAlias = "tuple[Tensor, Tensor, Tensor]"
+"""scores (n, K); the slopes (n, K, K) of their differences, of a single score its own; the error (n,) of each score"""
+
+
+class Answering:
+    """Answers with a published linear head or ``Tangent``, in float64, and says which answers are independent.
+
+    Args:
+        module: the recipe's model, with a published version loaded. It is copied.
+        max_distance: what that version's certificate says, under the guarantee ``proved``.
+
+    A single score is a label of 0 or 1 by its sign, as ``binary_logistic`` has it; several give the largest one's.
+
+    Raises:
+        Refused: the module is neither, or its trained weights are neither float32 nor float64.
+    """
+
+    def __init__(self, module: nn.Module, max_distance: float) -> None:
+        trained = [value for value in module.parameters() if value.requires_grad]
+        kinds = {value.dtype for value in trained}
+        if len(kinds) != 1 or not kinds <= set(DIGITS):
+            raise Refused("The trained weights are not all float32 or all float64.", "Load the version as published.")
+        w = torch.cat([value.detach().double().reshape(-1) for value in trained])
+        norm = float(w.norm())
+        self._reach = reach(max_distance, norm, DIGITS[kinds.pop()])
+        own = copy.deepcopy(module).double().eval()
+        head = last_linear(own)
+        if type(own) is Tangent:
+            self._scored: Callable[[Tensor], Scored] = partial(_of_tangent, own)
+        elif head is not None:
+            self._scored = partial(_of_head, *head, norm)
+        else:
+            raise Refused("The model is no linear head and no tangent.", "Only these have such answers.")
+
+    def __call__(self, inputs: Tensor) -> Answers:
+        """Return the answers for inputs (n, ...), floating-point ones in float64."""
+        x = inputs.double() if inputs.dtype.is_floating_point else inputs
+        scores, slopes, errors = self._scored(x)
+        each = torch.arange(len(scores), device=scores.device)
+        if scores.shape[1] == 1:
+            labels, margins, slopes = (scores[:, 0] > 0).long(), scores.abs(), slopes[:, 0]
+        else:
+            labels = scores.argmax(dim=1)
+            others = torch.arange(scores.shape[1], device=scores.device) != labels.unsqueeze(1)
+            margins = (scores[each, labels].unsqueeze(1) - scores)[others].reshape(len(x), -1)
+            slopes = slopes[each, labels][others].reshape(len(x), -1)
+        rows = zip(margins.tolist(), slopes.tolist(), (2.0 * SLACK * errors).tolist(), strict=True)
+        found = [is_independent(margin, slope, self._reach, error) for margin, slope, error in rows]
+        return Answers(labels, torch.tensor(found, dtype=torch.bool))
+
+
+def _of_head(before: nn.Module, layer: nn.Linear, norm: float, x: Tensor) -> Scored:
+    with torch.no_grad():
+        phi = before(x)
+        scores: Tensor = layer(phi)
+    length = (phi.square().sum(dim=1) + (layer.bias is not None)).sqrt()
+    errors = gamma(phi.shape[1] + 2) * norm * length
+    classes = scores.shape[1]
+    steep = 1.0 if classes == 1 else 2.0**0.5
+    return scores, (steep * length).reshape(-1, 1, 1).expand(-1, classes, classes), errors
+
+
+def _of_tangent(tangent: Tangent, x: Tensor) -> Scored:
+    values, rows = tangent.rows(x)
+    scores, drift = written_out(values, rows, tangent.displacement.detach())
+    ends = torch.zeros_like(rows) if scores.shape[1] == 1 else rows
+    apart = [
+        torch.cdist(one, end, compute_mode="donot_use_mm_for_euclid_dist") for one, end in zip(rows, ends, strict=True)
+    ]
+    return scores, torch.stack(apart), drift.amax(dim=1)
