@@ -89,6 +89,8 @@ class Data:
         steps, step = passes * -(-len(run.inputs) // self.batch), 0
         for _ in range(passes):
             for batch in torch.randperm(len(run.inputs)).split(self.batch):
+                if len(batch) == 1:
+                    continue  # batch normalisation has no statistics of one row
                 for group in optimizer.param_groups:
                     group["lr"] = self.rate * (0.5 + 0.5 * math.cos(math.pi * step / steps) if run.last else 1.0)
                 optimizer.zero_grad()
