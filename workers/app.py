@@ -26,8 +26,8 @@ from workers.runtime.stopwatch import Stopwatch
 from workers.training.calibrate import Orders
 from workers.training.parallel import VectorUnits, assist
 from workers.training.run import prepare
-from workers.update.claim import HALVE_AFTER, HOLD_AFTER, claim
-from workers.update.precedence import Interrupted, before, put_off
+from workers.update.claim import HALVE_AFTER, HOLD_AFTER, claim, claim_deletions
+from workers.update.precedence import PATIENCE_SECONDS, Interrupted, before, put_off, waiting_deletions
 from workers.update.run import Errand, update
 from workers.update.task_results import give_up
 
@@ -75,6 +75,28 @@ class Worker:
         queue.notify_one(self._process.notifier, model_id)
         return True
 
+    def update_what_waits(self) -> int:
+        """Carry out the deletions that no worker has taken for a while; return how many models had some.
+
+        Raises nothing, as ``work``.
+        """
+        settings, done = self._process.settings, 0
+        try:
+            with self._database.read() as session:
+                waiting = waiting_deletions(session, settings.served_tenants, PATIENCE_SECONDS)
+            for model_id in waiting:
+                start = time.perf_counter()
+                owner, lease = self._process.owner, settings.lease_seconds
+                job = claim_deletions(self._database, model_id, owner, lease, settings.served_tenants)
+                if job is not None:
+                    self._carry_out(job, time.perf_counter() - start)
+                    done += 1
+        except Stale as error:
+            log.warning("%s", error)
+        except Busy as error:
+            log.warning("The database is busy: %s", error)
+        return done
+
     def _claim_and_do(self, model_id: str) -> None:
         start = time.perf_counter()
         job = claim(
@@ -86,9 +108,14 @@ class Worker:
         )
         if job is None:
             self._help(model_id)
-            return
+        else:
+            self._carry_out(job, time.perf_counter() - start)
+
+    def _carry_out(self, job: Work, claiming: float) -> None:
+        """Do what was claimed. ``claiming``: the seconds that the claim took."""
+        model_id = job.lease.model_id
         watch = Stopwatch(self._pulse)
-        watch.seconds["claim"] = time.perf_counter() - start
+        watch.seconds["claim"] = claiming
         self._pulse.hold(job.lease, job.generation_id)
         try:
             self._do(job, watch)

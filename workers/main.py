@@ -1,10 +1,13 @@
-"""Entry point of the worker processes: ``python -m workers.main worker|scheduler|restore``."""
+"""Entry point of the worker processes: ``python -m workers.main worker|updater|scheduler|restore``."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 from service.audit.import_export import read_export
@@ -15,8 +18,11 @@ from service.infra.migrate import SchemaState, schema_state
 from service.infra.settings import API_SECRETS, Settings, ensure_secrets
 from service.models.restore_guard import updates_missing
 
-NEEDED = {"worker": ("sealing_key_file", "pepper_file"), "scheduler": API_SECRETS}
+WORKERS_SECRETS = ("sealing_key_file", "pepper_file")
+NEEDED = {"worker": WORKERS_SECRETS, "updater": WORKERS_SECRETS, "scheduler": API_SECRETS}
 """the secrets that each process reads"""
+LOOK_SECONDS = 0.5
+"""from one look of an updater to the next"""
 
 
 def main(arguments: list[str]) -> int:
@@ -24,8 +30,8 @@ def main(arguments: list[str]) -> int:
     settings = Settings()
     if arguments[:1] == ["restore"]:
         return _restore(settings, [Path(each) for each in arguments[1:]])
-    if arguments not in (["worker"], ["scheduler"]):
-        sys.stderr.write("usage: python -m workers.main worker|scheduler|restore [EXPORT...]\n")
+    if arguments not in [[name] for name in NEEDED]:
+        sys.stderr.write("usage: python -m workers.main worker|updater|scheduler|restore [EXPORT...]\n")
         return 2
     configure(settings.log_level)
     if settings.mode == "production":  # elsewhere the commands that set up make them; a lost pepper is not replaced
@@ -33,7 +39,7 @@ def main(arguments: list[str]) -> int:
     if _older_than_store(settings):
         sys.stderr.write("The database is older than the store: it was restored from a backup. Run expunge restore.\n")
         return 1
-    return _worker(settings) if arguments == ["worker"] else _scheduler(settings)
+    return {"worker": _worker, "updater": _updater, "scheduler": _scheduler}[arguments[0]](settings)
 
 
 def _older_than_store(settings: Settings) -> bool:
@@ -70,6 +76,42 @@ def _worker(settings: Settings) -> int:
             without_heartbeat=True,
             quiet=True,
         ).start()
+    finally:
+        pulse.stop()
+        process.storage.close()
+    return 0
+
+
+def _updater(settings: Settings) -> int:
+    """Carry out deletions that no worker takes, because each is busy with a preparation, perhaps for hours.
+
+    It asks the database and not the broker, because a busy worker may hold the message. torch is loaded when there is
+    something to do for the first time.
+    """
+    from workers.runtime.db_retry import retry  # noqa: PLC0415
+    from workers.runtime.heartbeat import Pulse  # noqa: PLC0415
+    from workers.runtime.process import Process  # noqa: PLC0415
+    from workers.update.precedence import PATIENCE_SECONDS, waiting_deletions  # noqa: PLC0415
+
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    process = retry(lambda: Process.of(settings), tries=None)
+    database = process.storage.database
+    pulse = Pulse(database, process.owner, "updater", settings.lease_seconds, settings.device)
+    pulse.start()
+    try:
+        while not ended.wait(LOOK_SECONDS):
+            with suppress(Busy), database.read() as session:
+                if waiting_deletions(session, settings.served_tenants, PATIENCE_SECONDS):
+                    break
+        if not ended.is_set():
+            from workers.app import Worker  # noqa: PLC0415
+
+            worker = Worker(process, pulse)
+            while worker.update_what_waits() or not ended.wait(LOOK_SECONDS):
+                if ended.is_set():
+                    break
     finally:
         pulse.stop()
         process.storage.close()

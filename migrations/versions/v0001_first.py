@@ -160,16 +160,16 @@ def upgrade() -> None:
     op.create_table(
         "memberships",
         sa.Column("generation_id", BIGINT, nullable=False),
-        sa.Column("position", BIGINT, nullable=False),
         sa.Column("subject_digest", sa.String(length=64), nullable=False),
+        sa.Column("position", BIGINT, nullable=False),
         sa.Column("sample_digest", sa.String(length=64), nullable=False),
         sa.Column("content_digest", sa.String(length=64), nullable=False),
         sa.Column("holder", sa.String(length=64), nullable=False),
-        sa.PrimaryKeyConstraint("generation_id", "position", "subject_digest", name="pk_memberships"),
+        sa.PrimaryKeyConstraint("generation_id", "subject_digest", "position", name="pk_memberships"),
         postgresql_partition_by="LIST (generation_id)",
     )
     op.create_index("ix_memberships_sample", "memberships", ["generation_id", "sample_digest"], unique=False)
-    op.create_index("ix_memberships_subject", "memberships", ["generation_id", "subject_digest"], unique=False)
+    op.create_index("ix_memberships_position", "memberships", ["generation_id", "position"], unique=False)
     op.create_table(
         "models",
         sa.Column("id", sa.String(length=36), nullable=False),

@@ -278,7 +278,9 @@ def _budgets(session: Session) -> Iterator[Metric]:
 
 def _processes(session: Session) -> Iterator[Metric]:
     beats = GaugeMetricFamily(
-        "expunge_worker_heartbeat_timestamp_seconds", "Last heartbeat of a worker or scheduler", labels=["worker"]
+        "expunge_worker_heartbeat_timestamp_seconds",
+        "Last heartbeat of a worker, updater or scheduler",
+        labels=["worker"],
     )
     dropped = CounterMetricFamily(
         "expunge_messages_dropped", "Messages in the broker that were none of ours, and were dropped", labels=["worker"]
@@ -292,7 +294,7 @@ def _processes(session: Session) -> Iterator[Metric]:
     living = select(Heartbeat.kind, func.count()).where(Heartbeat.beat_at > now(session) - ALIVE_SECONDS * SECOND)
     counts = {kind: count for kind, count in session.execute(living.group_by(Heartbeat.kind))}
     processes = GaugeMetricFamily("expunge_processes", "Processes that beat within the last minute", labels=["kind"])
-    for kind in KINDS:
+    for kind in sorted({*KINDS, *counts}):  # without an updater a service works: nobody is to be alerted
         processes.add_metric([kind], counts.get(kind, 0))
     yield processes
     newest = session.scalar(select(func.max(AuditEntry.log_index)))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import literal, or_, select, text, tuple_, update
+from sqlalchemy import insert, literal, or_, select, text, tuple_, update
 from sqlalchemy.orm import Session
 
 from service.audit import merkle as tree
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _LOG_LOCK = 0x6578_7075_6E68
 
 
+NAMED_IN_ONE_ENTRY = 500
+"""requests that an entry names at most, because all of its text is hashed by everyone who checks a proof of it"""
 ROTATED = "log.key_rotated"
 """the kind of the entry that retires a signing key"""
 
@@ -110,7 +112,7 @@ NODES_AT_ONCE = 500
 """that one query asks for"""
 
 
-def integrate(session: Session, signer: Signer, limit: int = 5000) -> int:
+def integrate(session: Session, signer: Signer, limit: int = 500) -> int:
     """Give up to ``limit`` committed entries their places in the log, extend the tree and sign its new head.
 
     Returns how many. Entries are found by their missing place, not by their id: one that commits late under a
@@ -126,13 +128,18 @@ def integrate(session: Session, signer: Signer, limit: int = 5000) -> int:
     head = newest_head(session)
     size = head.size if head else 0
     frontier = [bytes.fromhex(each) for each in head.frontier] if head else []
+    nodes_added: list[dict[str, Any]] = []
     for entry in entries:
         leaf = tree.leaf_hash(entry.body.encode())
-        for level, index, found in tree.append(frontier, size, leaf):
-            session.add(TreeNode(level=level, index=index, hash=found.hex()))
+        nodes_added += [
+            {"level": level, "index": index, "hash": found.hex()}
+            for level, index, found in tree.append(frontier, size, leaf)
+        ]
         entry.log_index, entry.leaf_hash = size, leaf.hex()
         size += 1
     session.flush()
+    if nodes_added:
+        session.execute(insert(TreeNode), nodes_added)
     crash_point("log-before-head")
     root = tree.root(frontier)
     session.add(

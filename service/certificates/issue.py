@@ -1,27 +1,29 @@
-"""Certificates of erasure: in-toto Statement v1 in a DSSE envelope, signed with Ed25519.
+"""Issue certificates of erasure: what is due, what they attest, and the rows that keep them.
 
 A certificate is issued by the scheduler, once for each completion of a request, when everything it attests has
 happened: the keys of the update are destroyed and the request's audit entries are under a signed head. It is
 stored then and its bytes never change. It names nobody: it commits to the subject and the samples under a salt
 (the opening) that the controller got with the acceptance and that is not stored.
+
+Many are issued together, and what they have in common is read once. Everything is read and signed before the writer's
+lock is taken.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
 import logging
-from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.audit import merkle as tree
 from service.audit.log import canonical, newest_head, proofs, record
-from service.audit.signed_note import NotAuthentic, Signer, Verifier
+from service.audit.signed_note import NotAuthentic, Signer
+from service.certificates.envelope import sign, verify
+from service.certificates.statement import Completion, Release, audit_of, statement
 from service.infra.db import Database, now
 from service.infra.pseudonyms import Pepper
 from service.infra.tables import (
@@ -39,23 +41,21 @@ from service.infra.tables import (
     TreeHead,
     Version,
 )
-from service.infra.time import rfc_3339
 from service.models.consumers import standing
 from service.models.publications import PUBLISHING, require_published
 from service.requests.intake import opening
-from unlearning.accounting.certificate import Claim, Guarantee, together
-from unlearning.accounting.composition import Allowance, Composition, at_limit, over_models
+from unlearning.accounting.certificate import Guarantee
+from unlearning.accounting.composition import Allowance
 
-PAYLOAD_TYPE = "application/vnd.in-toto+json"
 log = logging.getLogger(__name__)
-_Part: TypeAlias = tuple[dict[str, Any], Composition | None]
-"""a model's part of the certificate, and the bound over its later versions"""
-STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE = "urn:expunge:predicate:erasure:v1"
+AT_ONCE = 250
+"""certificates that are issued together; a writer waits for their rows alone, some milliseconds"""
+Outcome = str | NotAuthentic | None
+"""the envelope as JSON; why nothing was signed; None: what it attests has not all happened yet"""
 
 
-def issue_due(database: Database, signer: Signer, pepper: Pepper, limit: int = 100) -> int:
-    """Issue the certificates that can be issued now; returns how many. The scheduler calls this."""
+def issue_due(database: Database, signer: Signer, pepper: Pepper, limit: int = AT_ONCE) -> int:
+    """Issue up to ``limit`` of the certificates that can be issued now; return how many. The scheduler calls this."""
     pending = (
         select(Certificate)
         .where(Certificate.issued_at.is_(None))
@@ -63,66 +63,67 @@ def issue_due(database: Database, signer: Signer, pepper: Pepper, limit: int = 1
         .limit(limit)
     )
     with database.read() as session:
-        if session.scalar(pending) is None:
+        rows, head = session.scalars(pending).all(), newest_head(session)
+        if not rows or head is None:
             return 0
+        outcomes = _outcomes(session, signer, pepper, head, [row.request_id for row in rows])
     with database.write() as session:
-        head = newest_head(session)
-        rows = session.scalars(pending.with_for_update(of=Certificate)).all()
-        return 0 if head is None else _issue_all(session, signer, pepper, head, rows)
+        return _keep(session, outcomes)
 
 
-@dataclass(frozen=True)
-class _Finished:
-    """A request that a certificate can be issued for, what carried it out, and its audit entries."""
+def _outcomes(
+    session: Session, signer: Signer, pepper: Pepper, head: TreeHead, requests: Sequence[str]
+) -> dict[tuple[str, int | None], Outcome]:
+    """Return, for each request and the moment of its completion, its envelope or why there is none."""
+    found, faults = _completions(session, requests)
+    ready = [each for each in found if _in_tree(head, each.entries)]
+    waiting = _waiting(session, {release.version.id for each in ready for _, release in each.done})
+    ready = [each for each in ready if not any(release.version.id in waiting for _, release in each.done)]
+    paths = proofs(session, head.size, [entry.log_index or 0 for each in ready for entry in each.entries])
+    outcomes: dict[tuple[str, int | None], Outcome] = {
+        (each.request.id, each.request.completed_at): None for each in found
+    }
+    for each in ready:
+        audit = audit_of(signer, head, each.entries, paths)
+        fault = next((faults[release.version.id] for _, release in each.done if release.version.id in faults), None)
+        outcomes[each.request.id, each.request.completed_at] = fault or _signed(signer, pepper, each, audit)
+    return outcomes
 
-    row: Certificate
-    request: DeletionRequest
-    done: list[tuple[Task, Version]]
-    entries: list[AuditEntry]
+
+def _signed(signer: Signer, pepper: Pepper, completion: Completion, audit: Mapping[str, object]) -> Outcome:
+    """Return the envelope, of what the audit log says; or why it is not authentic."""
+    said = statement(opening(pepper, completion.request.salt), completion, audit)
+    try:
+        envelope = sign(signer, canonical(said).encode())
+        verify(envelope, signer.verifier)
+    except NotAuthentic as error:
+        return error
+    return json.dumps(envelope)
 
 
-def _issue_all(session: Session, signer: Signer, pepper: Pepper, head: TreeHead, rows: Sequence[Certificate]) -> int:
-    """Issue those that can be; what many of them have in common is asked for once."""
-    published: dict[str, list[AuditEntry]] = {}
-    found = [each for row in rows if (each := _finished(session, head, row, published)) is not None]
-    paths = proofs(session, head.size, [entry.log_index or 0 for each in found for entry in each.entries])
-    issued = 0
-    for each in found:
-        try:
-            envelope = _signed(session, signer, pepper, each, _audit(signer, head, each.entries, paths))
-        except NotAuthentic as error:
-            _refuse(session, each.row, error)
+def _keep(session: Session, outcomes: Mapping[tuple[str, int | None], Outcome]) -> int:
+    """Store what was signed, unless another scheduler did, or the request was reopened since; return how many.
+
+    The row of an earlier completion is deleted: another certificate will come.
+    """
+    query = (
+        select(Certificate, DeletionRequest.completed_at)
+        .join(DeletionRequest, DeletionRequest.id == Certificate.request_id)
+        .where(Certificate.request_id.in_({request for request, _ in outcomes}), Certificate.issued_at.is_(None))
+        .with_for_update(of=Certificate)
+    )
+    at, issued = now(session), 0
+    for row, completed_at in session.execute(query).all():
+        if completed_at != row.completed_at:
+            session.delete(row)
             continue
-        each.row.envelope = json.dumps(envelope)
-        each.row.issued_at, each.row.refused = now(session), None
-        issued += 1
+        match outcomes.get((row.request_id, row.completed_at)):
+            case str(envelope):
+                row.envelope, row.issued_at, row.refused = envelope, at, None
+                issued += 1
+            case NotAuthentic() as error:
+                _refuse(session, row, error)
     return issued
-
-
-def _finished(
-    session: Session, head: TreeHead, row: Certificate, published: dict[str, list[AuditEntry]]
-) -> _Finished | None:
-    """Return None where something that the certificate attests has not happened yet."""
-    request = session.get_one(DeletionRequest, row.request_id)
-    if request.completed_at != row.completed_at:  # reopened since: another certificate will come
-        session.delete(row)
-        return None
-    carried = select(Task, Version).join(Version, Version.id == Task.version_id).where(Task.request_id == request.id)
-    done = [(task, version) for task, version in session.execute(carried.order_by(Task.id))]
-    versions = [version for _, version in done]
-    entries = _entries(session, request, versions, published)
-    return _Finished(row, request, done, entries) if _ready(session, head, versions, entries) else None
-
-
-def _signed(
-    session: Session, signer: Signer, pepper: Pepper, finished: _Finished, audit: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the envelope, of what the audit log says. Raises NotAuthentic, NotAuthentic; then nothing is signed."""
-    for _, version in finished.done:
-        require_published(session, version, finished.entries)
-    envelope = sign(signer, canonical(_statement(session, pepper, finished, audit)).encode())
-    verify(envelope, signer.verifier)
-    return envelope
 
 
 def _refuse(session: Session, row: Certificate, error: ValueError) -> None:
@@ -134,28 +135,76 @@ def _refuse(session: Session, row: Certificate, error: ValueError) -> None:
     row.refused = why
 
 
-def _statement(session: Session, pepper: Pepper, finished: _Finished, audit: dict[str, Any]) -> dict[str, Any]:
-    request = finished.request
-    key = opening(pepper, request.salt)
-    parts = [_part(session, key, request, task, version) for task, version in finished.done]
-    return {
-        "_type": STATEMENT_TYPE,
-        "subject": [_subject(part) for part, _ in parts],
-        "predicateType": PREDICATE_TYPE,
-        "predicate": _predicate(request, parts) | {"audit": audit},
-    }
+def _completions(session: Session, requests: Sequence[str]) -> tuple[list[Completion], dict[str, NotAuthentic]]:
+    """Read the requests with everything that their certificates say.
+
+    Returns:
+        The requests; and the versions, by id, of which the audit log and the database say different things.
+    """
+    carried: dict[str, list[tuple[Task, Version]]] = defaultdict(list)
+    query = select(Task, Version).join(Version, Version.id == Task.version_id).where(Task.request_id.in_(requests))
+    for task, version in session.execute(query.order_by(Task.id)):
+        carried[task.request_id].append((task, version))
+    releases, faults = _releases(session, {version.id: version for each in carried.values() for _, version in each})
+    own: dict[str, list[AuditEntry]] = defaultdict(list)
+    for entry in session.scalars(select(AuditEntry).where(AuditEntry.request_id.in_(requests))):
+        own[entry.request_id or ""].append(entry)
+    last_asked = (
+        select(SuppressionEntry.request_id, func.max(SuppressionEntry.created_at))
+        .where(SuppressionEntry.request_id.in_(requests))
+        .group_by(SuppressionEntry.request_id)
+    )
+    asked = {request: at for request, at in session.execute(last_asked)}
+    samples = _samples(session, requests, [release.version for release in releases.values()])
+    found = []
+    for request in session.scalars(select(DeletionRequest).where(DeletionRequest.id.in_(requests))):
+        done = [(task, releases[version.id]) for task, version in carried[request.id]]
+        entries = {entry.id: entry for entry in chain(own[request.id], *(release.publications for _, release in done))}
+        in_order = [entries[each] for each in sorted(entries)]
+        found.append(Completion(request, done, in_order, asked.get(request.id), samples[request.id]))
+    return found, faults
 
 
-def _entries(
-    session: Session, request: DeletionRequest, versions: list[Version], published: dict[str, list[AuditEntry]]
-) -> list[AuditEntry]:
-    """Return the request's own entries, and the publications that served it, which ``published`` keeps by version."""
-    entries = {entry.id: entry for entry in session.scalars(select(AuditEntry).filter_by(request_id=request.id))}
-    for version in versions:
-        if version.id not in published:
-            published[version.id] = _publications(session, version)
-        entries |= {entry.id: entry for entry in published[version.id]}
-    return [entries[entry_id] for entry_id in sorted(entries)]
+def _releases(session: Session, versions: Mapping[str, Version]) -> tuple[dict[str, Release], dict[str, NotAuthentic]]:
+    """Return the versions as certificates show them, and those that are not what the audit log says."""
+    releases, faults = {}, {}
+    for version in versions.values():
+        publications = _publications(session, version)
+        releases[version.id] = _release(session, version, publications)
+        try:
+            require_published(session, version, publications)
+        except NotAuthentic as error:
+            faults[version.id] = error
+    return releases, faults
+
+
+def _release(session: Session, version: Version, publications: Sequence[AuditEntry]) -> Release:
+    model = session.get_one(Model, version.model_id)
+    cost = session.scalar(select(func.sum(BudgetEntry.budget_cost)).where(BudgetEntry.version_id == version.id))
+    keys, destroyed_at = session.execute(
+        select(func.count(), func.max(Erasure.destroyed_at)).where(Erasure.version_id == version.id)
+    ).one()
+    later = select(Generation).where(
+        Generation.model_id == version.model_id,
+        Generation.id > version.generation_id,
+        Generation.status != "refused",
+    )
+    return Release(
+        version=version,
+        model=model.name,
+        parent=session.get(Version, version.parent_id) if version.parent_id else None,
+        budget_cost=int(cost or 0),
+        keys=keys,
+        destroyed_at=destroyed_at,
+        consumers=standing(session, model, version),
+        later=tuple((each.created_at, _allowance(each)) for each in session.scalars(later.order_by(Generation.id))),
+        publications=tuple(publications),
+    )
+
+
+def _allowance(generation: Generation) -> Allowance:
+    guarantee = Guarantee(generation.guarantee)
+    return Allowance(generation.id, guarantee, 0 if guarantee is Guarantee.EXACT else generation.budget)
 
 
 def _publications(session: Session, version: Version) -> list[AuditEntry]:
@@ -167,229 +216,38 @@ def _publications(session: Session, version: Version) -> list[AuditEntry]:
     return list(session.scalars(wanted))
 
 
-def _ready(session: Session, head: TreeHead, versions: list[Version], entries: list[AuditEntry]) -> bool:
-    if any(entry.log_index is None or entry.log_index >= head.size for entry in entries):
-        return False
-    ids = [version.id for version in versions]
-    waiting = select(Erasure.id).where(Erasure.version_id.in_(ids), Erasure.destroyed_at.is_(None)).limit(1)
-    return session.scalar(waiting) is None
-
-
-def _subject(part: dict[str, Any]) -> dict[str, Any]:
-    return {"name": f"{part['model']}/versions/{part['version']}", "digest": {"sha256": part["checkpoint_sha256"]}}
-
-
-def _predicate(request: DeletionRequest, parts: Sequence[_Part]) -> dict[str, Any]:
-    return {
-        "request": request.id,
-        "regulation": request.regulation,
-        "received_at": _time(request.received_at),
-        "due_at": _time(request.due_at),
-        "first_due_at": _time(request.first_due_at),
-        "extended_at": _time(request.extended_at),
-        "completed_at": _time(request.completed_at),
-        "models": [part for part, _ in parts],
-        "together": _together(parts),
-        "commitments": "HMAC-SHA-256, keyed by the opening, over canonical JSON; see service/requests/intake.py",
-    }
-
-
-def summed(claims: list[Claim]) -> dict[str, Any] | None:
-    """Return what all models together claim for this person. mu^2 adds up; the weakest guarantee counts.
-
-    None as soon as one of them claims nothing.
-    """
-    deltas = [claim.delta for claim in claims if claim.delta is not None]
-    delta = min(deltas, default=None)
-    total = together(claims, delta) if delta is not None else None
-    if total is None:
-        return None
-    weakest = min((claim.guarantee for claim in claims), key=lambda guarantee: guarantee.rank)
-    return {"guarantee": weakest.value, "mu": total[0], "epsilon": total[1], "delta": delta}
-
-
-def _together(parts: Sequence[_Part]) -> dict[str, Any] | None:
-    """Return what all models together claim for this person, for these versions and at the limit of what may come."""
-    total = summed([Claim.from_json(part["claim"]) for part, _ in parts])
-    return (
-        None if total is None else total | {"from_these_versions_on": _shown(over_models(limit for _, limit in parts))}
-    )
-
-
-def _shown(limit: Composition | None) -> dict[str, Any] | None:
-    """Return the bound over all versions that may still come; None: there is none."""
-    if limit is None:
-        return None
-    words = {"statement": limit.statement, "in_plain_words": limit.in_plain_words}
-    return {"guarantee": limit.guarantee.value, "mu": limit.mu, "epsilon": limit.epsilon, "delta": limit.delta} | words
-
-
-def _generations(session: Session, request: DeletionRequest, version: Version) -> list[Allowance]:
-    """Return the generations with versions from this one on that may have held the person.
-
-    A retrain that began before the person asked may hold them. It forgets them before it is published, at a cost. One
-    whose terms are not fixed yet has no limit.
-    """
-    claim = Claim.from_json(version.claim)
-    own = Allowance(version.generation_id, claim.guarantee, 0 if claim.guarantee is Guarantee.EXACT else claim.limit)
-    asked = select(func.max(SuppressionEntry.created_at)).where(SuppressionEntry.request_id == request.id)
-    later = select(Generation).where(
-        Generation.model_id == version.model_id,
-        Generation.id > version.generation_id,
-        Generation.status != "refused",
-        Generation.created_at <= asked.scalar_subquery(),
-    )
-    return [own, *(_generation(each) for each in session.scalars(later.order_by(Generation.id)))]
-
-
-def _generation(generation: Generation) -> Allowance:
-    guarantee = Guarantee(generation.guarantee)
-    return Allowance(generation.id, guarantee, 0 if guarantee is Guarantee.EXACT else generation.budget)
-
-
-def _part(session: Session, key: bytes, request: DeletionRequest, task: Task, version: Version) -> _Part:
-    """Return what happened in one model. Nothing in it but the commitment depends on who was forgotten."""
-    model = session.get_one(Model, version.model_id)
-    parent = session.get(Version, version.parent_id) if version.parent_id else None
-    budget_cost = int(
-        session.scalar(select(func.sum(BudgetEntry.budget_cost)).where(BudgetEntry.version_id == version.id)) or 0
-    )
-    spent = int(version.claim.get("spent") or 0)
-    keys, destroyed_at = session.execute(
-        select(func.count(), func.max(Erasure.destroyed_at)).where(Erasure.version_id == version.id)
-    ).one()
-    generations = _generations(session, request, version)
-    limit = at_limit(generations, version.claim.get("delta"))
-    part = {
-        "model": model.name,
-        "generation": version.generation_id,
-        "version": version.number,
-        "checkpoint_sha256": version.checkpoint,
-        "parent": parent.number if parent else None,
-        "parent_checkpoint_sha256": parent.checkpoint if parent else None,
-        "method": task.method,
-        "samples": task.samples,
-        "reason": task.reason,
-        "samples_commitment": _samples_commitment(session, key, request, version),
-        "claim": version.claim,
-        "as_of_version": {name: version.claim.get(name) for name in ("mu", "epsilon", "delta")},
-        "generations": [each.generation for each in generations],
-        "from_this_version_on": _shown(limit),
-        "budget": {
-            "unit": "1e-12 mu^2",
-            "before": spent - budget_cost,
-            "after": spent,
-            "limit": version.claim.get("limit"),
-        },
-        "keys_destroyed_with_release": {"count": keys, "last_at": _time(destroyed_at)},
-        "consumers": standing(session, model, version),
-    }
-    return part, limit
-
-
-def _samples_commitment(session: Session, key: bytes, request: DeletionRequest, version: Version) -> str | None:
-    """Return the commitment to the sorted keyed digests of the samples that this update forgot for this request.
-
-    None: it forgot none.
-    """
-    named = or_(
+def _samples(session: Session, requests: Sequence[str], versions: Iterable[Version]) -> dict[str, dict[str, list[str]]]:
+    """Return the keyed digests of the samples that each version forgot for each request, by request and version."""
+    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    by_id = {version.id: version.generation_id for version in versions}
+    for same in (
         Membership.subject_digest == SuppressionEntry.subject_digest,
         Membership.sample_digest == SuppressionEntry.sample_digest,
-    )
-    samples = session.scalars(
-        select(Membership.sample_digest)
-        .distinct()
-        .join(
-            Removal,
-            (Removal.generation_id == Membership.generation_id) & (Removal.position == Membership.position),
+    ):
+        query = (
+            select(SuppressionEntry.request_id, Removal.version_id, Membership.sample_digest)
+            .distinct()
+            .join(Membership, same)
+            .join(
+                Removal,
+                (Removal.generation_id == Membership.generation_id) & (Removal.position == Membership.position),
+            )
+            .where(
+                SuppressionEntry.request_id.in_(requests),
+                Membership.generation_id.in_(set(by_id.values())),
+                Removal.version_id.in_(by_id),
+            )
         )
-        .join(SuppressionEntry, named)
-        .where(
-            Membership.generation_id == version.generation_id,
-            Removal.version_id == version.id,
-            SuppressionEntry.request_id == request.id,
-        )
-    ).all()
-    return hmac.new(key, canonical({"samples": sorted(samples)}).encode(), "sha256").hexdigest() if samples else None
+        for request, version, sample in session.execute(query):
+            found[request][version].append(sample)
+    return found
 
 
-def _audit(
-    signer: Signer, head: TreeHead, entries: list[AuditEntry], paths: Mapping[int, list[bytes]]
-) -> dict[str, Any]:
-    """Return the entries under the signed head. Of a publication only the hash is shown: its text concerns others
-    too.
-    """
-    shown = []
-    for entry in entries:
-        index = entry.log_index or 0
-        body = entry.body if entry.kind.startswith("request.") else None
-        hashes = [b64encode(each).decode() for each in paths[index]]
-        shown.append({"kind": entry.kind, "index": index, "leaf_hash": entry.leaf_hash, "body": body, "hashes": hashes})
-    return {"key": str(signer.verifier), "checkpoint": head.note, "entries": shown}
+def _in_tree(head: TreeHead, entries: Iterable[AuditEntry]) -> bool:
+    return all(entry.log_index is not None and entry.log_index < head.size for entry in entries)
 
 
-def _time(at: int | None) -> str | None:
-    return None if at is None else rfc_3339(at)
-
-
-def sign(signer: Signer, payload: bytes) -> dict[str, Any]:
-    """Return the DSSE envelope (v1) around an in-toto statement."""
-    signature = signer.sign_bytes(_pae(payload))
-    return {
-        "payloadType": PAYLOAD_TYPE,
-        "payload": b64encode(payload).decode(),
-        "signatures": [{"keyid": signer.verifier.key_id.hex(), "sig": b64encode(signature).decode()}],
-    }
-
-
-def verify(envelope: dict[str, Any], *verifiers: Verifier) -> dict[str, Any]:
-    """Check the signature and all proofs of a certificate offline, and return its statement.
-
-    It must be signed with one of ``verifiers``: the key in use, or one that was retired since. Raises NotAuthentic.
-    """
-    try:
-        payload = b64decode(envelope["payload"], validate=True)
-        signature = b64decode(envelope["signatures"][0]["sig"], validate=True)
-        if envelope["payloadType"] != PAYLOAD_TYPE:
-            raise NotAuthentic("The payload is not an in-toto statement.")
-        key_id = envelope["signatures"][0]["keyid"]
-        verifier = next((each for each in verifiers if each.key_id.hex() == key_id), verifiers[0])
-        verifier.verify(_pae(payload), signature)
-        statement: dict[str, Any] = json.loads(payload)
-        if (statement["_type"], statement["predicateType"]) != (STATEMENT_TYPE, PREDICATE_TYPE):
-            raise NotAuthentic("The statement is of another type.")
-        _verify_audit(statement["predicate"]["audit"], statement["predicate"]["request"], verifier)
-    except (KeyError, TypeError, IndexError, NotAuthentic) as error:
-        raise NotAuthentic(f"The certificate is malformed or not signed by this key: {error}") from None
-    except ValueError as error:
-        raise error if isinstance(error, NotAuthentic) else NotAuthentic("The certificate is malformed.") from None
-    return statement
-
-
-def _verify_audit(audit: dict[str, Any], request_id: str, verifier: Verifier) -> None:
-    head = verifier.checkpoint(audit["checkpoint"])
-    for entry in audit["entries"]:
-        leaf = bytes.fromhex(entry["leaf_hash"])
-        hashes = [b64decode(each) for each in entry["hashes"]]
-        if not tree.verify_inclusion(leaf, entry["index"], head.size, hashes, head.root):
-            raise NotAuthentic(f"The proof of entry {entry['index']} does not lead to the signed head.")
-        if entry["body"] is None:
-            continue
-        if tree.leaf_hash(entry["body"].encode()) != leaf or json.loads(entry["body"])["request"] != request_id:
-            raise NotAuthentic(f"The text of entry {entry['index']} is not the one in the log.")
-    kinds = {entry["kind"] for entry in audit["entries"]}
-    if not {"request.accepted", "request.completed"} <= kinds:
-        raise NotAuthentic("The certificate does not prove the request's acceptance and completion.")
-
-
-def accepted_commitment(statement: dict[str, Any]) -> str:
-    """Return the commitment in the acceptance's audit entry. It equals ``intake.commitment(opening, order)``."""
-    entries = statement["predicate"]["audit"]["entries"]
-    body = next(entry["body"] for entry in entries if entry["kind"] == "request.accepted")
-    return str(json.loads(body)["commitment"])
-
-
-def _pae(payload: bytes) -> bytes:
-    """Return DSSE's pre-authentication encoding."""
-    kind = PAYLOAD_TYPE.encode()
-    return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
+def _waiting(session: Session, versions: Iterable[str]) -> frozenset[str]:
+    """Return those of the versions whose keys are not all destroyed yet."""
+    query = select(Erasure.version_id).where(Erasure.version_id.in_(versions), Erasure.destroyed_at.is_(None))
+    return frozenset(session.scalars(query.distinct()))

@@ -38,6 +38,7 @@ app = typer.Typer(
 app.command()(processes.up)
 app.command()(processes.api)
 app.command()(processes.worker)
+app.command()(processes.updater)
 app.command()(processes.scheduler)
 app.command()(processes.migrate)
 app.command()(backups.backup)

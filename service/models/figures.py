@@ -37,6 +37,7 @@ DATA_FREE = frozenset(
         "refused",
         "seconds",
         "switched",
+        "trial",
     }
 )
 """what a report tells that follows from settings and counts; every other name in it is a measured figure"""

@@ -57,8 +57,8 @@ def test_a_row_that_was_not_run_has_no_figure_and_answers_no_target() -> None:
 
 
 def test_a_missed_row_is_given_its_targets_reason_and_raw_figures_are_sides() -> None:
-    name = "backlog of 10,000 drained, PostgreSQL"
-    row = explained({"name": name, "value": 1400, "target": ">= 2000", "met": False, "raw": {"a": 1}})
+    name = "update / floor, d = 21,840"
+    row = explained({"name": name, "value": 12, "target": "<= 3", "met": False, "raw": {"a": 1}})
     found = of_row(name)
     assert found is not None
     assert row["sides"] == {"a": 1, "reason": found.reason}

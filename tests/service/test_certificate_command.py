@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from service.api.dependencies import Service
 from service.audit.log import canonical
 from service.audit.signed_note import Signer
-from service.certificates.issue import sign
+from service.certificates.envelope import sign
 from service.cli.main import app
 from tests.service.test_audit import download
 from tests.service.test_certificates import PATH, carry_out, issued, tick

@@ -246,6 +246,18 @@ def test_the_lookup_leads_to_the_request(login: Login, held: str) -> None:
         assert answer.status_code == 404 and "<script>" not in answer.text
 
 
+def test_checked_tried_and_declared_stand_apart(login: Login, held: str, service: Service) -> None:
+    claim = {"guarantee": "exact", "checked": ["this one"], "tried": ["that one"], "declared": ["another"]}
+    with service.database.write() as session:
+        session.execute(update(Version).values(claim=claim))
+    page = login().get("/console/models/digits").text
+    places = [
+        page.index(words)
+        for words in ("Checked by the service", "this one", "Tried on a few samples", "that one", "Declared", "another")
+    ]
+    assert places == sorted(places)
+
+
 def test_what_others_wrote_is_escaped(login: Login, held: str, service: Service) -> None:
     evil = '<img src=x onerror="alert(1)">'
     with service.database.write() as session:

@@ -16,7 +16,7 @@ from service.audit.key_rotation import Succession, rotate, succeed
 from service.audit.log import canonical, integrate, record
 from service.audit.signed_note import Handover, NotAuthentic, Signer, Verifier
 from service.audit.verify import retired_keys, verify
-from service.certificates.issue import verify as verify_certificate
+from service.certificates.envelope import verify as verify_certificate
 from service.cli.main import app
 from service.infra.settings import SettingsError
 from tests.service.test_audit import download, grow

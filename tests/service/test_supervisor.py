@@ -85,9 +85,9 @@ def test_children_die_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     until(lambda: not _running(pid))
 
 
-def test_the_service_has_three_processes(tmp_path: Path) -> None:
+def test_the_service_has_four_processes(tmp_path: Path) -> None:
     found = {each.name: each.command[1:] for each in children(tmp_path, "127.0.0.1", 8750, {})}
-    assert set(found) == {"api", "worker", "scheduler"}
+    assert set(found) == {"api", "worker", "updater", "scheduler"}
     assert found["worker"] == ["-m", "workers.main", "worker"]
     assert found["api"] == ["-m", "service.api.http.serve", "--host", "127.0.0.1", "--port", "8750"]
 

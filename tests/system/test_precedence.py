@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -46,3 +47,28 @@ def test_the_command_line_deletes_from_every_model_and_says_where_else_a_person_
     assert f"other models hold this person, or may: {', '.join(left)}" in told.stderr
     everywhere = expunge(stack, "delete", "--subject", "returning-person-3", "--wait")
     assert set(names) <= {part["model"] for part in everywhere["models"]} and everywhere["remains_in"] == []
+
+
+def test_an_updater_publishes_while_the_only_worker_is_in_a_training_that_never_yields(stack: Stack) -> None:
+    """``idle`` and ``busy``: seconds from the request to its end, beside an idle worker and beside one in ``train``."""
+    small = stack.live("tiny")
+    stack.start("updater")
+    try:
+        idle = timed(stack, small, "tiny-person-4")
+        long = stack.register("never_yields", method="retrain")
+        path = f"/v1/models/{long}/preparation"
+        stack.eventually(lambda: stack.client.get(path), lambda state: str(state["phase"]).startswith("train"))
+        timed(stack, small, "tiny-person-5")  # loads torch
+        busy = timed(stack, small, "tiny-person-6")
+        assert stack.client.get(path)["status"] == "preparing"
+        assert stack.head(small)["number"] == 4
+        assert busy <= 2 * idle + 3, (idle, busy)  # the design's one second, and two for a shared machine
+        assert stack.prepared(long)["status"] == "live"
+    finally:
+        stack.stop("updater")
+
+
+def timed(stack: Stack, model: str, subject: str) -> float:
+    start = time.monotonic()
+    assert stack.ended(stack.delete(model, subject_id=subject))["status"] == "completed"
+    return time.monotonic() - start

@@ -142,6 +142,14 @@ def test_an_undeclared_part_is_listed_and_allows_neither_proved_nor_exact(guaran
             assert Claim.from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
+@pytest.mark.parametrize("guarantee", Guarantee)
+def test_a_claim_from_before_there_were_trials_is_read(guarantee: Guarantee) -> None:
+    written = claim(guarantee).to_json()
+    del written["tried"]
+    assert Claim.from_json(written) == claim(guarantee)
+    assert Claim.from_json(claim(guarantee, tried=["this"]).to_json()).tried == ("this",)
+
+
 def test_an_upgraded_guarantee_is_refused() -> None:
     with pytest.raises(ValueError, match="exact and"):
         dataclasses.replace(claim(Guarantee.PROVED), guarantee=Guarantee.EXACT)

@@ -22,7 +22,12 @@ torch.set_num_threads(1)
 @pytest.fixture
 def settings(database_url: str, tmp_path: Path) -> Settings:
     chosen = Settings(
-        home=tmp_path / "home", database_url=database_url, recipes=RECIPES, device="cpu", lease_seconds=30
+        home=tmp_path / "home",
+        database_url=database_url,
+        recipes=RECIPES,
+        device="cpu",
+        lease_seconds=30,
+        trial_seconds=0,  # a trial takes seconds; test_trial.py is about it
     )
     ensure_secrets(chosen)
     return chosen

@@ -52,9 +52,9 @@ def test_a_preparation_is_interrupted_between_two_work_units_and_taken_up_again(
     world.work(big)  # the deletion, which was there first, and then the rest of the preparation
     assert world.request(asked[0]).status == "completed" and world.head(live).number == 2
     assert world.model(big).status == "live", world.model(big).reason
-    assert order_of(world, "preparation.interrupted", "release.claimed") == [
+    assert order_of(world, "preparation.interrupted", "update.claimed") == [
         "preparation.interrupted",
-        "release.claimed",
+        "update.claimed",
     ]
 
 

@@ -16,8 +16,8 @@ from service.access.api_keys import authenticate, create_key, revoke_key
 from service.audit.log import newest_head
 from service.audit.signed_note import NotAuthentic, Signer
 from service.audit.verify import verify
+from service.certificates.envelope import verify as verified
 from service.certificates.issue import issue_due
-from service.certificates.issue import verify as verified
 from service.infra.files import Damaged
 from service.infra.tables import (
     AuditEntry,

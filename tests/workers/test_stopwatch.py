@@ -79,4 +79,4 @@ def test_no_entry_version_or_row_tells_more_than_the_bucket(world: World, monkey
     world.delete("p3")
     world.work(model_id)
     entries = {entry.kind: entry.created_at for entry in world.rows_of(AuditEntry)}
-    assert entries["version.published"] - entries["release.claimed"] >= bucket(slow) * 1_000_000
+    assert entries["version.published"] - entries["update.claimed"] >= bucket(slow) * 1_000_000

@@ -414,7 +414,7 @@ def test_the_audit_log_tells_of_claim_release_and_destroyed_keys(world: World) -
     kinds = world.kinds()
     assert kinds[-5:] == [
         "request.accepted",
-        "release.claimed",
+        "update.claimed",
         "version.published",
         "request.completed",
         "keys.destroyed",

@@ -120,8 +120,8 @@ def test_one_request_through_every_state_and_each_step_is_on_record(world: World
         told = [each["kind"] for each in entries if each["request"] == request]
         assert told == [f"request.{step}" for step in own]
         kinds = [each["kind"] for each in entries]
-        assert kinds.count("release.claimed") == 3, "running: one entry for everybody in the claim"
-        assert all(request in each["requests"] for each in entries if each["kind"] == "release.claimed")
+        assert kinds.count("update.claimed") == 3, "running: one entry for everybody in the claim"
+        assert all(request in each["requests"] for each in entries if each["kind"] == "update.claimed")
         assert {"attempt.failed", "hold.placed", "hold.lifted", "version.published", "keys.destroyed"} <= set(kinds)
         for ended, steps in ((other, ["accepted", "cancelled"]), (stranger, ["accepted", "blocked", "rejected"])):
             assert [each["kind"] for each in entries if each["request"] == ended] == [f"request.{s}" for s in steps]

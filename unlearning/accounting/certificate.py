@@ -118,8 +118,9 @@ class Claim:
     ``max_distance`` and ``noise_std`` are in units of the weights (Euclidean norm; standard deviation of one
     coordinate). ``updates`` counts updates that were charged, ``spent`` and ``limit`` are whole units of
     1e-12 mu^2, and ``spent`` includes draws that were charged and blocked. ``epsilon`` is at ``delta``.
-    ``updates_left`` is None where nothing limits them. ``checked`` says what the service has verified, ``declared``
-    what the operator says and nobody verifies, ``parts`` what the model brings along. Nothing here may be computed from
+    ``updates_left`` is None where nothing limits them. ``checked`` says what the service has verified, ``tried``
+    what it has tried on a few samples, ``declared`` what the operator says and nobody verifies, ``parts`` what the
+    model brings along. Nothing here may be computed from
     the data of the deleted: two forget sets of one size give the same claim.
     """
 
@@ -139,6 +140,7 @@ class Claim:
     people: int
     assumptions: tuple[str, ...] = ()
     checked: tuple[str, ...] = ()
+    tried: tuple[str, ...] = ()
     declared: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
     constants: tuple[Constant, ...] = ()
@@ -172,6 +174,7 @@ class Claim:
         people: int,
         assumptions: Iterable[str] = (),
         checked: Iterable[str] = (),
+        tried: Iterable[str] = (),
         declared: Iterable[str] = (),
         parts: Iterable[Part] = (),
         constants: Iterable[Constant] = (),
@@ -198,6 +201,7 @@ class Claim:
             people=people,
             assumptions=tuple(assumptions),
             checked=tuple(checked),
+            tried=tuple(tried),
             declared=tuple(declared),
             parts=tuple(parts),
             constants=tuple(constants),
@@ -247,6 +251,7 @@ class Claim:
     def from_json(cls, record: Mapping[str, Any]) -> Claim:
         """Read the claim of ``to_json`` and check it again. Raises ValueError on a missing or unknown field."""
         names = {field.name for field in fields(cls)}
+        record = {"tried": [], **record}  # a claim from before there were trials lacks it
         given = set(record) - DERIVED
         if given != names:
             raise ValueError(
@@ -289,7 +294,7 @@ def together(claims: Iterable[Claim], delta: float) -> tuple[float, float] | Non
     return mu, epsilon_at(mu, delta)
 
 
-_WORDS = ("assumptions", "checked", "declared", "secret_state", "not_claimed")
+_WORDS = ("assumptions", "checked", "tried", "declared", "secret_state", "not_claimed")
 """the fields of a claim that are lists of sentences"""
 
 _PLAIN = (

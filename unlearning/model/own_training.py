@@ -43,8 +43,8 @@ def train_by_recipe(
     the phase's name, and put back afterwards.
 
     Raises:
-        RecipeError: no sample is given, the weights are not finite, or the function returns something other than
-            dicts, lists, tensors, numbers and text. What the function itself raises is not caught.
+        RecipeError: no sample is given, the weights are not finite or of another model, or the function returns
+            something other than dicts, lists, tensors, numbers and text. What the function itself raises is not caught.
     """
     recipe = problem.recipe
     if recipe.train is None:
@@ -63,7 +63,14 @@ def train_by_recipe(
         torch.manual_seed(seed)
         left = recipe.train(run)
     progress(1.0)
-    return Fitted(problem.flatten(module.state_dict()), *packed(left))
+    trained = module.state_dict()
+    extra = [repr(name) for name in sorted(set(trained) - set(problem.module.state_dict()))]
+    if extra:
+        raise RecipeError(
+            f"train left {', '.join(extra[:3])} in the model, which model() does not give.",
+            "Train the model's own parameters in place; add what it needs in model().",
+        )
+    return Fitted(problem.flatten(trained), *packed(left))
 
 
 def seed_of(problem: Problem, *words: str) -> int:

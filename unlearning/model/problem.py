@@ -75,8 +75,11 @@ class Problem:
 
     def outputs(self, w: Tensor, x: Tensor) -> Tensor:
         """Return the model's outputs (n, ...) at weights w (d,) for inputs (n, ...)."""
+        return self._applied(self._unflatten(w), x)
+
+    def _applied(self, trained: Mapping[str, Tensor], x: Tensor) -> Tensor:
         inputs = x.to(self.dtype) if x.dtype.is_floating_point else x
-        result: Tensor = functional_call(self.module, self._unflatten(w), (inputs,))
+        result: Tensor = functional_call(self.module, dict(trained), (inputs,))
         return result
 
     def sample_losses(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -93,8 +96,12 @@ class Problem:
 
     def gradient(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the gradient (d,) of the mean data loss; without weight decay."""
-        result: Tensor = grad(self.mean_loss)(w, x, y)
-        return result.detach()
+        # Plain autograd over the tensors, and not torch.func, whose fixed cost a small network feels at every step.
+        leaves = {name: part.detach().requires_grad_() for name, part in self._unflatten(w).items()}
+        with torch.enable_grad():
+            loss = self.losses(self._applied(leaves, x), y).mean()
+            slopes = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+        return torch.cat([slope.reshape(-1) for slope in slopes])
 
     def sample_gradients(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the gradient of each sample's data loss, (n, d); without weight decay."""
@@ -161,7 +168,9 @@ class Problem:
         return value.detach().to(device=self.device, dtype=self.dtype).reshape(-1)
 
     def _unflatten(self, w: Tensor) -> dict[str, Tensor]:
-        return {slot.name: w[slot.start : slot.stop].reshape(slot.shape) for slot in self.layout}
+        # One split, not a slice for each: the gradient of a slice is a zero vector as long as w.
+        parts = torch.split(w, [slot.stop - slot.start for slot in self.layout])
+        return {slot.name: part.reshape(slot.shape) for slot, part in zip(self.layout, parts, strict=True)}
 
     def _decay_of(self) -> Tensor:
         names = {slot.name for slot in self.layout}

@@ -67,7 +67,8 @@ def step_gradient(problem: Problem, w: Tensor, batch: Batch) -> Tensor:
     """Return (sum of the batch's data gradients) / denominator + decay * w, (d,); each sample clipped in the sum."""
     if len(batch) == 0:
         return problem.decay * w
-    return data_gradient(problem, w, batch.inputs, batch.targets) * (len(batch) / batch.denominator) + problem.decay * w
+    gradient = data_gradient(problem, w, batch.inputs, batch.targets)
+    return gradient.mul_(len(batch) / batch.denominator).addcmul_(problem.decay, w)
 
 
 def data_gradient(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -113,7 +114,7 @@ def advance(
     present = Batch(batch.inputs, batch.targets, denominator_of(reference, len(positions), len(batch)))
     gradient = step_gradient(problem, w, present)
     scale = scale_of(problem, gradient)
-    return w - (rate * scale) * gradient, scale
+    return torch.sub(w, gradient, alpha=rate * scale), scale
 
 
 def train(
@@ -257,7 +258,8 @@ def replay(
         if step >= start:
             yield step, w, batch
         if step + 1 not in anchors:
-            w = w - (trajectory.rates[step] * trajectory.scales[step]) * step_gradient(problem, w, batch)
+            move = trajectory.rates[step] * trajectory.scales[step]
+            w = torch.sub(w, step_gradient(problem, w, batch), alpha=move)
 
 
 def _split(values: Tensor, sizes: int | list[int]) -> tuple[Tensor, ...]:

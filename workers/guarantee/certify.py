@@ -51,6 +51,8 @@ class Terms:
     """of an estimated bound"""
     design: Design | None = None
     """of a calibrated one"""
+    tried: tuple[str, ...] = ()
+    """what the trial of the recipe's own training says"""
 
     @property
     def values(self) -> dict[str, float]:
@@ -156,6 +158,7 @@ def _claim(bench: Bench, terms: Terms, budget_cost: int, size: Size) -> Claim:
         people=size.people,
         assumptions=statements.assumptions(terms.guarantee, bench.method, bound, terms.design),
         checked=statements.checked(terms.guarantee, bench.method, bound),
+        tried=terms.tried,
         declared=statements.declared(terms.guarantee, any(part.public for part in bench.parts)),
         parts=bench.parts,
         constants=terms.constants,

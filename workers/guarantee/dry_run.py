@@ -68,13 +68,15 @@ def _row(terms: Terms, noise_std: float, cap: float | None) -> dict[str, Json]:
 def guarantee_to_json(terms: Terms) -> dict[str, Any]:
     """Return the part of the manifest that ``guarantee_from_json`` reads."""
     design = None if terms.design is None else asdict(terms.design) | {"sizes": list(terms.design.sizes)}
-    return {"constants": [asdict(constant) for constant in terms.constants], "design": design}
+    constants = [asdict(constant) for constant in terms.constants]
+    return {"constants": constants, "design": design, "tried": list(terms.tried)}
 
 
 def guarantee_from_json(frozen: Mapping[str, Any]) -> dict[str, Any]:
-    """Read ``constants`` and ``design`` of the terms from a generation's manifest."""
+    """Read ``constants``, ``design`` and ``tried`` of the terms from a generation's manifest."""
     design = frozen.get("design")
     return {
         "constants": tuple(Constant(**constant) for constant in frozen.get("constants", ())),
         "design": None if design is None else Design(**design | {"sizes": tuple(design["sizes"])}),
+        "tried": tuple(frozen.get("tried", ())),
     }

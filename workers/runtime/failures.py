@@ -42,17 +42,20 @@ def refusal_of(error: Exception, recipes: Path) -> Refused | None:
     Return None for other errors, and for those that may pass: too little memory, a device, a disk, a connection. The
     error's message is in the hint only: it may contain a person's data, and the rest is recorded permanently.
     """
-    if of_the_machine(error) or _may_pass(error) or not _in_recipe(error, recipes.resolve()):
+    if may_pass(error) or not _in_recipe(error, recipes.resolve()):
         return None
     return refusal(error, recipes)
 
 
-def refusal(error: Exception, recipes: Path) -> Refused:
+def refusal(error: BaseException, recipes: Path) -> Refused:
     """Return the refusal of a recipe whose code raised ``error``: type, file and line; the message is in the hint."""
     return Refused(f"The recipe raised {type(error).__name__}{_place(error, recipes.resolve())}.", hint_of(error))
 
 
-def _may_pass(error: Exception) -> bool:
+def may_pass(error: Exception) -> bool:
+    """Return whether it may not happen again: the machine failed, or had too little memory, or a connection broke."""
+    if of_the_machine(error):
+        return True
     if isinstance(error, MemoryError | ConnectionError | TimeoutError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and str(error).startswith(("CUDA", "[enforce fail", "DefaultCPUAllocator"))
@@ -71,7 +74,7 @@ def _in_recipe(error: Exception, recipes: Path) -> bool:
     return False
 
 
-def _place(error: Exception, recipes: Path) -> str:
+def _place(error: BaseException, recipes: Path) -> str:
     """Return the line in the recipe's folder that was reached last; if there is none, the line that raised."""
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, SyntaxError) and error.filename is not None:

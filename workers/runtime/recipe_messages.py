@@ -20,7 +20,7 @@ ADVICE = "Run the recipe by itself, correct it, and register it again."
 SAID = re.compile(f'{SAYS}".*" (?={re.escape(ADVICE)})')
 
 
-def hint_of(error: Exception) -> str:
+def hint_of(error: BaseException) -> str:
     """Return a refusal's hint: the error's message on one line, quoted, cut to 300 characters; and what to do."""
     text = " ".join(str(error).split())
     shown = f"{text[: LONGEST - 3]}..." if len(text) > LONGEST else text

@@ -52,6 +52,8 @@ NOTIFY_PATIENCE_SECONDS = 3
 ORPHAN_SECONDS = 3600.0
 SILENT_SECONDS = 3600
 """A process without a heartbeat for so long is dead. Its row is deleted, which ends the alarm about it."""
+PORTIONS = 10
+"""of a backlog, in one tick"""
 ORPHANS_EVERY = 60
 """ticks between two searches of the stores for files that nobody needs"""
 
@@ -92,7 +94,7 @@ class Scheduler:
             lambda: sweep(self.database, self.notifier),
             lambda: extend_log(self.database, self.signer()),
             lambda: destroy_keys(self.database, self.keys, self.store.root / UPDATES, self.tenants),
-            lambda: issue_due(self.database, self.signer(), self.pepper),
+            lambda: issue(self.database, self.signer(), self.pepper),
             lambda: purge(self.database, self.store, self.grace_seconds),
             lambda: bury(self.database),
             lambda: Figures(self.store.root).sweep(self.database),
@@ -175,9 +177,32 @@ def sweep(database: Database, notifier: Celery) -> int:
 
 
 def extend_log(database: Database, signer: Signer) -> int:
-    """Add the audit entries that were committed since to the log, and sign its new head."""
-    with database.write() as session:
-        return integrate(session, signer)
+    """Add the audit entries that were committed since to the log, sign its new heads; return how many entries."""
+
+    def some() -> int:
+        with database.write() as session:
+            return integrate(session, signer)
+
+    return _in_portions(some)
+
+
+def issue(database: Database, signer: Signer, pepper: Pepper) -> int:
+    """Issue the certificates that can be issued now; return how many."""
+    return _in_portions(lambda: issue_due(database, signer, pepper))
+
+
+def _in_portions(some: Callable[[], int]) -> int:
+    """Do ``some`` again while it finds work, ``PORTIONS`` times at most; return the sum of its counts.
+
+    A backlog is done in portions because other writers wait for a portion at most, and other duties for all of them.
+    """
+    total = 0
+    for _ in range(PORTIONS):
+        count = some()
+        if not count:
+            break
+        total += count
+    return total
 
 
 def purge(database: Database, store: Store, grace_seconds: float) -> int:

@@ -176,10 +176,12 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
     report = report_of(made, bench, job) | {"seconds": bucket(seconds)}
     longest = begun.units.method.length(bench.problem) if begun.units is not None else longest_of(made)
     terms = register(process.storage.database, job, begun.guarantee, made, len(begun.examples), longest=longest)
+    terms = replace(terms, design=begun.design, tried=() if begun.trial is None else begun.trial.sentences)
     with watch.phase("bound"):
-        terms, found = establish(bench, replace(terms, design=begun.design), begun.examples, made)
+        terms, found = establish(bench, terms, begun.examples, made)
     freeze_guarantee(process.storage.database, job, terms)
     report |= found | how_chosen(process.storage.database, job) | kept_out(begun.left_out)
+    report |= {} if begun.trial is None else begun.trial.report()
     report = process.storage.figures.keep(job.generation_id, report)
     bare = State(made.weights, made.tensors, made.facts)
     if terms.design is not None:

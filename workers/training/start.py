@@ -32,6 +32,8 @@ from workers.storage import manifest
 from workers.storage.storage import Storage
 from workers.training.cohort import admit, require_readable, require_room
 from workers.training.parallel import VectorUnits, divisible, wanted
+from workers.training.public_parts import require_nobody_in_public
+from workers.training.trial import Trial, tried
 
 NUMBER_BYTES = 4
 PROGRESS_SECONDS = 0.5
@@ -47,6 +49,8 @@ class Begun:
     learned: Learned
     units: VectorUnits | None
     design: Design | None
+    trial: Trial | None
+    """of the recipe's own training, where it has one"""
     left_out: Mapping[str, int]
     """how many samples each request keeps out"""
     seconds: float
@@ -62,6 +66,7 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun:
         guarantee = guarantee_of(job.policy, bench.problem, bench.method)
         if job.retrains or may_claim_without_her(job.policy, guarantee, bench.recipe):
             require_declared(bench.recipe, bench.parts)
+        require_nobody_in_public(storage, job, bench)
         everyone = manifest.entries(storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
         require_room(storage.database, everyone)
         kept, left_out = admit(storage, job, bench, everyone)
@@ -72,12 +77,16 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun:
         require_readable(process, job, bench, guarantee, everyone)
         _freeze(storage, job, bench, kept, everyone)
     crash_point("prepare-after-manifest")
+    trial = None
+    if bench.recipe.train is not None:
+        with watch.phase("trial"):
+            trial = tried(process.settings, job, bench, kept)
     with watch.phase("train"):
         learned = _learned(storage, job, bench, examples)
     crash_point("prepare-after-train")
     seconds = time.monotonic() - started
     units = _units(process, job, bench, examples, learned, note={"left_out": left_out, "seconds": seconds})
-    return Begun(bench, guarantee, examples, learned, units, design, left_out, seconds)
+    return Begun(bench, guarantee, examples, learned, units, design, trial, left_out, seconds)
 
 
 def again(process: Process, job: Preparation, watch: Stopwatch) -> Begun | None:
@@ -94,7 +103,7 @@ def again(process: Process, job: Preparation, watch: Stopwatch) -> Begun | None:
     guarantee = guarantee_of(job.policy, units.bench.problem, units.bench.method)
     design = _design(job.policy, guarantee, units.examples)
     left_out, seconds = note["left_out"], note["seconds"]
-    return Begun(units.bench, guarantee, units.examples, units.learned, units, design, left_out, seconds)
+    return Begun(units.bench, guarantee, units.examples, units.learned, units, design, None, left_out, seconds)
 
 
 def shown(database: Database, job: Preparation, phase: str, start: float, stop: float) -> Progress:

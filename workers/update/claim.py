@@ -14,8 +14,8 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.audit.log import record
-from service.infra.db import Database, now
+from service.audit.log import NAMED_IN_ONE_ENTRY, record
+from service.infra.db import Database, batches, now
 from service.infra.tables import DeletionRequest, Generation, Model, Task, Version
 from service.infra.time import SECOND
 from service.models.restore_guard import unconfirmed
@@ -78,11 +78,8 @@ def claim(
     """
     with database.write() as session:
         at = now(session)
-        model = lock(session, model_id)
+        model = _locked(session, model_id, tenants)
         if model is None:
-            return None
-        model.notified_at = 0
-        if unconfirmed(session) is not None or (tenants is not None and model.tenant_id not in tenants):
             return None
         free = model.lease_expires_at <= at
         if model.status == "preparing" and free:
@@ -92,6 +89,29 @@ def claim(
             return None
         deletions = _deletions(session, model, owner, at, lease_seconds) if free else None
         return deletions or _retraining(session, model, owner, at, lease_seconds)
+
+
+def claim_deletions(
+    database: Database, model_id: str, owner: str, lease_seconds: float, tenants: Collection[str] | None = None
+) -> Deletions | None:
+    """Claim a model's waiting deletions and nothing else; None as ``claim`` does."""
+    with database.write() as session:
+        at = now(session)
+        model = _locked(session, model_id, tenants)
+        if model is None or model.status not in SERVED or model.lease_expires_at > at:
+            return None
+        return _deletions(session, model, owner, at, lease_seconds)
+
+
+def _locked(session: Session, model_id: str, tenants: Collection[str] | None) -> Model | None:
+    """Lock the model's row and clear its notification; None where this worker may not work on it."""
+    model = lock(session, model_id)
+    if model is None:
+        return None
+    model.notified_at = 0
+    if unconfirmed(session) is not None or (tenants is not None and model.tenant_id not in tenants):
+        return None
+    return model
 
 
 def _job(model: Model, generation: Generation, lease: TakenLease) -> dict[str, Any]:
@@ -141,15 +161,9 @@ def _deletions(session: Session, model: Model, owner: str, at: int, lease_second
         give_back(model)
         return None
     tasks = _mark_running(session, choice, lease)
-    record(
-        session,
-        model.tenant_id,
-        "release.claimed",
-        model_id=model.id,
-        generation=generation.id,
-        token=lease.token,
-        requests=sorted(task.request_id for task in tasks),
-    )
+    facts: dict[str, Any] = {"model_id": model.id, "generation": generation.id, "token": lease.token}
+    for part in batches(sorted(task.request_id for task in tasks), NAMED_IN_ONE_ENTRY):
+        record(session, model.tenant_id, "update.claimed", **facts, requests=part)
     return Deletions(**_job(model, generation, lease), current_id=model.current_id, tasks=tasks)
 
 

@@ -159,21 +159,13 @@ def _columns(result: Result, behind: bool) -> dict[str, Any]:
 def _record(session: Session, job: Job, results: Mapping[Claimed, Result]) -> None:
     blocked = {task.request_id: each for task, each in results.items() if isinstance(each, Blocked)}
     reasons = sorted({each.reason for each in results.values() if each.reason})
-    kind = (
-        "update.blocked" if blocked else "release.postponed" if Reason.AWAITING_RETRAIN in reasons else "release.empty"
-    )
+    kind = "update.blocked" if blocked else "update.postponed" if Reason.AWAITING_RETRAIN in reasons else "update.empty"
     facts: dict[str, Any] = {}
     for each in blocked.values():
         facts |= each.facts
-    ledger.record(
-        session,
-        job.tenant_id,
-        kind,
-        model_id=job.model_id,
-        requests=sorted(blocked or (task.request_id for task in results)),
-        reasons=reasons,
-        **facts,
-    )
+    named = sorted(blocked or {task.request_id for task in results})
+    for part in batches(named, ledger.NAMED_IN_ONE_ENTRY):
+        ledger.record(session, job.tenant_id, kind, model_id=job.model_id, requests=part, reasons=reasons, **facts)
 
 
 def refuse(

@@ -26,7 +26,7 @@ from service.api.routes import deletion_requests, models
 from service.api.types import ModelName, RequestId
 from service.audit.key_rotation import verifiers
 from service.audit.signed_note import NotAuthentic, Signer
-from service.certificates.issue import verify
+from service.certificates.envelope import verify
 from service.infra.db import now
 from service.infra.settings import SettingsError
 from service.models.consumers import standing

@@ -14,8 +14,8 @@ from service.audit.import_export import read_export
 from service.audit.signed_note import NotAuthentic, Verifier
 from service.audit.verify import retired_keys
 from service.audit.verify import verify as verify_log
-from service.certificates.issue import accepted_commitment
-from service.certificates.issue import verify as verify_certificate
+from service.certificates.envelope import accepted_commitment
+from service.certificates.envelope import verify as verify_certificate
 from service.cli.client import connect
 from service.cli.output import USAGE, AsJson, CommandError, errors, show_facts, show_json
 from service.requests.intake import Order, commitment

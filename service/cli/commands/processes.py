@@ -1,4 +1,4 @@
-"""``up``, ``api``, ``worker``, ``scheduler``, ``migrate``: commands that run the service itself."""
+"""``up``, ``api``, ``worker``, ``updater``, ``scheduler``, ``migrate``: commands that run the service itself."""
 
 from __future__ import annotations
 
@@ -45,6 +45,11 @@ def worker() -> None:
     _become(["-m", "workers.main", "worker"])
 
 
+def updater() -> None:
+    """Run an updater alone, in the foreground: a worker that takes deletions which other workers are too busy for."""
+    _become(["-m", "workers.main", "updater"])
+
+
 def scheduler() -> None:
     """Run the scheduler process alone, in the foreground."""
     _become(["-m", "workers.main", "scheduler"])
@@ -53,7 +58,7 @@ def scheduler() -> None:
 def up(
     port: Annotated[int | None, typer.Option(help="Port of the API; 0 takes a free one.")] = None,
 ) -> None:
-    """Start API, worker and scheduler; keep them running until Ctrl-C."""
+    """Start API, worker, updater and scheduler; keep them running until Ctrl-C."""
     settings = Settings()
     chosen = _port(settings.host, settings.port if port is None else port)
     url = f"http://{settings.host}:{chosen}"
@@ -65,7 +70,7 @@ def up(
     supervisor = Supervisor(children(settings.home, settings.host, chosen, environment), errors.print)
     try:
         supervisor.start()
-        errors.print("starting api, worker, scheduler ...")
+        errors.print("starting api, worker, updater, scheduler ...")
         await_ready(url, supervisor)
         account = _account(settings, database, url)
         _greet(account)
@@ -73,7 +78,7 @@ def up(
             supervisor.watch()
             time.sleep(0.5)
     except KeyboardInterrupt:
-        errors.print("stopping api, worker, scheduler ...")
+        errors.print("stopping api, worker, updater, scheduler ...")
     finally:
         supervisor.stop()
         database.close()

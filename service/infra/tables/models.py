@@ -84,13 +84,15 @@ class Membership(Record):
     """
 
     __tablename__ = "memberships"
+    # The subject comes before the position in the primary key. In the other order SQLite, which has no statistics,
+    # answered "is this person in there" from the first column alone and read every row of the generation.
     __table_args__ = (
-        Index("ix_memberships_subject", "generation_id", "subject_digest"),
+        Index("ix_memberships_position", "generation_id", "position"),
         Index("ix_memberships_sample", "generation_id", "sample_digest"),
     )
     generation_id: Mapped[int] = mapped_column(Serial, primary_key=True)
-    position: Mapped[int] = mapped_column(Count, primary_key=True)
     subject_digest: Mapped[str] = mapped_column(Digest, primary_key=True)
+    position: Mapped[int] = mapped_column(Count, primary_key=True)
     sample_digest: Mapped[str] = mapped_column(Digest)
     content_digest: Mapped[str] = mapped_column(Digest)
     holder: Mapped[str] = mapped_column(Digest)

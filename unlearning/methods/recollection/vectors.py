@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TypeAlias, cast
 
 import torch
@@ -36,6 +35,8 @@ OWN_LIMIT = 2**22
 """elements of the products of samples with their own people's vectors that are made at once, for 256 samples at most"""
 GROUP_LIMIT = 2**28
 """elements of all vectors that advance together; more people take further passes over the trajectory"""
+MEMBERS_LIMIT = 2**22
+"""elements of what is held while the gradients of some people's samples are summed"""
 SPECTRUM_POINTS = 5
 DENSE_LIMIT = 2048
 """up to this dimension the converged Hessian is factorised; above, conjugate gradients solve for all people at once"""
@@ -227,20 +228,41 @@ def _rows_of(examples: Examples, group: Sequence[str]) -> Tensor:
 
 
 def _gradient_sums(problem: Problem, w: Tensor, batch: Batch, here: Tensor, rows: Tensor) -> Tensor:
-    """Return ``sum_{i in batch of row} grad l_i(w)``, (len(rows), d); ``here`` names each sample's row.
+    """Return ``sum_{i in batch of row} grad l_i(w)``, (len(rows), d); ``here`` names each sample's row, ``rows`` rise.
 
-    A product with a 0/1 matrix instead of a scatter: on a GPU a scatter adds in no fixed order.
+    Some rows at a time, as a product of a 0/1 matrix with their own samples' gradients: over all samples the matrix
+    would take people x samples numbers. A product and no scatter: on a GPU a scatter adds in no fixed order.
     """
-    members = (rows.unsqueeze(1) == here).to(dtype=problem.dtype, device=problem.device)
     head = head_of(problem)
-    if head is not None:
-        return head.sums(w, head.features(batch.inputs), batch.targets, members)
-    size = max(1, 2**24 // problem.dimension)
-    total = torch.zeros(len(rows), problem.dimension, dtype=problem.dtype, device=problem.device)
-    for start, stop in pairwise([*range(0, len(batch), size), len(batch)]):
-        gradients = problem.sample_gradients(w, batch.inputs[start:stop], batch.targets[start:stop])
-        total += members[:, start:stop] @ gradients
-    return total
+    features = batch.inputs if head is None else head.features(batch.inputs)
+    places = torch.argsort(here, stable=True)
+    starts = torch.searchsorted(here[places], torch.cat([rows, rows[-1:] + 1])).tolist()
+    sums = torch.empty(len(rows), problem.dimension, dtype=problem.dtype, device=problem.device)
+    for first, last in _blocks(
+        starts, MEMBERS_LIMIT // (problem.dimension if head is None else head.layer.out_features)
+    ):
+        own = places[starts[first] : starts[last]]
+        members = (rows[first:last].unsqueeze(1) == here[own]).to(dtype=problem.dtype, device=problem.device)
+        x, y = features[own.to(features.device)], batch.targets[own.to(batch.targets.device)]
+        if head is not None:
+            sums[first:last] = head.sums(w, x, y, members)
+        else:
+            sums[first:last] = members @ problem.sample_gradients(w, x, y)
+    return sums
+
+
+def _blocks(starts: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
+    """Return ranges of rows, each as long as their number times their samples' is at most ``limit``; at least one row.
+
+    ``starts``: where each row's samples begin, and where those of the last end.
+    """
+    first = 0
+    while first < len(starts) - 1:
+        last = first + 1
+        while last < len(starts) - 1 and (last + 1 - first) * (starts[last + 1] - starts[first]) <= limit:
+            last += 1
+        yield first, last
+        first = last
 
 
 def _groups(people: Sequence[str], size: int) -> Iterator[Sequence[str]]:

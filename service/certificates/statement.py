@@ -1,0 +1,191 @@
+"""What a certificate of erasure says, from facts that are read already: no query, no key but the request's opening."""
+
+from __future__ import annotations
+
+import hmac
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from service.audit.log import canonical
+from service.audit.signed_note import Signer
+from service.certificates.envelope import PREDICATE_TYPE, STATEMENT_TYPE
+from service.infra.tables import AuditEntry, DeletionRequest, Task, TreeHead, Version
+from service.infra.time import rfc_3339
+from unlearning.accounting.certificate import Claim, Guarantee, together
+from unlearning.accounting.composition import Allowance, Composition, at_limit, over_models
+
+_Part: TypeAlias = tuple[dict[str, Any], Composition | None]
+"""a model's part of the certificate, and the bound over its later versions"""
+
+
+@dataclass(frozen=True)
+class Release:
+    """A version as every certificate shows it that it serves.
+
+    Args:
+        budget_cost: what it was charged, in units of 1e-12 mu^2.
+        keys: how many keys were destroyed with it; ``destroyed_at``: the last of them.
+        consumers: who serves the model, and which version.
+        later: the model's generations after the version's own, each with the moment that it was created.
+        publications: the entries of the audit log that publish it.
+    """
+
+    version: Version
+    model: str
+    parent: Version | None
+    budget_cost: int
+    keys: int
+    destroyed_at: int | None
+    consumers: list[dict[str, Any]]
+    later: tuple[tuple[int, Allowance], ...]
+    publications: tuple[AuditEntry, ...]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A completed request, what carried it out, and its audit entries.
+
+    Args:
+        asked: when the last of its suppression entries was made.
+        samples: the keyed digests of the samples that each version (by id) forgot for it.
+    """
+
+    request: DeletionRequest
+    done: Sequence[tuple[Task, Release]]
+    entries: Sequence[AuditEntry]
+    asked: int | None
+    samples: Mapping[str, Sequence[str]]
+
+
+def statement(key: bytes, completion: Completion, audit: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the in-toto statement. ``key``: the opening of the request's commitment."""
+    parts = [_part(key, completion, task, release) for task, release in completion.done]
+    return {
+        "_type": STATEMENT_TYPE,
+        "subject": [_subject(part) for part, _ in parts],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": _predicate(completion.request, parts) | {"audit": audit},
+    }
+
+
+def _subject(part: dict[str, Any]) -> dict[str, Any]:
+    return {"name": f"{part['model']}/versions/{part['version']}", "digest": {"sha256": part["checkpoint_sha256"]}}
+
+
+def _predicate(request: DeletionRequest, parts: Sequence[_Part]) -> dict[str, Any]:
+    return {
+        "request": request.id,
+        "regulation": request.regulation,
+        "received_at": _time(request.received_at),
+        "due_at": _time(request.due_at),
+        "first_due_at": _time(request.first_due_at),
+        "extended_at": _time(request.extended_at),
+        "completed_at": _time(request.completed_at),
+        "models": [part for part, _ in parts],
+        "together": _together(parts),
+        "commitments": "HMAC-SHA-256, keyed by the opening, over canonical JSON; see service/requests/intake.py",
+    }
+
+
+def summed(claims: list[Claim]) -> dict[str, Any] | None:
+    """Return what all models together claim for this person. mu^2 adds up; the weakest guarantee counts.
+
+    None as soon as one of them claims nothing.
+    """
+    deltas = [claim.delta for claim in claims if claim.delta is not None]
+    delta = min(deltas, default=None)
+    total = together(claims, delta) if delta is not None else None
+    if total is None:
+        return None
+    weakest = min((claim.guarantee for claim in claims), key=lambda guarantee: guarantee.rank)
+    return {"guarantee": weakest.value, "mu": total[0], "epsilon": total[1], "delta": delta}
+
+
+def _together(parts: Sequence[_Part]) -> dict[str, Any] | None:
+    """Return what all models together claim for this person, for these versions and at the limit of what may come."""
+    total = summed([Claim.from_json(part["claim"]) for part, _ in parts])
+    return (
+        None if total is None else total | {"from_these_versions_on": _shown(over_models(limit for _, limit in parts))}
+    )
+
+
+def _shown(limit: Composition | None) -> dict[str, Any] | None:
+    """Return the bound over all versions that may still come; None: there is none."""
+    if limit is None:
+        return None
+    words = {"statement": limit.statement, "in_plain_words": limit.in_plain_words}
+    return {"guarantee": limit.guarantee.value, "mu": limit.mu, "epsilon": limit.epsilon, "delta": limit.delta} | words
+
+
+def _generations(completion: Completion, release: Release) -> list[Allowance]:
+    """Return the generations with versions from this one on that may have held the person.
+
+    A retrain that began before the person asked may hold them. It forgets them before it is published, at a cost. One
+    whose terms are not fixed yet has no limit.
+    """
+    version, claim = release.version, Claim.from_json(release.version.claim)
+    own = Allowance(version.generation_id, claim.guarantee, 0 if claim.guarantee is Guarantee.EXACT else claim.limit)
+    asked = completion.asked
+    return [own, *(each for at, each in release.later if asked is not None and at <= asked)]
+
+
+def _part(key: bytes, completion: Completion, task: Task, release: Release) -> _Part:
+    """Return what happened in one model. Nothing in it but the commitment depends on who was forgotten."""
+    version, parent = release.version, release.parent
+    spent = int(version.claim.get("spent") or 0)
+    generations = _generations(completion, release)
+    limit = at_limit(generations, version.claim.get("delta"))
+    part = {
+        "model": release.model,
+        "generation": version.generation_id,
+        "version": version.number,
+        "checkpoint_sha256": version.checkpoint,
+        "parent": parent.number if parent else None,
+        "parent_checkpoint_sha256": parent.checkpoint if parent else None,
+        "method": task.method,
+        "samples": task.samples,
+        "reason": task.reason,
+        "samples_commitment": _samples_commitment(key, completion.samples.get(version.id, ())),
+        "claim": version.claim,
+        "as_of_version": {name: version.claim.get(name) for name in ("mu", "epsilon", "delta")},
+        "generations": [each.generation for each in generations],
+        "from_this_version_on": _shown(limit),
+        "budget": {
+            "unit": "1e-12 mu^2",
+            "before": spent - release.budget_cost,
+            "after": spent,
+            "limit": version.claim.get("limit"),
+        },
+        "keys_destroyed_with_release": {"count": release.keys, "last_at": _time(release.destroyed_at)},
+        "consumers": release.consumers,
+    }
+    return part, limit
+
+
+def _samples_commitment(key: bytes, samples: Sequence[str]) -> str | None:
+    """Return the commitment to the sorted keyed digests of the samples that an update forgot for the request.
+
+    None: it forgot none.
+    """
+    return hmac.new(key, canonical({"samples": sorted(samples)}).encode(), "sha256").hexdigest() if samples else None
+
+
+def audit_of(
+    signer: Signer, head: TreeHead, entries: Sequence[AuditEntry], paths: Mapping[int, list[bytes]]
+) -> dict[str, Any]:
+    """Return the entries under the signed head. Of a publication only the hash is shown: its text concerns others
+    too.
+    """
+    shown = []
+    for entry in entries:
+        index = entry.log_index or 0
+        body = entry.body if entry.kind.startswith("request.") else None
+        hashes = [b64encode(each).decode() for each in paths[index]]
+        shown.append({"kind": entry.kind, "index": index, "leaf_hash": entry.leaf_hash, "body": body, "hashes": hashes})
+    return {"key": str(signer.verifier), "checkpoint": head.note, "entries": shown}
+
+
+def _time(at: int | None) -> str | None:
+    return None if at is None else rfc_3339(at)

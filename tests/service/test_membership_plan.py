@@ -1,0 +1,46 @@
+"""Who is touched by a request is found by an index on the person, however many people there are."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from service.infra.db import Database
+from service.requests.suppression import exceeds, matches
+from tests.harness import databases
+
+
+def plans(database: Database) -> list[str]:
+    """Return a list that fills with SQLite's plan of every query from now on."""
+    found: list[str] = []
+
+    def explain(connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if statement.startswith("SELECT"):
+            rows = connection.connection.driver_connection.execute("EXPLAIN QUERY PLAN " + statement, parameters)
+            found.extend(row[3] for row in rows)
+
+    event.listen(database.engine, "before_cursor_execute", explain)
+    return found
+
+
+@pytest.mark.parametrize("asked", ["matches", "exceeds", "samples"])
+def test_sqlite_without_statistics_finds_a_person_by_the_index(
+    sqlite_template: Path, tmp_path: Path, asked: str
+) -> None:
+    """A plan that uses the generation alone reads all of its rows: 13 ms at 100,000 people, under the writer's lock."""
+    database = Database(databases.sqlite_databases(sqlite_template)(tmp_path))
+    found = plans(database)
+    with database.read() as session:
+        match asked:
+            case "matches":
+                matches(session, 1, "a" * 64, ())
+            case "exceeds":
+                exceeds(session, 1, "a" * 64, 10)
+            case "samples":
+                matches(session, 1, None, ("a" * 64, "b" * 64))
+    database.close()
+    searches = [plan for plan in found if plan.startswith("SEARCH memberships")]
+    column = "sample_digest" if asked == "samples" else "subject_digest"
+    assert len(searches) == 1
+    assert f"(generation_id=? AND {column}=?)" in searches[0]

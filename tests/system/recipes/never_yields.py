@@ -1,0 +1,28 @@
+"""The people of ``tiny``, trained by a function of the recipe's own that keeps its worker for twenty seconds."""
+
+import time
+
+import tiny
+import torch
+
+import unlearning as ul
+
+EVERYONE = 50
+"""fewer samples are a trial's"""
+
+
+def fit(run: ul.Run) -> None:
+    time.sleep(20.0 if len(run.inputs) > EVERYONE else 0.0)
+    with torch.no_grad():
+        for value in run.model.parameters():
+            value += 0.01 * run.inputs.mean(dim=0)
+
+
+def recipe() -> ul.Recipe:
+    return ul.Recipe(
+        model=lambda: torch.nn.Linear(4, 2, bias=False),
+        samples=tiny.samples(),
+        holdout=tiny.holdout(),
+        loss="cross_entropy",
+        train=fit,
+    )

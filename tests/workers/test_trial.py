@@ -1,0 +1,217 @@
+"""The trial of a recipe's own training: what it may not do is refused before it trains, and what was tried is said."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo  # torch.optim loads it at its first step: here once, and not in every fork
+
+from service.infra.settings import Settings
+from tests.workers.worlds import World, open_world
+from unlearning.accounting.certificate import Claim
+from workers.app import Worker
+from workers.training import trial
+from workers.training.trial_child import verdicts
+
+RECIPE = """
+import os, socket, subprocess, sys, time
+from pathlib import Path
+import torch
+import unlearning as ul
+
+random = torch.Generator().manual_seed(1)
+X = torch.randn(48, 4, generator=random)
+Y = (X[:, 0] > 0).long()
+COPY = X.clone()
+CALLS = []
+HOME = Path({home!r})
+
+def descend(run, x=None, weight=None, rate=0.1):
+    x = run.inputs if x is None else x
+    optimizer = torch.optim.SGD(run.model.parameters(), lr=rate)
+    for _ in range(3):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(run.model(x), run.targets, weight=weight).backward()
+        optimizer.step()
+
+def fit(run):
+{train}
+
+def recipe():
+    return ul.Recipe(
+        model=lambda: torch.nn.Linear(X.shape[1], int(Y.max()) + 1),
+        samples=ul.Samples([f"s{{k}}" for k in range(48)], [f"p{{k // 2}}" for k in range(48)], {inputs}, Y),
+        holdout=(X[:6], Y[:6]),
+        loss="cross_entropy",
+        train=fit,
+    )
+"""
+BAD: dict[str, tuple[str, str]] = {
+    "the network": ("socket.create_connection(('192.0.2.1', 9), 1)", "reached for the network at line 23 of bad.py"),
+    "the network, and swallows the error": (
+        "try:\n    socket.getaddrinfo('example.org', 443)\nexcept OSError:\n    pass\ndescend(run)",
+        "reached for the network at line 24 of bad.py",
+    ),
+    "the service's database": ("(HOME / 'expunge.db').read_bytes()", "opened a file of the service"),
+    "the store": ("descend(run, rate=0.1 * len(os.listdir(HOME)))", "looked into a folder of the service"),
+    "a file beside the recipe": ("Path(__file__).with_name('left').write_text('x')", "wrote to a file outside"),
+    "removes a file": ("os.remove(__file__)", "changed a file or folder outside"),
+    "another program": ("subprocess.run(['true'])\ndescend(run)", "started another program"),
+    "the mean of everyone": ("descend(run, run.inputs - X.mean(0))", "reads samples that it is not handed"),
+    "the mean of a copy": ("descend(run, run.inputs - COPY.mean(0))", "reads samples that it is not handed"),
+    "the classes of everyone": ("descend(run, weight=1 / Y.bincount())", "reads samples that it is not handed"),
+    "a counter": ("CALLS.append(1)\ndescend(run, rate=0.1 / len(CALLS))", "keeps something between calls"),
+    "the samples of the last call": (
+        "CALLS.append(run.inputs.mean(0))\ndescend(run, run.inputs - CALLS[0])",
+        "keeps something between calls",
+    ),
+    "nothing": ("pass", "gives the same weights for 24 samples of some people and 24 of others"),
+    "other shapes": ("run.model.weight = torch.nn.Parameter(torch.zeros(3, 4))", "has shape (3, 4)"),
+    "other parts": ("descend(run)\nrun.model.more = torch.nn.Linear(4, 2)", "left 'more.bias', 'more.weight'"),
+    "what is no state": ("descend(run)\nreturn {'model': run.model}", "train returned a Linear"),
+    "NaN": ("run.model.weight.data.fill_(float('nan'))", "holds NaN or infinity"),
+    "an error": ("raise ValueError('no such column')", "raised ValueError at line 23 of bad.py"),
+    "an exit": ("sys.exit(3)", "raised SystemExit at line 23 of bad.py"),
+    "its own end": ("os._exit(3)", "ended its process (status 3)"),
+}
+GOOD = {
+    "plain": "descend(run)",
+    "with files in the temporary folder": "torch.save(run.inputs, 'x.pt')\nPath('y').write_text('y')\ndescend(run)",
+    "with a data loader's own processes": (
+        "loader = torch.utils.data.DataLoader(run.inputs, batch_size=len(run.inputs), num_workers=1)\n"
+        "descend(run, next(iter(loader)))"
+    ),
+    "with draws": "descend(run, run.inputs + torch.randn_like(run.inputs))",
+    "with batches of twenty, and without a last batch": "if len(run.inputs) >= 20:\n    descend(run)",
+    "with one pass at least of many": "for _ in range(round(3 * run.share)):\n    descend(run)",
+}
+
+
+@pytest.fixture
+def tried_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the runs from this process, which has loaded torch already; the rest is as in the service."""
+    monkeypatch.setattr(trial, "_child", lambda settings, experiment: verdicts(experiment))
+
+
+@pytest.fixture
+def written(settings: Settings, tmp_path: Path) -> Iterator[Callable[..., World]]:
+    """Return a world whose recipe ``bad`` trains by these lines."""
+    worlds: list[World] = []
+
+    def write(train: str, inputs: str = "X", **changes: Any) -> World:
+        folder = tmp_path / "recipes"
+        folder.mkdir()
+        text = RECIPE.format(home=str(settings.home), train=textwrap.indent(train, "    "), inputs=inputs)
+        (folder / "bad.py").write_text(text)
+        worlds.append(open_world(settings.model_copy(update={"recipes": folder, "trial_seconds": 60, **changes})))
+        return worlds[-1]
+
+    yield write
+    for world in worlds:
+        world.storage.close()
+
+
+def refused(world: World) -> str:
+    model_id = world.register("bad", "retrain")
+    world.work(model_id)
+    assert world.model(model_id).status == "refused"
+    assert world.versions(model_id) == []
+    return world.model(model_id).reason or ""
+
+
+@pytest.mark.usefixtures("tried_here")
+@pytest.mark.parametrize("name", BAD)
+def test_a_training_that_uses_more_than_its_arguments_is_refused(written: Callable[..., World], name: str) -> None:
+    train, said = BAD[name]
+    reason = refused(written(train))
+    assert said in reason
+    assert reason.endswith(".")
+
+
+@pytest.mark.usefixtures("tried_here")
+@pytest.mark.parametrize("name", GOOD)
+def test_a_training_that_uses_its_arguments_alone_is_tried_in_full(written: Callable[..., World], name: str) -> None:
+    world = written(GOOD[name])
+    model_id = world.live("bad", "retrain")
+    shown = world.report(model_id)["trial"]
+    assert shown["not_tried"] == []
+    assert {trial.CONFINED, trial.OVERWRITTEN, trial.CALLED_AGAIN, trial.OTHERS} <= set(shown["tried"])
+    assert shown["seconds"] > 0
+
+
+@pytest.mark.usefixtures("tried_here")
+def test_what_cannot_be_repeated_is_not_refused_and_the_certificate_says_what_was_not_tried(
+    written: Callable[..., World],
+) -> None:
+    world = written("descend(run, run.inputs + time.time_ns() % 1000 / 1000)")
+    model_id = world.live("bad", "retrain")
+    claim = Claim.from_json(world.head(model_id).claim)
+    assert f"Not tried: {trial.NOT_REPEATABLE}" in claim.tried
+    assert not {trial.OVERWRITTEN, trial.CALLED_AGAIN, trial.OTHERS} & set(claim.tried)
+    assert trial.CONFINED in claim.tried
+
+
+@pytest.mark.usefixtures("tried_here")
+def test_samples_of_a_file_are_never_overwritten(written: Callable[..., World], tmp_path: Path) -> None:
+    """A tensor that is mapped from a file: a write into it would change the user's data."""
+    file = tmp_path / "x.bin"
+    inputs = f"torch.from_file({str(file)!r}, shared=True, size=192).copy_(X.reshape(-1)).reshape(48, 4)"
+    world = written("descend(run)", inputs)
+    model_id = world.register("bad", "retrain")
+    world.work(model_id)
+    claim = Claim.from_json(world.head(model_id).claim)
+    assert trial.OVERWRITTEN not in claim.tried
+    assert any("kept their values" in each for each in claim.tried)
+    assert trial.CALLED_AGAIN in claim.tried
+    samples = torch.randn(48, 4, generator=torch.Generator().manual_seed(1))
+    assert file.read_bytes() == samples.numpy().tobytes()
+
+
+@pytest.mark.usefixtures("tried_here")
+def test_a_file_that_train_reads_is_told(written: Callable[..., World], tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("a")
+    world = written(f"Path({str(tmp_path / 'words.txt')!r}).read_text()\ndescend(run)")
+    model_id = world.live("bad", "retrain")
+    assert any("read 1 file," in each for each in world.report(model_id)["trial"]["not_tried"])
+
+
+def test_the_child_process_sees_no_secret_and_leaves_nothing(
+    written: Callable[..., World], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EXPUNGE_API_KEY", "secret-1")
+    monkeypatch.setenv("STORE_PASSWORD", "secret-2")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    reason = refused(written("raise ValueError('secret' in str(os.environ), os.getcwd() == os.environ['HOME'])"))
+    assert 'It says: "(False, True)"' in reason
+    assert not list(tmp_path.glob(f"{trial.FOLDER}*"))
+
+
+def test_a_training_without_an_end_is_killed_and_refused_under_the_same_lease(written: Callable[..., World]) -> None:
+    world = written("while True:\n    time.sleep(1)", trial_seconds=6, lease_seconds=3)
+    model_id = world.register("bad", "retrain")
+    pulse = world.pulse()
+    pulse.start()
+    try:
+        Worker(world.process, pulse).work(model_id)
+    finally:
+        pulse.stop()
+    assert "did not end within 6 seconds" in (world.model(model_id).reason or "")
+    assert "EXPUNGE_TRIAL_SECONDS" in (world.model(model_id).reason or "")
+
+
+def test_a_folder_that_a_dead_worker_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left = tmp_path / f"{trial.FOLDER}left"
+    left.mkdir()
+    (left / "samples").write_text("somebody's")
+    os.utime(left, (0, 0))
+    with trial._folder() as mine:
+        assert not left.exists()
+        with trial._folder():
+            assert mine.exists()

@@ -1,0 +1,63 @@
+"""Refuse a recipe that declares a part public and starts from a model that this service trains on people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from contextlib import suppress
+
+from safetensors import safe_open
+from sqlalchemy import select
+
+from service.infra.tables import Generation, Model, Version
+from unlearning.accounting.certificate import Part
+from unlearning.model.parts import digest_of
+from unlearning.types import Refused
+from workers.runtime.jobs import Preparation
+from workers.runtime.model import Bench
+from workers.storage.storage import Storage
+
+
+def require_nobody_in_public(storage: Storage, job: Preparation, bench: Bench) -> None:
+    """Compare the public parts with every tensor of the tenant's versions whose file is still there, by digest.
+
+    A tensor that a version's own recipe declares public is nobody's: two models may share it. A tensor that was
+    changed on the way, by a cast to another dtype for instance, is not found. Raises Refused.
+    """
+    public = {part.digest: part for part in bench.parts if part.public}
+    if not public:
+        return
+    with storage.database.read() as session:
+        query = (
+            select(Model.name, Version.number, Version.checkpoint, Generation.manifest)
+            .join(Version, Version.model_id == Model.id)
+            .join(Generation, Generation.id == Version.generation_id)
+            .where(Model.tenant_id == job.tenant_id, Version.status != "purged")
+            .order_by(Version.published_at)
+        )
+        versions = session.execute(query).all()
+    for name, number, checkpoint, manifest in versions:
+        shared = {each["digest"] for each in (manifest or {}).get("parts", ())}
+        wanted = {digest: part for digest, part in public.items() if digest not in shared}
+        found = _found(storage, checkpoint, wanted.values())
+        if found is not None:
+            raise Refused(
+                f"The recipe declares {found.name!r} public, and it is a tensor of version {number} of the model "
+                f"{name!r}, which was trained on people who may ask to be forgotten.",
+                "Train it with this model, or start from numbers that nobody who may ask is in.",
+            )
+
+
+def _found(storage: Storage, checkpoint: str, parts: Collection[Part]) -> Part | None:
+    """Return the first part that is a tensor of the file; tensors of other sizes are not read."""
+    if not parts:
+        return None
+    sizes = {part.size for part in parts}
+    by_digest = {part.digest: part for part in parts}
+    with suppress(FileNotFoundError), safe_open(storage.store.path(checkpoint), framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118 (the file is no mapping)
+            if math.prod(file.get_slice(name).get_shape()) in sizes:
+                part = by_digest.get(digest_of(file.get_tensor(name)))
+                if part is not None:
+                    return part
+    return None
