@@ -12,13 +12,17 @@ from safetensors.torch import load as load_tensors
 from tests.workers.recipes import own_training
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
-from unlearning.methods.shards.ensemble import Ensemble
+from unlearning.methods.shards.ensemble import Ensemble, Stacked
 
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "retrain": ("retrain", {}),
     "late": ("late", {}),
     "late in three phases": ("late", {"core": [0.4, 0.7], "passes": [0.6, 0.2, 0.2]}),
     "shards": ("shards", {"shards": 3, "slices": 2}),
+    "shards with a core and a head": (
+        "shards",
+        {"shards": 2, "core": [0.6], "passes": [0.8, 0.2], "head": 0.7},
+    ),
 }
 
 
@@ -28,8 +32,10 @@ def published(world: World, model_id: str) -> dict[str, torch.Tensor]:
 
 def served(method: str, tensors: dict[str, torch.Tensor]) -> torch.nn.Module:
     """Load the published file into the user's own module, with nothing of the service."""
-    count = len({name.split(".")[1] for name in tensors}) if method == "shards" else 0
-    module = Ensemble([own_training.build() for _ in range(count)], "cross_entropy") if count else own_training.build()
+    members = [own_training.build() for _ in {name.split(".")[1] for name in tensors if name.startswith("members.")}]
+    module: torch.nn.Module = own_training.build()
+    if method == "shards":
+        module = Stacked(members, 2) if "head.weight" in tensors else Ensemble(members, "cross_entropy")
     module.load_state_dict(tensors)
     return module.eval()
 

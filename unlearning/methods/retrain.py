@@ -50,10 +50,6 @@ class Retrain(Method):
             learned.weights, {"positions": examples.positions.cpu()}, {"report": {"reference": self.reference}}
         )
 
-    def repeats(self, problem: Problem, examples: Examples) -> float:
-        """Return 1: the whole training is repeated."""
-        return 1.0
-
     def forget(
         self,
         problem: Problem,

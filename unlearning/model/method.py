@@ -136,13 +136,6 @@ class Method(ABC):
         """Return the power of the number of people that the time of ``prepare``, training aside, grows with."""
         return 1
 
-    def repeats(self, problem: Problem, examples: Examples) -> float | None:
-        """Return the share of the method's training that forgetting one person repeats, the mean over everyone.
-
-        None: it is not known, and an update is timed instead.
-        """
-        return None
-
     def require_size(self, problem: Problem, samples: int) -> None:
         """Raise Refused, before any training on ``samples`` samples, where what preparation holds does not fit."""
 

@@ -56,7 +56,9 @@ def descend(
     optimizer = _optimizer(problem, trained)
     if start is not None and start.facts is not None:
         optimizer.load_state_dict(unpacked(start.tensors, start.facts))
-    keys = keys_of((str(problem.training.seed), phase), examples.people).to(problem.device)
+    keys = keys_of((str(problem.training.seed), phase), ["\n".join(names) for names in examples.subjects]).to(
+        problem.device
+    )
     for step, (positions, rate) in enumerate(zip(plan.batches, plan.rates, strict=True)):
         progress(step / len(plan.batches))
         here = examples.places(positions)
