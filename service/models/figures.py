@@ -28,6 +28,7 @@ DATA_FREE = frozenset(
         "attempts",
         "dimension",
         "eta_seconds",
+        "expected_repeats",
         "form",
         "kept_out",
         "mode",

@@ -112,6 +112,7 @@ class Policy:
         on_suppressed: for a registration alone. People who ask while the model is prepared, and people whom a retrain
             meets, are left out or forgotten without a question.
         cadence_seconds: the least time between updates.
+        collect_seconds: how long deletions that repeat the whole training may wait for one another; 0: not at all.
         utility_tolerance: the greatest fall of holdout accuracy (a fraction) in one update; None: no gate.
         options: the method's own fields.
 
@@ -135,6 +136,7 @@ class Policy:
     complete_when: CompleteWhen = CompleteWhen.PUBLISHED
     on_suppressed: ForgottenInRecipe = ForgottenInRecipe.REFUSE
     cadence_seconds: int = 0
+    collect_seconds: int = 0
     utility_tolerance: float | None = 0.1
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -147,6 +149,7 @@ class Policy:
         if self.utility_tolerance is not None:
             _number("utility_tolerance", self.utility_tolerance, least=0, most=1)
         _seconds("cadence_seconds", self.cadence_seconds)
+        _seconds("collect_seconds", self.collect_seconds)
         self._check_guarantee()
         if self.fallback == self.method:
             raise PolicyError("fallback", f"fallback is {self.fallback!r}, the method itself.", "Name another or none.")

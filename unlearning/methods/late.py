@@ -11,7 +11,8 @@ else is there, and a checkpoint would then no longer be that of a training witho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
@@ -93,6 +94,19 @@ class Late(Method):
         return Forgotten(
             self._trained(problem, kept, checkpoints_of(state, "phase")[:first], silent), {"first_phase": first}
         )
+
+    def repeats(self, problem: Problem, people: Collection[str]) -> float:
+        """Return the share of the steps in the phases that ``people`` are in."""
+        first = min((self._joins(problem, person) for person in people), default=len(self.passes))
+        return math.fsum(self.passes[first:])
+
+    def expected_repeats(self, requests: int) -> float:
+        """Return the sum over phases of passes_j (1 - (1 - c_j)^requests), where c_j is the share who are in phase j.
+
+        A phase is repeated where it saw at least one of them. Everyone is in the last.
+        """
+        shares = zip(self.passes, (*self.core, 1.0), strict=True)
+        return math.fsum(steps * (1.0 - (1.0 - joined) ** requests) for steps, joined in shares)
 
     def _trained(
         self, problem: Problem, examples: Examples, checkpoints: Sequence[Fitted], progress: Progress

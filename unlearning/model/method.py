@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -121,6 +121,14 @@ class Method(ABC):
         Raises:
             Refused: the method cannot make this update.
         """
+
+    def repeats(self, problem: Problem, people: Collection[str]) -> float:
+        """Return the share of a whole training, 0 to 1, that forgetting ``people`` repeats; 0: none of it."""
+        return 0.0
+
+    def expected_repeats(self, requests: int) -> float | None:
+        """Return what ``repeats`` is on average, for ``requests`` people drawn at random; None: it is always 0."""
+        return None
 
     def bound(self, guarantee: Guarantee) -> Bound | None:
         """Return the method's own bound for ``proved`` or ``estimated``; None where it has none.

@@ -78,6 +78,9 @@ class Registration(BaseModel):
         default=None, description="samples of people who asked to be forgotten before this registration"
     )
     cadence_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = None
+    collect_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = Field(
+        default=None, description="how long deletions that repeat the whole training may wait for one another"
+    )
     utility_tolerance: _Number | None = None
     options: _Options = Field(default_factory=dict)
 

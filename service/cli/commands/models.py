@@ -49,6 +49,9 @@ def add(
         float | None, typer.Option(help="Greatest distance left ratio that counts as working.")
     ] = None,
     cadence: Annotated[int | None, typer.Option(help="Least seconds between updates.")] = None,
+    collect: Annotated[
+        int | None, typer.Option(help="Seconds that deletions repeating the whole training wait for one another.")
+    ] = None,
     on_exhausted: Annotated[str | None, typer.Option(help="retrain or hold.")] = None,
     complete_when: Annotated[
         str | None, typer.Option(help="published, or served: every consumer has moved on.")
@@ -84,6 +87,7 @@ def add(
         "reference": reference,
         "threshold": threshold,
         "cadence_seconds": cadence,
+        "collect_seconds": collect,
         "on_exhausted": on_exhausted,
         "complete_when": complete_when,
         "on_suppressed": on_suppressed,
@@ -150,13 +154,17 @@ def await_prepared(client: Client, name: str) -> dict[str, Any]:
 def _show(record: dict[str, Any]) -> None:
     """Print the facts, then what other values of noise_std and max_distance would cost, one a line."""
     report = dict(nested(record, "preparation.report") or {})
-    rows = report.pop("dry_run", None)
+    rows, repeats = report.pop("dry_run", None), report.pop("expected_repeats", None)
     if "preparation" in record:
         record = {**record, "preparation": {**record["preparation"], "report": report}}
     show_facts(record)
     if rows:
         output.print("\ndry run: the holdout accuracy that noise_std costs, and how many releases the budget allows")
         show_rows(rows, ("noise_std", "max_distance", "accuracy", "updates"))
+    if repeats:
+        whole = report.get("seconds") or 0.0
+        output.print("\nupdates: the share of a training that one repeats on average, by how many people it forgets")
+        show_rows([each | {"seconds": each["share"] * whole} for each in repeats], ("requests", "share", "seconds"))
 
 
 def _options(given: list[str] | None, **named: int | None) -> dict[str, Any] | None:

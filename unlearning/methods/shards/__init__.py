@@ -7,7 +7,7 @@ alone is trained again, from the checkpoint before their slice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -75,16 +75,40 @@ class Shards(Method):
         if not forget:
             return Forgotten(state)
         kept = retained(forget, retain)
-        first: dict[int, int] = {}
-        for person in forget.people:
-            shard, part = self._place(problem, person)
-            first[shard] = min(part, first.get(shard, self.slices))
+        first = self._first_slices(problem, forget.people)
         usable = {
             shard: checkpoints_of(state, f"shard {shard}")[: first.get(shard, self.slices)]
             for shard in range(self.shards)
         }
         evidence: dict[str, Json] = {"slices": sum(self.slices - place for place in first.values())}
         return Forgotten(self._trained(problem, kept, usable, silent), evidence)
+
+    def repeats(self, problem: Problem, people: Collection[str]) -> float:
+        """Return the share of the steps in the slices that ``people`` are in.
+
+        Slice r of R is trained on r / R of a shard's people, for 2 / (R + 1) of the passes.
+        """
+        steps = 0.0
+        for first in self._first_slices(problem, people).values():
+            steps += sum(range(first + 1, self.slices + 1))
+        return steps / (self.shards * self.slices * (self.slices + 1) / 2)
+
+    def expected_repeats(self, requests: int) -> float:
+        """Return the sum over slices r of 2 r / (R (R + 1)) (1 - (1 - r / (R S))^requests), the same for each shard.
+
+        Slice r of a shard is repeated where at least one of them is in its first r slices.
+        """
+        slices = range(1, self.slices + 1)
+        hit = (r * (1.0 - (1.0 - r / (self.slices * self.shards)) ** requests) for r in slices)
+        return sum(hit) / sum(slices)
+
+    def _first_slices(self, problem: Problem, people: Collection[str]) -> dict[int, int]:
+        """Return the shards that hold any of ``people``, each with the first slice that does."""
+        first: dict[int, int] = {}
+        for person in people:
+            shard, part = self._place(problem, person)
+            first[shard] = min(part, first.get(shard, self.slices))
+        return first
 
     def _trained(
         self, problem: Problem, examples: Examples, usable: Mapping[int, list[Fitted]], progress: Progress
