@@ -86,7 +86,8 @@ class Samples:
         names = tuple(people) if people is not None else tuple("+".join(subjects) for subjects in self.people)
         if len(names) != len(self):
             raise RecipeError(f"{len(names)} people are named for {len(self)} samples.", "Name one for each sample.")
-        return Examples(torch.arange(len(self), device=device), inputs.to(device), targets.to(device), names)
+        positions = torch.arange(len(self), device=device)
+        return Examples(positions, inputs.to(device), targets.to(device), names, self.people)
 
     def _check_lengths(self) -> None:
         lengths = {"ids": len(self.ids), "subjects": len(self.subjects), "inputs": len(self.inputs)}
@@ -168,6 +169,7 @@ class Run:
         seed: another for each phase.
         state: what the function returned for the phase before, tensors on the CPU; None in the first.
         progress: call it with a number from 0 to 1 now and then.
+        last: whether no phase comes after this one: time for the step size to fall.
     """
 
     model: nn.Module
@@ -178,6 +180,7 @@ class Run:
     seed: int
     state: Any
     progress: Callable[[float], None]
+    last: bool = True
 
 
 class OwnTraining(Training):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import compress
 from typing import Protocol, TypeAlias
 
 import torch
@@ -91,13 +92,19 @@ class Examples:
     ``positions`` is (n,) int64, strictly increasing; ``inputs`` (n, ...) and ``targets`` (n, ...) are on
     the work device; ``people`` names, for each sample, whom it belongs to: all samples of one
     name are forgotten together. A name is that of a person, for people who share samples, or, where a policy
-    forgets samples, for one sample.
+    forgets samples, for one sample. ``subjects`` gives the persons themselves, for each sample one or several; where
+    it is left out, ``people`` are the persons.
     """
 
     positions: Tensor
     inputs: Tensor
     targets: Tensor
     people: tuple[str, ...]
+    subjects: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.subjects:
+            object.__setattr__(self, "subjects", tuple((person,) for person in self.people))
 
     def __len__(self) -> int:
         return int(self.positions.numel())
@@ -111,8 +118,14 @@ class Examples:
         return self._keep(~torch.isin(self.positions, positions.to(self.positions.device)))
 
     def _keep(self, mask: Tensor) -> Examples:
-        kept = tuple(person for person, keep in zip(self.people, mask.tolist(), strict=True) if keep)
-        return Examples(self.positions[mask], self.inputs[mask], self.targets[mask], kept)
+        keep = mask.tolist()
+        return Examples(
+            self.positions[mask],
+            self.inputs[mask],
+            self.targets[mask],
+            tuple(compress(self.people, keep)),
+            tuple(compress(self.subjects, keep)),
+        )
 
 
 @dataclass(frozen=True)

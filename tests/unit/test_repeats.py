@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.unit.test_own_training import own, prepared, without
+from tests.unit.test_own_training import PEOPLE, own, prepared, without
 from unlearning.methods import NAMES, load
 from unlearning.methods.late import Late
 from unlearning.methods.retrain import Retrain
@@ -24,6 +24,7 @@ METHODS = [
     pytest.param(Late(core=(0.3, 0.6), passes=(0.5, 0.3, 0.2)), id="late in three phases"),
     pytest.param(Shards(), id="shards"),
     pytest.param(Shards(shards=3, slices=1), id="shards in one slice"),
+    pytest.param(Shards(core=(0.25,), passes=(0.9, 0.1)), id="shards with a core"),
     pytest.param(Retrain(), id="retrain"),
 ]
 
@@ -33,7 +34,7 @@ METHODS = [
 def test_the_average_is_that_of_random_people(method: Method, requests: int, draws: int) -> None:
     problem = Problem(method.recipe(own()))
     drawn = torch.tensor(
-        [method.repeats(problem, [f"{draw}-{number}" for number in range(requests)]) for draw in range(draws)],
+        [method.repeats(problem, [(f"{draw}-{number}",) for number in range(requests)]) for draw in range(draws)],
         dtype=torch.float64,
     )
     expected = method.expected_repeats(requests)
@@ -48,11 +49,8 @@ def test_the_share_is_that_of_the_phases_that_an_update_really_trains(method: An
     trained: list[float] = []
 
     def fit(run: Run) -> None:
-        first, *rest = run.phase.split()
-        if first == "phase":
-            trained.append(run.share * (*method.core, 1.0)[int(rest[0]) - 1])
-        else:
-            trained.append(run.share * (int(rest[-1]) + 1) / (method.shards * method.slices))
+        joined = (*method.order.core, 1.0)[int(run.phase.split()[-1]) - 1]
+        trained.append(run.share * joined / (method.shards if isinstance(method, Shards) else 1))
 
     recipe = replace(own(), train=fit)
     examples = recipe.samples.examples()
@@ -60,11 +58,13 @@ def test_the_share_is_that_of_the_phases_that_an_update_really_trains(method: An
     assert sum(trained) == pytest.approx(1.0)
     draw = random.Random(1)
     for count in (1, 1, 1, 2, 5):
-        people = set(draw.sample(sorted(set(examples.people)), count))
+        people = set(draw.sample(PEOPLE, count))
         trained.clear()
         forget, retain = without(examples, people)
         method.forget(problem, state, forget, retain, torch.Generator())
-        assert method.repeats(problem, people) == pytest.approx(sum(trained))
+        assert method.repeats(problem, [examples.subjects[place] for place in forget.positions]) == pytest.approx(
+            sum(trained)
+        )
 
 
 def test_nobody_repeats_nothing_and_other_methods_repeat_nothing() -> None:
@@ -74,4 +74,4 @@ def test_nobody_repeats_nothing_and_other_methods_repeat_nothing() -> None:
         assert method.repeats(problem, ()) == 0.0
         assert method.expected_repeats(0) in (0.0, None)
         if not method.exact:
-            assert method.expected_repeats(10) is None and method.repeats(problem, ["somebody"]) == 0.0
+            assert method.expected_repeats(10) is None and method.repeats(problem, [("somebody",)]) == 0.0

@@ -34,6 +34,7 @@ def state_of(world: World, version: Version) -> State:
 def needles(state: State) -> dict[str, bytes]:
     """Return the first bytes of every tensor that the method keeps: weights, and what optimisers remember."""
     tensors = {"weights": state.weights, **state.tensors}
+    tensors.pop("joined", None)  # positions of those who are left
     data = {name: bytes(tensor.contiguous().view(-1).numpy().tobytes()) for name, tensor in tensors.items()}
     return {name: each[:64] for name, each in data.items() if len(each) >= LEAST and any(each)}
 
@@ -58,10 +59,11 @@ def knowing(world: World, model_id: str, person: str) -> tuple[str, ...]:
     bench = build(world.settings, TENANT, "own_training", Policy.from_json(world.model(model_id).policy))
     name = subject_digest(world.storage.pepper, TENANT, person)
     if isinstance(bench.method, Late):
-        return ("weights", *(f"phase {place}." for place in range(bench.method._joins(bench.problem, name), 2)))
+        first = bench.method.order.phase_of(bench.problem, [name])
+        return ("weights", *(f"phase {place}." for place in range(first, 2)))
     assert isinstance(bench.method, Shards)
-    shard, part = bench.method._place(bench.problem, name)
-    return tuple(f"shard {shard} {place}." for place in range(part, bench.method.slices))
+    first, shard = bench.method.order.phase_of(bench.problem, [name]), bench.method._shard_of(bench.problem, (name,))
+    return tuple(f"shard {shard} {place}." for place in range(first, bench.method.slices))
 
 
 def purged(world: World) -> None:

@@ -32,7 +32,7 @@ def core_and_late(world: World, model_id: str) -> tuple[list[str], list[str]]:
     policy = Policy.from_json(world.model(model_id).policy)
     bench = build(world.settings, TENANT, "own_training", policy)
     whole = {
-        person: bench.method.repeats(bench.problem, [subject_digest(world.storage.pepper, TENANT, person)]) > 0.99
+        person: bench.method.repeats(bench.problem, [(subject_digest(world.storage.pepper, TENANT, person),)]) > 0.99
         for person in (f"p{number}" for number in range(24))
     }
     return [person for person in whole if whole[person]], [person for person in whole if not whole[person]]

@@ -64,8 +64,8 @@ class Retrain(Method):
         learned = train(problem, retained(forget, retain), planned=state.tensors["positions"], reference=self.reference)
         return Forgotten(State(learned.weights, state.tensors, state.facts))
 
-    def repeats(self, problem: Problem, people: Collection[str]) -> float:
-        return 1.0 if people else 0.0
+    def repeats(self, problem: Problem, subjects: Collection[tuple[str, ...]]) -> float:
+        return 1.0 if subjects else 0.0
 
     def expected_repeats(self, requests: int) -> float:
         return 1.0 if requests else 0.0

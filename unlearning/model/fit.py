@@ -1,14 +1,16 @@
 """Train on chosen samples for one phase: by the recipe's own function, or by the built-in training.
 
 A method that keeps checkpoints calls ``fit`` once a phase. A phase sees its own samples, the recipe's settings, and
-what the phase before it left; so a checkpoint can be used again as long as nobody of its phases was deleted.
+what the phase before it left; so a checkpoint can be used again as long as nobody of its phases was deleted. An
+``Order`` says which phases there are, and who joins in which.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal, cast
 
 import torch
@@ -40,8 +42,8 @@ class Phase:
     Args:
         name: tells the phases of one training apart; it keys the phase's random draws.
         share: how many times the usual number of passes this phase makes over its samples.
-        schedule: of the built-in step sizes. ``recipe``: as the recipe says; ``constant``: eta_0; ``cosine``: from
-            eta_0 down to 0 over the phase.
+        schedule: of the built-in step sizes. ``recipe``: as the recipe says, where this is the only phase;
+            ``constant``: eta_0, where others come after it; ``cosine``: from eta_0 down to 0, in the last.
     """
 
     name: str
@@ -61,7 +63,8 @@ def fit(
         RecipeError: no sample is given, or the weights stop being finite.
     """
     if problem.recipe.train is not None:
-        return train_by_recipe(problem, examples, phase.name, phase.share, start=start, progress=progress)
+        last = phase.schedule != "constant"
+        return train_by_recipe(problem, examples, phase.name, phase.share, start=start, last=last, progress=progress)
     training = problem.training
     if training.converge is not None:
         raise Refused(
@@ -90,6 +93,105 @@ def _rate(problem: Problem, phase: Phase, step: int, steps: int) -> float:
             return problem.training.learning_rate
         case "cosine":
             return problem.training.learning_rate * 0.5 * (1.0 + math.cos(math.pi * step / steps))
+
+
+@dataclass(frozen=True)
+class Order:
+    """Who joins a training when.
+
+    Every person draws, once and for all, a number in [0, 1) from a hash of the seed and the person's name. Those below
+    ``core[0]`` are in every phase, those below ``core[1]`` in all but the first, and so on; everyone is in the last.
+    A sample of several people joins in the latest phase of theirs.
+
+    Args:
+        core: the share of the people who are in each phase but the last, increasing, each in (0, 1).
+        passes: the share of the training's steps that each phase makes; one more than ``core``, with sum 1.
+
+    A phase over a share p of the people makes passes / p of the usual number of passes over them: the number of its
+    steps follows from the settings, never from who is there.
+
+    Raises:
+        ValueError: shares outside (0, 1), not increasing, or of the wrong number or sum.
+    """
+
+    core: tuple[float, ...]
+    passes: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        rising = all(low < high for low, high in pairwise((0.0, *self.core, 1.0)))
+        if not rising or len(self.passes) != len(self.core) + 1:
+            raise ValueError(
+                f"core is {self.core} and passes is {self.passes}: core needs increasing shares in (0, 1), and passes "
+                "one more entry than core."
+            )
+        if min(self.passes) <= 0.0 or abs(sum(self.passes) - 1.0) > 1e-9:
+            raise ValueError(f"passes is {self.passes}: its entries must be positive and sum up to 1.")
+
+    def __len__(self) -> int:
+        """Return the number of phases."""
+        return len(self.passes)
+
+    def joined(self, problem: Problem, examples: Examples) -> Tensor:
+        """Return the index of the phase that each sample joins in, (n,) int64 on the work device.
+
+        It follows from the seed and the sample's own people alone. A quota filled up to a given number, or a rank,
+        would depend on who else is there: a checkpoint would then not be that of a training without the deleted.
+        """
+        phase_of = {people: self.phase_of(problem, people) for people in set(examples.subjects)}
+        return torch.tensor([phase_of[people] for people in examples.subjects], device=examples.positions.device)
+
+    def phase_of(self, problem: Problem, people: Iterable[str]) -> int:
+        """Return the index of the phase in which a sample of these people joins."""
+        return max(self._joins(problem, person) for person in people)
+
+    def expected_repeats(self, requests: int, parts: int = 1) -> float:
+        """Return the expected share of the steps that forgetting so many random people repeats.
+
+        It is the sum over phases of passes_j (1 - (1 - c_j / parts)^requests). c_j is the share of the people who are
+        in phase j: a phase is repeated where it saw at least one of them. ``parts``: how many models there are, each
+        with its own people and the same order.
+        """
+        shares = zip(self.passes, (*self.core, 1.0), strict=True)
+        return math.fsum(steps * (1.0 - (1.0 - joined / parts) ** requests) for steps, joined in shares)
+
+    def train(
+        self,
+        problem: Problem,
+        examples: Examples,
+        name: str,
+        checkpoints: Sequence[Fitted] = (),
+        progress: Progress = silent,
+    ) -> list[Fitted]:
+        """Train the phases that come after ``checkpoints``; return what each phase left, ``checkpoints`` included.
+
+        A phase in which nobody is yet leaves things as they were.
+        """
+        joined = self.joined(problem, examples)
+        fitted = list(checkpoints)
+        for place in range(len(fitted), len(self)):
+            here = examples.only(examples.positions[joined <= place])
+            done, part = sum(self.passes[:place]), self.passes[place]
+            phase = Phase(f"{name} {place + 1}", part / (*self.core, 1.0)[place], self._schedule(place))
+            before = fitted[-1] if fitted else None
+            if len(here):
+                fitted.append(fit(problem, here, phase, before, within(progress, done, part)))
+            else:
+                fitted.append(before or Fitted(problem.initial()))
+        return fitted
+
+    def _joins(self, problem: Problem, person: str) -> int:
+        drawn = seed_of(problem, "core", person) / 2**63
+        return sum(drawn >= threshold for threshold in self.core)
+
+    def _schedule(self, place: int) -> Literal["recipe", "constant", "cosine"]:
+        if len(self) == 1:
+            return "recipe"
+        return "cosine" if place == len(self) - 1 else "constant"
+
+
+def within(progress: Progress, done: float, share: float) -> Progress:
+    """Return where a part reports its own progress, which is ``share`` of the whole after ``done`` of it."""
+    return lambda here: progress(min(1.0, done + share * here))
 
 
 def with_checkpoints(state: State, fitted: Sequence[Fitted], of: str) -> State:

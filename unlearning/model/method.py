@@ -122,8 +122,11 @@ class Method(ABC):
             Refused: the method cannot make this update.
         """
 
-    def repeats(self, problem: Problem, people: Collection[str]) -> float:
-        """Return the share of a whole training, 0 to 1, that forgetting ``people`` repeats; 0: none of it."""
+    def repeats(self, problem: Problem, subjects: Collection[tuple[str, ...]]) -> float:
+        """Return the share of a whole training, 0 to 1, that forgetting samples of these subjects repeats.
+
+        ``subjects`` gives the persons of each sample, as ``Examples.subjects`` does. 0: nothing is repeated.
+        """
         return 0.0
 
     def expected_repeats(self, requests: int) -> float | None:

@@ -34,6 +34,7 @@ def train_by_recipe(
     share: float = 1.0,
     *,
     start: Fitted | None = None,
+    last: bool = True,
     progress: Progress = silent,
 ) -> Fitted:
     """Call ``recipe.train`` on ``examples``, from ``start`` or else from the model's constructor.
@@ -56,7 +57,7 @@ def train_by_recipe(
     inputs = examples.inputs.to(problem.dtype) if examples.inputs.dtype.is_floating_point else examples.inputs
     before = None if start is None or start.facts is None else unpacked(start.tensors, start.facts)
     seed = seed_of(problem, phase)
-    run = Run(module.train(), inputs.clone(), examples.targets.clone(), phase, share, seed, before, progress)
+    run = Run(module.train(), inputs.clone(), examples.targets.clone(), phase, share, seed, before, progress, last)
     devices = [problem.device] if problem.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)

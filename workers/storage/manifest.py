@@ -39,12 +39,13 @@ class SampleDigests:
 
 @dataclass(frozen=True)
 class Place:
-    """What the manifest says of one position."""
+    """What the manifest says of one position; ``subjects`` in order."""
 
     position: int
     sample: str
     content: str
     holder: str
+    subjects: tuple[str, ...]
 
 
 class Changed(RuntimeError):
@@ -98,8 +99,14 @@ def write(session: Session, batch: Sequence[dict[str, Any]]) -> None:
 def places(session: Session, generation_id: int) -> list[Place]:
     """Return the manifest of a generation, by position."""
     columns = (Membership.position, Membership.sample_digest, Membership.content_digest, Membership.holder)
-    query = select(*columns).where(Membership.generation_id == generation_id).distinct().order_by(Membership.position)
-    return [Place(*row) for row in session.execute(query)]
+    query = select(*columns, Membership.subject_digest).where(Membership.generation_id == generation_id)
+    found: dict[int, Place] = {}
+    for position, sample, content, holder, subject in session.execute(
+        query.order_by(Membership.position, Membership.subject_digest)
+    ):
+        others = found[position].subjects if position in found else ()
+        found[position] = Place(position, sample, content, holder, (*others, subject))
+    return list(found.values())
 
 
 def examples(samples: Samples, kept: Sequence[SampleDigests], device: torch.device) -> Examples:
@@ -111,6 +118,7 @@ def examples(samples: Samples, kept: Sequence[SampleDigests], device: torch.devi
         inputs=inputs[index].to(device),
         targets=targets[index].to(device),
         people=tuple(entry.holder for entry in kept),
+        subjects=tuple(entry.subjects for entry in kept),
     )
 
 
@@ -134,6 +142,7 @@ def found_again(
         inputs=inputs[index].to(device),
         targets=targets[index].to(device),
         people=tuple(place.holder for place in wanted),
+        subjects=tuple(place.subjects for place in wanted),
     )
 
 

@@ -36,11 +36,11 @@ def collect(
     A task waits once: one with a reason has waited, or has failed, and is forgotten now. Those whose time has come are
     claimed together with all others that wait.
     """
-    holders = _holders(session, job, selection.target.positions)
+    people = _subjects(session, job, selection.target.positions)
     moments = _moments(session, job, selection.forget)
     waiting = {}
     for task, positions in selection.forget.items():
-        whose = frozenset().union(*(holders[position] for position in positions))
+        whose = {people[position] for position in positions}
         if task.id in moments and bench.method.repeats(bench.problem, whose) >= 1.0 - ROUNDING:
             waiting[task] = Postponed(Reason.AWAITING_OTHERS, until=moments[task.id])
     now = {task: positions for task, positions in selection.forget.items() if task not in waiting}
@@ -63,11 +63,14 @@ def _moments(session: Session, job: Deletions, tasks: Iterable[Claimed]) -> dict
     return moments
 
 
-def _holders(session: Session, job: Deletions, positions: Iterable[int]) -> dict[int, set[str]]:
-    """Return the holders of the sample at each position."""
-    found: dict[int, set[str]] = {}
-    columns = select(Membership.position, Membership.holder).where(Membership.generation_id == job.generation_id)
+def _subjects(session: Session, job: Deletions, positions: Iterable[int]) -> dict[int, tuple[str, ...]]:
+    """Return the subjects of the sample at each position, in order."""
+    found: dict[int, tuple[str, ...]] = {}
+    columns = select(Membership.position, Membership.subject_digest).where(
+        Membership.generation_id == job.generation_id
+    )
     for batch in batches(positions):
-        for position, holder in session.execute(columns.where(Membership.position.in_(batch))):
-            found.setdefault(position, set()).add(holder)
+        mine = columns.where(Membership.position.in_(batch)).order_by(Membership.position, Membership.subject_digest)
+        for position, subject in session.execute(mine):
+            found[position] = (*found.get(position, ()), subject)
     return found

@@ -1,12 +1,13 @@
 """Train one model for each shard of the people, and publish them as one: Bourtoule et al., "Machine unlearning", 2021.
 
-A hash of the seed and the person's name says which shard and which slice the person is in. A shard's model is trained
-on its first slice, then on its first two, and so on, with a checkpoint after each. To forget somebody, their shard
-alone is trained again, from the checkpoint before their slice.
+A hash of the seed and of a sample's people says which shard the sample is in. People join the training of their shard
+in an order (``unlearning.model.fit.Order``), with a checkpoint after each phase. To forget somebody, the shards that
+hold one of their samples are trained again, each from the last checkpoint that has not seen them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -15,12 +16,13 @@ import torch
 from torch import Tensor
 
 from unlearning.methods.shards.ensemble import EnsembleOf
-from unlearning.model.fit import PHASES, REUSED, Phase, checkpoints_of, fit, with_checkpoints
+from unlearning.methods.shards.head import answers_of, fit_head
+from unlearning.model.fit import PHASES, REUSED, Order, checkpoints_of, with_checkpoints, within
 from unlearning.model.method import Method
 from unlearning.model.own_training import Fitted, seed_of
 from unlearning.model.problem import Problem
 from unlearning.recipe import Recipe
-from unlearning.types import Examples, ForgetSet, Forgotten, Json, Learned, Need, Progress, State, retained, silent
+from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Need, Progress, Refused, State, retained, silent
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,15 @@ class Shards(Method):
     """Train ``shards`` models, each on its own people; forget by training one of them again from a checkpoint.
 
     Args:
-        shards: S, how many models. An update repeats one of them for each shard with a forgotten person.
-        slices: R, how many parts each shard is trained in. A phase makes 2 / (R + 1) of the usual number of passes,
-            so that all phases of a shard together cost as much as one training on it.
+        shards: S, how many models. An update repeats one of them for each shard with a forgotten sample.
+        slices: R, how many equal parts of a shard join one after another. A phase makes 2 / (R + 1) of the usual
+            number of passes, so that all phases of a shard together cost as much as one training on it.
+        core, passes: in place of ``slices``, who of a shard joins when, as ``late`` has it.
+        head: the share of the people on whose samples a linear layer is fitted, which weighs the members' answers;
+            0: there is none, and the answers are averaged. Every update fits it again, from its start.
 
     Raises:
-        ValueError: fewer than two shards, or no slice.
+        ValueError: fewer than two shards, no slice, a head outside [0, 1], or what ``Order`` refuses.
     """
 
     name: ClassVar[str] = "shards"
@@ -48,20 +53,50 @@ class Shards(Method):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.RETAINED})
     shards: int = 5
     slices: int = 4
+    core: tuple[float, ...] = ()
+    passes: tuple[float, ...] = ()
+    head: float = 0.0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "core", tuple(self.core))
+        object.__setattr__(self, "passes", tuple(self.passes))
         if self.shards < 2 or self.slices < 1:
             raise ValueError(
                 f"shards is {self.shards} and slices is {self.slices}: there must be at least 2 shards and 1 slice."
             )
+        if not 0.0 <= self.head <= 1.0:
+            raise ValueError(f"head is {self.head}: it is a share of the people, from 0 to 1.")
+        if self.core or self.passes:
+            Order(self.core, self.passes)
+
+    @property
+    def order(self) -> Order:
+        """Return who of a shard joins when."""
+        if self.core:
+            return Order(self.core, self.passes)
+        parts = range(1, self.slices + 1)
+        return Order(tuple(part / self.slices for part in parts[:-1]), tuple(part / sum(parts) for part in parts))
 
     def recipe(self, recipe: Recipe) -> Recipe:
-        """Return the recipe with an ensemble of ``shards`` of its models in place of one."""
-        return replace(recipe, model=EnsembleOf(recipe, self.shards))
+        """Return the recipe with an ensemble of ``shards`` of its models in place of one.
+
+        Raises:
+            Refused: a head is asked for, and the recipe's loss is not ``cross_entropy``.
+        """
+        if self.head > 0.0 and recipe.loss != "cross_entropy":
+            raise Refused(
+                f"A head weighs the answers of a classifier, and the recipe's loss is {recipe.loss!r}.",
+                "Leave head out, or use cross_entropy.",
+            )
+        ensemble = EnsembleOf(recipe, self.shards, stacked=self.head > 0.0)
+        if recipe.train is not None:
+            return replace(recipe, model=ensemble)
+        # The names are those of a member's parameters, and the members are trained by the recipe given.
+        return replace(recipe, model=ensemble, training=replace(recipe.training, undecayed=()))
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
         """Train every shard. Raises Refused where the training ends in a minimiser."""
-        return self._trained(problem, examples, {}, progress)
+        return self._trained(problem, examples, {}, {}, progress)
 
     def forget(
         self,
@@ -71,70 +106,85 @@ class Shards(Method):
         retain: Examples | None,
         generator: torch.Generator,
     ) -> Forgotten:
-        """Train the shards with forgotten people again. An empty set returns ``state`` itself."""
+        """Train the shards with forgotten samples again. An empty set returns ``state`` itself."""
         if not forget:
             return Forgotten(state)
         kept = retained(forget, retain)
-        first = self._first_slices(problem, forget.people)
+        positions, shards, joined, drawn = state.tensors["joined"]
+        gone = torch.isin(positions, torch.tensor(forget.positions, device=positions.device))
+        first: dict[int, int] = {}
+        for shard, phase in zip(shards[gone].tolist(), joined[gone].tolist(), strict=True):
+            first[shard] = min(phase, first.get(shard, phase))
         usable = {
-            shard: checkpoints_of(state, f"shard {shard}")[: first.get(shard, self.slices)]
+            shard: checkpoints_of(state, f"shard {shard}")[: first.get(shard, len(self.order))]
             for shard in range(self.shards)
         }
-        evidence: dict[str, Json] = {"slices": sum(self.slices - place for place in first.values())}
-        return Forgotten(self._trained(problem, kept, usable, silent), evidence)
+        known = {
+            shard: answers[~gone[drawn == 1]]
+            for shard, answers in enumerate(state.tensors.get("answers", ()))
+            if shard not in first
+        }
+        repeated = sum(len(self.order) - phase for phase in first.values())
+        return Forgotten(self._trained(problem, kept, usable, known, silent), {"phases": repeated})
 
-    def repeats(self, problem: Problem, people: Collection[str]) -> float:
-        """Return the share of the steps in the slices that ``people`` are in.
-
-        Slice r of R is trained on r / R of a shard's people, for 2 / (R + 1) of the passes.
-        """
-        steps = 0.0
-        for first in self._first_slices(problem, people).values():
-            steps += sum(range(first + 1, self.slices + 1))
-        return steps / (self.shards * self.slices * (self.slices + 1) / 2)
+    def repeats(self, problem: Problem, subjects: Collection[tuple[str, ...]]) -> float:
+        """Return the share of the steps in the phases, of all shards, that saw one of these samples."""
+        first: dict[int, int] = {}
+        for people in subjects:
+            shard = self._shard_of(problem, people)
+            first[shard] = min(self.order.phase_of(problem, people), first.get(shard, len(self.order)))
+        return math.fsum(steps for phase in first.values() for steps in self.order.passes[phase:]) / self.shards
 
     def expected_repeats(self, requests: int) -> float:
-        """Return the sum over slices r of 2 r / (R (R + 1)) (1 - (1 - r / (R S))^requests), the same for each shard.
-
-        Slice r of a shard is repeated where at least one of them is in its first r slices.
-        """
-        slices = range(1, self.slices + 1)
-        hit = (r * (1.0 - (1.0 - r / (self.slices * self.shards)) ** requests) for r in slices)
-        return sum(hit) / sum(slices)
-
-    def _first_slices(self, problem: Problem, people: Collection[str]) -> dict[int, int]:
-        """Return the shards that hold any of ``people``, each with the first slice that does."""
-        first: dict[int, int] = {}
-        for person in people:
-            shard, part = self._place(problem, person)
-            first[shard] = min(part, first.get(shard, self.slices))
-        return first
+        return self.order.expected_repeats(requests, self.shards)
 
     def _trained(
-        self, problem: Problem, examples: Examples, usable: Mapping[int, list[Fitted]], progress: Progress
+        self,
+        problem: Problem,
+        examples: Examples,
+        usable: Mapping[int, list[Fitted]],
+        known: Mapping[int, Tensor],
+        progress: Progress,
     ) -> State:
-        """Train what comes after the ``usable`` checkpoints of each shard. A shard without people keeps its start."""
+        """Train what comes after the ``usable`` checkpoints of each shard. A shard without people keeps its start.
+
+        ``known`` holds the answers, for the head, of members that have not changed.
+        """
         member = member_of(problem)
-        places = torch.tensor([self._place(problem, person) for person in examples.people])
-        shard_of, slice_of = places.to(examples.positions.device).unbind(dim=1)
+        shard_of, drawn = self._drawn(problem, examples)
+        joined = torch.stack([examples.positions, shard_of, self.order.joined(problem, examples), drawn])
+        fitting = examples.only(examples.positions[drawn == 1])
+        answers: list[Tensor] = []
         weights: dict[str, Tensor] = {}
-        state = State(torch.empty(0))
+        state = State(torch.empty(0), {"joined": joined})
         for shard in range(self.shards):
-            fitted = list(usable.get(shard, ()))
-            for part in range(len(fitted), self.slices):
-                progress((shard + part / self.slices) / self.shards)
-                here = examples.only(examples.positions[(shard_of == shard) & (slice_of <= part)])
-                phase = Phase(f"shard {shard} slice {part}", 2.0 / (self.slices + 1))
-                before = fitted[-1] if fitted else None
-                fitted.append(fit(member, here, phase, before) if len(here) else before or Fitted(member.initial()))
+            here = examples.only(examples.positions[shard_of == shard])
+            part = within(progress, shard / self.shards, 1.0 / self.shards)
+            fitted = self.order.train(member, here, f"shard {shard} slice", usable.get(shard, ()), part)
             state = with_checkpoints(state, fitted, f"shard {shard}")
             weights |= {f"members.{shard}.{name}": value for name, value in member.tensors(fitted[-1].weights).items()}
+            if self.head > 0.0:
+                answers.append(known[shard] if shard in known else answers_of(member, fitted[-1].weights, fitting))
+        if self.head > 0.0:
+            weights |= fit_head(torch.stack(answers), fitting.targets)
+            state = replace(state, tensors={**state.tensors, "answers": torch.stack(answers)})
         progress(1.0)
         return replace(state, weights=problem.flatten(weights))
 
-    def _place(self, problem: Problem, person: str) -> tuple[int, int]:
-        """Return the shard and the slice that the person is in."""
-        return seed_of(problem, "shard", person) % self.shards, seed_of(problem, "slice", person) % self.slices
+    def _drawn(self, problem: Problem, examples: Examples) -> tuple[Tensor, Tensor]:
+        """Return each sample's shard, and 1 where the head is fitted on it, else 0: two tensors (n,) int64.
+
+        Both follow from the seed and the set of the sample's people alone.
+        """
+        groups = set(examples.subjects)
+        shard_of = {people: self._shard_of(problem, people) for people in groups}
+        fitted = {people: int(seed_of(problem, "head", *people) < self.head * 2**63) for people in groups}
+        drawn = torch.tensor([(shard_of[people], fitted[people]) for people in examples.subjects])
+        shards, heads = drawn.to(examples.positions.device).unbind(dim=1)
+        return shards, heads
+
+    def _shard_of(self, problem: Problem, people: tuple[str, ...]) -> int:
+        return seed_of(problem, "shard", *people) % self.shards
 
 
 def member_of(problem: Problem) -> Problem:

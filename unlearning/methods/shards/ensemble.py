@@ -40,13 +40,44 @@ class Ensemble(nn.Module):
         return outputs.mean(dim=0)
 
 
+class Stacked(nn.Module):
+    """Weigh the log-probabilities of ``members`` by a linear layer, ``head``: S classifiers of K classes each.
+
+    To serve a published version: ``model = Stacked([build() for _ in range(S)], K)``, then
+    ``model.load_state_dict(safetensors.torch.load_file(path))``.
+    """
+
+    def __init__(self, members: Iterable[nn.Module], classes: int) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.head = nn.Linear(len(self.members) * classes, classes)
+        with torch.no_grad():
+            self.head.weight.copy_(averaging(len(self.members), classes))
+            self.head.bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        answers: Tensor = self.head(torch.cat([member(x).log_softmax(dim=-1) for member in self.members], dim=-1))
+        return answers
+
+
+def averaging(count: int, classes: int) -> Tensor:
+    """Return the weights (K, S K) of a head that averages the log-probabilities of ``count`` members."""
+    return torch.eye(classes).repeat(1, count) / count
+
+
 @dataclass(frozen=True)
 class EnsembleOf:
     """Build an ensemble of ``count`` models, each as the recipe ``member`` builds it under its own seed."""
 
     member: Recipe
     count: int
+    stacked: bool = False
 
-    def __call__(self) -> Ensemble:
+    def __call__(self) -> nn.Module:
         seed = self.member.training.seed
-        return Ensemble([build(self.member, seed) for _ in range(self.count)], self.member.loss)
+        members = [build(self.member, seed) for _ in range(self.count)]
+        if not self.stacked:
+            return Ensemble(members, self.member.loss)
+        with torch.no_grad():
+            outputs = build(self.member, seed).eval()(self.member.holdout[0][:1])
+        return Stacked(members, outputs.shape[-1])
