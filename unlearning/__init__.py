@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unlearning.methods.shards.ensemble import published as published
     from unlearning.model.problem import Problem as Problem
     from unlearning.model.training import Recorder as Recorder
     from unlearning.recipe import Recipe as Recipe
@@ -24,9 +25,10 @@ _HOMES = {
     "Training": "recipe",
     "Recorder": "model.training",
     "Trajectory": "types",
+    "published": "methods.shards.ensemble",
 }
 
-__all__ = ["Problem", "Recipe", "RecipeError", "Recorder", "Run", "Samples", "Training", "Trajectory"]
+__all__ = ["Problem", "Recipe", "RecipeError", "Recorder", "Run", "Samples", "Training", "Trajectory", "published"]
 
 
 def __getattr__(name: str) -> object:

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,6 +28,9 @@ import httpx
 import torch
 from safetensors.torch import load
 
+import unlearning as ul
+
+Opener = Callable[[dict[str, torch.Tensor]], torch.nn.Module]
 POLL_SECONDS = 1.0
 REPORT_SECONDS = 60.0
 log = logging.getLogger("serving")
@@ -52,9 +56,9 @@ class Follower(threading.Thread):
     hears nothing then, counts this consumer as silent: never as current.
     """
 
-    def __init__(self, http: httpx.Client, model: str, consumer: str, build: Callable[[], torch.nn.Module]) -> None:
+    def __init__(self, http: httpx.Client, model: str, consumer: str, opened: Opener) -> None:
         super().__init__(name="follower", daemon=True)
-        self._http, self._path, self._consumer, self._build = http, f"/v1/models/{model}", consumer, build
+        self._http, self._path, self._consumer, self._open = http, f"/v1/models/{model}", consumer, opened
         self._ended = threading.Event()
         self._reported = -REPORT_SECONDS
         self.served: Served | None = None
@@ -90,9 +94,7 @@ class Follower(threading.Thread):
         digest = answer.headers["ETag"].strip('"')
         if hashlib.sha256(answer.content).hexdigest() != digest:
             raise ValueError("the checkpoint's bytes do not have the digest that they were sent under")
-        model = self._build()
-        model.load_state_dict(load(answer.content))
-        return Served(self._number(digest), digest, model.eval())
+        return Served(self._number(digest), digest, self._open(load(answer.content)))
 
     def _number(self, digest: str) -> int:
         """Which version has these bytes: the current version may have moved on since they were sent."""
@@ -152,10 +154,9 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
 
-def model_of(recipe: Path) -> Callable[[], torch.nn.Module]:
-    """What builds the model, from the recipe that trained it."""
-    build: Callable[[], torch.nn.Module] = runpy.run_path(str(recipe))["recipe"]().model
-    return build
+def opener_of(recipe: Path) -> Opener:
+    """Return what makes a published file's tensors a module, by the recipe that trained it."""
+    return partial(ul.published, runpy.run_path(str(recipe))["recipe"]())
 
 
 def serve(follower: Follower, port: int) -> Server:
@@ -174,7 +175,7 @@ def main() -> None:
     chosen = options.parse_args()
     headers = {"Authorization": f"Bearer {os.environ['EXPUNGE_API_KEY']}"}
     with httpx.Client(base_url=chosen.url, headers=headers, timeout=30) as http:
-        follower = Follower(http, chosen.model, chosen.consumer, model_of(chosen.recipe))
+        follower = Follower(http, chosen.model, chosen.consumer, opener_of(chosen.recipe))
         follower.start()
         with serve(follower, chosen.port) as server:
             print(f"serving {chosen.model} on http://127.0.0.1:{server.server_address[1]}", flush=True)
