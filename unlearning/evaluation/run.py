@@ -4,6 +4,9 @@ Measurements, never claims. They look at what the method itself gives, not at wh
 on until its bound is under the cap; accuracies and attacks with the update's noise, distances without. Two fields look
 at what would be published: ``published_accuracy`` and ``difference_attack_top1``. One seed fixes the forget set and,
 where we train, the training (its seed plus this one).
+
+A method that trains in its own order is compared with its own cold training. ``relearn_epochs`` and
+``difference_attack_top1`` need gradients, which running statistics lack: a recipe that trains by itself gets none.
 """
 
 from __future__ import annotations
@@ -256,7 +259,7 @@ def _measured(scene: _Scene, case: _Case, outcome: _Outcome) -> Row:
     problem, gone = scene.problem, scene.examples.only(torch.tensor(case.forget.positions))
     shown = _noised(replace(outcome.certified, weights=outcome.weights), scene.seed)
     reference, seconds = scene.retrained(outcome.reference, case.forget)
-    shadow = case.shadow if scene.order is None else None  # the shadows are trained as the recipe says
+    shadow = None if scene.order else case.shadow  # the shadows are trained as the recipe says
     guess = membership(
         problem,
         shown,
@@ -282,7 +285,9 @@ def _measured(scene: _Scene, case: _Case, outcome: _Outcome) -> Row:
         mia_accuracy=guess.accuracy,
         mia_auc=guess.auc,
         lira_auc=None if shadow is None else likelihood_ratio_auc(problem, shown, shadow),
-        relearn_epochs=relearn_epochs(problem, shown, scene.learned.weights, gone, scene.plan.relearn_limit),
+        relearn_epochs=None
+        if problem.recipe.train
+        else relearn_epochs(problem, shown, scene.learned.weights, gone, scene.plan.relearn_limit),
         difference_attack_top1=outcome.top1,
         prepare_seconds=outcome.prepare_seconds,
         forget_seconds=outcome.forget_seconds,
@@ -296,9 +301,10 @@ def _measured(scene: _Scene, case: _Case, outcome: _Outcome) -> Row:
 def _difference_attack(prepared: _Prepared) -> float | None:
     """Return the share of single deletions whose person is named from two versions, each with separate noise."""
     scene = prepared.scene
-    state, tried = prepared.state, scene.marks.people[: scene.plan.trials] if scene.plan.trials else ()
-    if state is None or not tried:
+    state = prepared.state
+    if state is None or not scene.plan.trials or scene.problem.recipe.train is not None:
         return None
+    tried = scene.marks.people[: scene.plan.trials]
     hits = 0
     for trial, person in enumerate(tried):
         forget = forget_set(scene.examples, [person])
