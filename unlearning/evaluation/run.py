@@ -143,7 +143,7 @@ class _Case:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A method's state on the model of ``scene``, which the method trained itself where it has an order of its own."""
+    """A method's state on the model of ``scene``, which the method trained where it has its own order."""
 
     scene: _Scene
     name: str
