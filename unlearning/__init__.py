@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unlearning.methods.shards.ensemble import published as published
     from unlearning.model.problem import Problem as Problem
     from unlearning.model.training import Recorder as Recorder
     from unlearning.recipe import Recipe as Recipe
@@ -30,6 +31,7 @@ _HOMES = {
     "Training": "settings",
     "Recorder": "model.training",
     "Trajectory": "types",
+    "published": "methods.shards.ensemble",
 }
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "Schedule",
     "Training",
     "Trajectory",
+    "published",
 ]
 
 

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,9 +31,11 @@ import httpx
 import torch
 from safetensors.torch import load
 
+import unlearning as ul
 from unlearning.quality.independent import Answering
 from unlearning.types import Refused
 
+Opener = Callable[[dict[str, torch.Tensor]], torch.nn.Module]
 POLL_SECONDS = 1.0
 REPORT_SECONDS = 60.0
 log = logging.getLogger("serving")
@@ -62,9 +65,9 @@ class Follower(threading.Thread):
     hears nothing then, counts this consumer as silent: never as current.
     """
 
-    def __init__(self, http: httpx.Client, model: str, consumer: str, build: Callable[[], torch.nn.Module]) -> None:
+    def __init__(self, http: httpx.Client, model: str, consumer: str, opened: Opener) -> None:
         super().__init__(name="follower", daemon=True)
-        self._http, self._path, self._consumer, self._build = http, f"/v1/models/{model}", consumer, build
+        self._http, self._path, self._consumer, self._open = http, f"/v1/models/{model}", consumer, opened
         self._ended = threading.Event()
         self._reported = -REPORT_SECONDS
         self.served: Served | None = None
@@ -100,10 +103,9 @@ class Follower(threading.Thread):
         digest = answer.headers["ETag"].strip('"')
         if hashlib.sha256(answer.content).hexdigest() != digest:
             raise ValueError("the checkpoint's bytes do not have the digest that they were sent under")
-        model = self._build()
-        model.load_state_dict(load(answer.content))
+        model = self._open(load(answer.content))
         version = self._version(digest)
-        return Served(int(version["number"]), digest, model.eval(), _answering(model, version["claim"]))
+        return Served(int(version["number"]), digest, model, _answering(model, version["claim"]))
 
     def _version(self, digest: str) -> dict[str, Any]:
         """Which version has these bytes: the current version may have moved on since they were sent."""
@@ -173,10 +175,9 @@ def _answering(model: torch.nn.Module, claim: dict[str, Any]) -> Answering | Non
         return None
 
 
-def model_of(recipe: Path) -> Callable[[], torch.nn.Module]:
-    """What builds the model, from the recipe that trained it."""
-    build: Callable[[], torch.nn.Module] = runpy.run_path(str(recipe))["recipe"]().model
-    return build
+def opener_of(recipe: Path) -> Opener:
+    """Return what makes a published file's tensors a module, by the recipe that trained it."""
+    return partial(ul.published, runpy.run_path(str(recipe))["recipe"]())
 
 
 def serve(follower: Follower, port: int) -> Server:
@@ -195,7 +196,7 @@ def main() -> None:
     chosen = options.parse_args()
     headers = {"Authorization": f"Bearer {os.environ['EXPUNGE_API_KEY']}"}
     with httpx.Client(base_url=chosen.url, headers=headers, timeout=30) as http:
-        follower = Follower(http, chosen.model, chosen.consumer, model_of(chosen.recipe))
+        follower = Follower(http, chosen.model, chosen.consumer, opener_of(chosen.recipe))
         follower.start()
         with serve(follower, chosen.port) as server:
             print(f"serving {chosen.model} on http://127.0.0.1:{server.server_address[1]}", flush=True)

@@ -45,6 +45,9 @@ class ModelPart(_Explained):
     samples: int | None
     version: int | None
     method: str | None
+    scheduled_at: Moment | None = Field(
+        description="when a part that waits for others is carried out; null: it does not"
+    )
 
 
 class DeletionRequestView(_Explained):
@@ -115,6 +118,7 @@ def views(session: Session, requests: Sequence[DeletionRequest]) -> list[Deletio
             samples=task.samples,
             version=number,
             method=task.method,
+            scheduled_at=task.not_before if _waits_for_others(task) else None,
             **explain(task.reason, task.request_id),
         )
         parts[task.request_id].append(part)
@@ -129,7 +133,8 @@ def accepted_view(accepted: Accepted) -> dict[str, Any]:
         large = name in accepted.large
         status, reason = ("blocked", Reason.LARGE) if large else ("queued", None)
         why = explain(reason, request.id)
-        parts.append(ModelPart(model=name, status=status, samples=None, version=None, method=None, **why))
+        empty = dict.fromkeys(("samples", "version", "method", "scheduled_at"))
+        parts.append(ModelPart(model=name, status=status, **empty, **why))
     return _view(request, parts).model_dump(mode="json") | {"remains_in": accepted.remains_in}
 
 
@@ -151,6 +156,10 @@ def _view(request: DeletionRequest, parts: list[ModelPart]) -> DeletionRequestVi
         models=parts,
         **explain(request.reason, request.id),
     )
+
+
+def _waits_for_others(task: Task) -> bool:
+    return task.status == "queued" and task.reason == Reason.AWAITING_OTHERS
 
 
 def _total(samples: Iterable[int | None]) -> int | None:

@@ -29,6 +29,7 @@ DATA_FREE = frozenset(
         "chosen",
         "dimension",
         "eta_seconds",
+        "expected_repeats",
         "form",
         "kept_out",
         "mode",

@@ -27,6 +27,10 @@ class Cost:
     """after this request; None: nothing limits them"""
     retrain_due: bool
     """the cost does not fit into the budget, or is the last that does"""
+    repeats: float | None
+    """the share of a training that one request repeats on average, 0 to 1; None: its updates repeat none"""
+    seconds: float | None
+    """that this takes, by the time of the training; None where ``repeats`` is"""
 
 
 def estimate(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> list[Cost]:
@@ -44,6 +48,9 @@ def estimate(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> 
 
 def _cost(model: Model, generation: Generation, samples: int) -> Cost:
     left = updates_left(generation.spent, generation.budget, generation.budget_cost)
+    report = generation.report or {}
+    whole = report.get("seconds")
+    share = next((row["share"] for row in report.get("expected_repeats", ())), None)
     return Cost(
         model=model.name,
         samples=samples,
@@ -52,6 +59,8 @@ def _cost(model: Model, generation: Generation, samples: int) -> Cost:
         budget_cost=generation.budget_cost,
         updates_left=None if left is None else max(0, left - 1),
         retrain_due=left is not None and left <= 1,
+        repeats=share,
+        seconds=None if share is None or whole is None else share * whole,
     )
 
 

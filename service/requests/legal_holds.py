@@ -77,13 +77,16 @@ def end(session: Session, hold: Hold, at: int) -> list[str]:
 def retry(session: Session, request: DeletionRequest) -> list[str]:
     """Queue a blocked request's tasks again, with no attempts counted; return the ids of the models that have work.
 
-    A legal hold that is still in force blocks them again.
+    A legal hold that is still in force blocks them again. Tasks that wait for others wait no longer.
     """
-    blocked = select(Task).where(Task.request_id == request.id, Task.status == "blocked")
-    tasks = session.scalars(blocked).all()
-    if tasks:
+    mine = select(Task).where(Task.request_id == request.id)
+    blocked = session.scalars(mine.where(Task.status == "blocked")).all()
+    collected = session.scalars(mine.where(Task.status == "queued", Task.reason == Reason.AWAITING_OTHERS)).all()
+    for task in collected:
+        task.not_before = now(session)
+    if blocked or collected:
         record(session, request.tenant_id, "request.retried", request_id=request.id)
-    return _queue_again(session, tasks)
+    return sorted({*_queue_again(session, blocked), *(task.model_id for task in collected)})
 
 
 def large_and_due(session: Session) -> list[str]:

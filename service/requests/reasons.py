@@ -104,6 +104,11 @@ class Reason(StrEnum):
             "expunge models show NAME",
         ),
     )
+    AWAITING_OTHERS = (
+        "awaiting_others",
+        "Removing these samples repeats the whole training. It waits for more requests of that kind.",
+        _retry("Wait until scheduled_at, or retry to have it done at once."),
+    )
     AWAITING_CONSUMERS = (
         "awaiting_consumers",
         "A version without these samples is published, but a consumer still serves an older one.",

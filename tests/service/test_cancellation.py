@@ -114,6 +114,8 @@ def test_an_estimate_says_what_it_would_cost_and_changes_nothing(client: TestCli
                 "budget_cost": 1_000_000,
                 "updates_left": 9,
                 "retrain_due": False,
+                "repeats": None,
+                "seconds": None,
             }
         ],
     }

@@ -16,7 +16,7 @@ from unlearning.methods.shards import Shards
 from unlearning.methods.shards.ensemble import Ensemble, Stacked, averaging
 from unlearning.methods.shards.head import RIDGE, answers_of, fit_head
 from unlearning.model import fit as fitting
-from unlearning.model.fit import Order
+from unlearning.model.fit import JoinOrder
 from unlearning.model.method import Method
 from unlearning.model.own_training import seed_of
 from unlearning.model.problem import Problem
@@ -36,7 +36,7 @@ def crowd(count: int, **changes: Any) -> ul.Recipe:
     return own(samples=samples, holdout=samples.tensors(), train=lambda run: epochs(run, 2, 64), **changes)
 
 
-class Quota(Order):
+class Quota(JoinOrder):
     """The core is filled up by rank to half of those who are there, as it must not be."""
 
     def joined(self, problem: Problem, examples: Examples) -> Tensor:
@@ -47,7 +47,7 @@ class Quota(Order):
 
 class Filled(Late):
     @property
-    def order(self) -> Order:
+    def order(self) -> JoinOrder:
         return Quota(self.core, self.passes)
 
 
@@ -97,7 +97,7 @@ def test_a_sample_joins_in_the_latest_phase_of_its_people() -> None:
     recipe = built_in()
     problem, examples = Problem(recipe), recipe.samples.examples()
     assert any(len(people) > 1 for people in examples.subjects)
-    order = Order((0.3, 0.6), (0.5, 0.3, 0.2))
+    order = JoinOrder((0.3, 0.6), (0.5, 0.3, 0.2))
     joined = order.joined(problem, examples)
     for phase, people in zip(joined.tolist(), examples.subjects, strict=True):
         drawn = [seed_of(problem, "core", person) / 2**63 for person in people]
@@ -280,7 +280,7 @@ def test_parameters_without_weight_decay_are_those_of_each_member() -> None:
         (lambda: Shards(core=(0.5,)), "one more entry"),
         (lambda: Shards(passes=(0.5, 0.5)), "one more entry"),
         (lambda: Shards(head=1.5), "share of the people"),
-        (lambda: Order((0.5,), (0.9, 0.2)), "sum up to 1"),
+        (lambda: JoinOrder((0.5,), (0.9, 0.2)), "sum up to 1"),
     ],
 )
 def test_options_outside_their_range_are_refused(make: Any, said: str) -> None:

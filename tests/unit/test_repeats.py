@@ -1,53 +1,77 @@
-"""``Method.repeats`` beside its slow twin: everyone is forgotten alone, and the work is counted."""
+"""What an update repeats of the training: of given people, and on average."""
 
 from __future__ import annotations
 
+import math
+import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-import unlearning as ul
+from tests.unit.test_own_training import PEOPLE, own, prepared, without
+from unlearning.methods import NAMES, load
 from unlearning.methods.late import Late
 from unlearning.methods.retrain import Retrain
 from unlearning.methods.shards import Shards
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem
-from unlearning.quality.simulate import forget_set, left_by
 from unlearning.recipe import Run
-from unlearning.types import Learned
 
-PEOPLE, EACH = 60, 2
+METHODS = [
+    pytest.param(Late(), id="late"),
+    pytest.param(Late(core=(0.3, 0.6), passes=(0.5, 0.3, 0.2)), id="late in three phases"),
+    pytest.param(Shards(), id="shards"),
+    pytest.param(Shards(shards=3, slices=1), id="shards in one slice"),
+    pytest.param(Shards(core=(0.25,), passes=(0.9, 0.1)), id="shards with a core"),
+    pytest.param(Retrain(), id="retrain"),
+]
 
 
-def counted(method: Method) -> tuple[float, float]:
-    """The share that the method says, and the mean share of the work over everyone, in samples trained on."""
-    work: list[float] = []
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("requests", "draws"), [(1, 4000), (10, 1000), (100, 200)])
+def test_the_average_is_that_of_random_people(method: Method, requests: int, draws: int) -> None:
+    problem = Problem(method.recipe(own()))
+    drawn = torch.tensor(
+        [method.repeats(problem, [(f"{draw}-{number}",) for number in range(requests)]) for draw in range(draws)],
+        dtype=torch.float64,
+    )
+    expected = method.expected_repeats(requests)
+    assert expected is not None
+    error = float(drawn.std()) / math.sqrt(draws)
+    assert abs(float(drawn.mean()) - expected) <= 4.0 * error + 1e-3
+
+
+@pytest.mark.parametrize("method", [*METHODS[:2], pytest.param(Shards(shards=2, slices=3), id="shards in slices")])
+def test_the_share_is_that_of_the_phases_that_an_update_really_trains(method: Any) -> None:
+    """A phase costs its passes times the share of the people that it is meant for."""
+    trained: list[float] = []
 
     def fit(run: Run) -> None:
-        work.append(run.share * len(run.inputs))
+        joined = (*method.order.core, 1.0)[int(run.phase.split()[-1]) - 1]
+        trained.append(run.share * joined / (method.shards if isinstance(method, Shards) else 1))
 
-    x = torch.randn(PEOPLE * EACH, 2, generator=torch.Generator().manual_seed(0))
-    names = [f"p{row // EACH}" for row in range(len(x))]
-    samples = ul.Samples([f"s{row}" for row in range(len(x))], names, x, (x[:, 0] > 0).long())
-    recipe = ul.Recipe(
-        model=lambda: torch.nn.Linear(2, 2), samples=samples, holdout=(x, samples.targets), loss="cross_entropy",
-        train=fit,
-    )  # fmt: skip
-    problem, examples = Problem(method.recipe(recipe)), recipe.samples.examples()
-    state = method.prepare(problem, examples, Learned(problem.initial()))
-    whole = sum(work) if method.trains else float(len(examples))
-    work.clear()
-    for person in sorted(set(examples.people)):
-        forget = forget_set(examples, [person])
-        method.forget(problem, state, forget, left_by(examples, forget), torch.Generator())
-    said: Any = method.repeats(problem, examples)
-    return said, sum(work) / PEOPLE / whole
+    recipe = replace(own(), train=fit)
+    examples = recipe.samples.examples()
+    problem, state = prepared(method, recipe, examples)
+    assert sum(trained) == pytest.approx(1.0)
+    draw = random.Random(1)
+    for count in (1, 1, 1, 2, 5):
+        people = set(draw.sample(PEOPLE, count))
+        trained.clear()
+        forget, retain = without(examples, people)
+        method.forget(problem, state, forget, retain, torch.Generator())
+        assert method.repeats(problem, [examples.subjects[place] for place in forget.positions]) == pytest.approx(
+            sum(trained)
+        )
 
 
-@pytest.mark.parametrize(
-    "method", [Retrain(), Late(), Late(core=(0.3, 0.6), passes=(0.5, 0.3, 0.2)), Shards(), Shards(shards=3, slices=2)]
-)
-def test_what_a_deletion_repeats_is_what_it_says(method: Method) -> None:
-    said, real = counted(method)
-    assert said == pytest.approx(real, rel=0.15)
+def test_nobody_repeats_nothing_and_other_methods_repeat_nothing() -> None:
+    problem = Problem(own())
+    for name in NAMES:
+        method = load(name)()
+        assert method.repeats(problem, ()) == 0.0
+        assert method.expected_repeats(0) in (0.0, None)
+        if not method.exact:
+            assert method.expected_repeats(10) is None and method.repeats(problem, [("somebody",)]) == 0.0

@@ -178,3 +178,27 @@ def test_rewind_serves_the_digits_that_were_stopped_early(capsys: pytest.Capture
     assert main(["--recipe", str(ROOT / "examples/digits/descent.py"), "--methods", "rewind", *quick]) == 0
     [row] = [row for row in json.loads(capsys.readouterr().out) if row["method"] == "rewind"]
     assert row["refused"] is None and row["distance_left"] < 1.0
+
+
+def test_a_method_with_an_order_of_its_own_equals_its_own_cold_training(capsys: pytest.CaptureFixture[str]) -> None:
+    """A network with batch normalisation and its own training: distance 0, and costs beside the recipe's retrain."""
+    recipe = Path(__file__).parent / "recipes" / "own_training.py"
+    chosen = ["--methods", "retrain,late,shards", "--seeds", "1", "--shadows", "4", "--trials", "2", "--forget", "4%"]
+    assert main(["--recipe", str(recipe), *chosen, "--device", "cpu", "--no-plot", "--json"]) == 0
+    untouched, *rows = json.loads(capsys.readouterr().out)
+    assert untouched["distance_left"] == 1.0
+    assert [row["method"] for row in rows] == ["retrain", "late", "shards"]
+    for row in rows:
+        assert (row["refused"], row["distance_to_retrain"], row["distance_left"]) == (None, 0.0, 0.0)
+        assert row["claim"]["guarantee"] == "exact"
+        assert row["published_accuracy"] == row["test_accuracy"] > 0.5
+        assert row["forget_seconds"] > 0.0 and row["retrain_seconds"] > 0.0
+    assert [row["lira_auc"] is None for row in rows] == [False, True, True]
+
+
+def test_an_order_of_its_own_forgets_round_after_round(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = Path(__file__).parent / "recipes" / "own_training.py"
+    chosen = ["--methods", "late", "--seeds", "1", "--stream", "2x3", "--device", "cpu", "--no-plot", "--json"]
+    assert main(["--recipe", str(recipe), *chosen]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["round"], row["distance_to_retrain"]) for row in rows] == [(1, 0.0), (2, 0.0)]

@@ -116,6 +116,7 @@ class Policy:
             meets, are left out or forgotten without a question.
         cadence_seconds: the least time between updates.
         requests_per_month: how many people are expected to ask; ``auto`` alone reads it.
+        collect_seconds: how long deletions that repeat the whole training may wait for one another; 0: not at all.
         utility_tolerance: the greatest fall of holdout accuracy (a fraction) in one update; None: no gate.
         options: the method's own fields.
 
@@ -140,6 +141,7 @@ class Policy:
     on_suppressed: ForgottenInRecipe = ForgottenInRecipe.REFUSE
     cadence_seconds: int = 0
     requests_per_month: float = 10.0
+    collect_seconds: int = 0
     utility_tolerance: float | None = 0.1
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -155,6 +157,7 @@ class Policy:
         _number("requests_per_month", self.requests_per_month, above=0, most=1e9)
         if self.method == AUTO and self.options:
             raise PolicyError("options", "options are given without their method.", "Name the method that has them.")
+        _seconds("collect_seconds", self.collect_seconds)
         self._check_guarantee()
         if self.fallback == self.method:
             raise PolicyError("fallback", f"fallback is {self.fallback!r}, the method itself.", "Name another or none.")

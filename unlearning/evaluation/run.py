@@ -4,6 +4,9 @@ Measurements, never claims. They look at what the method itself gives, not at wh
 on until its bound is under the cap; accuracies and attacks with the update's noise, distances without. Two fields look
 at what would be published: ``published_accuracy`` and ``difference_attack_top1``. One seed fixes the forget set and,
 where we train, the training (its seed plus this one).
+
+A method that trains in its own order is compared with its own cold training. ``relearn_epochs`` and
+``difference_attack_top1`` need gradients, which running statistics lack: a recipe that trains by itself gets none.
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ def evaluate(
             prepared = _prepare(scene, name, method)
             done()
             for case in cases:
-                rows.append(_row(scene, case, prepared))
+                rows.append(_row(case, prepared))
                 done()
     return tuple(rows)
 
@@ -87,7 +90,7 @@ def stream(
         scene = _scene(recipe, quick, instruments, seed, device)
         batches = _rounds(scene, rounds, samples)
         for name, method in methods.items():
-            rows += _streamed(scene, _prepare(scene, name, method), batches, samples, done)
+            rows += _streamed(_prepare(scene, name, method), batches, samples, done)
     return tuple(rows)
 
 
@@ -105,6 +108,8 @@ class _Scene:
     seed: int
     references: dict[tuple[str, tuple[int, ...]], tuple[Tensor, float]] = field(default_factory=dict)
     """retrained weights and seconds, by reference and forget set: measured once, used by every method"""
+    order: Method | None = None
+    """trains the model in its own order; None: the recipe does"""
 
     @cached_property
     def marks(self) -> Signatures:
@@ -118,8 +123,11 @@ class _Scene:
         if key not in self.references:
             start = self.instruments.clock()
             retain = left_by(self.examples, forget)
-            learned = train(self.problem, retain, planned=self.examples.positions, reference=reference)
-            self.references[key] = learned.weights, self.instruments.clock() - start
+            if self.order is None:
+                weights = train(self.problem, retain, planned=self.examples.positions, reference=reference).weights
+            else:
+                weights = self.order.prepare(self.problem, retain, Learned(self.problem.initial())).weights
+            self.references[key] = weights, self.instruments.clock() - start
         return self.references[key]
 
 
@@ -135,6 +143,9 @@ class _Case:
 
 @dataclass(frozen=True)
 class _Prepared:
+    """A method's state on the model of ``scene``, which the method trained where it has its own order."""
+
+    scene: _Scene
     name: str
     method: Method
     state: State | None
@@ -184,45 +195,47 @@ def _case(scene: _Scene, fraction: float) -> _Case:
     return _Case(fraction, forget, retain, shadow)
 
 
-def require_comparable(method: Method, recipe: Recipe) -> None:
-    """Require a method whose weights can be compared with one training by the recipe. Raises Refused."""
-    if method.trains:
-        raise Refused(
-            f"{method.name} trains the model in another order: its weights are those of another training.",
-            "Compare its accuracy, which registration shows.",
-        )
-    require_followed(method, recipe)
-
-
 def _prepare(scene: _Scene, name: str, method: Method) -> _Prepared:
+    """Prepare; a method that trains the model itself is compared with its own cold training, not with the recipe's."""
     reference = str(getattr(method, "reference", None) or scene.plan.reference)
     start = scene.instruments.clock()
     try:
-        require_comparable(method, scene.problem.recipe)
+        require_followed(method, scene.problem.recipe)
+        if method.trains:
+            scene = _scene_of(scene, method)
         state = method.prepare(scene.problem, scene.examples, scene.learned)
     except (Refused, RecipeError) as error:
-        return _Prepared(name, method, None, scene.instruments.clock() - start, 0, reference, str(error))
+        return _Prepared(scene, name, method, None, scene.instruments.clock() - start, 0, reference, str(error))
+    if method.trains:
+        scene = replace(scene, learned=Learned(state.weights))
     report = state.facts.get("report")
     if isinstance(report, dict) and isinstance(report.get("reference"), str):
         reference = str(report["reference"])
-    return _Prepared(name, method, state, scene.instruments.clock() - start, _bytes_of(state), reference)
+    return _Prepared(scene, name, method, state, scene.instruments.clock() - start, _bytes_of(state), reference)
 
 
-def _row(scene: _Scene, case: _Case, prepared: _Prepared) -> Row:
+def _scene_of(scene: _Scene, method: Method) -> _Scene:
+    """Return the scene with the method's model, not trained yet, and the method's training."""
+    problem = Problem(method.recipe(scene.problem.recipe), scene.problem.device)
+    return replace(scene, problem=problem, learned=Learned(problem.initial()), references={}, order=method)
+
+
+def _row(case: _Case, prepared: _Prepared) -> Row:
     if prepared.state is None:
-        return _refusal(scene, case, prepared, prepared.refused or "")
+        return _refusal(case, prepared, prepared.refused or "")
     try:
-        outcome, _ = _update(scene, prepared, prepared.state, case.forget, case.retain)
-        top1 = _difference_attack(scene, prepared)
+        outcome, _ = _update(prepared, prepared.state, case.forget, case.retain)
+        top1 = _difference_attack(prepared)
     except (Refused, RecipeError) as error:
-        return _refusal(scene, case, prepared, str(error))
-    return _measured(scene, case, replace(outcome, top1=top1))
+        return _refusal(case, prepared, str(error))
+    return _measured(prepared.scene, case, replace(outcome, top1=top1))
 
 
 def _update(
-    scene: _Scene, prepared: _Prepared, state: State, batch: ForgetSet, retain: Examples, *, earlier: int = 0
+    prepared: _Prepared, state: State, batch: ForgetSet, retain: Examples, *, earlier: int = 0
 ) -> tuple[_Outcome, State]:
     """Forget ``batch`` and certify; ``retain`` is who is left after it and the ``earlier`` updates."""
+    scene = prepared.scene
     clock, certify = scene.instruments.clock, scene.instruments.certify
     start = clock()
     forgotten = release(prepared.method, scene.problem, state, batch, retain, generator=_generator(scene))
@@ -246,6 +259,7 @@ def _measured(scene: _Scene, case: _Case, outcome: _Outcome) -> Row:
     problem, gone = scene.problem, scene.examples.only(torch.tensor(case.forget.positions))
     shown = _noised(replace(outcome.certified, weights=outcome.weights), scene.seed)
     reference, seconds = scene.retrained(outcome.reference, case.forget)
+    shadow = None if scene.order else case.shadow  # the shadows are trained as the recipe says
     guess = membership(
         problem,
         shown,
@@ -270,8 +284,10 @@ def _measured(scene: _Scene, case: _Case, outcome: _Outcome) -> Row:
         published_accuracy=_accuracy(problem, _noised(outcome.certified, scene.seed), *scene.holdout),
         mia_accuracy=guess.accuracy,
         mia_auc=guess.auc,
-        lira_auc=None if case.shadow is None else likelihood_ratio_auc(problem, shown, case.shadow),
-        relearn_epochs=relearn_epochs(problem, shown, scene.learned.weights, gone, scene.plan.relearn_limit),
+        lira_auc=None if shadow is None else likelihood_ratio_auc(problem, shown, shadow),
+        relearn_epochs=None
+        if problem.recipe.train
+        else relearn_epochs(problem, shown, scene.learned.weights, gone, scene.plan.relearn_limit),
         difference_attack_top1=outcome.top1,
         prepare_seconds=outcome.prepare_seconds,
         forget_seconds=outcome.forget_seconds,
@@ -282,35 +298,38 @@ def _measured(scene: _Scene, case: _Case, outcome: _Outcome) -> Row:
     )
 
 
-def _difference_attack(scene: _Scene, prepared: _Prepared) -> float | None:
+def _difference_attack(prepared: _Prepared) -> float | None:
     """Return the share of single deletions whose person is named from two versions, each with separate noise."""
-    state, tried = prepared.state, scene.marks.people[: scene.plan.trials] if scene.plan.trials else ()
-    if state is None or not tried:
+    scene = prepared.scene
+    state = prepared.state
+    if state is None or not scene.plan.trials or scene.problem.recipe.train is not None:
         return None
+    tried = scene.marks.people[: scene.plan.trials]
     hits = 0
     for trial, person in enumerate(tried):
         forget = forget_set(scene.examples, [person])
-        outcome, _ = _update(scene, prepared, state, forget, left_by(scene.examples, forget))
+        outcome, _ = _update(prepared, state, forget, left_by(scene.examples, forget))
         before = _noised(replace(outcome.certified, weights=state.weights), 2 * trial)
         hits += scene.marks.named(before, _noised(outcome.certified, 2 * trial + 1)) == person
     return hits / len(tried)
 
 
 def _streamed(
-    scene: _Scene, prepared: _Prepared, batches: Sequence[ForgetSet], samples: int, done: Callable[[], None]
+    prepared: _Prepared, batches: Sequence[ForgetSet], samples: int, done: Callable[[], None]
 ) -> Iterator[Row]:
+    scene = prepared.scene
     state, so_far = prepared.state, ForgetSet(frozenset(), ())
     for number, batch in enumerate(batches, start=1):
         done()
         so_far = forget_set(scene.examples, so_far.people | batch.people)
         case = _Case(number * samples / len(scene.examples), so_far, left_by(scene.examples, so_far), None)
         if state is None:
-            yield replace(_refusal(scene, case, prepared, prepared.refused or ""), round=number)
+            yield replace(_refusal(case, prepared, prepared.refused or ""), round=number)
             return
         try:
-            outcome, state = _update(scene, prepared, state, batch, case.retain, earlier=number - 1)
+            outcome, state = _update(prepared, state, batch, case.retain, earlier=number - 1)
         except (Refused, RecipeError) as error:
-            yield replace(_refusal(scene, case, prepared, str(error)), round=number)
+            yield replace(_refusal(case, prepared, str(error)), round=number)
             return
         yield _measured(scene, case, replace(outcome, round=number, size=_bytes_of(state)))
 
@@ -329,12 +348,12 @@ def _untouched(case: _Case, scene: _Scene) -> _Outcome:  # noqa: ARG001  (the sa
     return _Outcome(UNTOUCHED, scene.plan.reference, weights, CertifiedWeights(weights), _bytes_of(State(weights)))
 
 
-def _refusal(scene: _Scene, case: _Case, prepared: _Prepared, reason: str) -> Row:
+def _refusal(case: _Case, prepared: _Prepared, reason: str) -> Row:
     return Row(
         prepared.name,
         case.fraction,
-        scene.seed,
-        len(scene.examples),
+        prepared.scene.seed,
+        len(prepared.scene.examples),
         len(case.forget.positions),
         prepared.reference,
         prepare_seconds=prepared.seconds,

@@ -1,20 +1,21 @@
 """Order the people: those who joined last can be forgotten by repeating the last part of the training.
 
 A core of the people, drawn by a hash, trains alone in the first phase; others join in later phases, and everyone is in
-the last (``unlearning.model.fit.Order``). Each phase starts from the checkpoint of the one before. To forget somebody,
+the last (``unlearning.model.fit.JoinOrder``). Each phase starts from the checkpoint of the one before. To forget somebody,
 the phases from the first that saw one of their samples are repeated without them; the checkpoints before it have never
 seen them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from unlearning.model.fit import PHASES, REUSED, Order, checkpoints_of, with_checkpoints
+from unlearning.model.fit import PHASES, REUSED, JoinOrder, checkpoints_of, with_checkpoints
 from unlearning.model.method import Method
 from unlearning.model.own_training import Fitted
 from unlearning.model.problem import Problem
@@ -59,12 +60,12 @@ class Late(Method):
         object.__setattr__(self, "passes", tuple(self.passes))
         if not self.core:
             raise ValueError("core is empty: name the share of the people in each phase but the last.")
-        Order(self.core, self.passes)
+        JoinOrder(self.core, self.passes)
 
     @property
-    def order(self) -> Order:
+    def order(self) -> JoinOrder:
         """Return who joins when."""
-        return Order(self.core, self.passes)
+        return JoinOrder(self.core, self.passes)
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
         """Train all phases. Raises Refused where the training ends in a minimiser, or nobody is in the first phase."""
@@ -87,6 +88,14 @@ class Late(Method):
         first = min(joined[gone].tolist(), default=len(self.order))
         unseen = checkpoints_of(state, "phase")[:first]
         return Forgotten(self._trained(problem, kept, unseen, silent), {"first_phase": first})
+
+    def repeats(self, problem: Problem, subjects: Collection[tuple[str, ...]]) -> float:
+        """Return the share of the steps in the phases that saw one of these samples."""
+        first = min((self.order.phase_of(problem, people) for people in subjects), default=len(self.order))
+        return math.fsum(self.passes[first:])
+
+    def expected_repeats(self, requests: int) -> float:
+        return self.order.expected_repeats(requests)
 
     def _trained(
         self, problem: Problem, examples: Examples, checkpoints: Sequence[Fitted], progress: Progress

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -63,6 +64,12 @@ class Retrain(Method):
             return Forgotten(state)
         learned = train(problem, retained(forget, retain), planned=state.tensors["positions"], reference=self.reference)
         return Forgotten(State(learned.weights, state.tensors, state.facts))
+
+    def repeats(self, problem: Problem, subjects: Collection[tuple[str, ...]]) -> float:
+        return 1.0 if subjects else 0.0
+
+    def expected_repeats(self, requests: int) -> float:
+        return 1.0 if requests else 0.0
 
 
 METHOD = Retrain

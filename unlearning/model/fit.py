@@ -2,13 +2,13 @@
 
 A method that keeps checkpoints calls ``fit`` once a phase. A phase sees its own samples, the recipe's settings, and
 what the phase before it left; so a checkpoint can be used again as long as nobody of its phases was deleted. An
-``Order`` says which phases there are, and who joins in which.
+``JoinOrder`` says which phases there are, and who joins in which.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, cast
@@ -105,7 +105,7 @@ def _rate(problem: Problem, phase: Phase, step: int, steps: int, opens: bool) ->
 
 
 @dataclass(frozen=True)
-class Order:
+class JoinOrder:
     """Who joins a training when.
 
     Every person draws, once and for all, a number in [0, 1) from a hash of the seed and the person's name. Those below
@@ -146,9 +146,22 @@ class Order:
         It follows from the seed and the sample's own people alone. A quota filled up to a given number, or a rank,
         would depend on who else is there: a checkpoint would then not be that of a training without the deleted.
         """
-        groups = set(examples.subjects)
-        phase_of = {people: max(self._joins(problem, person) for person in people) for people in groups}
+        phase_of = {people: self.phase_of(problem, people) for people in set(examples.subjects)}
         return torch.tensor([phase_of[people] for people in examples.subjects], device=examples.positions.device)
+
+    def phase_of(self, problem: Problem, people: Iterable[str]) -> int:
+        """Return the index of the phase in which a sample of these people joins."""
+        return max(self._joins(problem, person) for person in people)
+
+    def expected_repeats(self, requests: int, parts: int = 1) -> float:
+        """Return the expected share of the steps that forgetting so many random people repeats.
+
+        It is the sum over phases of passes_j (1 - (1 - c_j / parts)^requests). c_j is the share of the people who are
+        in phase j: a phase is repeated where it saw at least one of them. ``parts``: how many models there are, each
+        with its own people and the same order.
+        """
+        shares = zip(self.passes, (*self.core, 1.0), strict=True)
+        return math.fsum(steps * (1.0 - (1.0 - joined / parts) ** requests) for steps, joined in shares)
 
     def train(
         self,

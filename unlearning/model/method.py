@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -124,6 +124,17 @@ class Method(ABC):
         Raises:
             Refused: the method cannot make this update.
         """
+
+    def repeats(self, problem: Problem, subjects: Collection[tuple[str, ...]]) -> float:
+        """Return the share of a whole training, 0 to 1, that forgetting samples of these subjects repeats.
+
+        ``subjects`` gives the persons of each sample, as ``Examples.subjects`` does. 0: nothing is repeated.
+        """
+        return 0.0
+
+    def expected_repeats(self, requests: int) -> float | None:
+        """Return what ``repeats`` is on average, for ``requests`` people drawn at random; None: it is always 0."""
+        return None
 
     def bound(self, guarantee: Guarantee) -> Bound | None:
         """Return the method's own bound for ``proved`` or ``estimated``; None where it has none.

@@ -258,7 +258,7 @@ def _scaled_up(trainings: _Trainings, bench: Bench, guarantee: Guarantee, steps:
     training = scaled(trainings.points, 1.0)
     made = scaled([(step.people / everyone, step.made) for step in steps], 1.0, method.growth(bench.problem))
     update = scaled([(step.people / everyone, step.update) for step in steps], 1.0)
-    repeated = method.repeats(bench.problem, scene.examples)
+    repeated = method.expected_repeats(1)
     if repeated is not None:
         update += repeated * (made if method.trains else training)
     if needs_retained(method, guarantee) or needs_forgotten(method):
@@ -292,7 +292,7 @@ def _step(trainings: _Trainings, bench: Bench, guarantee: Guarantee, count: int,
     accuracy = problem.accuracy(y, *(part.to(problem.device) for part in bench.recipe.holdout))
     rows = sum(vector.numel() * vector.element_size() for vector in state.vectors.values())
     fixed = sum(tensor.numel() * tensor.element_size() for tensor in (state.weights, *state.tensors.values()))
-    known = method.repeats(problem, examples) is not None
+    known = method.expected_repeats(1) is not None
     update = 0.0 if known else _update(bench, terms, state, examples, trainings.order[:FORGOTTEN])
     return _Step(count, made, update, accuracy, fixed, rows / count)
 

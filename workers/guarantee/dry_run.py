@@ -11,6 +11,7 @@ from torch import Tensor
 from unlearning.accounting.budget import charge_of, updates_left
 from unlearning.accounting.certificate import Constant, Guarantee
 from unlearning.bounds.calibration import Design
+from unlearning.model.method import Method
 from unlearning.types import Examples, Json, State
 from workers.guarantee.certify import Terms
 from workers.guarantee.noise import perturbed
@@ -19,6 +20,8 @@ from workers.runtime.model import Bench
 FACTORS = (0.1, 1.0, 10.0)
 """of noise_std, and of the cap, in the dry run"""
 DRAWS = 3
+REQUESTS = (1, 10, 100)
+"""for which the cost of an update is shown"""
 
 
 def establish(bench: Bench, terms: Terms, examples: Examples, made: State) -> tuple[Terms, dict[str, Json]]:
@@ -63,6 +66,21 @@ def _accuracy(bench: Bench, weights: Tensor, noise_std: float) -> float:
 def _row(terms: Terms, noise_std: float, cap: float | None) -> dict[str, Json]:
     updates = None if cap is None else updates_left(0, terms.limit, charge_of(cap, noise_std))
     return {"noise_std": noise_std, "max_distance": cap, "updates": updates}
+
+
+def costs(method: Method, people: int) -> dict[str, list[Json]]:
+    """Return what an update is expected to repeat of the training, for one request and for many at once.
+
+    It follows from the method's options alone. Empty where the method's updates repeat no training.
+    """
+    shares = {count: method.expected_repeats(count) for count in REQUESTS if count <= people}
+    rows: list[Json] = [{"requests": count, "share": share} for count, share in shares.items() if share is not None]
+    return {"expected_repeats": rows} if rows else {}
+
+
+def size_of(state: State) -> int:
+    """Return how many bytes the method keeps between updates, its vectors apart."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in (state.weights, *state.tensors.values()))
 
 
 def guarantee_to_json(terms: Terms) -> dict[str, Any]:

@@ -26,6 +26,8 @@ STATUS = Path("/proc/self/status")
 class Pulse:
     """A thread that beats every third of a lease, at least every five seconds. ``hold`` names the lease to renew.
 
+    ``after_beats``: what the thread calls after each beat.
+
     A beat that fails (the database is unreachable) is logged and tried again. A lease that ends meanwhile is fenced.
     ``stop`` deletes the process's row; the scheduler deletes the row of a process that died.
     """
@@ -50,6 +52,7 @@ class Pulse:
         self._lease: TakenLease | None = None
         self._generation_id: int | None = None
         self._phase = ""
+        self.after_beats: list[Callable[[], object]] = []
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
 
     def start(self) -> None:
@@ -107,6 +110,8 @@ class Pulse:
         while not self._stop.wait(self._every):
             try:
                 self.beat()
+                for call in self.after_beats:
+                    call()
             except Exception as error:  # the next beat may succeed; the lease decides
                 log.warning("heartbeat failed: %s", type(error).__name__)
 

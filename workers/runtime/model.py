@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
+from sqlalchemy import select
 
+from service.infra.db import Database
 from service.infra.settings import Settings
+from service.infra.tables import Version
 from service.infra.tenants import recipes_of
 from unlearning.accounting.certificate import Part
 from unlearning.accounting.policy import Policy
@@ -46,6 +49,20 @@ class Benches:
     def remember(self, digest: str, state: State) -> None:
         """Keep the state of the version that was just published; one state at a time."""
         self._state = (digest, replace(state, vectors={}))
+
+    def drop_superseded(self, database: Database) -> None:
+        """Drop the kept state if its version is not current any more: another worker may have published.
+
+        A thread may call this while an update is computed. That holds the state itself.
+        """
+        kept = self._state
+        if kept is None:
+            return
+        with database.read() as session:
+            current = select(Version.id).where(Version.state == kept[0], Version.status == "current")
+            superseded = session.scalar(current.limit(1)) is None
+        if superseded and self._state is kept:
+            self._state = None
 
     def of(self, generation_id: int, tenant_id: str, recipe: str, policy: Policy) -> Bench:
         """Return the generation's model. Raises Refused as ``build`` does."""

@@ -27,6 +27,7 @@ from workers.runtime.stopwatch import Stopwatch
 from workers.storage import manifest
 from workers.training.cohort import admit
 from workers.training.start import shown
+from workers.training.trial import tried
 
 SECONDS = 240.0
 """for all methods together; a plain training that is short decides by itself"""
@@ -100,5 +101,7 @@ def _scene(process: Process, job: Preparation) -> Scene:
     samples, device = loaded.recipe.samples, bench.problem.device
     everyone = manifest.entries(storage.pepper, job.tenant_id, samples, job.policy.granularity)
     kept, _ = admit(storage, job, bench, everyone)
+    if loaded.recipe.train is not None:
+        tried(settings, job, bench, kept)  # before this process runs it: what is refused is not measured either
     examples = manifest.examples(samples, kept, device)
     return Scene(loaded, examples, job.policy, device, reading, settings.vector_bytes)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import and_, case, delete, or_, select
+from sqlalchemy import and_, case, delete, func, or_, select
 from sqlalchemy.orm import Session
 
 from service.audit import log as ledger
@@ -232,7 +232,8 @@ def _cancellable(session: Session, job: Preparation) -> frozenset[str]:
     """
     if not job.retrains:
         return frozenset()
-    inside = and_(Task.status == "queued", Task.not_before > now(session))
+    collected = func.coalesce(Task.reason, "") == Reason.AWAITING_OTHERS
+    inside = and_(Task.status == "queued", Task.not_before > now(session), ~collected)
     large = and_(Task.status == "blocked", Task.reason == Reason.LARGE)
     query = select(Task.request_id).where(Task.model_id == job.model_id, or_(inside, large))
     return frozenset(session.scalars(query))

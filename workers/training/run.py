@@ -37,7 +37,7 @@ from unlearning.types import (
     Unsuited,
 )
 from workers.guarantee.certify import CapNotReached, Terms, certify
-from workers.guarantee.dry_run import dry_run, establish
+from workers.guarantee.dry_run import costs, dry_run, establish, size_of
 from workers.guarantee.needs import generator, needs_forgotten, needs_retained
 from workers.guarantee.refine import refine
 from workers.guarantee.register import freeze_guarantee, how_chosen, longest_of, register, report_of, terms_of
@@ -185,6 +185,7 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
     freeze_guarantee(process.storage.database, job, terms)
     report |= found | how_chosen(process.storage.database, job) | kept_out(begun.left_out)
     report |= {} if begun.trial is None else begun.trial.report()
+    report |= costs(bench.method, len(set(begun.examples.people))) | {"state_bytes": size_of(made)}
     report = process.storage.figures.keep(job.generation_id, report)
     bare = State(made.weights, made.tensors, made.facts)
     if terms.design is not None:

@@ -168,10 +168,16 @@ def _deletions(session: Session, model: Model, owner: str, at: int, lease_second
 
 
 def _waiting(session: Session, model: Model, at: int) -> list[Waiting]:
-    """Return queued tasks whose time has come, and running ones: the lease has run out, so their worker is lost."""
+    """Return queued tasks whose time has come, and running ones: the lease has run out, so their worker is lost.
+
+    Tasks that wait for one another come together, with the first of them.
+    """
+    mine = (Task.model_id == model.id, Task.status.in_(("queued", "running")))
+    collected, due = Task.reason == Reason.AWAITING_OTHERS, Task.not_before <= at
+    together = session.scalar(select(Task.id).where(*mine, collected, due).limit(1)) is not None
     rows = session.execute(
         select(Task.id, Task.request_id, Task.attempts, func.coalesce(Task.lease_token, 0))
-        .where(Task.model_id == model.id, Task.status.in_(("queued", "running")), Task.not_before <= at)
+        .where(*mine, (due | collected) if together else due)
         .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
         .order_by(Task.created_at, Task.id)
     )

@@ -34,6 +34,7 @@ from workers.storage import private_state as state
 from workers.storage.checkpoint_format import Malformed
 from workers.storage.crypto_erase import destroy_keys, drop_superseded_state
 from workers.storage.private_state import seal_note
+from workers.update.collect import collect
 from workers.update.publish import Draft, Replan, note_commit, publish, write_draft
 from workers.update.select import Selection, forgotten, plan
 from workers.update.task_results import NUMBERS, Blocked, Postponed, Published, Result, end_without_version
@@ -104,13 +105,16 @@ def _update(errand: Errand) -> Mapping[Claimed, Result]:
         selection = plan(session, job, atomic=bool(current.manifest["vectors"]))
     results: dict[Claimed, Result] = {task: Published(0, reason) for task, reason in selection.empty.items()}
     results |= {task: _or_retrain(errand, Blocked(reason)) for task, reason in selection.blocked.items()}
-    if selection.forget:
-        try:
+    try:
+        if job.policy.collect_seconds and selection.forget:
+            bench = _bench(errand, current)
+            with storage.database.read() as session:
+                selection, waiting = collect(session, job, bench, selection)
+            results |= waiting
+        if selection.forget:
             return _forget(errand, current, selection, results)
-        except CannotUpdate as stopped:
-            why = stopped.why
-        except Overspent:
-            why = Blocked(Reason.BUDGET_EXHAUSTED)
+    except (CannotUpdate, Overspent) as stopped:
+        why = stopped.why if isinstance(stopped, CannotUpdate) else Blocked(Reason.BUDGET_EXHAUSTED)
         results |= dict.fromkeys(selection.forget, _or_retrain(errand, why))
     end_without_version(storage, job, results)
     return results

@@ -204,11 +204,12 @@ def timeline(session: Session, request: DeletionRequest) -> list[Happening]:
 
 def window_ends(session: Session, request: DeletionRequest) -> int | None:
     """Return when the request's cancel window ends. None: it is over (``service.requests.cancel`` decides)."""
-    tasks = session.execute(select(Task.status, Task.not_before).where(Task.request_id == request.id)).all()
+    columns = select(Task.status, Task.reason, Task.not_before)
+    tasks = session.execute(columns.where(Task.request_id == request.id)).all()
     waiting = ("queued", "blocked") if request.reason == Reason.LARGE else ("queued",)
-    if not tasks or any(status not in waiting for status, _ in tasks):
+    if not tasks or any(task.status not in waiting or task.reason == Reason.AWAITING_OTHERS for task in tasks):
         return None
-    ends = min(not_before for _, not_before in tasks)
+    ends = min(task.not_before for task in tasks)
     return int(ends) if ends > now(session) else None
 
 

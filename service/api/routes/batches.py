@@ -60,6 +60,10 @@ class CostView(BaseModel):
     budget_cost: int = Field(description="units of 1e-12 mu^2 of one update, however many requests it carries")
     updates_left: int | None = Field(description="after this request; null: nothing limits them")
     retrain_due: bool
+    repeats: float | None = Field(
+        description="share of a training that one request repeats on average; null: its updates repeat none"
+    )
+    seconds: float | None = Field(description="that this takes, by the time of the training")
 
 
 class EstimateView(BaseModel):

@@ -166,11 +166,11 @@ def retry_request(
     with service.database.write() as session:
         request = find(session, caller.tenant_id, request_id)
         require(views(session, [request])[0], if_match)
-        if request.status != Status.BLOCKED:
-            raise ApiProblem(409, "not_blocked", "Only a blocked request can be retried.")
         if awaits_decision(Status(request.status), request.reason):
             raise ApiProblem(409, "unverified", "Nobody has verified this request. Verify it, or reject it.")
         to_notify = retry(session, request)
+        if not to_notify:
+            raise ApiProblem(409, "not_blocked", "Only a request that is blocked or awaits_others can be retried.")
         view = views(session, [request])[0]
     service.notify(to_notify)
     return changed(view, response)

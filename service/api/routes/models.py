@@ -81,6 +81,9 @@ class Registration(BaseModel):
     )
     cadence_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = None
     requests_per_month: _Number | None = Field(default=None, description="how many people will ask; auto reads it")
+    collect_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = Field(
+        default=None, description="how long deletions that repeat the whole training may wait for one another"
+    )
     utility_tolerance: _Number | None = None
     options: _Options = Field(default_factory=dict)
 

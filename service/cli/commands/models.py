@@ -54,6 +54,9 @@ def add(
         float | None, typer.Option(help="How many people will ask; auto chooses by it. Left out: 10.")
     ] = None,
     cadence: Annotated[int | None, typer.Option(help="Least seconds between updates.")] = None,
+    collect: Annotated[
+        int | None, typer.Option(help="Seconds that deletions repeating the whole training wait for one another.")
+    ] = None,
     on_exhausted: Annotated[str | None, typer.Option(help="retrain or hold.")] = None,
     complete_when: Annotated[
         str | None, typer.Option(help="published, or served: every consumer has moved on.")
@@ -90,6 +93,7 @@ def add(
         "threshold": threshold,
         "cadence_seconds": cadence,
         "requests_per_month": requests_per_month,
+        "collect_seconds": collect,
         "on_exhausted": on_exhausted,
         "complete_when": complete_when,
         "on_suppressed": on_suppressed,
@@ -157,6 +161,7 @@ def _show(record: dict[str, Any]) -> None:
     """Print the facts, then what other values of noise_std and max_distance would cost, one a line."""
     report = dict(nested(record, "preparation.report") or {})
     rows, advice = report.pop("dry_run", None), report.pop("advice", None)
+    repeats = report.pop("expected_repeats", None)
     if "preparation" in record:
         record = {**record, "preparation": {**record["preparation"], "report": report}}
     show_facts(record)
@@ -166,6 +171,10 @@ def _show(record: dict[str, Any]) -> None:
     if rows:
         output.print("\ndry run: the holdout accuracy that noise_std costs, and how many releases the budget allows")
         show_rows(rows, ("noise_std", "max_distance", "accuracy", "updates"))
+    if repeats:
+        whole = report.get("seconds") or 0.0
+        output.print("\nupdates: the share of a training that one repeats on average, by how many people it forgets")
+        show_rows([each | {"seconds": each["share"] * whole} for each in repeats], ("requests", "share", "seconds"))
 
 
 def _options(given: list[str] | None, **named: int | None) -> dict[str, Any] | None:

@@ -1,13 +1,14 @@
 """Train one model for each shard of the people, and publish them as one: Bourtoule et al., "Machine unlearning", 2021.
 
 A hash of the seed and of a sample's people says which shard the sample is in. People join the training of their shard
-in an order (``unlearning.model.fit.Order``), with a checkpoint after each phase. To forget somebody, the shards that
+in an order (``unlearning.model.fit.JoinOrder``), with a checkpoint after each phase. To forget somebody, the shards that
 hold one of their samples are trained again, each from the last checkpoint that has not seen them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from unlearning.methods.shards.ensemble import EnsembleOf
 from unlearning.methods.shards.head import answers_of, fit_head
-from unlearning.model.fit import PHASES, REUSED, Order, checkpoints_of, with_checkpoints, within
+from unlearning.model.fit import PHASES, REUSED, JoinOrder, checkpoints_of, with_checkpoints, within
 from unlearning.model.method import Method
 from unlearning.model.own_training import Fitted, seed_of
 from unlearning.model.problem import Problem
@@ -37,7 +38,7 @@ class Shards(Method):
             0: there is none, and the answers are averaged. Every update fits it again, from its start.
 
     Raises:
-        ValueError: fewer than two shards, no slice, a head outside [0, 1], or what ``Order`` refuses.
+        ValueError: fewer than two shards, no slice, a head outside [0, 1], or what ``JoinOrder`` refuses.
     """
 
     name: ClassVar[str] = "shards"
@@ -66,15 +67,15 @@ class Shards(Method):
         if not 0.0 <= self.head <= 1.0:
             raise ValueError(f"head is {self.head}: it is a share of the people, from 0 to 1.")
         if self.core or self.passes:
-            Order(self.core, self.passes)
+            JoinOrder(self.core, self.passes)
 
     @property
-    def order(self) -> Order:
+    def order(self) -> JoinOrder:
         """Return who of a shard joins when."""
         if self.core:
-            return Order(self.core, self.passes)
+            return JoinOrder(self.core, self.passes)
         parts = range(1, self.slices + 1)
-        return Order(tuple(part / self.slices for part in parts[:-1]), tuple(part / sum(parts) for part in parts))
+        return JoinOrder(tuple(part / self.slices for part in parts[:-1]), tuple(part / sum(parts) for part in parts))
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """Return the recipe with an ensemble of ``shards`` of its models in place of one.
@@ -126,6 +127,17 @@ class Shards(Method):
         repeated = sum(len(self.order) - phase for phase in first.values())
         return Forgotten(self._trained(problem, kept, usable, known, silent), {"phases": repeated})
 
+    def repeats(self, problem: Problem, subjects: Collection[tuple[str, ...]]) -> float:
+        """Return the share of the steps in the phases, of all shards, that saw one of these samples."""
+        first: dict[int, int] = {}
+        for people in subjects:
+            shard = self._shard_of(problem, people)
+            first[shard] = min(self.order.phase_of(problem, people), first.get(shard, len(self.order)))
+        return math.fsum(steps for phase in first.values() for steps in self.order.passes[phase:]) / self.shards
+
+    def expected_repeats(self, requests: int) -> float:
+        return self.order.expected_repeats(requests, self.shards)
+
     def _trained(
         self,
         problem: Problem,
@@ -165,11 +177,14 @@ class Shards(Method):
         Both follow from the seed and the set of the sample's people alone.
         """
         groups = set(examples.subjects)
-        shard_of = {people: seed_of(problem, "shard", *people) % self.shards for people in groups}
+        shard_of = {people: self._shard_of(problem, people) for people in groups}
         fitted = {people: int(seed_of(problem, "head", *people) < self.head * 2**63) for people in groups}
         drawn = torch.tensor([(shard_of[people], fitted[people]) for people in examples.subjects])
         shards, heads = drawn.to(examples.positions.device).unbind(dim=1)
         return shards, heads
+
+    def _shard_of(self, problem: Problem, people: tuple[str, ...]) -> int:
+        return seed_of(problem, "shard", *people) % self.shards
 
 
 def member_of(problem: Problem) -> Problem:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -20,8 +20,7 @@ class Ensemble(nn.Module):
         loss: what they were trained with. ``cross_entropy`` averages the probabilities and returns their logarithms;
             ``binary_logistic`` averages the probabilities and returns the logit; any other averages the outputs.
 
-    To serve a published version: ``model = Ensemble([build() for _ in range(S)], loss)``, then
-    ``model.load_state_dict(safetensors.torch.load_file(path))``.
+    To serve a published version: ``unlearning.published(recipe, safetensors.torch.load_file(path))``.
     """
 
     def __init__(self, members: Iterable[nn.Module], loss: str | SampleLoss) -> None:
@@ -41,11 +40,7 @@ class Ensemble(nn.Module):
 
 
 class Stacked(nn.Module):
-    """Weigh the log-probabilities of ``members`` by a linear layer, ``head``: S classifiers of K classes each.
-
-    To serve a published version: ``model = Stacked([build() for _ in range(S)], K)``, then
-    ``model.load_state_dict(safetensors.torch.load_file(path))``.
-    """
+    """Weigh the log-probabilities of ``members`` by a linear layer, ``head``: S classifiers of K classes each."""
 
     def __init__(self, members: Iterable[nn.Module], classes: int) -> None:
         super().__init__()
@@ -81,3 +76,29 @@ class EnsembleOf:
         with torch.no_grad():
             outputs = build(self.member, seed).eval()(self.member.holdout[0][:1])
         return Stacked(members, outputs.shape[-1])
+
+
+def published(
+    model: Recipe | Callable[[], nn.Module],
+    tensors: Mapping[str, Tensor],
+    loss: str | SampleLoss = "cross_entropy",
+) -> nn.Module:
+    """Return the module of a published version, ready to answer: one model, or several that answer as one.
+
+    Args:
+        model: the recipe, or what builds one model.
+        tensors: the version's file, as ``safetensors.torch.load_file`` reads it.
+        loss: what the model was trained with; a recipe says so itself.
+
+    Raises:
+        RuntimeError: the names or shapes are not those of the model, nor of an ensemble of it.
+    """
+    build_one, loss = (model.model, model.loss) if isinstance(model, Recipe) else (model, loss)
+    module = build_one()
+    members = {name.split(".")[1] for name in tensors if name.startswith("members.")}
+    if members and set(module.state_dict()) != set(tensors):
+        models = [build_one() for _ in members]
+        head = tensors.get("head.bias")
+        module = Ensemble(models, loss) if head is None else Stacked(models, len(head))
+    module.load_state_dict(tensors)
+    return module.eval()

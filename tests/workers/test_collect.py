@@ -1,0 +1,200 @@
+"""Deletions that repeat the whole training wait for one another; everybody else's go on at once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from service.infra.db import now
+from service.infra.pseudonyms import subject_digest
+from service.infra.tables import DeletionRequest, Task
+from service.infra.time import SECOND, instant
+from service.requests import intake
+from service.requests.cancel import cancel
+from service.requests.legal_holds import retry
+from service.requests.states import Regulation, RequestRefused, Suppress
+from tests.faults.invariants import broken
+from tests.workers.test_crashes import die_at
+from tests.workers.test_own_training import published
+from tests.workers.worlds import TENANT, World
+from unlearning.accounting.certificate import Claim, Guarantee
+from unlearning.accounting.policy import Policy
+from workers.runtime.model import build
+
+WEEK = 7 * 86_400
+DAY = 86_400 * SECOND
+POINTS = ("worker-after-compute", "store-half-file", "publish-after-audit", "worker-after-commit", "worker-before-ack")
+
+
+def core_and_late(world: World, model_id: str) -> tuple[list[str], list[str]]:
+    """Return who is in the first phase, and who joins later."""
+    policy = Policy.from_json(world.model(model_id).policy)
+    bench = build(world.settings, TENANT, "own_training", policy)
+    whole = {
+        person: bench.method.repeats(bench.problem, [(subject_digest(world.storage.pepper, TENANT, person),)]) > 0.99
+        for person in (f"p{number}" for number in range(24))
+    }
+    return [person for person in whole if whole[person]], [person for person in whole if not whole[person]]
+
+
+def collecting(world: World, seconds: int = WEEK, name: str = "m", method: str = "late") -> str:
+    return world.live("own_training", method, name, collect_seconds=seconds)
+
+
+def time_passes(world: World, request: str) -> None:
+    world.change(Task, world.task(request).id, not_before=1)
+
+
+def test_the_core_waits_for_its_date_and_late_people_do_not(world: World) -> None:
+    model_id = collecting(world)
+    core, late = core_and_late(world, model_id)
+    first, soon = world.delete(core[0]), world.delete(late[0])
+    world.work(model_id)
+    assert world.task(soon).status == "completed"
+    assert Claim.from_json(world.head(model_id).claim).guarantee is Guarantee.EXACT
+    waiting, request = world.task(first), world.request(first)
+    assert (waiting.status, waiting.reason) == ("queued", "awaiting_others")
+    assert waiting.not_before == request.created_at + WEEK * SECOND
+    later = world.delete(late[1])  # somebody who waits delays nobody
+    world.work(model_id)
+    assert world.task(later).status == "completed"
+    second = world.delete(core[1])
+    world.work(model_id)
+    assert world.task(second).reason == "awaiting_others"
+    assert len(world.versions(model_id)) == 3
+    world.work(model_id)
+    assert len(world.versions(model_id)) == 3
+
+
+def test_one_retraining_serves_all_who_wait_and_equals_a_cold_one(world: World) -> None:
+    model_id = collecting(world, name="deleted")
+    core, late = core_and_late(world, model_id)
+    gone = [*core[:3], late[0]]
+    requests = [world.delete(person, models=("deleted",)) for person in gone]
+    world.work(model_id)
+    assert [world.task(each).status for each in requests] == ["queued"] * 3 + ["completed"]
+    time_passes(world, requests[1])
+    world.work(model_id)
+    assert {world.task(each).status for each in requests} == {"completed"}
+    assert [version.people for version in world.versions(model_id)] == [0, 1, 3]
+    for person in gone:
+        world.delete(person)
+    never = world.register("own_training", "late", name="never", on_suppressed="leave_out")
+    world.work(never)
+    assert world.head(never).checkpoint == world.head(model_id).checkpoint
+    assert published(world, never).keys() == published(world, model_id).keys()
+
+
+def test_the_legal_deadline_comes_before_the_collecting(world: World) -> None:
+    """A day and two trainings before it the deletion is due, and takes along everybody who waits."""
+    model_id = collecting(world, seconds=60 * 86_400)
+    core, _ = core_and_late(world, model_id)
+    calm, hurried = world.delete(core[0]), ordered(world, core[1], timedelta(days=2))
+    world.work(model_id)
+    due_at = world.request(hurried).due_at
+    assert due_at is not None
+    assert due_at - DAY - 60 * SECOND < world.task(hurried).not_before < due_at - DAY
+    urgent = ordered(world, core[2], timedelta(days=44, hours=12))
+    world.work(model_id)  # it is put to those who wait
+    assert (world.task(urgent).reason, len(world.versions(model_id))) == ("awaiting_others", 1)
+    world.work(model_id)  # and all of them are due
+    assert {world.task(each).status for each in (calm, hurried, urgent)} == {"completed"}
+    assert len(world.versions(model_id)) == 2
+
+
+def ordered(world: World, person: str, ago: timedelta) -> str:
+    """A request that was received so long ago, and has 45 days from then."""
+    with world.database.write() as session:
+        received = instant(now(session)) - ago
+        order = intake.Order(
+            subject_id=person,
+            models=("m",),
+            suppress=Suppress.NAMED_MODELS,
+            regulation=Regulation.CCPA,
+            received_at=received,
+        )
+        return intake.accept(session, world.storage.pepper, TENANT, order).request.id
+
+
+def test_by_default_nobody_waits(world: World) -> None:
+    model_id = world.live("own_training", "late")
+    core, _ = core_and_late(world, model_id)
+    request = world.delete(core[0])
+    world.work(model_id)
+    assert world.task(request).status == "completed"
+
+
+def test_who_waits_cannot_be_cancelled_and_can_be_hurried(world: World) -> None:
+    model_id = collecting(world)
+    core, _ = core_and_late(world, model_id)
+    requests = [world.delete(person) for person in core[:2]]
+    world.work(model_id)
+    with pytest.raises(RequestRefused), world.database.write() as session:
+        cancel(session, session.get_one(DeletionRequest, requests[0]))
+    with world.database.write() as session:
+        assert retry(session, session.get_one(DeletionRequest, requests[0])) == [model_id]
+    world.work(model_id)
+    assert {world.task(each).status for each in requests} == {"completed"}
+
+
+def test_a_batch_of_retrainings_is_a_policy_of_retrain_too(world: World) -> None:
+    model_id = collecting(world, method="retrain")
+    requests = [world.delete(f"p{number}") for number in range(3)]
+    world.work(model_id)
+    assert {world.task(each).reason for each in requests} == {"awaiting_others"}
+    time_passes(world, requests[2])
+    world.work(model_id)
+    assert len(world.versions(model_id)) == 2
+    assert {world.task(each).status for each in requests} == {"completed"}
+
+
+def test_shards_never_wait(world: World) -> None:
+    model_id = collecting(world, method="shards")
+    requests = [world.delete(f"p{number}") for number in range(6)]
+    world.work(model_id)
+    assert {world.task(each).status for each in requests} == {"completed"}
+
+
+def test_workers_die_around_updates_and_the_last_version_is_that_of_a_cold_training(world: World) -> None:
+    """One after the other they forget somebody of the core, who has waited, or somebody else."""
+    model_id = collecting(world, name="deleted")
+    core, late = core_and_late(world, model_id)
+    gone = [core[0], late[0], core[1], late[1], core[2]]
+    requests = []
+    for point, person in zip(POINTS, gone, strict=True):
+        requests.append(world.delete(person, models=("deleted",)))
+        if person in core:
+            world.work(model_id)
+            time_passes(world, requests[-1])
+        world.storage.database.close()
+        world.storage.keys.close()
+        die_at(world, point, lambda other: other.work(model_id))
+        world.expire_lease(model_id)
+        world.work(model_id)
+    assert {world.task(each).status for each in requests} == {"completed"}
+    assert len(world.versions(model_id)) == 1 + len(gone)
+    assert broken(world.database) == []
+    for person in gone:
+        world.delete(person)
+    never = world.register("own_training", "late", name="never", on_suppressed="leave_out")
+    world.work(never)
+    assert world.head(never).checkpoint == world.head(model_id).checkpoint
+
+
+def test_a_retraining_that_fails_ends_visibly(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails is not put to those who wait again: its attempts count, and the third ends it."""
+    model_id = collecting(world)
+    core, _ = core_and_late(world, model_id)
+    request = world.delete(core[0])
+    world.work(model_id)
+
+    def fails(*_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr("workers.update.run.certify", fails)
+    time_passes(world, request)
+    for _ in range(4):
+        world.expire_lease(model_id)
+        world.work(model_id)
+    assert (world.task(request).status, world.task(request).reason) == ("blocked", "failed:RuntimeError")
