@@ -54,7 +54,7 @@ REST: dict[str, Method] = {
     "late, core 50 %, then 30 %, then all": Late(core=(0.5, 0.8), passes=(0.7, 0.2, 0.1)),
     "both: shards, S = 5, core 25 %, last 10 %": Shards(shards=5, core=(0.25,), passes=(0.9, 0.1)),
     "shards, S = 10, R = 4": Shards(shards=10, slices=4),
-    "shards, S = 20, R = 4, a head": Shards(shards=20, slices=4, head=0.5),
+    "shards, S = 20, R = 4, a head": Shards(shards=20, slices=4, stacked=0.5),
 }
 METHODS = HEADLINES | REST
 TARGETS = {
@@ -242,7 +242,7 @@ def counted(method: Method, data: Data, seed: int) -> Row:
 
     recipe = data.recipe(count, seed)
     if isinstance(method, Shards):
-        method = replace(method, head=0.0)
+        method = replace(method, stacked=0.0)
     problem, examples = Problem(method.recipe(recipe)), recipe.samples.examples()
     state = method.prepare(problem, examples, Learned(problem.initial()))
     whole = data.passes * len(examples)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib
 import re
 import shlex
 import subprocess
@@ -82,10 +83,9 @@ def require(words: list[str]) -> None:
     while words and hasattr(command, "commands"):
         assert words[0] in command.commands, f"expunge has no command {words[0]!r}"
         command, words = command.commands[words[0]], words[1:]
-    if command.name == "evaluate":  # its options are those of workers.evaluate
-        from workers.evaluate import _parser  # noqa: PLC0415
-
-        known = set(_parser()._option_string_actions)
+    if command.name in ("evaluate", "advise"):  # their options are those of workers.evaluate and workers.advise
+        module = importlib.import_module(f"workers.{command.name}")
+        known = set(module._parser()._option_string_actions)
     else:
         known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
     asked = {word.partition("=")[0] for word in words if word.startswith("--")}

@@ -225,7 +225,7 @@ def test_a_head_that_is_not_fitted_averages_the_log_probabilities() -> None:
 
 
 def test_a_head_is_the_minimiser_and_serves_as_one_module() -> None:
-    recipe, method = own(), Shards(shards=4, slices=2, head=1.0)
+    recipe, method = own(), Shards(shards=4, slices=2, stacked=1.0)
     examples = recipe.samples.examples()
     problem, state = prepared(method, recipe, examples)
     served = Stacked([recipe.model() for _ in range(4)], 3).eval()
@@ -258,9 +258,9 @@ def test_nobodys_answers_depend_on_who_else_is_there() -> None:
 
 def test_a_head_without_a_sample_or_a_classifier_is_refused() -> None:
     with pytest.raises(Refused, match="no sample to be fitted on"):
-        prepared(Shards(shards=2, head=1e-9), own(), own().samples.examples())
+        prepared(Shards(shards=2, stacked=1e-9), own(), own().samples.examples())
     with pytest.raises(Refused, match="squared_error"):
-        Shards(head=0.5).recipe(replace(own(), loss="squared_error"))
+        Shards(stacked=0.5).recipe(replace(own(), loss="squared_error"))
 
 
 def test_parameters_without_weight_decay_are_those_of_each_member() -> None:
@@ -279,7 +279,7 @@ def test_parameters_without_weight_decay_are_those_of_each_member() -> None:
         (lambda: Shards(core=(0.5, 0.4), passes=(0.5, 0.3, 0.2)), "increasing"),
         (lambda: Shards(core=(0.5,)), "one more entry"),
         (lambda: Shards(passes=(0.5, 0.5)), "one more entry"),
-        (lambda: Shards(head=1.5), "share of the people"),
+        (lambda: Shards(stacked=1.5), "share of the people"),
         (lambda: JoinOrder((0.5,), (0.9, 0.2)), "sum up to 1"),
     ],
 )

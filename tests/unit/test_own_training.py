@@ -82,7 +82,7 @@ METHODS = [
     pytest.param(Shards(shards=3, slices=1), id="shards"),
     pytest.param(Shards(shards=2, slices=3), id="shards in slices"),
     pytest.param(Shards(shards=2, core=(0.4,), passes=(0.8, 0.2)), id="shards with a core"),
-    pytest.param(Shards(shards=3, slices=2, head=0.5), id="shards with a head"),
+    pytest.param(Shards(shards=3, slices=2, stacked=0.5), id="shards with a head"),
 ]
 RECIPES = [
     pytest.param(lambda: own(train=lambda run: epochs(run, 3, 40)), id="own"),

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import unlearning as ul
 from unlearning.model.problem import Problem
 from unlearning.model.training import learn, retrace
-from unlearning.recorders.steps import Steps, rate_of
+from unlearning.recorders.steps import StepLog, rate_of
 from unlearning.types import RecipeError, Trajectory
 
 COUNT, EPOCHS, BATCH, RATE, DECAY = 40, 3, 8, 0.2, 0.01
@@ -57,7 +57,7 @@ def require_recorded(model: nn.Module, trajectory: Trajectory | None, steps: int
         assert torch.equal(seen.sort().values, everyone)
 
 
-def loop(optimizer: torch.optim.Optimizer, model: nn.Module, steps: Steps) -> Trajectory:
+def loop(optimizer: torch.optim.Optimizer, model: nn.Module, steps: StepLog) -> Trajectory:
     """A loop of one's own, by the same calls as the callbacks make."""
     x, y = data()
     for _ in range(EPOCHS):
@@ -74,7 +74,7 @@ def loop(optimizer: torch.optim.Optimizer, model: nn.Module, steps: Steps) -> Tr
 def test_a_loop_of_plain_steps_is_recorded(every: int) -> None:
     model = build()
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, weight_decay=DECAY)
-    trajectory = loop(optimizer, model, Steps(every))
+    trajectory = loop(optimizer, model, StepLog(every))
     require_recorded(model, trajectory, EPOCHS * COUNT // BATCH)
     assert trajectory.starts[:2] == (0, every)
 
@@ -94,7 +94,7 @@ def test_other_steps_than_plain_ones_are_refused(made: Any, said: str) -> None:
 
 
 def test_a_step_has_one_batch() -> None:
-    model, steps = build(), Steps()
+    model, steps = build(), StepLog()
     with pytest.raises(RecipeError, match="without a batch"):
         steps.before_step(model, torch.optim.SGD(model.parameters(), lr=0.1))
     steps.saw(torch.arange(3))

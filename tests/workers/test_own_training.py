@@ -21,7 +21,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "shards": ("shards", {"shards": 3, "slices": 2}),
     "shards with a core and a head": (
         "shards",
-        {"shards": 2, "core": [0.6], "passes": [0.8, 0.2], "head": 0.7},
+        {"shards": 2, "core": [0.6], "passes": [0.8, 0.2], "stacked": 0.7},
     ),
 }
 

@@ -1,7 +1,7 @@
 """Order the people: those who joined last can be forgotten by repeating the last part of the training.
 
 A core of the people, drawn by a hash, trains alone in the first phase; others join in later phases, and everyone is in
-the last (``unlearning.model.fit.JoinOrder``). Each phase starts from the checkpoint of the one before. To forget somebody,
+the last (``fit.JoinOrder``). Each phase starts from the checkpoint of the one before. To forget somebody,
 the phases from the first that saw one of their samples are repeated without them; the checkpoints before it have never
 seen them.
 """

@@ -13,7 +13,7 @@ try:
 except ImportError:  # the same library under its older name
     from pytorch_lightning import Callback
 
-from unlearning.recorders.steps import Steps, require
+from unlearning.recorders.steps import StepLog, require
 from unlearning.types import Trajectory
 
 
@@ -34,7 +34,7 @@ class LightningRecorder(Callback):
 
     def __init__(self, positions: Callable[[Any], Tensor], every: int = 1) -> None:
         self._positions = positions
-        self._steps = Steps(every)
+        self._steps = StepLog(every)
         self.trajectory: Trajectory | None = None
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:

@@ -16,7 +16,7 @@ from unlearning.model.training import Recorder
 from unlearning.types import RecipeError, Trajectory
 
 
-class Steps:
+class StepLog:
     """Collects the steps of one training: ``saw`` each batch, ``before_step``, and ``finish`` after the last.
 
     Args:

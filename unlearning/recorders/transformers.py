@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from transformers import TrainerCallback
 
-from unlearning.recorders.steps import Steps, require
+from unlearning.recorders.steps import StepLog, require
 from unlearning.types import RecipeError, Trajectory
 
 
@@ -29,7 +29,7 @@ class TrainerRecorder(TrainerCallback):
 
     def __init__(self, column: str = "position", every: int = 1) -> None:
         self._column = column
-        self._steps = Steps(every)
+        self._steps = StepLog(every)
         self._hook: Any = None
         self.trajectory: Trajectory | None = None
 

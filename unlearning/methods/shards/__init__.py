@@ -1,7 +1,7 @@
 """Train one model for each shard of the people, and publish them as one: Bourtoule et al., "Machine unlearning", 2021.
 
 A hash of the seed and of a sample's people says which shard the sample is in. People join the training of their shard
-in an order (``unlearning.model.fit.JoinOrder``), with a checkpoint after each phase. To forget somebody, the shards that
+in an order (``fit.JoinOrder``), with a checkpoint after each phase. To forget somebody, the shards that
 hold one of their samples are trained again, each from the last checkpoint that has not seen them.
 """
 
@@ -34,11 +34,11 @@ class Shards(Method):
         slices: R, how many equal parts of a shard join one after another. A phase makes 2 / (R + 1) of the usual
             number of passes, so that all phases of a shard together cost as much as one training on it.
         core, passes: in place of ``slices``, who of a shard joins when, as ``late`` has it.
-        head: the share of the people on whose samples a linear layer is fitted, which weighs the members' answers;
+        stacked: the share of the people on whose samples a linear layer is fitted, which weighs the members' answers;
             0: there is none, and the answers are averaged. Every update fits it again, from its start.
 
     Raises:
-        ValueError: fewer than two shards, no slice, a head outside [0, 1], or what ``JoinOrder`` refuses.
+        ValueError: fewer than two shards, no slice, a share outside [0, 1], or what ``JoinOrder`` refuses.
     """
 
     name: ClassVar[str] = "shards"
@@ -55,7 +55,7 @@ class Shards(Method):
     slices: int = 4
     core: tuple[float, ...] = ()
     passes: tuple[float, ...] = ()
-    head: float = 0.0
+    stacked: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "core", tuple(self.core))
@@ -64,8 +64,8 @@ class Shards(Method):
             raise ValueError(
                 f"shards is {self.shards} and slices is {self.slices}: there must be at least 2 shards and 1 slice."
             )
-        if not 0.0 <= self.head <= 1.0:
-            raise ValueError(f"head is {self.head}: it is a share of the people, from 0 to 1.")
+        if not 0.0 <= self.stacked <= 1.0:
+            raise ValueError(f"stacked is {self.stacked}: it is a share of the people, from 0 to 1.")
         if self.core or self.passes:
             JoinOrder(self.core, self.passes)
 
@@ -83,12 +83,12 @@ class Shards(Method):
         Raises:
             Refused: a head is asked for, and the recipe's loss is not ``cross_entropy``.
         """
-        if self.head > 0.0 and recipe.loss != "cross_entropy":
+        if self.stacked > 0.0 and recipe.loss != "cross_entropy":
             raise Refused(
                 f"A head weighs the answers of a classifier, and the recipe's loss is {recipe.loss!r}.",
-                "Leave head out, or use cross_entropy.",
+                "Leave stacked out, or use cross_entropy.",
             )
-        ensemble = EnsembleOf(recipe, self.shards, stacked=self.head > 0.0)
+        ensemble = EnsembleOf(recipe, self.shards, stacked=self.stacked > 0.0)
         if recipe.train is not None:
             return replace(recipe, model=ensemble)
         # The names are those of a member's parameters, and the members are trained by the recipe given.
@@ -163,9 +163,9 @@ class Shards(Method):
             fitted = self.order.train(member, here, f"shard {shard} slice", usable.get(shard, ()), part)
             state = with_checkpoints(state, fitted, f"shard {shard}")
             weights |= {f"members.{shard}.{name}": value for name, value in member.tensors(fitted[-1].weights).items()}
-            if self.head > 0.0:
+            if self.stacked > 0.0:
                 answers.append(known[shard] if shard in known else answers_of(member, fitted[-1].weights, fitting))
-        if self.head > 0.0:
+        if self.stacked > 0.0:
             weights |= fit_head(torch.stack(answers), fitting.targets)
             state = replace(state, tensors={**state.tensors, "answers": torch.stack(answers)})
         progress(1.0)
@@ -178,7 +178,7 @@ class Shards(Method):
         """
         groups = set(examples.subjects)
         shard_of = {people: self._shard_of(problem, people) for people in groups}
-        fitted = {people: int(seed_of(problem, "head", *people) < self.head * 2**63) for people in groups}
+        fitted = {people: int(seed_of(problem, "head", *people) < self.stacked * 2**63) for people in groups}
         drawn = torch.tensor([(shard_of[people], fitted[people]) for people in examples.subjects])
         shards, heads = drawn.to(examples.positions.device).unbind(dim=1)
         return shards, heads
