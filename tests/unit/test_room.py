@@ -9,9 +9,8 @@ import torch
 
 from tests.unit.test_sketch import SEED, Setting, network, problem_of, setting_of, softmax
 from tests.unit.test_sketch import digits as some_digits
-from unlearning.methods.recollection import Recollection
+from unlearning.methods.recollection import Recollection, room
 from unlearning.methods.recollection.sketch import Sketch
-from unlearning.model import room
 from unlearning.model.training import steps_per_epoch
 from unlearning.settings import Training
 from unlearning.types import Refused

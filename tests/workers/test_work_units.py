@@ -16,7 +16,7 @@ from tests.workers.test_calibrate import release_connections
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import World, open_world
 from unlearning.methods.recollection import Recollection as Method
-from unlearning.model import room
+from unlearning.methods.recollection import room
 from unlearning.model.training import train
 from workers.scheduler.run import open_scheduler
 from workers.storage import private_state as state

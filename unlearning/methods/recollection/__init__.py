@@ -40,6 +40,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
+from unlearning.methods.recollection import room
 from unlearning.methods.recollection.repair import repaired, require_open_end, require_room
 from unlearning.methods.recollection.sketch import Sketch, require_steps_fit
 from unlearning.methods.recollection.vectors import (
@@ -51,7 +52,6 @@ from unlearning.methods.recollection.vectors import (
     Form,
     Sketched,
 )
-from unlearning.model import room
 from unlearning.model.descent.plan import REFERENCES
 from unlearning.model.method import Method, require_followed
 from unlearning.model.problem import Problem

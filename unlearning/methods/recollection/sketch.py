@@ -30,9 +30,9 @@ from scipy.special import gammaincinv
 from torch import Tensor
 
 from unlearning.methods.recollection.direct import Course, Factored, Replayed, direct_sum, form_of
+from unlearning.methods.recollection.room import require_room
 from unlearning.model.linear_head import head_of
 from unlearning.model.problem import Problem
-from unlearning.model.room import require_room
 from unlearning.types import (
     Examples,
     ForgetSet,
