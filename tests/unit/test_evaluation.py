@@ -33,6 +33,8 @@ class Idle:
 
     name: ClassVar[str] = "idle"
     trains: ClassVar[bool] = False
+    exact: ClassVar[bool] = False
+    follows: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[Need]] = frozenset()
     refuses: bool = False
 

@@ -122,7 +122,7 @@ def test_a_wrong_policy_names_the_field_its_value_and_what_is_allowed(record: di
         parse({"method": "recollection"} | record)
     assert caught.value.field == field
     assert message in str(caught.value)
-    assert len(str(caught.value)) < 300
+    assert len(str(caught.value)) < 350
 
 
 @pytest.mark.parametrize("record", [None, [], "recollection", 3])

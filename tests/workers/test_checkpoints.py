@@ -56,7 +56,7 @@ def found(world: World, folder: Path, wanted: dict[str, bytes]) -> set[str]:
 
 def knowing(world: World, model_id: str, person: str) -> tuple[str, ...]:
     """Return how the names of the checkpoints begin that were trained on the person."""
-    bench = build(world.settings, TENANT, "own_training", Policy.from_json(world.model(model_id).policy))
+    bench = build(world.settings, TENANT, "unshared", Policy.from_json(world.model(model_id).policy))
     name = subject_digest(world.storage.pepper, TENANT, person)
     if isinstance(bench.method, Late):
         first = bench.method.order.phase_of(bench.problem, [name])
@@ -75,7 +75,7 @@ def purged(world: World) -> None:
 @pytest.mark.parametrize("name", ["late in three phases", "shards"])
 def test_no_byte_of_a_checkpoint_that_knew_the_person_is_left(world: World, tmp_path: Path, name: str) -> None:
     method, options = METHODS[name]
-    model_id = world.live("own_training", method, options=options)
+    model_id = world.live("unshared", method, options=options)
     before = needles(state_of(world, world.head(model_id)))
     assert found(world, tmp_path, before) == set(before), "the search finds what is there"
     request = world.delete("p3")
@@ -89,7 +89,7 @@ def test_no_byte_of_a_checkpoint_that_knew_the_person_is_left(world: World, tmp_
 
 
 def test_after_the_core_was_forgotten_nothing_of_before_is_left(world: World, tmp_path: Path) -> None:
-    model_id = world.live("own_training", "late")
+    model_id = world.live("unshared", "late")
     before = needles(state_of(world, world.head(model_id)))
     world.delete(core_and_late(world, model_id)[0][0])
     world.work(model_id)
@@ -98,7 +98,7 @@ def test_after_the_core_was_forgotten_nothing_of_before_is_left(world: World, tm
 
 
 def test_a_worker_forgets_the_state_that_another_one_replaced(world: World) -> None:
-    model_id = world.live("own_training", "late")
+    model_id = world.live("unshared", "late")
     pulse = world.pulse()
     first = Worker(world.process, pulse)
     world.delete("p1")

@@ -30,7 +30,7 @@ POINTS = ("worker-after-compute", "store-half-file", "publish-after-audit", "wor
 def core_and_late(world: World, model_id: str) -> tuple[list[str], list[str]]:
     """Return who is in the first phase, and who joins later."""
     policy = Policy.from_json(world.model(model_id).policy)
-    bench = build(world.settings, TENANT, "own_training", policy)
+    bench = build(world.settings, TENANT, "unshared", policy)
     whole = {
         person: bench.method.repeats(bench.problem, [(subject_digest(world.storage.pepper, TENANT, person),)]) > 0.99
         for person in (f"p{number}" for number in range(24))
@@ -39,7 +39,7 @@ def core_and_late(world: World, model_id: str) -> tuple[list[str], list[str]]:
 
 
 def collecting(world: World, seconds: int = WEEK, name: str = "m", method: str = "late") -> str:
-    return world.live("own_training", method, name, collect_seconds=seconds)
+    return world.live("unshared", method, name, collect_seconds=seconds)
 
 
 def time_passes(world: World, request: str) -> None:
@@ -80,7 +80,7 @@ def test_one_retraining_serves_all_who_wait_and_equals_a_cold_one(world: World) 
     assert [version.people for version in world.versions(model_id)] == [0, 1, 3]
     for person in gone:
         world.delete(person)
-    never = world.register("own_training", "late", name="never", on_suppressed="leave_out")
+    never = world.register("unshared", "late", name="never", on_suppressed="leave_out")
     world.work(never)
     assert world.head(never).checkpoint == world.head(model_id).checkpoint
     assert published(world, never).keys() == published(world, model_id).keys()
@@ -118,7 +118,7 @@ def ordered(world: World, person: str, ago: timedelta) -> str:
 
 
 def test_by_default_nobody_waits(world: World) -> None:
-    model_id = world.live("own_training", "late")
+    model_id = world.live("unshared", "late")
     core, _ = core_and_late(world, model_id)
     request = world.delete(core[0])
     world.work(model_id)
@@ -177,7 +177,7 @@ def test_workers_die_around_updates_and_the_last_version_is_that_of_a_cold_train
     assert broken(world.database) == []
     for person in gone:
         world.delete(person)
-    never = world.register("own_training", "late", name="never", on_suppressed="leave_out")
+    never = world.register("unshared", "late", name="never", on_suppressed="leave_out")
     world.work(never)
     assert world.head(never).checkpoint == world.head(model_id).checkpoint
 

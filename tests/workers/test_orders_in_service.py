@@ -20,7 +20,7 @@ PEOPLE = [f"p{number}" for number in range(24)]
 
 @pytest.mark.parametrize(("fallback", "outcome"), [(None, "method_refused"), ("retrain", "awaiting_retrain")])
 def test_a_core_of_nobody_is_said_and_not_trained(world: World, fallback: str | None, outcome: str) -> None:
-    model_id = world.live("own_training", "late", fallback=fallback)
+    model_id = world.live("unshared", "late", fallback=fallback)
     before = world.head(model_id).id
     core, _ = core_and_late(world, model_id)
     requests = [world.delete(person) for person in core]
@@ -35,8 +35,8 @@ def test_a_core_of_nobody_is_said_and_not_trained(world: World, fallback: str | 
 
 def test_a_shard_of_nobody_keeps_its_start_as_in_a_cold_training(world: World) -> None:
     options = {"shards": 3, "slices": 2}
-    model_id = world.live("own_training", "shards", name="deleted", options=options)
-    bench = build(world.settings, TENANT, "own_training", Policy.from_json(world.model(model_id).policy))
+    model_id = world.live("unshared", "shards", name="deleted", options=options)
+    bench = build(world.settings, TENANT, "unshared", Policy.from_json(world.model(model_id).policy))
     assert isinstance(bench.method, Shards)
     names = {person: subject_digest(world.storage.pepper, TENANT, person) for person in PEOPLE}
     first = [person for person, name in names.items() if bench.method._shard_of(bench.problem, (name,)) == 0]
@@ -46,7 +46,7 @@ def test_a_shard_of_nobody_keeps_its_start_as_in_a_cold_training(world: World) -
     assert world.head(model_id).people == len(first)
     for person in first:
         world.delete(person)
-    never = world.register("own_training", "shards", name="never", options=options, on_suppressed="leave_out")
+    never = world.register("unshared", "shards", name="never", options=options, on_suppressed="leave_out")
     world.work(never)
     assert world.head(never).checkpoint == world.head(model_id).checkpoint
     assert all(bool(torch.isfinite(value).all()) for value in published(world, model_id).values())
@@ -54,7 +54,7 @@ def test_a_shard_of_nobody_keeps_its_start_as_in_a_cold_training(world: World) -
 
 @pytest.mark.parametrize("method", ["late", "shards"])
 def test_when_everybody_asks_nothing_is_trained(world: World, method: str) -> None:
-    model_id = world.live("own_training", method)
+    model_id = world.live("unshared", method)
     requests = [world.delete(person) for person in PEOPLE]
     world.work(model_id)
     assert {(world.task(each).status, world.task(each).reason) for each in requests} == {("blocked", "nobody_left")}
@@ -62,7 +62,7 @@ def test_when_everybody_asks_nothing_is_trained(world: World, method: str) -> No
 
 
 def test_registration_and_an_estimate_say_what_an_update_repeats(world: World) -> None:
-    model_id = world.live("own_training", "late")
+    model_id = world.live("unshared", "late")
     report = world.report(model_id)
     assert [row["requests"] for row in report["expected_repeats"]] == [1, 10], "there are 24 people"
     assert report["expected_repeats"][0]["share"] == pytest.approx(0.9 * 0.5 + 0.1)
