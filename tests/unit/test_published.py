@@ -37,7 +37,7 @@ def test_one_line_loads_and_serves_a_sharded_model_in_another_process(tmp_path: 
     assert torch.allclose(torch.tensor(json.loads(done.stdout)), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", [Late(), Shards(shards=2, slices=1), Shards(shards=2, slices=1, head=0.5)])
+@pytest.mark.parametrize("method", [Late(), Shards(shards=2, slices=1), Shards(shards=2, slices=1, stacked=0.5)])
 def test_what_is_loaded_answers_as_the_service_measured(method: Method) -> None:
     tensors, expected = version(method)
     inputs, _ = own_training.recipe().holdout

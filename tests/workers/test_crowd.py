@@ -18,7 +18,7 @@ WAITING = 5_000
 @pytest.mark.both_engines
 @pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.drill)], indirect=True)
 def test_five_thousand_requests_at_an_exhausted_budget_are_one_plan_one_alert_and_one_retrain(world: World) -> None:
-    asked = {"min_guarantee": "proved", "epsilon": 1.0, "noise_std": 3e-4, "max_distance": 5.4e-5}  # two updates
+    asked = {"min_guarantee": "proved", "epsilon": 1.0, "noise_std": 6e-5, "max_distance": 1.08e-5}  # two updates
     model_id = world.live("crowd", "newton", **asked)
     listen(world)
     first = 0
