@@ -54,6 +54,10 @@ HEAD = (
     "Each model learns from 400 images. The counted cost leaves the head out: the changed member answers for half of "
     "the samples, and the layer is fitted again. Needed: a head on fewer samples, which loses accuracy."
 )
+SMALL_STEPS = (
+    "A step of this network is a millisecond. The weights are one vector: it is cut into tensors, the gradient is "
+    "gathered into one again, and the step passes over it once more. Needed: weights that stay tensors while training."
+)
 TARGETS = (
     Target(
         "softmax n = 4,000, r = 64: >= 50x CPU",
@@ -136,6 +140,7 @@ TARGETS = (
         "a gradient, a product and an epoch of a network: <= 1.3x plain torch",
         r".* weights: (gradient|Hessian-vector product|epoch of .* images) / plain torch",
         "torch_speed",
+        SMALL_STEPS,
     ),
     Target("GPU: achieved share of the card's matrix rate", r"ResNet-18, .*: share of the measured matrix rate", "gpu"),
     Target("GPU: update time split", r"ResNet-18, .*: an update's (maths|device to host|storage)", "gpu"),
