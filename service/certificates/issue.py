@@ -141,6 +141,9 @@ def _completions(session: Session, requests: Sequence[str]) -> tuple[list[Comple
     Returns:
         The requests; and the versions, by id, of which the audit log and the database say different things.
     """
+    # First of all: one that is reopened and completed again after this has another moment of completion, so that what
+    # is read from here on is not stored for it.
+    completed = session.scalars(select(DeletionRequest).where(DeletionRequest.id.in_(requests))).all()
     carried: dict[str, list[tuple[Task, Version]]] = defaultdict(list)
     query = select(Task, Version).join(Version, Version.id == Task.version_id).where(Task.request_id.in_(requests))
     for task, version in session.execute(query.order_by(Task.id)):
@@ -157,7 +160,7 @@ def _completions(session: Session, requests: Sequence[str]) -> tuple[list[Comple
     asked = {request: at for request, at in session.execute(last_asked)}
     samples = _samples(session, requests, [release.version for release in releases.values()])
     found = []
-    for request in session.scalars(select(DeletionRequest).where(DeletionRequest.id.in_(requests))):
+    for request in completed:
         done = [(task, releases[version.id]) for task, version in carried[request.id]]
         entries = {entry.id: entry for entry in chain(own[request.id], *(release.publications for _, release in done))}
         in_order = [entries[each] for each in sorted(entries)]

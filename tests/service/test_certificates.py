@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fastapi.testclient import TestClient
-from sqlalchemy import event, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from service.api.dependencies import Service
@@ -340,60 +340,6 @@ def test_a_certificate_waits_for_the_keys_and_for_the_log(client: TestClient, se
     assert first.status_code == 200
     assert tick(service) == 0
     assert client.get(path).content == first.content
-
-
-@pytest.mark.both_engines
-def test_a_certificate_among_many_costs_a_few_statements(client: TestClient, service: Service) -> None:
-    live_model(service)
-    for number in range(30):
-        made = client.post(PATH, json={"subject_id": f"p{number}"}, headers={"Idempotency-Key": f"{number}"}).json()
-        with service.database.write() as session:
-            completed = session.get_one(DeletionRequest, made["id"]).completed_at
-            session.add(Certificate(request_id=made["id"], completed_at=completed or 0, tenant_id="default"))
-    with service.database.write() as session:
-        integrate(session, Signer.of(service.settings))
-    statements: list[str] = []
-    event.listen(service.database.engine, "before_cursor_execute", lambda *seen: statements.append(seen[2]))
-    issued = issue_due(service.database, Signer.of(service.settings), service.pepper)
-    assert issued == 30
-    assert len(statements) < 2 * issued, len(statements) / issued
-
-
-def test_certificates_that_are_issued_together_say_what_each_says_alone(client: TestClient, service: Service) -> None:
-    """The slow twin: one at a time. Two models, requests by person and by sample, one with both models."""
-    signer = Signer.of(service.settings)
-    people = {name: [f"{name}-{place}" for place in range(2)] for name in ("ada", "bob", "eve")}
-    models = [live_model(service, name, people) for name in ("digits", "faces")]
-    requests = [
-        client.post(PATH, json={"subject_id": name}, headers={"Idempotency-Key": name}).json()["id"]
-        for name in ("ada", "bob", "eve")
-    ]
-    for place, request in enumerate(requests):
-        for model in models[: 1 + place % 2]:
-            carry_out(service, model, request, first=2 * place)
-    with service.database.write() as session:
-        for task in session.scalars(select(Task).where(Task.status != "completed")):
-            task.status, task.completed_at = "completed", now(session)
-        settle(session, requests)
-        while integrate(session, signer):
-            pass
-
-    def issued(limit: int) -> list[dict[str, Any]]:
-        while issue_due(service.database, signer, service.pepper, limit):
-            pass
-        with service.database.write() as session:
-            rows = session.scalars(select(Certificate).order_by(Certificate.request_id)).all()
-            texts = [str(row.envelope) for row in rows]
-            for row in rows:
-                row.envelope = row.issued_at = None
-        return [verify(json.loads(text), signer.verifier) for text in texts]
-
-    alone, together = issued(1), issued(100)
-    assert len(alone) == 3
-    assert alone == together
-    assert {len(each["predicate"]["models"]) for each in alone} == {1, 2}
-    commitments = {part["samples_commitment"] for each in alone for part in each["predicate"]["models"]}
-    assert len(commitments) == 3 and None not in commitments, "the same samples in both models of bob"
 
 
 def test_a_reopened_request_gets_another_certificate(client: TestClient, service: Service) -> None:

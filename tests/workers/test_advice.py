@@ -118,23 +118,33 @@ def misses(name: str) -> dict[str, float]:
 
 
 def test_the_estimates_are_within_a_factor_of_two() -> None:
-    """The quick one of the six. The drill has all of them, and "own training" fails there: see decision 0050."""
+    """The quick one of the six; the drill has all of them."""
     assert max(misses("ridge").values()) <= 2.0
+
+
+MISSED = {
+    ("own training", 1): "2.6 to 8.4 for what shards needs on top of one training, a small difference of two times",
+    ("digits", 4): "2.8",
+    ("ridge", 4): "3.4: its retraining takes milliseconds, a quarter of it is overhead",
+}
+"""where the factor of 2 is missed, by how much, and why (decision 0050)"""
 
 
 @pytest.mark.drill
 @pytest.mark.parametrize(
-    ("name", "part"), [*((name, 1) for name in SIX), *((name, 4) for name in SIX if name != "ridge")]
+    ("name", "part"),
+    [
+        pytest.param(name, part, marks=[pytest.mark.xfail(reason=MISSED[name, part])] if (name, part) in MISSED else [])
+        for part in (1, 4)
+        for name in SIX
+    ],
 )
 def test_the_estimates_of_six_recipes_are_within_a_factor_of_two(
     name: str, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``part`` 4: as on a slow recipe, from a quarter of the people at most; there the factor is 3 (decision 0050).
-
-    Not for ridge: its retraining takes milliseconds, a quarter of it is overhead, and it is never scaled up.
-    """
+    """``part`` 4: as on a slow recipe, from a quarter of the people at most."""
     monkeypatch.setattr(measuring, "STEPS", tuple(step for step in measuring.STEPS if step >= part))
-    assert max(misses(name).values()) <= (2.0 if part == 1 else 3.0)
+    assert max(misses(name).values()) <= 2.0
 
 
 @pytest.mark.parametrize("growth", [1, 2])

@@ -252,7 +252,7 @@ def _gradient_sums(problem: Problem, w: Tensor, batch: Batch, here: Tensor, rows
 
 
 def _blocks(starts: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
-    """Return ranges of rows, each as long as their number times their samples' is at most ``limit``; at least one row.
+    """Return ranges of rows: as many as fit, so that their number times their samples' is at most ``limit``, or one.
 
     ``starts``: where each row's samples begin, and where those of the last end.
     """

@@ -43,16 +43,10 @@ def descend(
         RecipeError: the weights stop being finite, the model draws random numbers that cannot be keyed, or
             mixed precision is asked for without a GPU.
     """
-    if problem.training.mixed_precision and problem.device.type != "cuda":
-        raise RecipeError(
-            f"Training.mixed_precision needs a GPU, and the training runs on {problem.device.type}.", "Leave it out."
-        )
     module = _module(problem)
     if start is not None:
         module.load_state_dict(problem.tensors(start.weights))
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
-    for value in trained.values():
-        value.grad = torch.zeros_like(value)
     optimizer = _optimizer(problem, trained)
     if start is not None and start.facts is not None:
         optimizer.load_state_dict(unpacked(start.tensors, start.facts))
@@ -80,13 +74,23 @@ def descend(
 
 
 def _module(problem: Problem) -> nn.Module:
-    """Build the module, each part in the mode that ``model()`` leaves it in; in evaluation where that is the same."""
+    """Build the module, each part in the mode that ``model()`` leaves it in; in evaluation where that is the same.
+
+    Raises:
+        RecipeError: mixed precision is asked for without a GPU.
+    """
+    if problem.training.mixed_precision and problem.device.type != "cuda":
+        raise RecipeError(
+            f"Training.mixed_precision needs a GPU, and the training runs on {problem.device.type}.", "Leave it out."
+        )
     module = build(problem.recipe, problem.training.seed).to(device=problem.device, dtype=problem.dtype)
     return module if problem.acts_in_training else module.eval()
 
 
 def _optimizer(problem: Problem, trained: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
     """Return torch's optimiser over the parameters; AdamW has two groups: those that are decayed, and the others."""
+    for value in trained.values():
+        value.grad = torch.zeros_like(value)  # so that a parameter without a gradient is decayed too
     training = problem.training
     rate, chosen = training.learning_rate, training.optimizer
     if isinstance(chosen, SGD):

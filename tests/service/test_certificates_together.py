@@ -1,0 +1,106 @@
+"""Many certificates at once: what they cost, and that each says what it says when it is issued alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import event, select
+
+from service.api.dependencies import Service
+from service.audit.log import integrate
+from service.audit.signed_note import Signer
+from service.certificates import issue
+from service.certificates.envelope import verify
+from service.certificates.issue import issue_due
+from service.infra.db import now
+from service.infra.tables import (
+    Certificate,
+    DeletionRequest,
+    Task,
+)
+from service.requests.status import settle
+from tests.service.test_certificates import PATH, carry_out
+from tests.service.worlds import live_model
+
+
+@pytest.mark.both_engines
+def test_a_certificate_among_many_costs_a_few_statements(client: TestClient, service: Service) -> None:
+    live_model(service)
+    for number in range(30):
+        made = client.post(PATH, json={"subject_id": f"p{number}"}, headers={"Idempotency-Key": f"{number}"}).json()
+        with service.database.write() as session:
+            completed = session.get_one(DeletionRequest, made["id"]).completed_at
+            session.add(Certificate(request_id=made["id"], completed_at=completed or 0, tenant_id="default"))
+    with service.database.write() as session:
+        integrate(session, Signer.of(service.settings))
+    statements: list[str] = []
+    event.listen(service.database.engine, "before_cursor_execute", lambda *seen: statements.append(seen[2]))
+    issued = issue_due(service.database, Signer.of(service.settings), service.pepper)
+    assert issued == 30
+    assert len(statements) < 2 * issued, len(statements) / issued
+
+
+def test_certificates_that_are_issued_together_say_what_each_says_alone(client: TestClient, service: Service) -> None:
+    """The slow twin: one at a time. Two models, requests by person and by sample, one with both models."""
+    signer = Signer.of(service.settings)
+    people = {name: [f"{name}-{place}" for place in range(2)] for name in ("ada", "bob", "eve")}
+    models = [live_model(service, name, people) for name in ("digits", "faces")]
+    requests = [
+        client.post(PATH, json={"subject_id": name}, headers={"Idempotency-Key": name}).json()["id"]
+        for name in ("ada", "bob", "eve")
+    ]
+    for place, request in enumerate(requests):
+        for model in models[: 1 + place % 2]:
+            carry_out(service, model, request, first=2 * place)
+    with service.database.write() as session:
+        for task in session.scalars(select(Task).where(Task.status != "completed")):
+            task.status, task.completed_at = "completed", now(session)
+        settle(session, requests)
+        while integrate(session, signer):
+            pass
+
+    def issued(limit: int) -> list[dict[str, Any]]:
+        while issue_due(service.database, signer, service.pepper, limit):
+            pass
+        with service.database.write() as session:
+            rows = session.scalars(select(Certificate).order_by(Certificate.request_id)).all()
+            texts = [str(row.envelope) for row in rows]
+            for row in rows:
+                row.envelope = row.issued_at = None
+        return [verify(json.loads(text), signer.verifier) for text in texts]
+
+    alone, together = issued(1), issued(100)
+    assert len(alone) == 3
+    assert alone == together
+    assert {len(each["predicate"]["models"]) for each in alone} == {1, 2}
+    commitments = {part["samples_commitment"] for each in alone for part in each["predicate"]["models"]}
+    assert len(commitments) == 3 and None not in commitments, "the same samples in both models of bob"
+
+
+@pytest.mark.both_engines
+def test_what_completes_again_while_it_is_read_is_not_issued_from_half_of_it(
+    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, signer = live_model(service), Signer.of(service.settings)
+    request = client.post(PATH, json={"subject_id": "ada"}, headers={"Idempotency-Key": "k"}).json()["id"]
+    carry_out(service, model, request)
+    with service.database.write() as session:
+        integrate(session, signer)
+    read: Any = issue._releases
+
+    def meanwhile(*values: Any) -> Any:
+        with service.database.write() as other:
+            row = other.get_one(DeletionRequest, request)
+            row.completed_at = (row.completed_at or 0) + 1
+            other.add(Certificate(request_id=request, completed_at=row.completed_at, tenant_id="default"))
+        return read(*values)
+
+    monkeypatch.setattr(issue, "_releases", meanwhile)
+    assert issue_due(service.database, signer, service.pepper) == 0
+    with service.database.read() as session:
+        (left,) = session.scalars(select(Certificate)).all()
+        assert left.envelope is None
+        assert left.completed_at == session.get_one(DeletionRequest, request).completed_at
