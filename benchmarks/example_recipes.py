@@ -67,7 +67,7 @@ def measured(name: str, people: int = PEOPLE) -> Measured:
     state = method.prepare(problem, examples, learned)
     bound = Minimiser() if name in PROVED else None
     deletions, retrainings, after, retrained = [], [], [], 0.0
-    for place, person in enumerate(random.Random(SEED).sample(sorted(set(examples.people)), people)):
+    for place, person in enumerate(random.Random(SEED).sample(sorted(examples.people.distinct()), people)):
         gone = examples.positions[[each == person for each in examples.people]]
         kept, forget = examples.without(gone), ForgetSet(frozenset({person}), tuple(gone.tolist()))
 

@@ -215,7 +215,7 @@ def measured(data: str, name: str, seed: int) -> Row:
 def last_to_join(method: Method, problem: Problem, examples: Examples) -> list[str]:
     """Return the people who joined last under ``late``, and everyone under another method."""
     if not isinstance(method, Late):
-        return sorted(set(examples.people))
+        return sorted(examples.people.distinct())
     joined = method.order.joined(problem, examples).tolist()
     return sorted(
         {each for each, phase in zip(examples.people, joined, strict=True) if phase == len(method.passes) - 1}
@@ -256,7 +256,7 @@ def counted(method: Method, data: Data, seed: int) -> Row:
         return visits / len(asked) / whole
 
     return {
-        "cost_of_anyone": mean(sorted(set(examples.people))),
+        "cost_of_anyone": mean(sorted(examples.people.distinct())),
         "cost_of_the_last": mean(last_to_join(method, problem, examples)),
     }
 

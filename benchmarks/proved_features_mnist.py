@@ -139,7 +139,7 @@ def proved(name: str, recipe: ul.Recipe, cap: float, noise: float, asked: float)
     with counted() as one:
         moved = convex.displacement(problem, w, hers)
     yield row(f"{name}: one person's displacement", moved, f"> {3 * cap:g}", "weights", moved > 3 * cap, **one)
-    gone = sorted(set(examples.people))[: len(set(examples.people)) // 100 or 1]
+    gone = sorted(examples.people.distinct())[: len(examples.people.distinct()) // 100 or 1]
     forget = forget_set(examples, gone)
     kept, bound = left_by(examples, forget), Minimiser()
     with counted() as update:

@@ -128,7 +128,7 @@ def distances(
     problem: Problem, examples: Examples, states: tuple[State, ...], share: float, seed: int
 ) -> tuple[float, ...]:
     """Distance to the retraining without ``share`` of the people: doing nothing, and after each recollection."""
-    people = sorted(set(examples.people), key=lambda name: int(name.split("-")[1]))
+    people = sorted(examples.people.distinct(), key=lambda name: int(name.split("-")[1]))
     order = torch.randperm(len(people), generator=torch.Generator().manual_seed(seed))
     people = frozenset(people[place] for place in order[: round(share * len(people))])
     gone = tuple(place for place, person in enumerate(examples.people) if person in people)

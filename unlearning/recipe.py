@@ -3,41 +3,43 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
+from itertools import chain
+from os import PathLike
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 
+from unlearning import sources
+from unlearning.columns import Column, Texts
 from unlearning.settings import Training
-from unlearning.types import Examples, RecipeError, Trajectory
+from unlearning.sources import PairDataset
+from unlearning.types import Examples, RecipeError, Rows, Tensors, Trajectory, block_of
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 LOSSES = ("cross_entropy", "binary_logistic", "squared_error", "squared_hinge")
 
+HELD_BYTES = 2**31
+"""of samples that are read into memory once; larger sources are read by blocks, again and again (2 GiB)"""
+
 SampleLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """(outputs (n, ...), targets (n, ...)) -> losses (n,)"""
-
-
-@runtime_checkable
-class PairDataset(Protocol):
-    """A map-style dataset: ``len(dataset)`` and ``dataset[i] -> (x, y)``."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> tuple[Any, Any]: ...
 
 
 @dataclass(frozen=True)
 class Samples:
     """Training samples, each with an id and the person (or people) it belongs to.
 
+    Tensors are the simplest source; ``from_parquet``, ``from_numpy``, ``from_dataset`` and ``from_huggingface`` read
+    data by blocks, so that they may be larger than memory. Ids and people are columns.
+
     Args:
         ids: n distinct, non-empty strings.
-        subjects: n entries, each one subject id or several; stored as tuples.
-        inputs: (n, ...) tensor, or a map-style dataset of (x, y).
-        targets: (n, ...) tensor; None when ``inputs`` is a dataset.
+        subjects: n entries, each one subject id or several; stored as sorted tuples.
+        inputs: (n, ...) tensor, a map-style dataset of (x, y), or a source (``unlearning.sources``).
+        targets: (n, ...) tensor; None when ``inputs`` is no tensor.
 
     Raises:
         RecipeError: duplicate or empty ids, no subject, different lengths, NaN or infinity.
@@ -45,60 +47,146 @@ class Samples:
 
     ids: Sequence[str]
     subjects: Sequence[str | Sequence[str]]
-    inputs: Tensor | PairDataset
+    inputs: Tensor | PairDataset | Rows
     targets: Tensor | None = None
+    rows: Rows = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ids", tuple(self.ids))
-        object.__setattr__(self, "subjects", tuple(_subjects_of(entry) for entry in self.subjects))
-        _check_ids(self.ids)
+        object.__setattr__(self, "ids", _ids(self.ids))
+        object.__setattr__(self, "subjects", _people(self.subjects))
         if len(self.ids) == 0:
             raise RecipeError("The recipe has no samples.", "Give at least one.")
-        self._check_lengths()
-        if isinstance(self.inputs, Tensor):
-            _check_finite("inputs", self.inputs)
-            _check_finite("targets", cast(Tensor, self.targets))
+        object.__setattr__(self, "rows", self._rows())
+        lengths = {"ids": len(self.ids), "subjects": len(self.subjects), "inputs": len(self.inputs)}
+        if self.targets is not None:
+            lengths["targets"] = len(self.targets)
+        if len(set(lengths.values())) > 1:
+            raise RecipeError(f"Samples differ in length: {lengths}.", "Give one entry of each for every sample.")
+        if isinstance(self.rows, Tensors):
+            _check_finite("inputs", self.rows.inputs)
+            _check_finite("targets", self.rows.targets)
+
+    @classmethod
+    def from_parquet(
+        cls,
+        paths: str | PathLike[str] | Sequence[str | PathLike[str]],
+        *,
+        id: str,
+        person: str,
+        target: str,
+        features: Sequence[str] | str,
+    ) -> Samples:
+        """Read samples from columns of Parquet files, one after the other. Needs ``pip install "expunge[parquet]"``.
+
+        Args:
+            paths: one file or several; all have these columns.
+            id: the column of distinct sample ids, text or whole numbers.
+            person: the column of people, text, whole numbers, or lists of texts.
+            target: the column of targets; whole numbers become int64, others keep their type.
+            features: the columns of numbers that make an input (features,), or one column of lists of equal length.
+                An input is float64 where a column needs it (float64, int32, int64), else float32.
+
+        Raises:
+            RecipeError: a column is missing, an id is missing, a row group is too large to be read at once.
+        """
+        rows = sources.ParquetRows(sources.paths_of(paths), features, target)
+        ids, people = sources.names_in(rows.tables((id, person)), id, person)
+        return cls(ids, cast("Sequence[str]", people), rows)
+
+    @classmethod
+    def from_numpy(
+        cls, inputs: sources.Array, targets: sources.Array, *, ids: Sequence[str], people: Sequence[str | Sequence[str]]
+    ) -> Samples:
+        """Read samples from arrays (n, ...), or from ``.npy`` files of them, which are mapped and never read whole."""
+        return cls(ids, people, sources.NumpyRows(sources.mapped(inputs), sources.mapped(targets)))
+
+    @classmethod
+    def from_dataset(
+        cls, dataset: PairDataset, *, ids: Sequence[str], people: Sequence[str | Sequence[str]], workers: int = 2
+    ) -> Samples:
+        """Read samples from a map-style dataset of (x, y), by blocks, with ``workers`` processes (0: this one)."""
+        return cls(ids, people, sources.DatasetRows(dataset, workers))
+
+    @classmethod
+    def from_huggingface(
+        cls, dataset: Any, *, id: str, person: str, target: str, features: Sequence[str] | str
+    ) -> Samples:
+        """Read samples from columns of a Hugging Face ``datasets.Dataset``; the columns are those of ``from_parquet``.
+
+        Needs ``pip install "expunge[huggingface]"``.
+        """
+        rows = sources.ArrowRows(dataset.with_format("arrow"), features, target)
+        ids, people = sources.names_in(rows.tables((id, person)), id, person)
+        return cls(ids, cast("Sequence[str]", people), rows)
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
-    def people(self) -> tuple[tuple[str, ...], ...]:
+    def people(self) -> Column[tuple[str, ...]]:
         """Return the subjects of each sample, n tuples."""
-        return cast("tuple[tuple[str, ...], ...]", self.subjects)
+        return cast("Column[tuple[str, ...]]", self.subjects)
 
-    def tensors(self) -> tuple[Tensor, Tensor]:
-        """Return inputs (n, ...) and targets (n, ...). A dataset is read once, in order.
+    def blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs (m, ...) and targets (m, ...) in order, by blocks, whether they are held in memory or not.
 
         Raises:
-            RecipeError: the dataset's items have different shapes, or hold NaN or infinity.
+            RecipeError: rows have different shapes, or hold NaN or infinity.
         """
-        if isinstance(self.inputs, Tensor):
-            return self.inputs, cast(Tensor, self.targets)
-        inputs, targets = _stack(self.inputs)
-        _check_finite("inputs", inputs)
-        _check_finite("targets", targets)
-        return inputs, targets
+        start = 0
+        for inputs, targets in self.rows.read(torch.split(torch.arange(len(self)), block_of(self.rows))):
+            if not isinstance(self.rows, Tensors):  # those were checked when they were given
+                _check_finite("inputs", inputs, start)
+                _check_finite("targets", targets, start)
+            yield inputs, targets
+            start += len(inputs)
 
-    def examples(self, people: Sequence[str] | None = None, device: torch.device | str = "cpu") -> Examples:
-        """Return all samples, at positions 0..n-1, on ``device``. Default person: the subjects of a sample, joined."""
-        inputs, targets = self.tensors()
-        names = tuple(people) if people is not None else tuple("+".join(subjects) for subjects in self.people)
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """Return inputs (n, ...) and targets (n, ...), read once, in order. Raises RecipeError as ``blocks`` does."""
+        return next(iter(self.held(None).read([torch.arange(len(self))])))
+
+    def held(self, most: int | None = HELD_BYTES, device: torch.device | str = "cpu") -> Rows:
+        """Return the rows as tensors on ``device`` where they take at most ``most`` bytes (None: whatever they take).
+
+        Larger sources are returned as they are, to be read by blocks. Tensors are in memory already. Raises RecipeError
+        as ``blocks`` does.
+        """
+        if isinstance(self.rows, Tensors):
+            return Tensors(self.rows.inputs.to(device), self.rows.targets.to(device))
+        if most is not None and len(self) * self.rows.row_bytes > most:
+            return self.rows
+        blocks = self.blocks()
+        first = next(blocks)
+        whole = tuple(each.new_empty(len(self), *each.shape[1:]) for each in first)
+        start = 0
+        for block in chain([first], blocks):
+            for target, part in zip(whole, block, strict=True):
+                if part.shape[1:] != target.shape[1:] or part.dtype != target.dtype:
+                    raise RecipeError("The dataset's items do not stack into tensors.", sources.ONE_SHAPE)
+                target[start : start + len(part)] = part
+            start += len(block[0])
+        return Tensors(whole[0].to(device), whole[1].to(device))
+
+    def examples(
+        self, people: Iterable[str] | None = None, device: torch.device | str = "cpu", most: int | None = HELD_BYTES
+    ) -> Examples:
+        """Return all samples, at positions 0..n-1, on ``device``. Default person: the subjects of a sample, joined.
+
+        Sources of more than ``most`` bytes are read by blocks.
+        """
+        names = self.people.map("+".join) if people is None else Column.of(people)
         if len(names) != len(self):
             raise RecipeError(f"{len(names)} people are named for {len(self)} samples.", "Name one for each sample.")
-        positions = torch.arange(len(self), device=device)
-        return Examples(positions, inputs.to(device), targets.to(device), names, self.people)
+        return Examples(torch.arange(len(self), device=device), self.held(most, device), names, self.people)
 
-    def _check_lengths(self) -> None:
-        lengths = {"ids": len(self.ids), "subjects": len(self.subjects), "inputs": len(self.inputs)}
+    def _rows(self) -> Rows:
         if isinstance(self.inputs, Tensor):
             if self.targets is None:
                 raise RecipeError("Inputs are a tensor but targets are missing.", "Give targets, one for each sample.")
-            lengths["targets"] = len(self.targets)
-        elif self.targets is not None:
+            return Tensors(self.inputs, self.targets)
+        if self.targets is not None:
             raise RecipeError("Inputs are a dataset of (x, y) and targets are given too.", "Leave targets out.")
-        if len(set(lengths.values())) > 1:
-            raise RecipeError(f"Samples differ in length: {lengths}.", "Give one entry of each for every sample.")
+        return self.inputs if isinstance(self.inputs, Rows) else sources.DatasetRows(self.inputs, workers=0)
 
 
 @dataclass(frozen=True)
@@ -221,37 +309,29 @@ def _subjects_of(entry: str | Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _check_ids(ids: Iterable[str]) -> None:
-    """Refuse by position: an id may name a person, and a refusal is kept with the model."""
-    seen: set[str] = set()
-    for position, identity in enumerate(ids):
-        if not isinstance(identity, str) or not identity:
-            raise RecipeError(
-                f"The sample id at position {position} is not a string or empty.", "Give non-empty strings."
-            )
-        if identity in seen:
-            raise RecipeError(f"The sample id at position {position} occurs twice.", "Give every sample its own id.")
-        seen.add(identity)
+def _people(subjects: Sequence[str | Sequence[str]]) -> Column[tuple[str, ...]]:
+    return subjects.map(_subjects_of) if isinstance(subjects, Column) else Column.of(map(_subjects_of, subjects))
 
 
-def _check_finite(what: str, values: Tensor) -> None:
-    if not values.dtype.is_floating_point:
-        return
+def _ids(ids: Iterable[str]) -> Texts:
+    """Return the column of ids. Refuse by position: an id may name a person, and a refusal is kept with the model."""
+    found = ids if isinstance(ids, Texts) else Texts.of(each if isinstance(each, str) else "" for each in ids)
+    empty = found.empty()
+    if empty is not None:
+        raise RecipeError(f"The sample id at position {empty} is not a string or empty.", "Give non-empty strings.")
+    again = found.repeated()
+    if again is not None:
+        raise RecipeError(f"The sample id at position {again} occurs twice.", "Give every sample its own id.")
+    return found
+
+
+def _check_finite(what: str, values: Tensor, start: int = 0) -> None:
+    """Refuse rows with NaN or infinity; the first row's index is ``start``."""
+    if not values.dtype.is_floating_point or bool(torch.isfinite(values.sum())):
+        return  # one sum shows it for all rows; a sum that overflows is looked at row by row
     broken = ~torch.isfinite(values.reshape(len(values), -1)).all(dim=1)
     if bool(broken.any()):
-        first = int(broken.nonzero()[0])
+        first = start + int(broken.nonzero()[0])
         raise RecipeError(
             f"{int(broken.sum())} rows of {what} hold NaN or infinity, the first at index {first}.", "Clean the data."
         )
-
-
-def _stack(dataset: PairDataset) -> tuple[Tensor, Tensor]:
-    pairs = [dataset[index] for index in range(len(dataset))]
-    try:
-        inputs = torch.stack([torch.as_tensor(x) for x, _ in pairs])
-        targets = torch.stack([torch.as_tensor(y) for _, y in pairs])
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise RecipeError(
-            "The dataset's items do not stack into tensors.", "Give (x, y) pairs of numbers, all of one shape."
-        ) from error
-    return inputs, targets

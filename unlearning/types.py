@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import compress
-from typing import Protocol, TypeAlias
+from functools import cached_property
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from unlearning.columns import Column
+
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Progress: TypeAlias = Callable[[float], None]
+
+BLOCK_BYTES = 2**26
+"""of samples that are read at once where not all of them are held (64 MiB)"""
+NO_ROWS = torch.empty(0, dtype=torch.int64)
+NOBODY: Column[tuple[str, ...]] = Column(NO_ROWS, ())
 
 
 def silent(share: float) -> None:
@@ -85,29 +92,130 @@ class OutOfTolerance(Refused):
     """
 
 
+@runtime_checkable
+class Rows(Protocol):
+    """Inputs and targets of samples, wherever they lie, read by the number of the row."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the bytes of one row once it is read: its input and its target."""
+
+    def read(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs (m, ...) and targets (m, ...) of each part, which is (m,) int64 row numbers on the CPU."""
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Rows that are in memory: inputs (n, ...) and targets (n, ...)."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def row_bytes(self) -> int:
+        return -(-(self.inputs.nbytes + self.targets.nbytes) // max(1, len(self)))
+
+    def read(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        for part in parts:
+            if len(part) == len(self) and torch.equal(part, torch.arange(len(self))):
+                yield self.inputs, self.targets  # without a copy
+            else:
+                rows = part.to(self.inputs.device)
+                yield self.inputs[rows], self.targets[rows]
+
+
+def block_of(rows: Rows) -> int:
+    """Return how many rows are read at once where not all are held."""
+    return max(1, BLOCK_BYTES // max(1, rows.row_bytes))
+
+
 @dataclass(frozen=True)
 class Examples:
     """Samples by their position in the manifest.
 
-    ``positions`` is (n,) int64, strictly increasing; ``inputs`` (n, ...) and ``targets`` (n, ...) are on
-    the work device; ``people`` names, for each sample, whom it belongs to: all samples of one
+    ``positions`` is (n,) int64, strictly increasing, on the work device; sample i is row ``index[i]`` of ``rows``
+    ((n,) int64 on the CPU; left out: row i). ``people`` names, for each sample, whom it belongs to: all samples of one
     name are forgotten together. A name is that of a person, for people who share samples, or, where a policy
     forgets samples, for one sample. ``subjects`` gives the persons themselves, for each sample one or several; where
     it is left out, ``people`` are the persons.
+
+    Raises:
+        ValueError: there is not one name for each sample.
     """
 
     positions: Tensor
-    inputs: Tensor
-    targets: Tensor
-    people: tuple[str, ...]
-    subjects: tuple[tuple[str, ...], ...] = ()
+    rows: Rows
+    people: Column[str]
+    subjects: Column[tuple[str, ...]] = field(default_factory=lambda: NOBODY)
+    index: Tensor = field(default=NO_ROWS)
 
     def __post_init__(self) -> None:
-        if not self.subjects:
-            object.__setattr__(self, "subjects", tuple((person,) for person in self.people))
+        object.__setattr__(self, "people", Column.of(self.people))
+        if self.subjects is NOBODY:
+            object.__setattr__(self, "subjects", self.people.map(lambda person: (person,)))
+        if self.index is NO_ROWS:
+            object.__setattr__(self, "index", torch.arange(len(self.rows)))
+        if not len(self.people) == len(self.subjects) == len(self.index) == len(self):
+            raise ValueError(f"{len(self)} examples have {len(self.people)} names and {len(self.index)} rows.")
+
+    @classmethod
+    def of(cls, positions: Tensor, inputs: Tensor, targets: Tensor, people: Iterable[str]) -> Examples:
+        """Return the examples of tensors (n, ...) on the work device, each of one person."""
+        return cls(positions, Tensors(inputs, targets), Column.of(people))
 
     def __len__(self) -> int:
         return int(self.positions.numel())
+
+    @property
+    def held(self) -> bool:
+        """Tell whether the samples are in memory; if not, only ``blocks`` and ``pick`` read them."""
+        return isinstance(self.rows, Tensors)
+
+    @property
+    def inputs(self) -> Tensor:
+        """Return the inputs (n, ...) on the work device. Raises Refused where the samples are not held in memory."""
+        return self._whole[0]
+
+    @property
+    def targets(self) -> Tensor:
+        """Return the targets (n, ...) on the work device. Raises Refused where the samples are not held in memory."""
+        return self._whole[1]
+
+    @cached_property
+    def _whole(self) -> tuple[Tensor, Tensor]:
+        if not self.held:
+            raise Refused(
+                f"The {len(self)} samples take {len(self) * self.rows.row_bytes / 1e9:.1f} GB and are read by blocks; "
+                "this method or training reads them all at once.",
+                "Use newton with Training(epochs=0, converge=...) on a linear head, or raise EXPUNGE_SAMPLE_BYTES "
+                "where the machine has the memory.",
+            )
+        return next(self._read([self.index]))
+
+    def blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs (m, ...) and targets (m, ...) on the work device until every sample was in one, in any order.
+
+        Samples that are held in memory are one block.
+        """
+        if self.held:
+            yield self.inputs, self.targets
+            return
+        yield from self._read(torch.split(self.index.sort().values, block_of(self.rows)))
+
+    def pick(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of the examples at ``places`` (m,) among these, in that order."""
+        if self.held:
+            return self.inputs[places], self.targets[places]
+        return next(self._read([self.index[places.cpu()]]))
+
+    def _read(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        for inputs, targets in self.rows.read(parts):
+            yield inputs.to(self.positions.device), targets.to(self.positions.device)
 
     def places(self, positions: Tensor) -> Tensor:
         """Return where the examples at ``positions`` lie among these, in that order; unknown positions are left out."""
@@ -117,21 +225,28 @@ class Examples:
 
     def only(self, positions: Tensor) -> Examples:
         """Return the examples whose position is among ``positions``; unknown positions are ignored."""
-        return self._keep(torch.isin(self.positions, positions.to(self.positions.device)))
+        return self._keep(self._at(positions))
 
     def without(self, positions: Tensor) -> Examples:
         """Return the examples whose position is not among ``positions``."""
-        return self._keep(~torch.isin(self.positions, positions.to(self.positions.device)))
+        return self._keep(~self._at(positions))
+
+    def _at(self, positions: Tensor) -> Tensor:
+        mask = torch.zeros(len(self), dtype=torch.bool, device=self.positions.device)
+        mask[self.places(positions)] = True
+        return mask
 
     def _keep(self, mask: Tensor) -> Examples:
-        keep = mask.tolist()
-        return Examples(
-            self.positions[mask],
-            self.inputs[mask],
-            self.targets[mask],
-            tuple(compress(self.people, keep)),
-            tuple(compress(self.subjects, keep)),
-        )
+        here = mask.cpu()
+        people, subjects = self.people.take(here), self.subjects.take(here)
+        return Examples(self.positions[mask], self.rows, people, subjects, self.index[here]).compact()
+
+    def compact(self) -> Examples:
+        """Return the same examples, holding in memory the rows and names of nobody else."""
+        people, subjects = self.people.compact(), self.subjects.compact()
+        if not self.held:
+            return Examples(self.positions, self.rows, people, subjects, self.index)
+        return Examples(self.positions, Tensors(self.inputs, self.targets), people, subjects)
 
 
 @dataclass(frozen=True)

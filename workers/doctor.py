@@ -49,7 +49,7 @@ class Served:
     guarantee: Guarantee
     frozen: dict[str, object]
     state: str
-    places: list[manifest.Place]
+    places: manifest.Digests
     gone: frozenset[int]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -68,6 +69,22 @@ def subject_digest(pepper: Pepper, tenant_id: str, subject: str) -> str:
 
 def sample_digest(pepper: Pepper, tenant_id: str, sample: str) -> str:
     return digest(pepper, "sample", _within(tenant_id, sample.encode()))
+
+
+def digests(pepper: Pepper, kind: Kind, tenant_id: str, values: Iterable[bytes | memoryview]) -> bytes:
+    """Return the digests of a tenant's values one after the other, 32 bytes each.
+
+    In hex they are those of ``sample_digest`` and the like.
+    """
+    start = b"expunge/" + kind.encode() + b"\0" + _within(tenant_id, b"")
+    keyed = hmac.new(pepper.secret, start, hashlib.sha256)
+
+    def one(value: bytes | memoryview) -> bytes:
+        each = keyed.copy()
+        each.update(value)
+        return each.digest()
+
+    return b"".join(map(one, values))
 
 
 def content_digest(pepper: Pepper, tenant_id: str, content: bytes) -> str:

@@ -62,6 +62,7 @@ class Settings(BaseSettings):
     work_units: int = Field(default=8, ge=1, le=10_000)
     trial_seconds: float = Field(default=300, ge=0)
     vector_bytes: int = Field(default=64 * 2**30, gt=0)
+    sample_bytes: int = Field(default=2 * 2**30, gt=0)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_origin: str = Field(default="expunge.local/log", pattern=r"^[^\s+]+$")
 

@@ -113,7 +113,7 @@ def test_the_untouched_model_needs_no_relearning_and_the_retrained_does(scene) -
 
 def test_two_versions_without_noise_name_the_deleted_and_enough_noise_hides_them(scene) -> None:
     _, problem, examples, *_, untouched, _ = scene
-    people = sorted(set(examples.people))
+    people = sorted(examples.people.distinct())
     marks = signatures(problem, untouched, examples, people)
     named = hidden = 0
     for index, person in enumerate(people[:10]):

@@ -72,7 +72,7 @@ def trial(seed: int) -> tuple[float, float]:
     recipe, cap, by = drawn(seed)
     problem, examples = Problem(recipe), recipe.samples.examples()
     state = State(train(problem, examples).weights)
-    names = sorted(set(examples.people))
+    names = sorted(examples.people.distinct())
     gone = [names[k] for k in torch.randperm(len(names), generator=by)[: 1 + seed % 3].tolist()]
     forget = forget_set(examples, gone)
     kept, bound = left_by(examples, forget), Minimiser()

@@ -24,7 +24,7 @@ from unlearning.bounds.rewind import (
     Descent,
 )
 from unlearning.model.training import advance
-from unlearning.types import Refused
+from unlearning.types import Refused, Tensors
 
 
 def test_theorem_3_1_by_hand() -> None:
@@ -222,8 +222,10 @@ def test_float32_steps_err_less_than_the_rounding_bound(loss: str, outputs: int,
     longest = float((everyone.inputs.square().sum(1) + 1).max().sqrt())
     errors = rounding_errors(coarse, len(everyone), longest, [0.5] * 40)
     assert rounding_errors(problem, len(everyone), longest, [0.5])[0] == pytest.approx(errors[0] * 2**-29, rel=1e-6)
-    rounded = replace(everyone, inputs=everyone.inputs.float())  # features are data: the same in both precisions
-    exact = replace(everyone, inputs=rounded.inputs.double())
+    rounded = replace(
+        everyone, rows=Tensors(everyone.inputs.float(), everyone.targets)
+    )  # features are data: the same in both precisions
+    exact = replace(everyone, rows=Tensors(rounded.inputs.double(), everyone.targets))
     w = coarse.initial()
     worst = 0.0
     for error in errors:
@@ -259,10 +261,10 @@ def test_soft_targets_have_no_closed_form() -> None:
     problem = linear("cross_entropy", 4)
     everyone = problem.recipe.samples.examples()
     with pytest.raises(Refused, match="one class"):
-        require_within(problem, replace(everyone, targets=torch.full((12, 4), 0.25)), 9.0)
+        require_within(problem, replace(everyone, rows=Tensors(everyone.inputs, torch.full((12, 4), 0.25))), 9.0)
     logistic = linear("binary_logistic", 1)
     with pytest.raises(Refused, match="one class"):
-        require_within(logistic, replace(everyone, targets=2 * everyone.targets - 1), 9.0)
+        require_within(logistic, replace(everyone, rows=Tensors(everyone.inputs, 2 * everyone.targets - 1)), 9.0)
 
 
 def test_clipping_a_sample_keeps_its_lipschitz_constant() -> None:

@@ -11,7 +11,7 @@ from unlearning.types import Examples, Refused
 
 
 def people(count: int) -> Examples:
-    return Examples(
+    return Examples.of(
         torch.arange(40), torch.zeros(40, 1), torch.zeros(40), tuple(f"p{index % count}" for index in range(40))
     )
 
@@ -54,6 +54,6 @@ def test_distance_left_of_a_diverged_result_is_infinite() -> None:
 
 def test_the_sets_do_not_depend_on_the_order_of_the_samples() -> None:
     examples = network().samples.examples()
-    turned = Examples(examples.positions, examples.inputs, examples.targets, examples.people[::-1])
+    turned = Examples.of(examples.positions, examples.inputs, examples.targets, examples.people[::-1])
     first, second = (calibration_sets(given, 0.3, 2, seed=1) for given in (examples, turned))
     assert [chosen.people for chosen in first] == [chosen.people for chosen in second]

@@ -190,7 +190,7 @@ def test_lissa_equals_the_explicit_recursion() -> None:
         v = gradient
         for _ in range(12):
             places = torch.randint(len(retain), (9,), generator=generator)
-            batch = Examples(places, retain.inputs[places], retain.targets[places], ("-",) * 9)
+            batch = Examples.of(places, *retain.pick(places), ("-",) * 9)
             hessian, _ = dense(problem, w, batch)
             v = gradient + v - (hessian + 0.2 * torch.eye(len(w), dtype=torch.float64)) @ v / 4.0
         average += v / 4.0 / 3

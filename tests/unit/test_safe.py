@@ -16,7 +16,7 @@ from unlearning.methods.safe import MODES, STEPS, Safe, class_probabilities, for
 from unlearning.methods.safe.moments import Moments
 from unlearning.model.training import train
 from unlearning.quality.distance_left import calibration_sets
-from unlearning.types import Examples, ForgetSet, Learned, Refused, State
+from unlearning.types import Examples, ForgetSet, Learned, Refused, State, Tensors
 
 CLASSES, WIDTH, N = 3, 5, 45
 GENERATOR = torch.Generator().manual_seed(0)
@@ -57,7 +57,7 @@ def learned(problem: Problem, everyone: Examples) -> Learned:
 
 def ask(everyone: Examples, positions: list[int]) -> ForgetSet:
     examples = everyone.only(torch.tensor(positions, dtype=torch.int64))
-    return ForgetSet(frozenset(examples.people), tuple(examples.positions.tolist()), examples)
+    return ForgetSet(examples.people.distinct(), tuple(examples.positions.tolist()), examples)
 
 
 def stream(method: Safe, problem: Problem, everyone: Examples, learned: Learned, rounds: list[list[int]]) -> State:
@@ -398,7 +398,7 @@ def test_a_class_nobody_has_is_left_alone(problem: Problem, everyone: Examples, 
 
 def test_real_valued_targets_are_refused(problem: Problem, everyone: Examples, learned: Learned) -> None:
     with pytest.raises(Refused, match="not class indices"):
-        Safe().prepare(problem, replace(everyone, targets=everyone.targets.double()), learned)
+        Safe().prepare(problem, replace(everyone, rows=Tensors(everyone.inputs, everyone.targets.double())), learned)
 
 
 def test_missing_samples_are_refused(problem: Problem, everyone: Examples, learned: Learned) -> None:

@@ -119,7 +119,7 @@ def dense(problem: Problem, examples: Examples, learned: Learned) -> tuple[Tenso
 
 def setting_of(problem: Problem, examples: Examples) -> Setting:
     learned = train(problem, examples)
-    people = tuple(sorted(set(examples.people)))
+    people = tuple(sorted(examples.people.distinct()))
     member = torch.tensor([[float(owner == name) for owner in examples.people] for name in people])
     exact, direct = dense(problem, examples, learned)
     return Setting(problem, examples, learned, people, member.double() @ exact, member.double() @ direct)

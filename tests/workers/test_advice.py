@@ -70,7 +70,7 @@ def happens(scene: Scene, name: str) -> tuple[float, float]:
     terms = terms_of(policy, guarantee_of(policy, problem, method), reference_of(policy, made), len(examples))
     terms, _ = establish(bench, terms, examples, made)
     prepared, spent = clock() - start, 0.0
-    names = sorted(set(examples.people))
+    names = sorted(examples.people.distinct())
     people = [names[k] for k in torch.randperm(len(names), generator=torch.Generator().manual_seed(7))[:UPDATES]]
     for person in people:
         start = clock()

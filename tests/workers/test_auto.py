@@ -93,7 +93,7 @@ def test_who_asked_before_is_not_in_what_is_measured(world: World, monkeypatch: 
     real = auto.measure
 
     def watched(scene: Any, *rest: Any) -> Any:
-        seen.append(len(set(scene.examples.people)))
+        seen.append(len(scene.examples.people.distinct()))
         return real(scene, *rest)
 
     monkeypatch.setattr(auto, "measure", watched)

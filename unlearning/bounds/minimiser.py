@@ -108,13 +108,13 @@ class Minimiser(Bound):
 
 def _usual_displacement(problem: Problem, w: Tensor, examples: Examples) -> float:
     """Return the median displacement by a few people, drawn by the training's seed; infinite for a single person."""
-    names = sorted(set(examples.people))
+    names = sorted(examples.people.distinct())
     if len(names) < 2:
         return math.inf
     order = torch.randperm(len(names), generator=torch.Generator().manual_seed(problem.training.seed))
     moved = []
     for place in order[:PROBED].tolist():
-        hers = torch.tensor([person == names[place] for person in examples.people], device=examples.positions.device)
+        hers = examples.people.where(names[place].__eq__)
         moved.append(convex.displacement(problem, w, examples.without(examples.positions[hers])))
     return statistics.median(moved)
 

@@ -185,16 +185,15 @@ def signatures(
 
 
 def _summed_gradient(problem: Problem, w: Tensor, examples: Examples, person: str) -> Tensor:
-    mask = torch.tensor([each == person for each in examples.people], device=examples.inputs.device)
+    mask = examples.people.where(lambda each: each == person).to(examples.inputs.device)
     return problem.gradient(w, examples.inputs[mask], examples.targets[mask]) * int(mask.sum())
 
 
 def _shadow(problem: Problem, retain: Examples, x: Tensor, y: Tensor) -> Tensor:
     first = int(retain.positions.max()) + 1
     positions = torch.cat([retain.positions, torch.arange(first, first + len(x), device=retain.positions.device)])
-    pool = Examples(
-        positions, torch.cat([retain.inputs, x]), torch.cat([retain.targets, y]), retain.people + ("",) * len(x)
-    )
+    inputs, targets = torch.cat([retain.inputs, x]), torch.cat([retain.targets, y])
+    pool = Examples.of(positions, inputs, targets, (*retain.people, *("",) * len(x)))
     return train(problem, pool).weights
 
 

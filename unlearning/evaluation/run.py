@@ -114,7 +114,7 @@ class _Scene:
     @cached_property
     def marks(self) -> Signatures:
         """Draw the difference attack's candidates, in random order, and what each one's deletion would look like."""
-        names = sorted(set(self.examples.people))
+        names = sorted(self.examples.people.distinct())
         order = [names[index] for index in torch.randperm(len(names), generator=_generator(self)).tolist()]
         return signatures(self.problem, self.learned.weights, self.examples, order[: self.plan.candidates])
 

@@ -146,8 +146,8 @@ class JoinOrder:
         It follows from the seed and the sample's own people alone. A quota filled up to a given number, or a rank,
         would depend on who else is there: a checkpoint would then not be that of a training without the deleted.
         """
-        phase_of = {people: self.phase_of(problem, people) for people in set(examples.subjects)}
-        return torch.tensor([phase_of[people] for people in examples.subjects], device=examples.positions.device)
+        joined = examples.subjects.each(lambda people: self.phase_of(problem, people))
+        return joined.to(examples.positions.device)
 
     def phase_of(self, problem: Problem, people: Iterable[str]) -> int:
         """Return the index of the phase in which a sample of these people joins."""

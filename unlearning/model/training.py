@@ -57,7 +57,7 @@ def steps_per_epoch(problem: Problem, count: int) -> int:
 def batch_of(examples: Examples, positions: Tensor, denominator: int) -> Batch:
     """Return those of ``examples`` at ``positions``, in that order; unknown positions are left out."""
     places = examples.places(positions)
-    return Batch(examples.inputs[places], examples.targets[places], denominator)
+    return Batch(*examples.pick(places), denominator)
 
 
 def step_gradient(problem: Problem, w: Tensor, batch: Batch) -> Tensor:

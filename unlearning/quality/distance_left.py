@@ -22,7 +22,7 @@ def calibration_sets(examples: Examples, share: float, count: int, seed: int) ->
     Raises:
         Refused: there is only one person.
     """
-    names = sorted(set(examples.people))
+    names = sorted(examples.people.distinct())
     if len(names) < 2:
         raise Refused("All samples belong to one person.", "Name at least two people, or use retrain.")
     size = min(max(1, round(share * len(names))), len(names) - 1)
@@ -69,7 +69,7 @@ def mean_distance_left(
     It is not known for a model trained elsewhere, for a single person, where ``count`` is 0, and where some training
     diverges.
     """
-    if count == 0 or problem.recipe.weights is not None or len(set(examples.people)) < 2:
+    if count == 0 or problem.recipe.weights is not None or len(examples.people.distinct()) < 2:
         return None
     work = problem.cast(state.weights.dtype)
 

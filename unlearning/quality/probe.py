@@ -71,7 +71,7 @@ def probe(
     measured = measure(method, problem, examples, state, retrained=retrained, sets=sets)
     each = (between - start) / len(people)
     retraining = (clock() - between) / len(sets)
-    whole = each * len(set(examples.people)) / retraining if retraining > 0.0 else 0.0
+    whole = each * len(examples.people.distinct()) / retraining if retraining > 0.0 else 0.0
     return Probed(sum(measured) / len(measured), len(people), whole)
 
 

@@ -15,8 +15,7 @@ from unlearning.types import Examples, ForgetSet, Forgotten, Need, Refused, Stat
 def forget_set(examples: Examples, people: Iterable[str]) -> ForgetSet:
     """Return the forget set of all samples of these people."""
     chosen = frozenset(people)
-    mask = torch.tensor([person in chosen for person in examples.people], device=examples.positions.device)
-    positions = examples.positions[mask]
+    positions = examples.positions[examples.people.where(chosen.__contains__).to(examples.positions.device)]
     return ForgetSet(chosen, tuple(positions.tolist()), examples.only(positions))
 
 
@@ -26,7 +25,7 @@ def choose(examples: Examples, count: int, generator: torch.Generator) -> Forget
     Raises:
         Refused: nobody would be left.
     """
-    names = sorted(set(examples.people))
+    names = sorted(examples.people.distinct())
     sizes = {name: 0 for name in names}
     for person in examples.people:
         sizes[person] += 1

@@ -108,7 +108,7 @@ def require_vectors_fit(bench: Bench, examples: Examples, most: int) -> None:
     method.require_size(bench.problem, len(examples))
     if not isinstance(method, Divisible):
         return
-    holders = len(set(examples.people))
+    holders = len(examples.people.distinct())
     size = NUMBER_BYTES * holders * method.length(bench.problem)
     if size > most:
         raise Refused(

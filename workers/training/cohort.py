@@ -6,14 +6,14 @@ People under a legal hold stay.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
+from torch import Tensor
 
 from service.infra.db import Database
-from service.infra.pseudonyms import sample_digest
 from service.infra.tables import (
     DeletionRequest,
     Generation,
@@ -45,9 +45,9 @@ SHOWN = 3
 """requests that a refusal names; it gives the number of the others"""
 
 
-def require_room(database: Database, everyone: Sequence[manifest.SampleDigests]) -> None:
+def require_room(database: Database, everyone: manifest.Digests) -> None:
     """Require a database that is large enough for so many people. Raises Refused."""
-    people = len({subject for entry in everyone for subject in entry.subjects})
+    people = everyone.people()
     if database.dialect == "sqlite" and people > SQLITE_PEOPLE:
         raise Refused(
             f"The recipe names {people} people; on SQLite at most {SQLITE_PEOPLE} are served.",
@@ -56,8 +56,8 @@ def require_room(database: Database, everyone: Sequence[manifest.SampleDigests])
 
 
 def admit(
-    storage: Storage, job: Preparation, bench: Bench, everyone: Sequence[manifest.SampleDigests]
-) -> tuple[list[manifest.SampleDigests], dict[str, int]]:
+    storage: Storage, job: Preparation, bench: Bench, everyone: manifest.Digests
+) -> tuple[manifest.Digests, dict[str, int]]:
     """Return the samples to train on, and how many samples each request keeps out.
 
     Imported weights were trained on everyone, so nobody can be left out; the method forgets them instead. Raises
@@ -65,24 +65,22 @@ def admit(
     """
     with storage.database.read() as session:
         entries = _suppressions(session, job)
-        under_hold = _kept_by_hold(session, storage, job, bench, everyone)
-        if under_hold and begins_model(job):
+        under_hold = _kept_by_hold(session, job, everyone)
+        if begins_model(job):
             done = suppressions.effective(session, job.tenant_id)
-            overruled = _leaving(everyone, [each for each in entries if each.request_id in done], frozenset())
-            under_hold -= {entry.index for entry in overruled}
+            under_hold &= ~everyone.named(_names([each for each in entries if each.request_id in done]))
         before = _before_registration(session, job)
     if not job.retrains and job.policy.on_suppressed is ForgottenInRecipe.REFUSE:
         _require_nobody_returns(everyone, [each for each in entries if each.request_id in before], under_hold)
     if bench.recipe.weights is not None:
-        return list(everyone), {}
-    out = _leaving(everyone, entries, under_hold)
-    gone = {entry.index for entry in out}
-    kept = [entry for entry in everyone if entry.index not in gone]
-    if not kept:
+        return everyone, {}
+    out = everyone.named(_names(entries)) & ~under_hold
+    kept = everyone.take(~out)
+    if not len(kept):
         shown = ", ".join(sorted({each.request_id for each in entries})[:3])
         what = f"Everyone in the recipe asked to be forgotten (request {shown}, ...)."
         raise Refused(what, "Register the model with other data.")
-    return kept, _samples_of(entries, out)
+    return kept, _samples_of(entries, everyone.take(out))
 
 
 def kept_out(left_out: Mapping[str, int]) -> dict[str, Any]:
@@ -98,10 +96,10 @@ def kept_out(left_out: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _require_nobody_returns(
-    everyone: Sequence[manifest.SampleDigests], entries: Sequence[SuppressionEntry], under_hold: Set[int]
+    everyone: manifest.Digests, entries: Sequence[SuppressionEntry], under_hold: Tensor
 ) -> None:
-    """Require that these suppression entries name no sample of the recipe. Raises Refused."""
-    out = _leaving(everyone, entries, under_hold)
+    """Require that these suppression entries name no sample of the recipe that no legal hold keeps. Raises Refused."""
+    out = everyone.take(everyone.named(_names(entries)) & ~under_hold)
     requests = sorted(_samples_of(entries, out))
     if not requests:
         return
@@ -114,26 +112,18 @@ def _require_nobody_returns(
     )
 
 
-def _leaving(
-    everyone: Sequence[manifest.SampleDigests], entries: Sequence[SuppressionEntry], under_hold: Set[int]
-) -> list[manifest.SampleDigests]:
-    """Return the samples that the entries name and no legal hold keeps (``under_hold``: the indexes of those)."""
-    named = {name for each in entries for name in (each.subject_digest, each.sample_digest) if name}
-    return [entry for entry in everyone if _named(entry, named) and entry.index not in under_hold]
+def _names(entries: Sequence[SuppressionEntry]) -> frozenset[str]:
+    """Return the digests of the people and samples that the entries name."""
+    return frozenset(name for each in entries for name in (each.subject_digest, each.sample_digest) if name)
 
 
-def _samples_of(entries: Sequence[SuppressionEntry], out: Sequence[manifest.SampleDigests]) -> dict[str, int]:
+def _samples_of(entries: Sequence[SuppressionEntry], out: manifest.Digests) -> dict[str, int]:
     """Return how many of these samples each request names; requests that name none are absent."""
-    counts = Counter(name for entry in out for name in (*entry.subjects, entry.sample))
+    counts = Counter(name for people in out.subjects for name in people) + Counter(manifest.Hex(out.samples))
     found: Counter[str] = Counter()
     for each in entries:
         found[each.request_id] += counts[each.subject_digest or each.sample_digest or ""]
     return {request: count for request, count in found.items() if count}
-
-
-def _named(entry: manifest.SampleDigests, names: Set[str]) -> bool:
-    """Return whether the names hold the sample or any of its subjects."""
-    return entry.sample in names or not names.isdisjoint(entry.subjects)
 
 
 def _suppressions(session: Session, job: Preparation) -> list[SuppressionEntry]:
@@ -171,42 +161,35 @@ def _held(session: Session, job: Preparation) -> frozenset[str]:
     return frozenset(name for row in rows for name in row if name)
 
 
-def _kept_by_hold(
-    session: Session, storage: Storage, job: Preparation, bench: Bench, everyone: Sequence[manifest.SampleDigests]
-) -> frozenset[int]:
-    """Return the indexes of the samples that a legal hold keeps in.
+def _kept_by_hold(session: Session, job: Preparation, everyone: manifest.Digests) -> Tensor:
+    """Return a mask (n,) bool of the samples that a legal hold keeps in.
 
     In a retrain it keeps only what the model still has: the hold may have been placed for another model, after the
     people were forgotten in this one.
     """
-    names = _held(session, job)
-    kept = [entry.index for entry in everyone if _named(entry, names)]
-    if not job.retrains or not kept:
-        return frozenset(kept)
+    kept = everyone.named(_held(session, job))
+    if not job.retrains or not bool(kept.any()):
+        return kept
     present = session.get_one(Generation, session.get_one(Model, job.model_id).generation_id)
     gone = select(Removal.position).where(Removal.generation_id == present.id)
     there = select(Membership.sample_digest).where(
         Membership.generation_id == present.id, Membership.position.not_in(gone)
     )
-    still = set(session.scalars(there))
-    ids = bench.recipe.samples.ids
-    return frozenset(index for index in kept if sample_digest(storage.pepper, job.tenant_id, ids[index]) in still)
+    return kept & everyone.named(frozenset(session.scalars(there)))
 
 
 def require_readable(
-    process: Process, job: Preparation, bench: Bench, guarantee: Guarantee, everyone: Sequence[manifest.SampleDigests]
+    process: Process, job: Preparation, bench: Bench, guarantee: Guarantee, everyone: manifest.Digests
 ) -> None:
     """Require that a second run of the recipe gives the same samples, where updates read samples. Raises Refused."""
     if not (needs_retained(bench.method, guarantee) or needs_forgotten(bench.method)):
         return
     samples = recipes.load(recipes_of(process.settings.recipes, job.tenant_id), job.recipe).recipe.samples
     again = manifest.entries(process.storage.pepper, job.tenant_id, samples, job.policy.granularity)
-    now = {entry.sample: entry.content for entry in again}
-    missing = sum(1 for entry in everyone if entry.sample not in now)
-    changed = sum(1 for entry in everyone if now.get(entry.sample, entry.content) != entry.content)
-    if missing or changed:
+    found = manifest.compared(again, everyone)
+    if found.missing or found.changed:
         raise Refused(
-            f"Run a second time, the recipe misses {missing} samples and changes {changed}. {job.policy.method} with "
-            f"the guarantee {guarantee.value} reads samples at every update.",
+            f"Run a second time, the recipe misses {found.missing} samples and changes {found.changed}. "
+            f"{job.policy.method} with the guarantee {guarantee.value} reads samples at every update.",
             "Make the recipe repeatable, or choose recollection with the guarantee none, which reads none.",
         )

@@ -185,7 +185,7 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
     freeze_guarantee(process.storage.database, job, terms)
     report |= found | how_chosen(process.storage.database, job) | kept_out(begun.left_out)
     report |= {} if begun.trial is None else begun.trial.report()
-    report |= costs(bench.method, len(set(begun.examples.people))) | {"state_bytes": size_of(made)}
+    report |= costs(bench.method, len(begun.examples.people.distinct())) | {"state_bytes": size_of(made)}
     report = process.storage.figures.keep(job.generation_id, report)
     bare = State(made.weights, made.tensors, made.facts)
     if terms.design is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -74,7 +74,7 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun:
         everyone = manifest.entries(storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
         require_room(storage.database, everyone)
         kept, left_out = admit(storage, job, bench, everyone)
-        examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device)
+        examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device, process.settings.sample_bytes)
         require_closed_form(bench.method, bench.problem, examples)
         design = _design(job.policy, guarantee, examples)
         require_vectors_fit(bench, examples, process.settings.vector_bytes)
@@ -178,22 +178,22 @@ def _units(
 
 
 def _design(policy: Policy, guarantee: Guarantee, examples: Examples) -> Design | None:
-    return design_of(policy, len(set(examples.people))) if guarantee is Guarantee.CALIBRATED else None
+    return design_of(policy, len(examples.people.distinct())) if guarantee is Guarantee.CALIBRATED else None
 
 
 def _freeze(
     storage: Storage,
     job: Preparation,
     bench: Bench,
-    kept: Sequence[manifest.SampleDigests],
-    everyone: Sequence[manifest.SampleDigests],
+    kept: manifest.Digests,
+    everyone: manifest.Digests,
 ) -> None:
     """Write the manifest: its summary on the generation, its rows in batches."""
     summary = {
         "recipe_digest": bench.digest,
         "samples": len(kept),
         "left_out": len(everyone) - len(kept),
-        "people": len({subject for entry in kept for subject in entry.subjects}),
+        "people": kept.people(),
         "dimension": bench.problem.dimension,
         "libraries": manifest.surroundings(bench.problem.device),
         "parts": [asdict(part) for part in bench.parts],
@@ -202,10 +202,10 @@ def _freeze(
         fence(session, job.lease)
         generation = session.get_one(Generation, job.generation_id)
         generation.manifest = (generation.manifest or {}) | summary
-    for batch in batches(manifest.rows(job.generation_id, kept), BATCH * 4):
+    for start, block in manifest.blocks(kept):
         with storage.database.write() as session:
             fence(session, job.lease)
-            manifest.write(session, batch)
+            manifest.write(session, job.generation_id, start, block)
     everyone_held_out = manifest.holdout_rows(storage.pepper, job.tenant_id, job.generation_id, bench.recipe)
     for batch in batches(everyone_held_out, BATCH * 4):
         with storage.database.write() as session:

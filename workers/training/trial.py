@@ -30,7 +30,7 @@ from unlearning.types import Refused
 from workers.runtime.jobs import Preparation
 from workers.runtime.model import Bench
 from workers.runtime.recipe_messages import ADVICE, hint_of
-from workers.storage.manifest import SampleDigests
+from workers.storage.manifest import Digests
 from workers.training.trial_child import Experiment
 
 PEOPLE, EACH, SHARE = 8, 32, 0.1
@@ -86,7 +86,7 @@ class Unloadable(Exception):
     """The recipe could not be run in a child process, so nothing was tried."""
 
 
-def tried(settings: Settings, job: Preparation, bench: Bench, kept: Sequence[SampleDigests]) -> Trial:
+def tried(settings: Settings, job: Preparation, bench: Bench, kept: Digests) -> Trial:
     """Try the recipe's ``train`` on some of the ``kept`` samples.
 
     A training that fails on a few samples gets a second chance on half of everybody's: only then it is refused.
@@ -99,7 +99,7 @@ def tried(settings: Settings, job: Preparation, bench: Bench, kept: Sequence[Sam
         return Trial(not_tried=("EXPUNGE_TRIAL_SECONDS is 0.",))
     if sys.platform != "linux":  # elsewhere a fork of a process with torch in it may crash
         return Trial(not_tried=("The service does not run on Linux.",))
-    holders = list(dict.fromkeys(entry.holder for entry in kept))
+    holders = list(dict.fromkeys(kept.holders))
     if len(holders) < 2:
         return Trial(not_tried=("There is one person alone, and no other to compare with.",))
     step = max(2, len(holders) // PEOPLE)
@@ -117,14 +117,14 @@ def tried(settings: Settings, job: Preparation, bench: Bench, kept: Sequence[Sam
     return replace(found, seconds=time.monotonic() - started)
 
 
-def _samples(kept: Sequence[SampleDigests], people: Sequence[str], each: int) -> list[int]:
+def _samples(kept: Digests, people: Sequence[str], each: int) -> list[int]:
     """Return the indexes in the recipe of the first samples of these people."""
     left = dict.fromkeys(people, each)
     indexes = []
-    for entry in kept:
-        if left.get(entry.holder, 0) > 0:
-            left[entry.holder] -= 1
-            indexes.append(entry.index)
+    for holder, index in zip(kept.holders, kept.at.tolist(), strict=True):
+        if left.get(holder, 0) > 0:
+            left[holder] -= 1
+            indexes.append(index)
     return indexes
 
 

@@ -129,9 +129,9 @@ def _handed(recipe: Recipe, call: Sequence[int], device: torch.device) -> Exampl
 
     from unlearning.types import Examples  # noqa: PLC0415
 
-    (inputs, targets), index = recipe.samples.tensors(), torch.tensor(call)
+    inputs, targets = next(iter(recipe.samples.rows.read([torch.tensor(call)])))
     positions = torch.arange(len(call), device=device)
-    return Examples(positions, inputs[index].to(device), targets[index].to(device), ("",) * len(call))
+    return Examples.of(positions, inputs.to(device), targets.to(device), ("",) * len(call))
 
 
 def _trained(problem: Problem, handed: Sequence[Examples], share: float, folder: Path) -> dict[str, Any]:

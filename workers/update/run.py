@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -276,11 +277,12 @@ def _samples(
         raise CannotUpdate(Reason.RECIPE_REFUSED, what=error.what) from None
     present = manifest.entries(storage.pepper, job.tenant_id, samples, job.policy.granularity)
     going = frozenset(selection.target.positions)
-    staying = frozenset(place.position for place in places) - going
-    retained = manifest.found_again(samples, present, places, gone | going, device) if wants_retained else None
+    staying = frozenset(places.at.tolist()) - going
+    again = partial(manifest.found_again, samples, present, places, most=errand.process.settings.sample_bytes)
+    retained = again(gone | going, device) if wants_retained else None
     if retained is not None and len(retained) == 0:
         raise CannotUpdate(Reason.NOBODY_LEFT)
-    return manifest.found_again(samples, present, places, staying, device) if wants_forgotten else None, retained
+    return again(staying, device) if wants_forgotten else None, retained
 
 
 def _too_bad(job: Deletions, current: Current, certified: Certified) -> bool:

@@ -163,7 +163,7 @@ class Recollection(Method):
             require_open_end(problem)
             require_room(problem, examples)
         if self.rank is None:
-            people = len(set(examples.people))
+            people = len(examples.people.distinct())
             size = people * problem.dimension * problem.dtype.itemsize
             what = f"The exact vectors of {people} people, {problem.dimension} numbers each,"
             room.require_room(what, size, problem.device, "Use rewind or retrain.")

@@ -54,7 +54,7 @@ def require_open_end(problem: Problem) -> None:
 
 def require_room(problem: Problem, examples: Examples) -> None:
     """Raise Refused where everyone's vectors are too large to be held, and rewritten, at every update."""
-    people = len(set(examples.people))
+    people = len(examples.people.distinct())
     if people * problem.dimension <= GROUP_LIMIT:
         return
     raise Refused(

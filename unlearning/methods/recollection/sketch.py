@@ -100,7 +100,7 @@ class Sketch:
             raise Refused("The training's trajectory was not recorded.", "Record it with unlearning.Recorder.")
         require_steps_fit(problem, len(learned.trajectory))
         course = Course(problem, examples, learned.trajectory)
-        people = sorted(set(examples.people))
+        people = sorted(examples.people.distinct())
         owners = _owners(examples, people)
         mixtures = self._mixtures(problem, len(people))
         form = form_of(problem, examples, learned.trajectory, mixtures[:, owners])
@@ -229,7 +229,7 @@ def _adjoint(course: Course, form: Factored | Replayed, rows: Tensor, progress: 
 def _owners(examples: Examples, people: Sequence[str]) -> Tensor:
     """Return for each sample the index of its person, (n,) int64."""
     index = {name: place for place, name in enumerate(people)}
-    return torch.tensor([index[name] for name in examples.people], device=examples.positions.device)
+    return examples.people.each(index.__getitem__).to(examples.positions.device)
 
 
 def _vectors(numbers: Tensor, kept: Tensor, owners: Tensor, people: Sequence[str]) -> dict[str, Tensor]:

@@ -52,7 +52,7 @@ class Followed:
     carried_by: str
 
     def state(self, examples: Examples, progress: Progress) -> State:
-        return self.stated(examples, self.vectors(examples, sorted(set(examples.people)), progress))
+        return self.stated(examples, self.vectors(examples, sorted(examples.people.distinct()), progress))
 
     def stated(self, examples: Examples, vectors: Mapping[str, Tensor]) -> State:
         return State(self.weights, {}, {"samples": len(examples), "forgotten": 0}, vectors)
@@ -167,7 +167,7 @@ class Converged:
 
     def state(self, examples: Examples, progress: Progress) -> State:
         require_strongly_convex(self.problem)
-        group = sorted(set(examples.people))
+        group = sorted(examples.people.distinct())
         batch = Batch(examples.inputs, examples.targets, len(examples))
         rows = _rows_of(examples, group)
         sums = _gradient_sums(self.problem, self.weights, batch, rows, torch.arange(len(group)))
@@ -224,7 +224,7 @@ Form: TypeAlias = Followed | Converged
 def _rows_of(examples: Examples, group: Sequence[str]) -> Tensor:
     """Return each sample's row of its person in ``group``, -1 where the person is not in it; (n,) int64 on the CPU."""
     row = {person: index for index, person in enumerate(group)}
-    return torch.tensor([row.get(person, -1) for person in examples.people])
+    return examples.people.each(lambda person: row.get(person, -1))
 
 
 def _gradient_sums(problem: Problem, w: Tensor, batch: Batch, here: Tensor, rows: Tensor) -> Tensor:

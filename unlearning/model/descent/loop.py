@@ -60,7 +60,7 @@ def descend(
         denominator = denominator_of(plan.reference, len(positions), sum(len(places) for places, _ in parts))
         optimizer.zero_grad(set_to_none=False)
         for places, passed in parts:
-            loss = _losses(problem, module, examples.inputs[places], examples.targets[places], passed)
+            loss = _losses(problem, module, *examples.pick(places), passed)
             torch.autograd.backward(loss.sum() / denominator)
         _decay_and_clip(problem, trained)
         for group in optimizer.param_groups:

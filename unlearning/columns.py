@@ -1,0 +1,178 @@
+"""Columns with an entry for each sample, and no Python object for each sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from operator import eq
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Value = TypeVar("Value", bound=Hashable)
+Other = TypeVar("Other", bound=Hashable)
+BLOCK = 2**16
+"""rows that are Python objects at once"""
+
+
+class Column(Sequence[Value], Generic[Value]):
+    """A column whose entries repeat: each row holds the place of its entry among ``values``.
+
+    Args:
+        codes: (n,) int64 on the CPU, places in ``values``.
+        values: the different entries.
+    """
+
+    def __init__(self, codes: Tensor, values: Sequence[Value]) -> None:
+        self.codes, self.values = codes, values
+
+    @classmethod
+    def of(cls, entries: Iterable[Value]) -> Column[Value]:
+        """Return the column of these entries; equal ones are kept once."""
+        if isinstance(entries, Column):
+            return entries
+        places: dict[Value, int] = {}
+        codes = np.fromiter((places.setdefault(entry, len(places)) for entry in entries), dtype=np.int64)
+        return cls(torch.from_numpy(codes), tuple(places))
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __iter__(self) -> Iterator[Value]:
+        for part in torch.split(self.codes, BLOCK):
+            yield from map(self.values.__getitem__, part.tolist())
+
+    @overload
+    def __getitem__(self, index: int) -> Value: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Value]: ...
+    def __getitem__(self, index: int | slice) -> Value | Sequence[Value]:
+        if isinstance(index, slice):
+            return tuple(self.values[int(self.codes[row])] for row in range(len(self))[index])
+        return self.values[int(self.codes[index])]
+
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Column of {len(self)} rows"  # entries may name people
+
+    def take(self, rows: Tensor) -> Column[Value]:
+        """Return the column of these rows: places (m,) int64, or a mask (n,) bool."""
+        return Column(self.codes[rows.to(self.codes.device)], self.values)
+
+    def distinct(self) -> frozenset[Value]:
+        """Return the entries that some row has."""
+        return frozenset(map(self.values.__getitem__, self._present().tolist()))
+
+    def compact(self) -> Column[Value]:
+        """Return the same column, without the entries that no row has."""
+        present = self._present()
+        places = torch.empty(len(self.values), dtype=torch.int64)
+        places[present] = torch.arange(len(present))
+        return Column(places[self.codes], tuple(map(self.values.__getitem__, present.tolist())))
+
+    def where(self, chosen: Callable[[Value], bool]) -> Tensor:
+        """Return a mask (n,) bool of the rows whose entry is chosen; each different entry is asked for once."""
+        return self.each(chosen).bool()
+
+    def each(self, number: Callable[[Value], int]) -> Tensor:
+        """Return ``number`` of each row's entry, (n,) int64; each different entry is asked for once."""
+        present = self._present()
+        found = torch.zeros(len(self.values), dtype=torch.int64)
+        found[present] = torch.tensor([int(number(self.values[code])) for code in present.tolist()], dtype=torch.int64)
+        return found[self.codes]
+
+    def map(self, change: Callable[[Value], Other]) -> Column[Other]:
+        """Return the column with every entry changed; each different entry is changed once."""
+        changed = Column.of(change(value) for value in self.values)
+        return Column(changed.codes[self.codes], changed.values)
+
+    def _present(self) -> Tensor:
+        """Return the places in ``values`` that some row has, rising."""
+        return torch.bincount(self.codes, minlength=len(self.values)).nonzero().squeeze(1)
+
+
+class Texts(Sequence[str]):
+    """A column of texts that do not repeat, as UTF-8 one after the other.
+
+    Args:
+        data: uint8, the bytes of all texts.
+        ends: (n + 1,) int64, row i is ``data[ends[i]:ends[i + 1]]``.
+    """
+
+    def __init__(self, data: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> None:
+        self.data, self.ends = data, ends
+
+    @classmethod
+    def of(cls, entries: Iterable[str]) -> Texts:
+        """Return the column of these texts."""
+        if isinstance(entries, Texts):
+            return entries
+        data, lengths = bytearray(), []
+        for entry in entries:
+            encoded = entry.encode()
+            data += encoded
+            lengths.append(len(encoded))
+        ends = np.zeros(len(lengths) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=ends[1:])
+        return cls(np.frombuffer(bytes(data), dtype=np.uint8), ends)
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), BLOCK):
+            yield from (each.decode() for each in self.encoded(start, start + BLOCK))
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            return tuple(self[row] for row in range(len(self))[index])
+        row = range(len(self))[index]
+        return bytes(self.data[self.ends[row] : self.ends[row + 1]]).decode()
+
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Texts of {len(self)} rows"  # they may name people
+
+    def encoded(self, start: int, stop: int) -> list[bytes]:
+        """Return the rows from ``start`` to before ``stop``, as UTF-8."""
+        ends = self.ends[start : min(stop, len(self)) + 1]
+        data = self.data[ends[0] : ends[-1]].tobytes()
+        return [data[first:last] for first, last in pairwise((ends - ends[0]).tolist())]
+
+    def empty(self) -> int | None:
+        """Return the first row without any text; None where there is none."""
+        found = np.flatnonzero(np.diff(self.ends) == 0)
+        return int(found[0]) if len(found) else None
+
+    def repeated(self) -> int | None:
+        """Return the first row whose text an earlier row has; None where there is none."""
+        blocks = (self.encoded(start, start + BLOCK) for start in range(0, len(self), BLOCK))
+        hashes = np.fromiter((hash(each) for block in blocks for each in block), dtype=np.int64, count=len(self))
+        ordered = np.sort(hashes)
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        seen: set[str] = set()
+        for row in np.flatnonzero(np.isin(hashes, twice)).tolist() if len(twice) else ():
+            if self[row] in seen:
+                return int(row)
+            seen.add(self[row])
+        return None
+
+
+def _same(column: Sequence[Any], other: object) -> bool:
+    if not isinstance(other, Sequence) or isinstance(other, str | bytes):
+        return False
+    return len(column) == len(other) and all(map(eq, column, other))

@@ -1,0 +1,308 @@
+"""Where samples can be read from, a block at a time: Parquet files, Arrow tables, ``.npy`` files, map-style datasets.
+
+Each class here is a ``Rows``; tensors are the simplest one (``unlearning.types.Tensors``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from unlearning.columns import BLOCK, Column, Texts
+from unlearning.types import RecipeError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array: TypeAlias = "np.ndarray[Any, Any] | str | PathLike[str]"
+GROUP_BYTES = 2**30
+"""of the rows of a Parquet file that can only be read together (1 GiB)"""
+ONE_SHAPE = "Give (x, y) pairs of numbers, all of one shape."
+
+
+@runtime_checkable
+class PairDataset(Protocol):
+    """A map-style dataset: ``len(dataset)`` and ``dataset[i] -> (x, y)``."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> tuple[Any, Any]: ...
+
+
+@dataclass(frozen=True)
+class NumpyRows:
+    """Rows of two arrays (n, ...), which may be mapped from files."""
+
+    inputs: np.ndarray[Any, Any]
+    targets: np.ndarray[Any, Any]
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.targets):
+            lengths = f"{len(self.inputs)} inputs and {len(self.targets)} targets"
+            raise RecipeError(f"Samples differ in length: {lengths}.", "Give one entry of each for every sample.")
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def row_bytes(self) -> int:
+        return -(-(self.inputs.nbytes + self.targets.nbytes) // max(1, len(self)))
+
+    def read(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        for part in parts:
+            rows = part.numpy()
+            yield torch.from_numpy(self.inputs[rows]), torch.from_numpy(self.targets[rows])
+
+
+@dataclass(frozen=True)
+class DatasetRows:
+    """Rows of a map-style dataset of (x, y). Several parts are read ahead by ``workers`` processes."""
+
+    dataset: PairDataset
+    workers: int
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @cached_property
+    def row_bytes(self) -> int:
+        return sum(each.nbytes for each in stacked([self.dataset[0]]))
+
+    def read(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        yield from DataLoader(
+            self.dataset,  # type: ignore[arg-type]
+            batch_sampler=[part.tolist() for part in parts],
+            num_workers=self.workers if len(parts) > 1 else 0,
+            collate_fn=stacked,
+        )
+
+
+def stacked(pairs: Sequence[tuple[Any, Any]]) -> tuple[Tensor, Tensor]:
+    """Return inputs (m, ...) and targets (m, ...) of these items. Raises RecipeError where they do not stack."""
+    try:
+        inputs = torch.stack([torch.as_tensor(x) for x, _ in pairs])
+        targets = torch.stack([torch.as_tensor(y) for _, y in pairs])
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise RecipeError("The dataset's items do not stack into tensors.", ONE_SHAPE) from error
+    return inputs, targets
+
+
+@dataclass(frozen=True)
+class ArrowRows:
+    """Rows of a Hugging Face dataset in the format ``arrow``, from its columns ``features`` and ``target``."""
+
+    dataset: Any
+    features: Sequence[str] | str
+    target: str
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @cached_property
+    def row_bytes(self) -> int:
+        return sum(each.nbytes for each in numbers(self.dataset[:1], self.features, self.target))
+
+    def read(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        for part in parts:
+            yield numbers(self.dataset[part.tolist()], self.features, self.target)
+
+    def tables(self, names: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield these columns, some rows at a time. Raises RecipeError where one is missing."""
+        wanted = {*names, self.target, *([self.features] if isinstance(self.features, str) else self.features)}
+        _require_columns("The dataset", wanted, self.dataset.column_names)
+        chosen = self.dataset.select_columns(list(names))
+        return (chosen[start : start + BLOCK] for start in range(0, len(self), BLOCK))
+
+
+@dataclass(frozen=True)
+class ParquetRows:
+    """Rows of Parquet files, one file after the other, from their columns ``features`` and ``target``.
+
+    Files are mapped into memory. A row group is decoded as a whole, and the last one is kept.
+
+    Raises:
+        RecipeError: a column is missing, or a row group takes more than ``GROUP_BYTES``.
+    """
+
+    paths: Sequence[str | PathLike[str]]
+    features: Sequence[str] | str
+    target: str
+    _last: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for path, file in zip(self.paths, self._files, strict=True):
+            _require_columns(Path(path).name, self._columns, file.schema_arrow.names)
+        largest = int(np.diff(self._starts).max(initial=0))
+        if largest * self.row_bytes > GROUP_BYTES:
+            raise RecipeError(
+                f"A row group of the Parquet files has {largest} rows, {largest * self.row_bytes / 1e9:.1f} GB, and is "
+                f"read at once; at most {GROUP_BYTES / 1e9:.1f} GB are.",
+                f"Write them with row_group_size={GROUP_BYTES // self.row_bytes // 4}.",
+            )
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @cached_property
+    def row_bytes(self) -> int:
+        empty = self._files[0].schema_arrow.empty_table().select(self._columns)
+        if isinstance(self.features, str):  # the length of the lists is that of the first
+            first = next(self._files[0].iter_batches(1, columns=self._columns), None)
+            return 8 if first is None else sum(each.nbytes for each in numbers(first, self.features, self.target))
+        inputs, targets = numbers(empty, self.features, self.target)
+        return len(self.features) * inputs.itemsize + targets.itemsize
+
+    def read(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        for part in parts:
+            order = torch.argsort(part)
+            rows = part[order]
+            groups = torch.searchsorted(self._group_starts, rows, right=True) - 1
+            pieces = [self._piece(group, rows[groups == group]) for group in torch.unique(groups).tolist()]
+            inputs, targets = (torch.cat(each) if len(pieces) > 1 else each[0] for each in zip(*pieces, strict=True))
+            if torch.equal(rows, part):
+                yield inputs, targets
+            else:
+                back = torch.argsort(order)
+                yield inputs[back], targets[back]
+
+    def tables(self, names: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield these columns, some rows at a time. Raises RecipeError where one is missing."""
+        for path, file in zip(self.paths, self._files, strict=True):
+            _require_columns(Path(path).name, names, file.schema_arrow.names)
+            yield from file.iter_batches(BLOCK, columns=list(names))
+
+    @cached_property
+    def _columns(self) -> list[str]:
+        return [*([self.features] if isinstance(self.features, str) else self.features), self.target]
+
+    @cached_property
+    def _files(self) -> list[Any]:
+        parquet = _pyarrow("parquet")
+        return [parquet.ParquetFile(path, memory_map=True) for path in self.paths]
+
+    @cached_property
+    def _groups(self) -> list[tuple[int, int]]:
+        """Return the file and the number within it of each row group."""
+        return [(file, group) for file, each in enumerate(self._files) for group in range(each.num_row_groups)]
+
+    @cached_property
+    def _starts(self) -> np.ndarray[Any, Any]:
+        """Return the first row of each group, and the number of rows at the end."""
+        sizes = [self._files[file].metadata.row_group(group).num_rows for file, group in self._groups]
+        return np.cumsum([0, *sizes])
+
+    @cached_property
+    def _group_starts(self) -> Tensor:
+        return torch.from_numpy(self._starts[:-1].copy())
+
+    def _piece(self, group: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return these rows of one group; ``rows`` rise."""
+        if group not in self._last:
+            self._last.clear()
+            file, number = self._groups[group]
+            table = self._files[file].read_row_group(number, columns=self._columns)
+            self._last[group] = numbers(table, self.features, self.target)
+        inputs, targets = self._last[group]
+        here = rows - int(self._starts[group])
+        first, last = int(here[0]), int(here[-1]) + 1
+        if last - first == len(here):  # a view of the kept group
+            return inputs[first:last], targets[first:last]
+        return inputs[here], targets[here]
+
+
+def paths_of(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list[str | PathLike[str]]:
+    """Return one path, or several, as a list. Raises RecipeError where there is none."""
+    found = [paths] if isinstance(paths, str | PathLike) else list(paths)
+    if not found:
+        raise RecipeError("The recipe names no Parquet file.", "Give at least one.")
+    return found
+
+
+def mapped(array: Array) -> np.ndarray[Any, Any]:
+    """Return an array as it is, or the ``.npy`` file of that path, mapped and not read."""
+    return array if isinstance(array, np.ndarray) else np.load(array, mmap_mode="r", allow_pickle=False)
+
+
+def numbers(table: pa.Table | pa.RecordBatch, features: Sequence[str] | str, target: str) -> tuple[Tensor, Tensor]:
+    """Return inputs (m, features) and targets (m,) of a table. Inputs of several columns are a transposed view."""
+    answers = _values(table.column(target))
+    if answers.dtype.kind in "iub":
+        answers = answers.astype(np.int64)
+    if isinstance(features, str):
+        column = _whole(table.column(features))
+        flat = _values(column.flatten())
+        if len(column) and len(flat) % len(column):
+            raise RecipeError(f"The lists of the column {features!r} differ in length.", ONE_SHAPE)
+        return torch.from_numpy(_real(flat).reshape(len(column), -1)), torch.from_numpy(answers)
+    columns = [_values(table.column(name)) for name in features]
+    kind = np.result_type(np.float32, *(column.dtype for column in columns))
+    inputs = np.empty((len(columns), table.num_rows), dtype=kind)
+    for place, column in enumerate(columns):
+        inputs[place] = column
+    return torch.from_numpy(inputs).t(), torch.from_numpy(answers)
+
+
+def names_in(tables: Iterator[pa.Table], id: str, person: str) -> tuple[Texts, Column[Any]]:
+    """Return the ids and the people of the samples; a missing one is empty.
+
+    An entry of people is a text, or a tuple of texts where the column holds lists.
+    """
+    compute, types, arrow = _pyarrow("compute"), _pyarrow("types"), _pyarrow("lib")
+    data, lengths, codes = [], [], []
+    places: dict[Any, int] = {}
+    for table in tables:
+        texts = compute.fill_null(compute.cast(_whole(table.column(id)), arrow.large_string()), "")
+        ends = np.frombuffer(texts.buffers()[1], dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
+        data.append(np.frombuffer(texts.buffers()[2] or b"", dtype=np.uint8)[ends[0] : ends[-1]].copy())
+        lengths.append(np.diff(ends))
+        people = _whole(table.column(person))
+        if types.is_nested(people.type):
+            here = [tuple(map(str, each or ())) for each in people.to_pylist()]
+            codes.append(np.array([places.setdefault(each, len(places)) for each in here], dtype=np.int64))
+            continue
+        coded = compute.fill_null(compute.cast(people, arrow.large_string()), "").dictionary_encode()
+        known = [places.setdefault(each, len(places)) for each in coded.dictionary.to_pylist()]
+        codes.append(np.array(known, dtype=np.int64)[coded.indices.to_numpy()])
+    ends = np.concatenate([np.zeros(1, dtype=np.int64), *lengths]).cumsum()
+    column = Column(torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.int64), *codes])), tuple(places))
+    return Texts(np.concatenate([np.zeros(0, dtype=np.uint8), *data]), ends), column
+
+
+def _whole(column: Any) -> Any:
+    """Return a column in one piece."""
+    return column.combine_chunks() if hasattr(column, "combine_chunks") else column
+
+
+def _values(column: Any) -> np.ndarray[Any, Any]:
+    """Return a column of numbers (m,). Missing ones are NaN."""
+    values: np.ndarray[Any, Any] = _whole(column).to_numpy(zero_copy_only=False)
+    if values.dtype.kind not in "fiub":
+        raise RecipeError(f"A column holds {column.type}, which is no number.", "Name columns of numbers.")
+    return values
+
+
+def _real(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return values.astype(np.result_type(np.float32, values.dtype))
+
+
+def _require_columns(where: str, wanted: Iterable[str], there: Iterable[str]) -> None:
+    missing = sorted(set(wanted) - set(there))
+    if missing:
+        raise RecipeError(f"{where} lacks the columns {', '.join(missing)}.", f"It has {', '.join(sorted(there))}.")
+
+
+def _pyarrow(module: str) -> Any:
+    try:
+        return import_module(f"pyarrow.{module}")
+    except ModuleNotFoundError:
+        raise RecipeError("pyarrow is not installed.", 'Run `pip install "expunge[parquet]"`.') from None
