@@ -59,7 +59,8 @@ def require_agreement(problem: Problem, examples: Examples, generator: torch.Gen
     model = affine_of(problem)
     if model is None or not len(examples):
         return
-    require_convex_targets(model, examples.targets)
+    for _, targets in examples.blocks():
+        require_convex_targets(model, targets)
     with _refusing_what_does_not_run():
         module = build(problem.recipe, problem.training.seed).eval().to(device=problem.device, dtype=problem.dtype)
         own = _Own(module, _trained(problem, module))
@@ -177,7 +178,7 @@ def _compare(model: Affine, own: _Own, w: Tensor, some: tuple[Tensor, Tensor], v
 
 def _compare_losses(model: Affine, w: Tensor, examples: Examples, outputs: Callable[[Tensor], Tensor]) -> None:
     """Compare the losses of everyone at w, a chunk of samples at a time."""
-    for x, y in zip(torch.split(examples.inputs, CHUNK), torch.split(examples.targets, CHUNK), strict=True):
+    for x, y in (chunk for block in examples.blocks() for chunk in zip(*(torch.split(each, CHUNK) for each in block), strict=True)):
         z = model.on(model.features(x)).at(w)
         with torch.no_grad():
             own = model.problem.losses(outputs(_cast(model.problem, x)), y)
@@ -200,8 +201,8 @@ def _require_close(what: str, closed: Tensor, own: Tensor, floor: Tensor) -> Non
 def _sample(problem: Problem, examples: Examples, most: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Choose inputs and targets of a few samples at random, fewer where their gradients are long."""
     count = max(2, min(most, ELEMENTS // problem.dimension))
-    places = torch.randperm(len(examples), generator=generator)[:count].to(examples.inputs.device)
-    return _cast(problem, examples.inputs[places]), examples.targets[places]
+    inputs, targets = examples.pick(torch.randperm(len(examples), generator=generator)[:count])
+    return _cast(problem, inputs), targets
 
 
 def _cast(problem: Problem, x: Tensor) -> Tensor:

@@ -20,14 +20,14 @@ the three sums; those of a tangent are in ``tangent``, with the Frobenius norm o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
 
 from unlearning.model.closed_form import require_agreement_at, require_convex_targets
 from unlearning.model.curvature import conjugate_gradients
-from unlearning.model.linear_head import Affine, gamma, hessian
+from unlearning.model.linear_head import Affine, Scores, Summed, added_hessian, gamma, hessian
 from unlearning.model.problem import Problem
 from unlearning.model.tangent import affine_of
 from unlearning.types import Examples, Refused
@@ -68,11 +68,13 @@ def require_classes(problem: Problem, examples: Examples) -> None:
     model = affine_of(problem)
     if model is None or not model.curve.classifies:
         return
-    targets = examples.targets
-    classes = targets.argmax(dim=1) if targets.dim() == 2 and targets.shape[1] > 1 else targets.reshape(-1)
-    left = len(torch.unique(classes))
-    if left < 2:
-        raise Refused(f"{left} of the classes would remain.", "Retire the model instead: two classes must remain.")
+    left: set[float] = set()
+    for _, targets in examples.blocks():
+        classes = targets.argmax(dim=1) if targets.dim() == 2 and targets.shape[1] > 1 else targets.reshape(-1)
+        left |= set(torch.unique(classes).tolist())
+        if len(left) >= 2:
+            return
+    raise Refused(f"{len(left)} of the classes would remain.", "Retire the model instead: two classes must remain.")
 
 
 def converge(
@@ -90,7 +92,7 @@ def converge(
     if problem.dtype != torch.float64 or w.dtype != torch.float64:
         raise ValueError(f"converge works in float64; it was given {problem.dtype} and {w.dtype}.")
     objective = _Objective(model, examples, denominator or len(examples))
-    gradient = objective.gradient(w)
+    value, gradient = objective.at(w)
     for _ in range(NEWTON_STEPS):
         norm = float(gradient.norm())
         if norm <= tolerance:
@@ -99,7 +101,7 @@ def converge(
             break
         forcing = min(0.1, norm**0.5)
         step = -conjugate_gradients(objective.products(w), gradient, forcing).x
-        w, gradient = _search(objective, w, gradient, step)
+        w, value, gradient = _search(objective, w, step, (value, gradient))
     raise Refused(
         f"Newton's method stopped at a gradient norm of {float(gradient.norm()):.1e}, above {tolerance:.1e}.",
         "Raise converge or weight_decay.",
@@ -145,31 +147,39 @@ def displacement(problem: Problem, w: Tensor, kept: Examples) -> float:
         Refused: not strongly convex, or nobody is kept.
     """
     objective = _Objective(require_strongly_convex(problem), kept, len(kept))
-    return float(conjugate_gradients(objective.products(w), objective.gradient(w), 0.1).x.norm())
+    return float(conjugate_gradients(objective.products(w), objective.at(w)[1], 0.1).x.norm())
 
 
 class _Objective:
-    """F_D over samples whose features, or passes through a network, are computed once."""
+    """F_D over samples.
+
+    Of samples in memory, the features or the passes through a network are computed once. Others are read by blocks,
+    all of them at each call.
+    """
 
     def __init__(self, model: Affine, examples: Examples, denominator: int) -> None:
         if len(examples) == 0:
             raise Refused("No sample is left.", "Retire the model instead.")
-        require_convex_targets(model, examples.targets)
-        self.model, self.targets = model, examples.targets
-        self.scores = model.on(model.features(examples.inputs))
+        self.model, self.examples = model, examples
         self.share = len(examples) / denominator
         self.decay = model.problem.training.weight_decay
+        self._kept = list(self._scored()) if examples.held else None
 
-    def value(self, w: Tensor) -> Tensor:
-        losses = self.model.problem.losses(self.scores.at(w), self.targets)
-        return self.share * losses.mean() + 0.5 * self.decay * w.dot(w)
-
-    def gradient(self, w: Tensor) -> Tensor:
-        residual = self.model.curve.residual(self.scores.at(w), self.targets)
-        return self.share * (self.scores.pull(residual) / len(self.targets)) + self.decay * w
+    def at(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the value and the gradient (d,)."""
+        value, gradient = w.new_zeros(()), torch.zeros_like(w)
+        for scores, y in self._blocks():
+            z, part = scores.at(w), len(y) / len(self.examples)
+            value = value + part * self.model.problem.losses(z, y).mean()
+            gradient = gradient + part * (scores.pull(self.model.curve.residual(z, y)) / len(y))
+        return self.share * value + 0.5 * self.decay * w.dot(w), self.share * gradient + self.decay * w
 
     def products(self, w: Tensor) -> Callable[[Tensor], Tensor]:
-        data = hessian(self.model.curve, self.scores, w, self.targets)
+        if self._kept is None:
+            data = added_hessian(self.model.curve, self._blocks(), w).mv
+        else:
+            ((scores, y),) = self._kept
+            data = hessian(self.model.curve, scores, w, y)
 
         def product(v: Tensor) -> Tensor:
             return self.share * data(v) + self.decay * v
@@ -178,26 +188,41 @@ class _Objective:
 
     def trusted(self, w: Tensor) -> tuple[Tensor, float]:
         """Return the gradient, and the bound on ||computed gradient - gradient|| that the module derives."""
-        return self._trusted(w, self.targets)
+        return self._trusted(w, (scores.summed(w, y) for scores, y in self._blocks()), len(self.examples))
 
     def rounding_of_few(self, w: Tensor) -> float:
         """Return that bound as if the first samples were all, where all are dear: it tells when to stop, no more."""
-        return self._trusted(w, self.targets[: self.scores.cheap])[1]
+        scores, y = next(iter(self._blocks()))
+        few = y[: scores.cheap]
+        return self._trusted(w, [scores.summed(w, few)], len(few))[1]
 
-    def _trusted(self, w: Tensor, y: Tensor) -> tuple[Tensor, float]:
-        found, share = self.scores.summed(w, y), self.share / len(y)
-        size = share * found.size + self.decay * float(w.norm())
-        return share * found.gradient + self.decay * w, share * found.carried + gamma(found.terms + 4) * size
+    def _trusted(self, w: Tensor, found: Iterable[Summed], count: int) -> tuple[Tensor, float]:
+        total, carried, length, terms = torch.zeros_like(w), 0.0, 0.0, 0
+        for each in found:  # a sum of partial sums is a sum of all their terms, in another order
+            total = total + each.gradient
+            carried, length, terms = carried + each.carried, length + each.size, terms + each.terms
+        share = self.share / count
+        size = share * length + self.decay * float(w.norm())
+        return share * total + self.decay * w, share * carried + gamma(terms + 4) * size
+
+    def _blocks(self) -> Iterable[tuple[Scores, Tensor]]:
+        return self._scored() if self._kept is None else self._kept
+
+    def _scored(self) -> Iterator[tuple[Scores, Tensor]]:
+        for inputs, targets in self.examples.blocks():
+            require_convex_targets(self.model, targets)
+            yield self.model.on(self.model.features(inputs)), targets
 
 
-def _search(objective: _Objective, w: Tensor, gradient: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
-    value, slope, norm = float(objective.value(w)), float(gradient.dot(step)), float(gradient.norm())
+def _search(objective: _Objective, w: Tensor, step: Tensor, here: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the next weights with their value and gradient, or where none is better, these."""
+    value, slope, norm = float(here[0]), float(here[1].dot(step)), float(here[1].norm())
     length = 1.0
     for _ in range(40):
         trial = w + length * step
-        fresh = objective.gradient(trial)
-        falls = float(objective.value(trial)) <= value + 1e-4 * length * slope
-        if falls or float(fresh.norm()) <= (1.0 - 0.5 * length) * norm:
-            return trial, fresh
+        fresh, gradient = objective.at(trial)
+        falls = float(fresh) <= value + 1e-4 * length * slope
+        if falls or float(gradient.norm()) <= (1.0 - 0.5 * length) * norm:
+            return trial, fresh, gradient
         length /= 2.0
-    return w, gradient
+    return w, *here

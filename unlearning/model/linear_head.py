@@ -11,7 +11,7 @@ r_i = dl/dz and C_i = d^2 l/dz^2 at z_i = W phi_i:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +25,8 @@ from unlearning.types import Refused
 
 ROUND_OFF = 2.0**-53
 """of float64"""
+MOST_WRITTEN_OUT = 2_000
+"""weights of a Hessian that is written out (32 MB in float64)"""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,13 @@ class Scores(Protocol):
     def summed(self, w: Tensor, y: Tensor) -> Summed:
         """Sum the gradients of the data losses at w (d,), for the targets y of the first samples, or of all."""
 
+    def curvature(self, coefficients: Tensor) -> Tensor:
+        """Return the summed Hessian (d, d) of the data losses, from ``Curve.coefficients`` (n, K).
+
+        Raises:
+            Refused: it takes too much memory, or the model has no such matrix.
+        """
+
 
 class Affine(Protocol):
     """A model whose scores are affine in its weights, under one of the named losses."""
@@ -141,6 +150,22 @@ class FeatureScores:
         size = residual.norm(dim=1) + wrong
         total = self.head.vector(residual.T @ phi)
         return Summed(total, float((wrong * lengths).sum()), float((size * lengths).sum()), len(y))
+
+    def curvature(self, coefficients: Tensor) -> Tensor:
+        phi, outputs, dimension = self.phi, self.head.outputs, self.head.problem.dimension
+        if dimension > MOST_WRITTEN_OUT:
+            raise Refused(
+                f"Samples that are read by blocks are solved with a Hessian that is written out, for at most "
+                f"{MOST_WRITTEN_OUT:,} weights; this model has {dimension:,}.",
+                "Raise EXPUNGE_SAMPLE_BYTES where the machine has the memory, or use fewer features.",
+            )
+        whole = phi.new_empty(outputs, phi.shape[1], outputs, phi.shape[1])
+        for one, unit in enumerate(torch.eye(outputs, dtype=phi.dtype, device=phi.device)):
+            bent = self.head.curve.bent(coefficients, unit.expand(len(phi), 1, outputs)).squeeze(1)
+            for other in range(outputs):
+                whole[one, :, other, :] = phi.T @ (bent[:, other : other + 1] * phi)
+        rows = self.head.vector(whole.flatten(0, 1)).T
+        return self.head.vector(rows.reshape(dimension, outputs, phi.shape[1]))
 
 
 @dataclass(frozen=True)
@@ -225,6 +250,18 @@ def hessian(curve: Curve, scores: Scores, w: Tensor, y: Tensor) -> Callable[[Ten
     """Return v (d,) -> H v (d,) for the mean data loss at w (d,). What does not depend on v is kept."""
     coefficients = curve.coefficients(scores.at(w), y)
     return lambda v: scores.pull(curve.bent(coefficients, scores.push(v).unsqueeze(1)).squeeze(1)) / len(y)
+
+
+def added_hessian(curve: Curve, blocks: Iterable[tuple[Scores, Tensor]], w: Tensor) -> Tensor:
+    """Return the Hessian (d, d) of the mean data loss at w (d,), added up over blocks of scores and targets.
+
+    It is for samples that are not all in memory: a product with it needs no further reading of them.
+    """
+    total, count = w.new_zeros(len(w), len(w)), 0
+    for scores, y in blocks:
+        total += scores.curvature(curve.coefficients(scores.at(w), y))
+        count += len(y)
+    return total / count
 
 
 def gamma(terms: int) -> float:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import grad, grad_and_value, vjp
 
 from unlearning.model.curvature import activations, hessian_products
-from unlearning.model.linear_head import hessian
+from unlearning.model.linear_head import added_hessian, hessian
 from unlearning.model.problem import Problem
 from unlearning.model.tangent import affine_of
 from unlearning.types import Examples
@@ -38,34 +38,46 @@ class Objective:
     """``F_D(w) = (1/|D|) sum_{i in D} l_i(w) + (1/2) sum_j decay_j w_j^2`` over ``examples`` (at least one), all in
     ``problem.dtype``.
 
-    Samples go through in pieces that fit ``WORKING_SET``. What does not depend on the direction of a product is
-    computed once: the features of a linear head, or the gradient's graph where one piece holds everyone.
+    Samples in memory go through in pieces that fit ``WORKING_SET``. What does not depend on the direction of a product
+    is computed once: the features of a linear head, or the gradient's graph where one piece holds everyone. Samples
+    that are read by blocks are read once for a value and a gradient, and once for a Hessian, which is written out.
     """
 
     def __init__(self, problem: Problem, examples: Examples) -> None:
-        self.problem = problem
-        self.model = affine_of(problem)
-        self._take(examples.inputs if self.model is None else self.model.features(examples.inputs), examples.targets)
+        self.problem, self.model = problem, affine_of(problem)
+        self.count, self._examples = len(examples), examples
+        self._pieces: list[tuple[Tensor, Tensor]] = []
+        if examples.held or self.model is None:  # without a closed form, samples that are not held are refused
+            self._take(self._features(examples.inputs), examples.targets)
 
     def drawn(self, places: Tensor) -> Objective:
         """Return the objective of the samples at ``places`` (m,) of these, repeats allowed."""
         other = copy.copy(self)
-        places = places.to(self._inputs.device)
-        other._take(self._inputs[places], self._targets[places])
+        if self._pieces:
+            places = places.to(self._inputs.device)
+            other._take(self._inputs[places], self._targets[places])
+        else:
+            inputs, targets = self._examples.pick(places)
+            other._take(self._features(inputs), targets)
         return other
 
     def at(self, w: Tensor) -> Point:
         """Return F_D around w (d,)."""
-        parts = [(len(x) / self.count, self._around(w, x, y)) for x, y in self._pieces]
+        parts = [(len(x) / self.count, self._slope(w, x, y)) for x, y in self._all()]
         decayed = self.problem.decay * w
+        product = cache(lambda: self.products(w))
         return Point(
-            0.5 * decayed.dot(w) + _sum(share * part.value for share, part in parts),
-            decayed + _sum(share * part.gradient for share, part in parts),
-            lambda v: self.problem.decay * v + _sum(share * part.product(v) for share, part in parts),
+            0.5 * decayed.dot(w) + _sum(share * value for share, (value, _) in parts),
+            decayed + _sum(share * gradient for share, (_, gradient) in parts),
+            lambda v: product()(v),
         )
 
     def products(self, w: Tensor) -> Product:
         """Return ``at(w).product`` alone."""
+        if not self._pieces and self.model is not None:
+            blocks = ((self.model.on(x), y) for x, y in self._all())
+            written_out = added_hessian(self.model.curve, blocks, w)
+            return lambda v: self.problem.decay * v + written_out @ v
         parts = [(len(x) / self.count, self._product(w, x, y)) for x, y in self._pieces]
         return lambda v: self.problem.decay * v + _sum(share * part(v) for share, part in parts)
 
@@ -75,15 +87,21 @@ class Objective:
         rows = self._rows()
         self._pieces = list(zip(torch.split(inputs, rows), torch.split(targets, rows), strict=True))
 
-    def _around(self, w: Tensor, x: Tensor, y: Tensor) -> Point:
-        """Return the mean data loss of one piece around w."""
+    def _all(self) -> Iterable[tuple[Tensor, Tensor]]:
+        """Return the features, or the inputs, and the targets of all samples, some at a time."""
+        return self._pieces or ((self._features(x), y) for x, y in self._examples.blocks())
+
+    def _features(self, inputs: Tensor) -> Tensor:
+        return inputs if self.model is None else self.model.features(inputs)
+
+    def _slope(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean data loss of one piece at w, and its gradient (d,)."""
         if self.model is None:
             gradient, value = grad_and_value(self.problem.mean_loss)(w, x, y)
-            return Point(value, gradient, self._product(w, x, y))
-        scores, curve = self.model.on(x), self.model.curve
+            return value, gradient
+        scores = self.model.on(x)
         z = scores.at(w)
-        gradient = scores.pull(curve.residual(z, y)) / len(x)
-        return Point(self.problem.losses(z, y).mean(), gradient, hessian(curve, scores, w, y))
+        return self.problem.losses(z, y).mean(), scores.pull(self.model.curve.residual(z, y)) / len(x)
 
     def _product(self, w: Tensor, x: Tensor, y: Tensor) -> Product:
         if self.model is not None:

@@ -23,6 +23,7 @@ from unlearning.features.tangent import Linearised, Tangent
 from unlearning.model.curvature import activations
 from unlearning.model.linear_head import CURVES, Affine, Curve, Scores, Summed, gamma, head_of, plain_part
 from unlearning.model.problem import Problem, build
+from unlearning.types import Refused
 
 KEPT = 2**27
 """elements of the network's passes that are kept between products (1 GiB in float64)"""
@@ -88,6 +89,12 @@ class TangentScores:
             carried += float((wrong * norms).sum())
             lengths += float(((residual.norm(dim=1) + wrong) * norms).sum())
         return Summed(total, carried, lengths, batch * outputs + math.ceil(len(y) / batch))
+
+    def curvature(self, coefficients: Tensor) -> Tensor:
+        raise Refused(
+            "A tangent's Hessian is never written out, and these samples are read by blocks.",
+            "Raise EXPUNGE_SAMPLE_BYTES where the machine has the memory, or use a linear head on fixed features.",
+        )
 
     @cached_property
     def _size(self) -> int:
