@@ -21,7 +21,7 @@ from unlearning.types import RecipeError, Refused, State
 from workers.runtime import recipes
 from workers.runtime.failures import refusal_of
 from workers.runtime.method_options import method_of
-from workers.storage.manifest import Found
+from workers.storage.manifest import Located
 
 KEPT_BYTES = 2 * 2**30
 """of samples that a process keeps between two updates; more are read and compared again each time"""
@@ -45,7 +45,7 @@ class Left:
     version_id: str
     state_digest: str
     state: State
-    samples: Found | None
+    samples: Located | None
 
 
 class Benches:
@@ -63,11 +63,11 @@ class Benches:
         """Return the state of that digest if this process published it last: it need not be read and decrypted."""
         return self._left.state if self._left is not None and self._left.state_digest == digest else None
 
-    def samples_of(self, version_id: str) -> Found | None:
+    def samples_of(self, version_id: str) -> Located | None:
         """Return the samples that are in a version if this process published it last and they were few enough."""
         return self._left.samples if self._left is not None and self._left.version_id == version_id else None
 
-    def remember(self, version_id: str, digest: str, state: State, samples: Found | None) -> None:
+    def remember(self, version_id: str, digest: str, state: State, samples: Located | None) -> None:
         """Keep what was just published in place of what was kept: nobody who was forgotten is in it."""
         small = samples is not None and samples.size <= KEPT_BYTES
         self._left = Left(version_id, digest, replace(state, vectors={}), samples if small else None)
@@ -127,8 +127,13 @@ def opened(loaded: recipes.Loaded, policy: Policy, device: torch.device) -> Benc
 
 
 def _without_samples(recipe: Recipe) -> Recipe:
-    """Return the recipe with an empty sample in place of its own, so that an opened model holds nobody's data."""
-    return replace(recipe, samples=Samples(("none",), ("none",), torch.zeros(1), torch.zeros(1)))
+    """Return the recipe with an empty sample in place of its own, so that an opened model holds nobody's data.
+
+    The holdout is copied: as a part of a larger tensor it would keep the whole of it in memory.
+    """
+    nobody = Samples(("none",), ("none",), torch.zeros(1), torch.zeros(1))
+    inputs, targets = recipe.holdout
+    return replace(recipe, samples=nobody, holdout=(inputs.clone(), targets.clone()))
 
 
 def device_of(name: str) -> torch.device:

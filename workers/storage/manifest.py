@@ -51,25 +51,25 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Found:
-    """Samples of a generation that were found in the recipe at ``found_at`` (``time.monotonic``); ``ids`` in order."""
+class Located:
+    """Samples of a generation, compared with the recipe at ``compared_at`` (``time.monotonic``); ``ids`` in order."""
 
     ids: tuple[str, ...]
     examples: Examples
-    found_at: float
+    compared_at: float
 
     @property
     def size(self) -> int:
         """Return the bytes of inputs and targets."""
         return self.examples.inputs.nbytes + self.examples.targets.nbytes
 
-    def without(self, positions: Sequence[int]) -> Found:
+    def without(self, positions: Sequence[int]) -> Located:
         """Return the samples whose position is not among ``positions``."""
         leaving = torch.tensor(positions, dtype=torch.int64, device=self.examples.positions.device)
         staying = ~torch.isin(self.examples.positions, leaving)
         return replace(self, ids=tuple(compress(self.ids, staying.tolist())), examples=self.examples.without(leaving))
 
-    def again(self, samples: Samples) -> Found | None:
+    def again(self, samples: Samples) -> Located | None:
         """Return the same samples as read now; None where ``samples`` lack one, or have another content, bit by bit."""
         places = {identity: index for index, identity in enumerate(samples.ids)}
         if not places.keys() >= set(self.ids):
@@ -77,7 +77,7 @@ class Found:
         index = torch.tensor([places[identity] for identity in self.ids], dtype=torch.int64)
         kept = (self.examples.inputs, self.examples.targets)
         same = all(_same_bits(now[index], before) for now, before in zip(samples.tensors(), kept, strict=True))
-        return replace(self, found_at=time.monotonic()) if same else None
+        return replace(self, compared_at=time.monotonic()) if same else None
 
 
 class Changed(RuntimeError):
@@ -156,7 +156,7 @@ def examples(samples: Samples, kept: Sequence[SampleDigests], device: torch.devi
 
 def found_again(
     samples: Samples, now: Iterable[SampleDigests], manifest: Iterable[Place], gone: Set[int], device: torch.device
-) -> Found:
+) -> Located:
     """Return the manifest's samples as the recipe has them now, without the positions ``gone``.
 
     Raises Changed if one of the others is missing or has other content.
@@ -177,7 +177,7 @@ def found_again(
         people=tuple(place.holder for place in wanted),
         subjects=tuple(place.subjects for place in wanted),
     )
-    return Found(tuple(samples.ids[each] for each in index), examples, time.monotonic())
+    return Located(tuple(samples.ids[each] for each in index), examples, time.monotonic())
 
 
 def surroundings(device: torch.device) -> dict[str, str]:

@@ -150,7 +150,7 @@ def _forget(
     return results
 
 
-def _compute(errand: Errand, current: Current, selection: Selection) -> tuple[Certified, manifest.Found | None]:
+def _compute(errand: Errand, current: Current, selection: Selection) -> tuple[Certified, manifest.Located | None]:
     """Load, forget, refine, certify; return the retained samples too where they were read. Raises CannotUpdate."""
     watch, target = errand.watch, selection.target
     size = Size(len(target.positions), target.people, len(target.holders))
@@ -228,7 +228,7 @@ def _require_budget(terms: Terms) -> None:
 
 def _load(
     errand: Errand, current: Current, selection: Selection, bench: Bench
-) -> tuple[State, ForgetSet, manifest.Found | None]:
+) -> tuple[State, ForgetSet, manifest.Located | None]:
     """Load what the method reads: the secret state, who is forgotten, and the retained samples where they are needed.
 
     Fails closed: an update never starts from bytes that are not the current version's. Raises CannotUpdate, Changed.
@@ -264,7 +264,7 @@ def _bench(errand: Errand, current: Current) -> Bench:
 
 def _samples(
     errand: Errand, current: Current, selection: Selection, bench: Bench
-) -> tuple[Examples | None, manifest.Found | None]:
+) -> tuple[Examples | None, manifest.Located | None]:
     """Return the forgotten and the retained samples; None where they are not needed.
 
     They are those that the last update left in this process, or the recipe's. What was left is compared with the
@@ -276,7 +276,7 @@ def _samples(
         return None, None
     going = selection.target.positions
     left = errand.benches.samples_of(current.version.id)
-    if left is not None and time.monotonic() - left.found_at > TRUSTED_SECONDS:
+    if left is not None and time.monotonic() - left.compared_at > TRUSTED_SECONDS:
         left = (left if wants_forgotten else left.without(going)).again(_recipe_samples(errand))
     if left is None:
         return _found_again(errand, going, wants_forgotten, wants_retained)
@@ -287,7 +287,7 @@ def _samples(
 
 def _found_again(
     errand: Errand, going: Sequence[int], wants_forgotten: bool, wants_retained: bool
-) -> tuple[Examples | None, manifest.Found | None]:
+) -> tuple[Examples | None, manifest.Located | None]:
     """Find the forgotten and the retained samples in the recipe, each by its digests. Raises CannotUpdate, Changed."""
     storage, job, device = errand.process.storage, errand.job, device_of(errand.process.settings.device)
     with storage.database.read() as session:
@@ -302,7 +302,7 @@ def _found_again(
     return theirs, _of_somebody(manifest.found_again(samples, present, places, gone.union(going), device))
 
 
-def _of_somebody(retained: manifest.Found) -> manifest.Found:
+def _of_somebody(retained: manifest.Located) -> manifest.Located:
     if len(retained.examples) == 0:
         raise CannotUpdate(Reason.NOBODY_LEFT)
     return retained
