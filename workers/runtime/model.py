@@ -127,7 +127,7 @@ def opened(loaded: recipes.Loaded, policy: Policy, device: torch.device) -> Benc
 
 
 def _without_samples(recipe: Recipe) -> Recipe:
-    """Return the recipe with an empty sample in place of its own, so that an opened model holds nobody's data.
+    """Return the recipe with an empty sample in place of its samples, so that an opened model holds nobody's data.
 
     The holdout is copied: as a part of a larger tensor it would keep the whole of it in memory.
     """
