@@ -153,6 +153,32 @@ class Texts(Sequence[str]):
         data = self.data[ends[0] : ends[-1]].tobytes()
         return [data[first:last] for first, last in pairwise((ends - ends[0]).tolist())]
 
+    def take(self, rows: Tensor) -> Texts:
+        """Return the column of these rows: places (m,) int64."""
+        chosen = rows.numpy()
+        ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.diff(self.ends)[chosen])])
+        data = np.empty(ends[-1], dtype=np.uint8)
+        for start in range(0, len(chosen), BLOCK):
+            here = chosen[start : start + BLOCK]
+            filled = ends[start : start + len(here) + 1]
+            # byte j of a row lies j bytes after the row's first, here as there
+            shift = np.repeat(self.ends[here] - filled[:-1], np.diff(filled))
+            data[filled[0] : filled[-1]] = self.data[np.arange(filled[0], filled[-1]) + shift]
+        return Texts(data, ends)
+
+    def find(self, wanted: Texts) -> Tensor:
+        """Return the row of each wanted text, (m,) int64; -1 where there is none. No text of this column repeats."""
+        hashes, goals = self._hashes(), wanted._hashes()
+        order = np.argsort(hashes, kind="stable")
+        ordered = hashes[order]
+        first = np.searchsorted(ordered, goals)
+        found = np.full(len(wanted), -1, dtype=np.int64)
+        last = np.searchsorted(ordered, goals, side="right")
+        for row, (start, stop) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
+            same = (place for place in order[start:stop].tolist() if self[place] == wanted[row])
+            found[row] = next(same, -1)
+        return torch.from_numpy(found)
+
     def empty(self) -> int | None:
         """Return the first row without any text; None where there is none."""
         found = np.flatnonzero(np.diff(self.ends) == 0)
@@ -160,8 +186,7 @@ class Texts(Sequence[str]):
 
     def repeated(self) -> int | None:
         """Return the first row whose text an earlier row has; None where there is none."""
-        blocks = (self.encoded(start, start + BLOCK) for start in range(0, len(self), BLOCK))
-        hashes = np.fromiter((hash(each) for block in blocks for each in block), dtype=np.int64, count=len(self))
+        hashes = self._hashes()
         ordered = np.sort(hashes)
         twice = ordered[1:][ordered[1:] == ordered[:-1]]
         seen: set[str] = set()
@@ -170,6 +195,11 @@ class Texts(Sequence[str]):
                 return int(row)
             seen.add(self[row])
         return None
+
+    def _hashes(self) -> np.ndarray[Any, Any]:
+        """Return a number for each row, the same for equal texts, (n,) int64."""
+        blocks = (self.encoded(start, start + BLOCK) for start in range(0, len(self), BLOCK))
+        return np.fromiter((hash(each) for block in blocks for each in block), dtype=np.int64, count=len(self))
 
 
 def _same(column: Sequence[Any], other: object) -> bool:

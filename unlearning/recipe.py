@@ -123,6 +123,11 @@ class Samples:
         return len(self.ids)
 
     @property
+    def names(self) -> Texts:
+        """Return the ids of the samples as a column."""
+        return cast(Texts, self.ids)
+
+    @property
     def people(self) -> Column[tuple[str, ...]]:
         """Return the subjects of each sample, n tuples."""
         return cast("Column[tuple[str, ...]]", self.subjects)

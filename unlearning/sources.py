@@ -243,13 +243,13 @@ def numbers(table: pa.Table | pa.RecordBatch, features: Sequence[str] | str, tar
         flat = _values(column.flatten())
         if len(column) and len(flat) % len(column):
             raise RecipeError(f"The lists of the column {features!r} differ in length.", ONE_SHAPE)
-        return torch.from_numpy(_real(flat).reshape(len(column), -1)), torch.from_numpy(answers)
+        return torch.from_numpy(_real(flat).reshape(len(column), -1)), torch.from_numpy(answers.copy())
     columns = [_values(table.column(name)) for name in features]
     kind = np.result_type(np.float32, *(column.dtype for column in columns))
     inputs = np.empty((len(columns), table.num_rows), dtype=kind)
     for place, column in enumerate(columns):
         inputs[place] = column
-    return torch.from_numpy(inputs).t(), torch.from_numpy(answers)
+    return torch.from_numpy(inputs).t(), torch.from_numpy(answers.copy())
 
 
 def names_in(tables: Iterator[pa.Table], id: str, person: str) -> tuple[Texts, Column[Any]]:

@@ -178,7 +178,11 @@ def _compare(model: Affine, own: _Own, w: Tensor, some: tuple[Tensor, Tensor], v
 
 def _compare_losses(model: Affine, w: Tensor, examples: Examples, outputs: Callable[[Tensor], Tensor]) -> None:
     """Compare the losses of everyone at w, a chunk of samples at a time."""
-    for x, y in (chunk for block in examples.blocks() for chunk in zip(*(torch.split(each, CHUNK) for each in block), strict=True)):
+    for x, y in (
+        chunk
+        for block in examples.blocks()
+        for chunk in zip(*(torch.split(each, CHUNK) for each in block), strict=True)
+    ):
         z = model.on(model.features(x)).at(w)
         with torch.no_grad():
             own = model.problem.losses(outputs(_cast(model.problem, x)), y)

@@ -175,16 +175,19 @@ class _Objective:
         return self.share * value + 0.5 * self.decay * w.dot(w), self.share * gradient + self.decay * w
 
     def products(self, w: Tensor) -> Callable[[Tensor], Tensor]:
-        if self._kept is None:
-            data = added_hessian(self.model.curve, self._blocks(), w).mv
-        else:
-            ((scores, y),) = self._kept
-            data = hessian(self.model.curve, scores, w, y)
+        data = self._data_products(w)
 
         def product(v: Tensor) -> Tensor:
             return self.share * data(v) + self.decay * v
 
         return product
+
+    def _data_products(self, w: Tensor) -> Callable[[Tensor], Tensor]:
+        if self._kept is None:
+            written_out = added_hessian(self.model.curve, self._blocks(), w)
+            return lambda v: written_out @ v
+        ((scores, y),) = self._kept
+        return hessian(self.model.curve, scores, w, y)
 
     def trusted(self, w: Tensor) -> tuple[Tensor, float]:
         """Return the gradient, and the bound on ||computed gradient - gradient|| that the module derives."""
@@ -214,7 +217,9 @@ class _Objective:
             yield self.model.on(self.model.features(inputs)), targets
 
 
-def _search(objective: _Objective, w: Tensor, step: Tensor, here: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def _search(
+    objective: _Objective, w: Tensor, step: Tensor, here: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the next weights with their value and gradient, or where none is better, these."""
     value, slope, norm = float(here[0]), float(here[1].dot(step)), float(here[1].norm())
     length = 1.0

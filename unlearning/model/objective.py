@@ -65,11 +65,10 @@ class Objective:
         """Return F_D around w (d,)."""
         parts = [(len(x) / self.count, self._slope(w, x, y)) for x, y in self._all()]
         decayed = self.problem.decay * w
-        product = cache(lambda: self.products(w))
         return Point(
             0.5 * decayed.dot(w) + _sum(share * value for share, (value, _) in parts),
             decayed + _sum(share * gradient for share, (_, gradient) in parts),
-            lambda v: product()(v),
+            _when_asked(lambda: self.products(w)),
         )
 
     def products(self, w: Tensor) -> Product:
@@ -120,12 +119,17 @@ class Objective:
 def _kept_product(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> Product:
     """Return v (d,) -> H v (d,) over one graph of the gradient, built when the first product is asked for."""
 
-    @cache
-    def pull() -> Callable[[Tensor], tuple[Tensor]]:
-        pulled: Callable[[Tensor], tuple[Tensor]] = vjp(lambda u: grad(problem.mean_loss)(u, x, y), w)[1]
-        return pulled
+    def made() -> Product:
+        pull: Callable[[Tensor], tuple[Tensor]] = vjp(lambda u: grad(problem.mean_loss)(u, x, y), w)[1]
+        return lambda v: pull(v)[0].detach()
 
-    return lambda v: pull()(v)[0].detach()
+    return _when_asked(made)
+
+
+def _when_asked(make: Callable[[], Product]) -> Product:
+    """Return the product that ``make`` returns, made when it is asked for first."""
+    made = cache(make)
+    return lambda v: made()(v)  # noqa: PLW0108 (inlined, it would be made at once)
 
 
 def _sum(terms: Iterable[Tensor]) -> Tensor:

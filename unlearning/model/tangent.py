@@ -90,7 +90,7 @@ class TangentScores:
             lengths += float(((residual.norm(dim=1) + wrong) * norms).sum())
         return Summed(total, carried, lengths, batch * outputs + math.ceil(len(y) / batch))
 
-    def curvature(self, coefficients: Tensor) -> Tensor:
+    def curvature(self, coefficients: Tensor) -> Tensor:  # noqa: ARG002
         raise Refused(
             "A tangent's Hessian is never written out, and these samples are read by blocks.",
             "Raise EXPUNGE_SAMPLE_BYTES where the machine has the memory, or use a linear head on fixed features.",

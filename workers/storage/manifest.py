@@ -7,8 +7,9 @@ ignored, forgotten ones may be missing, retained ones must be there unchanged.
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from itertools import groupby
@@ -89,6 +90,35 @@ class Digests:
         return samples | self.subjects.where(lambda people: not names.isdisjoint(people))
 
 
+@dataclass(frozen=True)
+class Located:
+    """Samples of a generation, compared with the recipe at ``compared_at`` (``time.monotonic``); ``ids`` in order."""
+
+    ids: Texts
+    examples: Examples
+    compared_at: float
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of inputs and targets."""
+        return len(self.examples) * self.examples.rows.row_bytes
+
+    def without(self, positions: Sequence[int]) -> Located:
+        """Return the samples whose position is not among ``positions``."""
+        leaving = torch.tensor(positions, dtype=torch.int64, device=self.examples.positions.device)
+        staying = (~torch.isin(self.examples.positions, leaving)).nonzero().squeeze(1)
+        return replace(self, ids=self.ids.take(staying.cpu()), examples=self.examples.without(leaving))
+
+    def again(self, samples: Samples) -> Located | None:
+        """Return the same samples as read now; None where ``samples`` lack one, or have another content, bit by bit."""
+        index = samples.names.find(self.ids)
+        if bool((index < 0).any()):
+            return None
+        kept = (self.examples.inputs, self.examples.targets)
+        same = all(_same_bits(now[index], before) for now, before in zip(samples.tensors(), kept, strict=True))
+        return replace(self, compared_at=time.monotonic()) if same else None
+
+
 class Changed(RuntimeError):
     """Retained samples are missing from the recipe, or have other content than when the model was trained."""
 
@@ -103,7 +133,7 @@ def entries(pepper: Pepper, tenant_id: str, samples: Samples, granularity: Granu
     digest_of = cache(lambda name: subject_digest(pepper, tenant_id, name))
     subjects = samples.people.map(lambda people: tuple(sorted(map(digest_of, people))))
     starts = range(0, len(samples), BLOCK)
-    ids = (Texts.of(samples.ids).encoded(start, start + BLOCK) for start in starts)
+    ids = (samples.names.encoded(start, start + BLOCK) for start in starts)
     named = _rows(digests(pepper, "sample", tenant_id, block) for block in ids)
     contents = _rows(digests(pepper, "content", tenant_id, _messages(*block)) for block in samples.blocks())
     everyone = torch.arange(len(samples))
@@ -244,7 +274,7 @@ def compared(now: Digests, then: Digests) -> Compared:
 
 def found_again(
     samples: Samples, now: Digests, manifest: Digests, gone: Set[int], device: torch.device, *, most: int = HELD_BYTES
-) -> Examples:
+) -> Located:
     """Return the manifest's samples as the recipe has them now, without the positions ``gone``.
 
     Samples that take more than ``most`` bytes are read by blocks. Raises Changed if one of the others is missing or has
@@ -255,7 +285,16 @@ def found_again(
     if found.missing or found.changed:
         raise Changed(found.missing, found.changed)
     rows, index = samples.held(most, device), now.at[found.here]
-    return Examples(wanted.at.to(device), rows, wanted.holders, wanted.subjects, index).compact()
+    examples = Examples(wanted.at.to(device), rows, wanted.holders, wanted.subjects, index).compact()
+    return Located(samples.names.take(index), examples, time.monotonic())
+
+
+def _same_bits(now: Tensor, before: Tensor) -> bool:
+    """Return whether the two have one dtype, shape and content; -0.0 is not 0.0, as in the content's digest."""
+    if now.dtype != before.dtype or now.shape != before.shape:
+        return False
+    flat = (each.contiguous().reshape(-1).view(torch.uint8) for each in (now.to(before.device), before))
+    return torch.equal(*flat)
 
 
 def _places(among: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

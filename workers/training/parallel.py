@@ -106,9 +106,8 @@ class Units(ABC):
             with storage.database.read() as session:
                 places = manifest.places(session, generation.id)
             entries = manifest.entries(storage.pepper, generation.tenant_id, samples, policy.granularity)
-            examples = manifest.found_again(
-                samples, entries, places, frozenset(), device, most=process.settings.sample_bytes
-            )
+            most = process.settings.sample_bytes
+            examples = manifest.found_again(samples, entries, places, frozenset(), device, most=most).examples
         except (Damaged, Malformed, manifest.Changed):
             return None
         return cls(process, generation.id, generation.model_id, bench, examples, made, note["state"])
@@ -226,7 +225,7 @@ class VectorUnits(Units):
 
     def holders_of(self, number: int, count: int) -> list[str]:
         """Return the holders of one unit of ``count``."""
-        names = sorted(self.examples.people.distinct())
+        names = sorted(set(self.examples.people))
         return names[len(names) * number // count : len(names) * (number + 1) // count]
 
     def compute(self, number: int, progress: Progress) -> None:
@@ -265,4 +264,4 @@ def divisible(bench: Bench, learned: Learned) -> Divisible | None:
 
 def wanted(process: Process, examples: Examples) -> int:
     """Return how many units the setting and the number of people make; fewer than two are not worth it."""
-    return min(process.settings.work_units, len(examples.people.distinct()) // LEAST_HOLDERS)
+    return min(process.settings.work_units, len(set(examples.people)) // LEAST_HOLDERS)
