@@ -18,6 +18,8 @@ Progress: TypeAlias = Callable[[float], None]
 
 BLOCK_BYTES = 2**26
 """of samples that are read at once where not all of them are held (64 MiB)"""
+PICKED_BYTES = 2**28
+"""of samples that are not all held and are read together, as a batch of a training (256 MiB)"""
 NO_ROWS = torch.empty(0, dtype=torch.int64)
 NOBODY: Column[tuple[str, ...]] = Column(NO_ROWS, ())
 
@@ -192,13 +194,16 @@ class Examples:
     @cached_property
     def _whole(self) -> tuple[Tensor, Tensor]:
         if not self.held:
-            raise Refused(
-                f"The {len(self)} samples take {len(self) * self.rows.row_bytes / 1e9:.1f} GB and are read by blocks; "
-                "this method or training reads them all at once.",
-                "Use newton with Training(epochs=0, converge=...) on a linear head, or raise EXPUNGE_SAMPLE_BYTES "
-                "where the machine has the memory.",
-            )
+            raise self._too_many(len(self))
         return next(self._read([self.index]))
+
+    def _too_many(self, count: int) -> Refused:
+        size = count * self.rows.row_bytes / 1e9
+        return Refused(
+            f"{count} of the {len(self)} samples ({size:.1f} GB) are asked for at once, and they are read by blocks.",
+            "Use newton on a linear head with Training(epochs=0, converge=...), or raise EXPUNGE_SAMPLE_BYTES where "
+            "the machine has the memory.",
+        )
 
     def blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs (m, ...) and targets (m, ...) on the work device until every sample was in one, in any order.
@@ -211,9 +216,15 @@ class Examples:
         yield from self._read(torch.split(self.index.sort().values, block_of(self.rows)))
 
     def pick(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of the examples at ``places`` (m,) among these, in that order."""
+        """Return inputs and targets of the examples at ``places`` (m,) among these, in that order.
+
+        Raises:
+            Refused: they are not held in memory, and take more than ``PICKED_BYTES``.
+        """
         if self.held:
             return self.inputs[places], self.targets[places]
+        if len(places) * self.rows.row_bytes > PICKED_BYTES:
+            raise self._too_many(len(places))
         return next(self._read([self.index[places.cpu()]]))
 
     def _read(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:

@@ -124,7 +124,7 @@ def test_what_is_small_is_read_into_memory_once_and_the_rest_refuses_to_be(tmp_p
     assert samples.examples().held
     large = samples.examples(most=1000)
     assert not large.held
-    with pytest.raises(Refused, match=r"400 samples take 0\.0 GB and are read by blocks"):
+    with pytest.raises(Refused, match=r"400 of the 400 samples \(0\.0 GB\) are asked for at once"):
         _ = large.inputs
 
 

@@ -102,6 +102,7 @@ class Newton(Method):
 
     name: ClassVar[str] = "newton"
     follows: ClassVar[frozenset[Ingredient]] = frozenset({Ingredient.MOMENTUM})
+    reads_blocks: ClassVar[bool] = True
     secret_state: ClassVar[tuple[str, ...]] = (
         "The weights before noise start from those that were trained on the deleted people.",
     )

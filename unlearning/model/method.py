@@ -86,7 +86,8 @@ class Method(ABC):
     the model itself, and ``learned`` is the model's start. ``assumptions`` and
     ``checked`` are a certificate's sentences where the method is exact. ``secret_state`` lists, for certificates,
     what the method keeps that still depends on deleted people. ``follows`` names what a built-in training may use
-    beyond plain gradient steps; an exact method repeats the training with all that it uses.
+    beyond plain gradient steps; an exact method repeats the training with all that it uses. ``reads_blocks``: samples
+    that do not fit into memory may be read by blocks (``Examples.blocks``), by the method and by a built-in training.
     """
 
     name: ClassVar[str]
@@ -95,6 +96,7 @@ class Method(ABC):
     assumptions: ClassVar[tuple[str, ...]] = ()
     checked: ClassVar[tuple[str, ...]] = ()
     follows: ClassVar[frozenset[Ingredient]] = frozenset()
+    reads_blocks: ClassVar[bool] = False
     secret_state: ClassVar[tuple[str, ...]] = ("The method's own state depends on the deleted people.",)
 
     def recipe(self, recipe: Recipe) -> Recipe:

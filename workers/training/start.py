@@ -38,6 +38,7 @@ from workers.storage.storage import Storage
 from workers.training.cohort import admit, require_readable, require_room
 from workers.training.parallel import VectorUnits, divisible, wanted
 from workers.training.public_parts import require_nobody_in_public
+from workers.training.sizing import require_fits
 from workers.training.trial import Trial, tried
 
 PROGRESS_SECONDS = 0.5
@@ -71,10 +72,13 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun:
         if job.retrains or may_claim_without_her(job.policy, guarantee, bench.recipe):
             require_declared(bench.recipe, bench.parts)
         require_nobody_in_public(storage, job, bench)
+        most = process.settings.sample_bytes
+        expected = require_fits(bench.recipe, bench.method, bench.problem.device, most)
+        storage.figures.keep(job.generation_id, {"expected": expected})
         everyone = manifest.entries(storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
         require_room(storage.database, everyone)
         kept, left_out = admit(storage, job, bench, everyone)
-        examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device, process.settings.sample_bytes)
+        examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device, most)
         require_closed_form(bench.method, bench.problem, examples)
         design = _design(job.policy, guarantee, examples)
         require_vectors_fit(bench, examples, process.settings.vector_bytes)
