@@ -133,7 +133,7 @@ class Samples:
         return cast("Column[tuple[str, ...]]", self.subjects)
 
     def blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield inputs (m, ...) and targets (m, ...) in order, by blocks, whether they are held in memory or not.
+        """Yield the inputs (m, ...) and targets (m, ...) in order, by blocks, whether they are in memory or not.
 
         Raises:
             RecipeError: rows have different shapes, or hold NaN or infinity.
@@ -151,7 +151,7 @@ class Samples:
         return next(iter(self.held(None).read([torch.arange(len(self))])))
 
     def held(self, most: int | None = HELD_BYTES, device: torch.device | str = "cpu") -> Rows:
-        """Return the rows as tensors on ``device`` where they take at most ``most`` bytes (None: whatever they take).
+        """Return the rows as tensors on ``device`` where they take at most ``most`` bytes (None: however many).
 
         Larger sources are returned as they are, to be read by blocks. Tensors are in memory already. Raises RecipeError
         as ``blocks`` does.

@@ -99,7 +99,7 @@ class OutOfTolerance(Refused):
 
 @runtime_checkable
 class Rows(Protocol):
-    """Inputs and targets of samples, wherever they lie, read by the number of the row."""
+    """Inputs and targets of samples that are read by the number of the row."""
 
     def __len__(self) -> int: ...
 
@@ -108,7 +108,7 @@ class Rows(Protocol):
         """Return the bytes of one row once it is read: its input and its target."""
 
     def read(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield inputs (m, ...) and targets (m, ...) of each part, which is (m,) int64 row numbers on the CPU."""
+        """Yield the inputs (m, ...) and targets (m, ...) of each part, which is (m,) int64 row numbers on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class Examples:
         )
 
     def blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield inputs (m, ...) and targets (m, ...) on the work device until every sample was in one, in any order.
+        """Yield the inputs (m, ...) and targets (m, ...) on the work device until every sample was in one, in any order.
 
         Samples that are held in memory are one block.
         """

@@ -149,7 +149,7 @@ def _rows(blocks: Iterable[bytes]) -> np.ndarray[Any, Any]:
 
 
 def _messages(inputs: Tensor, targets: Tensor) -> Iterator[memoryview]:
-    """Yield, for each sample of a block, its bytes: type, shape and numbers of its input and of its target."""
+    """Return the bytes of each sample of a block: type, shape and numbers of its input and of its target."""
     parts = (_bytes(inputs), np.zeros((len(inputs), 1), dtype=np.uint8), _bytes(targets))
     whole = np.concatenate(parts, axis=1)
     data, width = memoryview(whole.tobytes()), whole.shape[1]
