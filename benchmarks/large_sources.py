@@ -86,7 +86,7 @@ def measured(source: str, count: int, most: float) -> Iterator[dict[str, Any]]:
             sides["read"] = alone("read", file)
         sides["copied"] = alone("copied", other, count)
         sides["solved"] = alone("solved", home)
-        sides["registered"] = alone("registered", home, url, broker.url)
+        sides["registered"] = alone("registered", home, url, broker.url, count)
     label = f"registering {count:,} samples of {count // EACH:,} people with newton, {source}"
     peak = sides["registered"]["resident"]
     yield {"name": f"{label}: greatest memory", "value": peak / 1e9, "target": f"<= {most / 1e9:g}", "unit": "GB"} | {
@@ -175,20 +175,23 @@ def copied(url: str, count: str) -> dict[str, Any]:
 
 def solved(home: str) -> dict[str, Any]:
     """Train once, with the service's own solve."""
+    from service.infra.settings import Settings  # noqa: PLC0415
     from unlearning.model.problem import Problem  # noqa: PLC0415
     from unlearning.model.training import train  # noqa: PLC0415
     from workers.runtime import recipes  # noqa: PLC0415
 
     recipe = recipes.load(Path(home), "recipe").recipe
-    problem, examples = Problem(recipe), recipe.samples.examples()
+    problem, examples = Problem(recipe), recipe.samples.examples(most=Settings().sample_bytes)
     return timed(lambda: train(problem, examples))
 
 
-def registered(home: str, url: str, broker: str) -> dict[str, Any]:
+def registered(home: str, url: str, broker: str, count: str) -> dict[str, Any]:
     """Register the recipe and prepare it, in this process."""
     from benchmarks.release import live  # noqa: PLC0415
 
+    distance = 1.0 / int(count)  # what forgetting one person changes falls with the number of samples
     policy = {"method": "newton", "min_guarantee": "proved", "utility_tolerance": None}
+    policy |= {"max_distance": distance, "noise_std": 1000 * distance}
     before, text = peak(), (Path(home) / "recipe.py").read_text()
     os.environ["EXPUNGE_BROKER_URL"] = broker
     os.environ["EXPUNGE_DEVICE"] = "cpu"

@@ -11,6 +11,7 @@ from tests.unit.recipes import draw, recipe, softmax
 from unlearning.model import convex
 from unlearning.model.linear_head import head_of
 from unlearning.model.problem import Problem
+from unlearning.sources import NumpyRows
 from unlearning.types import Examples, Refused
 
 LABELS = torch.arange(60) % 3
@@ -117,6 +118,21 @@ def test_the_rounding_bound_covers_the_true_error_of_the_gradient(loss: str, sca
         error = float(np.linalg.norm(computed - extended_gradient(problem, w, examples)))
         assert error <= bound
         assert bound <= 1e-11 * max(1.0, scale) ** 2
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="no 80-bit floats on this machine")
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_rounding_bound_of_blocks_covers_the_true_error(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, held = problem_of(loss)
+    rows = NumpyRows(held.inputs.numpy(), held.targets.numpy())
+    monkeypatch.setattr("unlearning.types.BLOCK_BYTES", 7 * rows.row_bytes)
+    examples = Examples(held.positions, rows, held.people)
+    assert len(list(examples.blocks())) > 3
+    for seed in range(10):
+        w = draw(problem.dimension, seed=seed)
+        gradient, bound = convex._Objective(convex.require_strongly_convex(problem), examples, len(held)).trusted(w)
+        error = float(np.linalg.norm(gradient.numpy().astype(np.longdouble) - extended_gradient(problem, w, held)))
+        assert error <= bound <= 1e-11
 
 
 def test_the_bound_uses_the_denominator_it_is_told() -> None:

@@ -200,10 +200,12 @@ class _Objective:
         return self._trusted(w, [scores.summed(w, few)], len(few))[1]
 
     def _trusted(self, w: Tensor, found: Iterable[Summed], count: int) -> tuple[Tensor, float]:
-        total, carried, length, terms = torch.zeros_like(w), 0.0, 0.0, 0
-        for each in found:  # a sum of partial sums is a sum of all their terms, in another order
+        total, carried, length, terms, added = torch.zeros_like(w), 0.0, 0.0, 0, -1
+        for each in found:
             total = total + each.gradient
-            carried, length, terms = carried + each.carried, length + each.size, terms + each.terms
+            carried, length = carried + each.carried, length + each.size
+            terms, added = max(terms, each.terms), added + 1
+        terms += added  # a summand passes through its own block's sum, and through the sum of the blocks
         share = self.share / count
         size = share * length + self.decay * float(w.norm())
         return share * total + self.decay * w, share * carried + gamma(terms + 4) * size
