@@ -206,7 +206,7 @@ class Examples:
         )
 
     def blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the inputs (m, ...) and targets (m, ...) on the work device until every sample was in one, in any order.
+        """Yield the inputs (m, ...) and targets (m, ...) on the work device, all samples once, in any order.
 
         Samples that are held in memory are one block.
         """
