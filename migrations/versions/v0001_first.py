@@ -353,8 +353,8 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["generation_id"], ["generations.id"], name="fk_budget_entries_generation_id"),
         sa.PrimaryKeyConstraint("id", name="pk_budget_entries"),
     )
-    op.create_index("ix_budget_entries_generation_id", "budget_entries", ["generation_id"], unique=False)
-    op.create_index("ix_budget_entries_version", "budget_entries", ["version_id", "generation_id"], unique=False)
+    op.create_index("ix_budget_entries_version_id", "budget_entries", ["version_id"], unique=False)
+    op.create_index("ix_budget_entries_generation", "budget_entries", ["generation_id", "version_id"], unique=False)
     op.create_table(
         "versions",
         sa.Column("id", sa.String(length=36), nullable=False),

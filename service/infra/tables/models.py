@@ -168,12 +168,12 @@ class BudgetEntry(Record):
     __tablename__ = "budget_entries"
     __table_args__ = (
         CheckConstraint("budget_cost >= 0", name="budget_cost_not_negative"),
-        Index("ix_budget_entries_version", "version_id", "generation_id"),
+        Index("ix_budget_entries_generation", "generation_id", "version_id"),
     )
     id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)
     tenant_id: Mapped[str] = mapped_column(Name)
-    generation_id: Mapped[int] = mapped_column(Serial, ForeignKey("generations.id"), index=True)
-    version_id: Mapped[str | None] = mapped_column(Id)
+    generation_id: Mapped[int] = mapped_column(Serial, ForeignKey("generations.id"))
+    version_id: Mapped[str | None] = mapped_column(Id, index=True)
     """None: a draw that was charged and then blocked"""
     budget_cost: Mapped[int] = mapped_column(Count)
     created_at: Mapped[int] = mapped_column(Moment)
