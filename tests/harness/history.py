@@ -85,7 +85,7 @@ class Work:
 
 @contextmanager
 def watched(database: Database) -> Iterator[Work]:
-    """Count statements, commits and instructions of every connection that is taken from the pool meanwhile."""
+    """Yield the statements, commits and instructions, counted for every connection that leaves the pool meanwhile."""
     work, engine = Work(), database.engine
 
     def step() -> int:
