@@ -199,9 +199,7 @@ def _publish(errand: Errand, current: Current, draft: Draft, results: Mapping[Cl
 def _current(session: Session, job: Deletions) -> Current:
     generation = session.get_one(Generation, job.generation_id)
     frozen = generation.manifest or {}
-    gone = Removal.generation_id == generation.id
-    updates = session.scalar(select(func.count(Removal.version_id.distinct())).where(gone))
-    people = select(func.count(Membership.holder.distinct())).where(Membership.generation_id == generation.id)
+    version, fixed = session.get_one(Version, job.current_id), guarantee_from_json(frozen)
     terms = Terms(
         method=generation.method,
         guarantee=Guarantee(generation.guarantee),
@@ -213,11 +211,18 @@ def _current(session: Session, job: Deletions) -> Current:
         spent=generation.spent,
         limit=generation.budget,
         count=int(frozen["samples"]),
-        updates=updates or 0,
-        unlearned=session.scalar(people.where(Membership.position.in_(select(Removal.position).where(gone)))) or 0,
-        **guarantee_from_json(frozen),
+        updates=int(version.claim["updates"]),
+        unlearned=_unlearned(session, generation.id) if fixed["design"] is not None else 0,
+        **fixed,
     )
-    return Current(session.get_one(Version, job.current_id), terms, frozen)
+    return Current(version, terms, frozen)
+
+
+def _unlearned(session: Session, generation_id: int) -> int:
+    """Return how many people the method has forgotten so far: a calibration measured a limited number."""
+    gone = select(Removal.position).where(Removal.generation_id == generation_id)
+    people = select(func.count(Membership.holder.distinct())).where(Membership.generation_id == generation_id)
+    return session.scalar(people.where(Membership.position.in_(gone))) or 0
 
 
 def _require_budget(terms: Terms) -> None:
