@@ -56,7 +56,7 @@ def scene_of(name: str) -> Scene:
     build, _ = SIX[name]
     recipe = build()
     policy = Policy.from_json({"method": "retrain"}, NAMES)
-    return Scene(Loaded(recipe, ""), recipe.samples.examples(), policy, torch.device("cpu"), 0.0, 2**30)
+    return Scene(Loaded(recipe, "", ""), recipe.samples.examples(), policy, torch.device("cpu"), 0.0, 2**30)
 
 
 def happens(scene: Scene, name: str) -> tuple[float, float]:

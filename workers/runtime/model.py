@@ -25,17 +25,19 @@ from workers.runtime.method_options import method_of
 
 @dataclass(frozen=True)
 class Bench:
-    """An opened model. ``digest`` is the recipe file's sha256; ``parts`` are the model's declared parts."""
+    """An opened model. ``digest`` is that of the recipe's code, ``settings`` that of its settings; ``parts`` are the
+    model's declared parts."""
 
     recipe: Recipe
     problem: Problem
     method: Method
     digest: str
+    settings: str
     parts: tuple[Part, ...]
 
 
 class Benches:
-    """The model that was worked on last, opened again when its recipe's file changes, and its current state."""
+    """The model that was worked on last, opened again when its recipe's code changes, and its current state."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -92,7 +94,7 @@ def opened(loaded: recipes.Loaded, policy: Policy, device: torch.device) -> Benc
     """Set up a recipe that was run. Raises Refused and RecipeError; what ``model()`` raises is not caught."""
     method = method_of(policy)
     problem = Problem(method.recipe(loaded.recipe), device)
-    return Bench(loaded.recipe, problem, method, loaded.digest, parts_of(loaded.recipe))
+    return Bench(loaded.recipe, problem, method, loaded.digest, loaded.settings, parts_of(loaded.recipe))
 
 
 def device_of(name: str) -> torch.device:

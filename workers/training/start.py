@@ -144,12 +144,15 @@ def _learned(storage: Storage, job: Preparation, bench: Bench, examples: Example
 
 
 def _require_same_recipe(storage: Storage, job: Preparation, bench: Bench) -> None:
-    """Raise Refused where the recipe's file is not the one that the served generation was trained with."""
+    """Raise Refused where the recipe's code is not the one that the served generation was trained with.
+
+    Its settings may follow from the data, which a retrain reads again.
+    """
     with storage.database.read() as session:
         served = session.get_one(Generation, session.get_one(Model, job.model_id).generation_id)
     if (served.manifest or {}).get("recipe_digest") != bench.digest:
         raise Refused(
-            "The recipe's file is not the one that the model was registered with.",
+            "The recipe's code is not the one that the model was registered with.",
             "Restore it, or register the new one under another name.",
         )
 
@@ -194,6 +197,7 @@ def _freeze(
     """Write the manifest: its summary on the generation, its rows in batches."""
     summary = {
         "recipe_digest": bench.digest,
+        "settings_digest": bench.settings,
         "samples": len(kept),
         "left_out": len(everyone) - len(kept),
         "people": len({subject for entry in kept for subject in entry.subjects}),

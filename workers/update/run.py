@@ -253,7 +253,8 @@ def _bench(errand: Errand, current: Current) -> Bench:
         bench = errand.benches.of(job.generation_id, job.tenant_id, job.recipe, job.policy)
     except Refused as error:
         raise CannotUpdate(Reason.RECIPE_REFUSED, what=error.what) from None
-    if bench.digest != frozen["recipe_digest"] or [asdict(part) for part in bench.parts] != list(frozen["parts"]):
+    found = (bench.digest, bench.settings, bench.problem.dimension, [asdict(part) for part in bench.parts])
+    if found != (*(frozen[name] for name in ("recipe_digest", "settings_digest", "dimension")), list(frozen["parts"])):
         raise CannotUpdate(Reason.RECIPE_CHANGED)
     return bench
 
@@ -271,9 +272,12 @@ def _samples(
         places = manifest.places(session, job.generation_id)
         gone = forgotten(session, job.generation_id)
     try:
-        samples = recipes.load(recipes_of(errand.process.settings.recipes, job.tenant_id), job.recipe).recipe.samples
+        loaded = recipes.load(recipes_of(errand.process.settings.recipes, job.tenant_id), job.recipe)
     except Refused as error:
         raise CannotUpdate(Reason.RECIPE_REFUSED, what=error.what) from None
+    if (loaded.digest, loaded.settings) != (bench.digest, bench.settings):
+        raise CannotUpdate(Reason.RECIPE_CHANGED)
+    samples = loaded.recipe.samples
     present = manifest.entries(storage.pepper, job.tenant_id, samples, job.policy.granularity)
     going = frozenset(selection.target.positions)
     staying = frozenset(place.position for place in places) - going
