@@ -26,7 +26,8 @@ from unlearning.types import Learned, Progress, silent
 from workers.advice import measure as measuring
 from workers.advice.growth import scaled
 from workers.advice.measure import OutOfTime, Scene, measure
-from workers.advise import alarmed, main
+from workers.advice.alarm import alarmed
+from workers.advise import main
 from workers.guarantee.certify import Size, certify
 from workers.guarantee.choose import guarantee_of
 from workers.guarantee.dry_run import establish

@@ -18,7 +18,7 @@ from pathlib import Path
 from unlearning.recipe import Recipe
 
 OURS = frozenset({"unlearning", "service", "workers"})
-"""packages of Expunge: their version counts, not their place beside a recipe"""
+"""packages of Expunge: no recipe's local modules"""
 LAYOUT = frozenset({"kind", "type_comment", "type_ignores"})
 """fields of a parsed node that change nothing of what runs"""
 
@@ -50,7 +50,7 @@ def settings_digest(recipe: Recipe) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return the value as JSON, with the type's name wherever two types could be taken for each other."""
+    """Return the value as JSON, with the type's name where two types have the same fields."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, Real):  # numpy's numbers too
@@ -108,7 +108,7 @@ def _tokens(tree: ast.AST) -> Iterator[str]:
 
 
 def _is_text(node: object) -> bool:
-    """Return whether the node is a docstring, or another text that stands alone as a statement."""
+    """Return whether the node is a docstring, or another text that is a whole statement."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 

@@ -28,7 +28,7 @@ class Changes:
     """Counts of samples and people: the recipe's data now, against those that the served generation is trained on.
 
     Args:
-        served: samples that the served generation still has: all of its own, without those that were forgotten.
+        served: samples that the served generation still has: those that it was trained on, without the forgotten.
         samples: samples that the retrain trains on.
         gone: samples of ``served`` that the recipe does not give any more.
         changed: samples of ``served`` that the recipe gives with another content.
