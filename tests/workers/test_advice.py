@@ -24,9 +24,9 @@ from unlearning.model.training import learn, train
 from unlearning.quality.simulate import forget_set, left_by, release
 from unlearning.types import Learned, Progress, silent
 from workers.advice import measure as measuring
+from workers.advice.alarm import alarmed
 from workers.advice.growth import scaled
 from workers.advice.measure import OutOfTime, Scene, measure
-from workers.advice.alarm import alarmed
 from workers.advise import main
 from workers.guarantee.certify import Size, certify
 from workers.guarantee.choose import guarantee_of

@@ -197,55 +197,56 @@ def test_a_setting_that_changes_with_the_data_is_noticed(world: World, tmp_path:
     assert (world.task(request).status, world.task(request).reason) == ("blocked", "recipe_changed")
 
 
-class TestSchedule:
-    WEEK = 7 * 86_400
+WEEK = 7 * 86_400
 
-    def due(self, world: World, model_id: str) -> None:
-        with world.database.write() as session:
-            model = session.get_one(Model, model_id)
-            assert model.retrain_at is not None
-            model.retrain_at = now(session) - 1
 
-    def test_a_retrain_is_planned_when_it_is_due_and_the_next_one_after_it(
-        self, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        world, table = table_of(world, tmp_path / "tables", 40)
-        model_id = world.live("people", min_guarantee="proved", retrain_every_seconds=self.WEEK)
-        rung: list[str] = []
-        monkeypatch.setattr(scheduler.queue, "notify_one", lambda _, name: rung.append(name))
-        world.change(Model, model_id, notified_at=0)
-        world.work(model_id)
-        assert (world.head(model_id).number, scheduler.sweep(world.database, world.process.notifier)) == (1, 0)
-        table.grow(3)
-        table.write()
-        self.due(world, model_id)
-        assert scheduler.sweep(world.database, world.process.notifier) == 1
-        assert rung == [model_id]
-        world.work(model_id)
-        model, head = world.model(model_id), world.head(model_id)
-        assert (head.number, found(world, head.generation_id)["reason"]) == (2, "new_data")
-        assert model.retrain_at is not None and model.retrain_at >= head.published_at + seconds(self.WEEK - 60)
-        world.work(model_id)
-        assert world.head(model_id).number == 2
+def due(world: World, model_id: str) -> None:
+    with world.database.write() as session:
+        model = session.get_one(Model, model_id)
+        assert model.retrain_at is not None
+        model.retrain_at = now(session) - 1
 
-    def test_data_that_lost_many_samples_are_refused_and_looked_at_again_later(
-        self, world: World, tmp_path: Path
-    ) -> None:
-        world, table = table_of(world, tmp_path / "tables", 40)
-        model_id = world.live("people", min_guarantee="proved", retrain_every_seconds=self.WEEK)
-        for name in trained([f"p{number}" for number in range(40)])[:6]:
-            table.drop(name)
-        table.write()
-        self.due(world, model_id)
-        world.work(model_id)
-        model = world.model(model_id)
-        assert (model.status, world.head(model_id).number) == ("live", 1)
-        assert "18 of " in (model.reason or "") and "samples are missing" in (model.reason or "")
-        assert model.retrain_at is not None and model.retrain_at > world.head(model_id).published_at
-        plan(world, model_id)  # somebody looked at it, and wants it
-        world.work(model_id)
-        assert world.head(model_id).number == 2
 
-    def test_a_model_without_a_schedule_has_none(self, scene: tuple[World, Table, str]) -> None:
-        world, _, model_id = scene
-        assert world.model(model_id).retrain_at is None
+def test_a_retrain_is_planned_when_it_is_due_and_the_next_one_after_it(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, table = table_of(world, tmp_path / "tables", 40)
+    model_id = world.live("people", min_guarantee="proved", retrain_every_seconds=WEEK)
+    rung: list[str] = []
+    monkeypatch.setattr(scheduler.queue, "notify_one", lambda _, name: rung.append(name))
+    world.change(Model, model_id, notified_at=0)
+    world.work(model_id)
+    assert (world.head(model_id).number, scheduler.sweep(world.database, world.process.notifier)) == (1, 0)
+    table.grow(3)
+    table.write()
+    due(world, model_id)
+    assert scheduler.sweep(world.database, world.process.notifier) == 1
+    assert rung == [model_id]
+    world.work(model_id)
+    model, head = world.model(model_id), world.head(model_id)
+    assert (head.number, found(world, head.generation_id)["reason"]) == (2, "new_data")
+    assert model.retrain_at is not None and model.retrain_at >= head.published_at + seconds(WEEK - 60)
+    world.work(model_id)
+    assert world.head(model_id).number == 2
+
+
+def test_data_that_lost_many_samples_are_refused_and_looked_at_again_later(world: World, tmp_path: Path) -> None:
+    world, table = table_of(world, tmp_path / "tables", 40)
+    model_id = world.live("people", min_guarantee="proved", retrain_every_seconds=WEEK)
+    for name in trained([f"p{number}" for number in range(40)])[:6]:
+        table.drop(name)
+    table.write()
+    due(world, model_id)
+    world.work(model_id)
+    model = world.model(model_id)
+    assert (model.status, world.head(model_id).number) == ("live", 1)
+    assert "18 of " in (model.reason or "") and "samples are missing" in (model.reason or "")
+    assert model.retrain_at is not None and model.retrain_at > world.head(model_id).published_at
+    plan(world, model_id)  # somebody looked at it, and wants it
+    world.work(model_id)
+    assert world.head(model_id).number == 2
+
+
+def test_a_model_without_a_schedule_has_none(scene: tuple[World, Table, str]) -> None:
+    world, _, model_id = scene
+    assert world.model(model_id).retrain_at is None
