@@ -71,7 +71,7 @@ def plan_new_data(session: Session, model: Model, *, dry_run: bool) -> Generatio
     The caller has locked the model's row. With ``dry_run`` it ends once the changes of the data are counted.
 
     Raises:
-        RequestRefused: the model has no version to replace, or a dry run is asked for beside a planned retrain.
+        RequestRefused: the model has no version to replace, or a dry run is asked for while a retrain is planned.
     """
     if model.status not in ("live", "exhausted"):
         what = f"The model is {model.status}: only a model that is served can be trained again."
@@ -93,7 +93,7 @@ def is_dry_run(candidate: Generation) -> bool:
 
 
 def schedule_retrain(session: Session, model: Model) -> None:
-    """Set when the policy's schedule plans the next retrain, counted from now."""
+    """Write down when the policy's schedule plans the next retrain, counted from now."""
     every = Policy.from_json(model.policy).retrain_every_seconds
     model.retrain_at = now(session) + every * SECOND if every else None
 

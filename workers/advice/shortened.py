@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -74,13 +76,13 @@ def _array(file: Path, copy: Path) -> bool:
 
 def _parquet(file: Path, copy: Path) -> bool:
     try:
-        from pyarrow import parquet  # noqa: PLC0415  (an extra)
+        parquet: Any = import_module("pyarrow.parquet")  # an extra
     except ImportError:
         return False
     rows = parquet.read_table(file)
     kept = [number for number in range(rows.num_rows) if _stays(number)]
     parquet.write_table(rows.take(kept), copy)
-    return len(kept) < rows.num_rows
+    return len(kept) < int(rows.num_rows)
 
 
 def _stays(row: int) -> bool:
