@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from unlearning import sources
 from unlearning.columns import Column, Texts
+from unlearning.holdout import SHARE, held_out
 from unlearning.settings import Training
 from unlearning.sources import PairDataset
 from unlearning.types import Examples, RecipeError, Rows, Tensors, Trajectory, block_of
@@ -183,6 +184,30 @@ class Samples:
         if len(names) != len(self):
             raise RecipeError(f"{len(names)} people are named for {len(self)} samples.", "Name one for each sample.")
         return Examples(torch.arange(len(self), device=device), self.held(most, device), names, self.people)
+
+    def split(self, share: float = SHARE) -> tuple[Samples, tuple[Tensor, Tensor], tuple[tuple[str, ...], ...]]:
+        """Keep a share of the people aside, by a hash of their ids: nobody changes sides when the data grow.
+
+        Returns:
+            The samples to train on; the holdout's inputs (m, ...) and targets (m, ...); and the holdout's subjects, as
+            ``Recipe.holdout_subjects``. ``unlearning.held_out`` decides for each sample.
+
+        Raises:
+            RecipeError: one of the two sides would be empty.
+        """
+        aside = self.people.where(lambda people: held_out(people, share))
+        kept, held = (~aside).nonzero().squeeze(1), aside.nonzero().squeeze(1)
+        if not len(kept) or not len(held):
+            empty = "holdout" if not len(held) else "training"
+            raise RecipeError(
+                f"At a share of {share:g} nobody is left for the {empty}.", "Choose another share, or add people."
+            )
+        samples = Samples(
+            self.names.take(kept), cast("Any", self.people.take(kept)), sources.ChosenRows(self.rows, kept)
+        )
+        if isinstance(self.rows, Tensors):
+            samples = Samples(samples.ids, samples.subjects, *samples.tensors())
+        return samples, next(iter(self.rows.read([held]))), tuple(self.people.take(held))
 
     def _rows(self) -> Rows:
         if isinstance(self.inputs, Tensor):

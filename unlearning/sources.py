@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from unlearning.columns import BLOCK, Column, Texts
-from unlearning.types import RecipeError
+from unlearning.types import RecipeError, Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,6 +85,24 @@ class DatasetRows:
             num_workers=self.workers if len(parts) > 1 else 0,
             collate_fn=stacked,
         )
+
+
+@dataclass(frozen=True)
+class ChosenRows:
+    """Some rows of another source: row i is row ``index[i]`` of ``rows``; ``index`` is (n,) int64 on the CPU."""
+
+    rows: Rows
+    index: Tensor
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def row_bytes(self) -> int:
+        return self.rows.row_bytes
+
+    def read(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.rows.read([self.index[part] for part in parts])
 
 
 def stacked(pairs: Sequence[tuple[Any, Any]]) -> tuple[Tensor, Tensor]:

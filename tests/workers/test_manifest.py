@@ -60,7 +60,7 @@ def test_digests_in_blocks_are_those_of_one_sample_after_the_other(
         )
         assert found.subjects[row] == people
         assert found.holders[row] == (sample if granularity is Granularity.SAMPLE else holder)
-    assert found.people() == 6
+    assert len(found.people()) == 6
 
 
 @pytest.mark.both_engines

@@ -77,9 +77,9 @@ class Digests:
         subjects, holders = self.subjects.take(places), self.holders.take(places)
         return Digests(self.at[places], self.samples[here], self.contents[here], subjects, holders)
 
-    def people(self) -> int:
-        """Return how many people there are."""
-        return len({subject for people in self.subjects.distinct() for subject in people})
+    def people(self) -> frozenset[str]:
+        """Return the people whose samples these are."""
+        return frozenset(subject for people in self.subjects.distinct() for subject in people)
 
     def named(self, names: Set[str]) -> Tensor:
         """Return a mask (n,) bool: the names hold the sample, or one of its people."""

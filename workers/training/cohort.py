@@ -47,7 +47,7 @@ SHOWN = 3
 
 def require_room(database: Database, everyone: manifest.Digests) -> None:
     """Require a database that is large enough for so many people. Raises Refused."""
-    people = everyone.people()
+    people = len(everyone.people())
     if database.dialect == "sqlite" and people > SQLITE_PEOPLE:
         raise Refused(
             f"The recipe names {people} people; on SQLite at most {SQLITE_PEOPLE} are served.",

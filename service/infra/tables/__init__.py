@@ -23,6 +23,7 @@ from service.infra.tables.models import (
     PhaseSeconds,
     Removal,
     StoredVector,
+    Tally,
     Version,
     WorkUnit,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "Serial",
     "StoredVector",
     "SuppressionEntry",
+    "Tally",
     "Task",
     "TreeHead",
     "TreeNode",
