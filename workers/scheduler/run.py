@@ -167,13 +167,14 @@ def sweep(database: Database, notifier: Celery) -> int:
         planned = (
             select(Generation.id).where(Generation.model_id == Model.id, Generation.status == "candidate").exists()
         )
+        scheduled = Model.status.in_(("live", "exhausted")) & (Model.retrain_at <= at)
         exhausted = (Model.status == "exhausted") & (task | Model.due_at.is_not(None))
         work = (Model.status == "preparing") | ((Model.status == "live") & task) | (~retraining & exhausted)
         due = (Model.lease_expires_at <= at) & (Model.due_at.is_(None) | (Model.due_at <= at))
         forgotten = Model.notified_at <= at - NOTIFY_PATIENCE_SECONDS * SECOND
         rung = (
             update(Model)
-            .where(forgotten, (due & work) | (~retraining & planned))
+            .where(forgotten, (due & work) | (~retraining & (planned | scheduled)))
             .values(notified_at=at)
             .returning(Model.id)
             .execution_options(synchronize_session=False)

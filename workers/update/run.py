@@ -262,7 +262,8 @@ def _bench(errand: Errand, current: Current) -> Bench:
         bench = errand.benches.of(job.generation_id, job.tenant_id, job.recipe, job.policy)
     except Refused as error:
         raise CannotUpdate(Reason.RECIPE_REFUSED, what=error.what) from None
-    if bench.digest != frozen["recipe_digest"] or [asdict(part) for part in bench.parts] != list(frozen["parts"]):
+    found = (bench.digest, bench.settings, bench.problem.dimension, [asdict(part) for part in bench.parts])
+    if found != (*(frozen[name] for name in ("recipe_digest", "settings_digest", "dimension")), list(frozen["parts"])):
         raise CannotUpdate(Reason.RECIPE_CHANGED)
     return bench
 
@@ -282,23 +283,23 @@ def _samples(
     going = selection.target.positions
     left = errand.benches.samples_of(current.version.id)
     if left is not None and time.monotonic() - left.compared_at > TRUSTED_SECONDS:
-        left = (left if wants_forgotten else left.without(going)).again(_recipe_samples(errand))
+        left = (left if wants_forgotten else left.without(going)).again(_recipe_samples(errand, bench))
     if left is None:
-        return _found_again(errand, going, wants_forgotten, wants_retained)
+        return _found_again(errand, bench, going, wants_forgotten, wants_retained)
     everyone = left.examples
     theirs = everyone.only(torch.tensor(going, dtype=torch.int64)) if wants_forgotten else None
     return theirs, _of_somebody(left.without(going))
 
 
 def _found_again(
-    errand: Errand, going: Sequence[int], wants_forgotten: bool, wants_retained: bool
+    errand: Errand, bench: Bench, going: Sequence[int], wants_forgotten: bool, wants_retained: bool
 ) -> tuple[Examples | None, manifest.Located | None]:
     """Find the forgotten and the retained samples in the recipe, each by its digests. Raises CannotUpdate, Changed."""
     storage, job, device = errand.process.storage, errand.job, device_of(errand.process.settings.device)
     with storage.database.read() as session:
         places = manifest.places(session, job.generation_id)
         gone = forgotten(session, job.generation_id)
-    samples = _recipe_samples(errand)
+    samples = _recipe_samples(errand, bench)
     present = manifest.entries(storage.pepper, job.tenant_id, samples, job.policy.granularity)
     staying = frozenset(place.position for place in places).difference(going)
     theirs = manifest.found_again(samples, present, places, staying, device).examples if wants_forgotten else None
@@ -313,12 +314,16 @@ def _of_somebody(retained: manifest.Located) -> manifest.Located:
     return retained
 
 
-def _recipe_samples(errand: Errand) -> Samples:
+def _recipe_samples(errand: Errand, bench: Bench) -> Samples:
+    """Run the recipe for its samples. A setting that it computes from its data must be that of the opened model."""
     job = errand.job
     try:
-        return recipes.load(recipes_of(errand.process.settings.recipes, job.tenant_id), job.recipe).recipe.samples
+        loaded = recipes.load(recipes_of(errand.process.settings.recipes, job.tenant_id), job.recipe)
     except Refused as error:
         raise CannotUpdate(Reason.RECIPE_REFUSED, what=error.what) from None
+    if (loaded.digest, loaded.settings) != (bench.digest, bench.settings):
+        raise CannotUpdate(Reason.RECIPE_CHANGED)
+    return loaded.recipe.samples
 
 
 def _too_bad(job: Deletions, current: Current, certified: Certified) -> bool:

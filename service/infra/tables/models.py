@@ -39,6 +39,8 @@ class Model(Record):
     """when the workers were last notified; cleared at claim, so at most one notification is outstanding"""
     due_at: Mapped[int | None] = mapped_column(Moment)
     """the first moment with work to claim. Workers write it; intake adds tasks and does not change this row"""
+    retrain_at: Mapped[int | None] = mapped_column(Moment)
+    """when the policy's schedule plans the next retrain on new data; None: no schedule, or a retrain is planned"""
 
 
 class Generation(Record):
