@@ -274,7 +274,7 @@ def test_a_changed_recipe_holds_the_release(world: World, tmp_path: Path) -> Non
     moved = world.configured(recipes=folder)
     model_id = moved.live()
     request = moved.delete("p3")
-    (folder / "convex.py").write_text(source + "\n# edited\n")
+    (folder / "convex.py").write_text(source + "\nEDITED = 1\n")
     moved.work(model_id)
     assert moved.request(request).reason == "recipe_changed"
 
