@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.access.api_keys import check_pepper
 from service.infra.db import Busy, Database, now
-from service.infra.files import filesystem_of
+from service.infra.files import filesystem_of, folder_at
 from service.infra.migrate import SchemaState, schema_state
 from service.infra.pseudonyms import Pepper
 from service.infra.settings import SECRETS, Settings, SettingsError, read_secret
@@ -56,9 +56,8 @@ def examine(settings: Settings, clock: Callable[[], float] = time.time) -> Itera
     """
     yield from _secrets(settings)
     yield _recipes(settings.recipes)
-    for name in ("store", "private_store"):
+    for name in ("store", "private_store", "key_folder"):
         yield _folder(name, getattr(settings, name))
-    yield _folder("key_folder", settings.key_folder)
     yield _overwritable(settings.key_folder)
     yield from _disks(settings)
     yield _broker(settings.broker_url)
@@ -105,7 +104,9 @@ def _recipes(folder: Path) -> Finding:
     return Finding("recipes", True, f"{folder.absolute()}: {', '.join(found)}.{told}")
 
 
-def _folder(name: str, path: Path) -> Finding:
+def _folder(name: str, path: Path | str) -> Finding:
+    if not isinstance(path, Path):
+        return _bucket(name, path)
     nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         return Finding(
@@ -114,8 +115,20 @@ def _folder(name: str, path: Path) -> Finding:
     return Finding(name, True, f"{path} can be written.")
 
 
-def _overwritable(folder: Path) -> Finding:
+def _bucket(name: str, url: str) -> Finding:
+    try:
+        folder = folder_at(url)
+        folder.mark()
+    except (OSError, ValueError) as error:
+        hint = f"Set EXPUNGE_{name.upper()}, and the AWS_* variables with its endpoint and credentials."
+        return Finding(name, False, f"{url} cannot be read: {error}", hint)
+    return Finding(name, True, f"{url} answers.")
+
+
+def _overwritable(folder: Path | str) -> Finding:
     """Check that the filesystem overwrites in place: a key is destroyed by overwriting it."""
+    if not isinstance(folder, Path):
+        return Finding("key_folder", True, f"Workers refuse {folder} at their start if it keeps versions.")
     point, kind = filesystem_of(folder.absolute())
     if kind not in KEEPS_OLD_BLOCKS:
         return Finding("key_folder", True, f"What is overwritten in {folder} is not kept by its filesystem.")
@@ -126,7 +139,7 @@ def _overwritable(folder: Path) -> Finding:
 def _disks(settings: Settings) -> Iterator[Finding]:
     """Yield one finding for each disk that the service writes to."""
     seen: set[int] = set()
-    for folder in (settings.home, settings.store, settings.private_store, settings.key_folder):
+    for folder in settings.folders:
         nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         disk = nearest.stat().st_dev
         if disk not in seen:

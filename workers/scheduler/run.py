@@ -46,6 +46,7 @@ from workers.scheduler.webhook_sender import WebhookSender
 from workers.storage.crypto_erase import bury, destroy_keys
 from workers.storage.key_store import KeyStore
 from workers.storage.release_journal import confirm_committed
+from workers.storage.storage import open_places
 
 LEASE = "scheduler"
 NOTIFY_PATIENCE_SECONDS = 3
@@ -93,11 +94,11 @@ class Scheduler:
         duties: list[Callable[[], object]] = [
             lambda: sweep(self.database, self.notifier),
             lambda: extend_log(self.database, self.signer()),
-            lambda: destroy_keys(self.database, self.keys, self.store.root / UPDATES, self.tenants),
+            lambda: destroy_keys(self.database, self.keys, self.store.folder.inside(UPDATES), self.tenants),
             lambda: issue(self.database, self.signer(), self.pepper),
             lambda: purge(self.database, self.store, self.grace_seconds),
             lambda: bury(self.database),
-            lambda: Figures(self.store.root).sweep(self.database),
+            lambda: Figures(self.store.folder).sweep(self.database),
             lambda: settle_unmatched(self.database),
             lambda: complete_served(self.database),
             lambda: retry_large(self.database),
@@ -215,7 +216,7 @@ def purge(database: Database, store: Store, grace_seconds: float) -> int:
     for version_id, digest in due:
         with database.write() as session:
             successors = session.scalars(select(Version.id).where(Version.parent_id == version_id)).all()
-            confirm_committed(session, store.root / UPDATES, successors)
+            confirm_committed(session, store.folder.inside(UPDATES), successors)
             _purge_one(session, store, version_id, digest)
     return len(due)
 
@@ -296,7 +297,7 @@ def forget_processes(database: Database) -> int:
 def sweep_files(database: Database, store: Store, private: Store) -> int:
     """Delete files that no version names: half-written ones, drafts of dead workers, superseded secret state."""
     with database.read() as session:
-        confirm_committed(session, store.root / UPDATES)
+        confirm_committed(session, store.folder.inside(UPDATES))
         published = set(session.scalars(select(Version.checkpoint).where(Version.status != "purged")))
         secret = set(session.scalars(select(Version.state).where(Version.status == "current")))
         secret |= _prepared(session)
@@ -311,16 +312,17 @@ def _prepared(session: Session) -> set[str]:
 
 
 def open_scheduler(settings: Settings) -> Scheduler:
-    """Open a scheduler. Raises SettingsError where a secret is missing, or the pepper is another installation's."""
+    """Open a scheduler. Raises Busy, and SettingsError where a secret is missing or a place is another's."""
     Signer.of(settings)  # a missing key is reported now
     database, pepper = Database(settings.database_url), Pepper.load(settings.pepper_file)
     check_pepper(database, pepper)
+    store, private, keys = open_places(database, settings)
     return Scheduler(
         owner=f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}",
         database=database,
-        store=Store(settings.store),
-        private=Store(settings.private_store),
-        keys=KeyStore.of(settings),
+        store=store,
+        private=private,
+        keys=keys,
         signer=lambda: Signer.of(settings),
         pepper=pepper,
         session_key=session_key(settings),
