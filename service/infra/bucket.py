@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,7 +56,12 @@ class Bucket(Folder):
             url,
             S3Store.from_url(
                 url,
-                client_options={"timeout": f"{REQUEST_SECONDS}s", "connect_timeout": "5s"},
+                client_options={
+                    "timeout": f"{REQUEST_SECONDS}s",
+                    "connect_timeout": "5s",
+                    # options given here replace those of the environment
+                    "allow_http": os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true",
+                },
                 retry_config={"retry_timeout": timedelta(seconds=RETRY_SECONDS)},
             ),
         )

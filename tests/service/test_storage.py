@@ -41,7 +41,7 @@ def test_opening_a_damaged_file_fails(tmp_path: Path, change: str) -> None:
 @pytest.mark.parametrize("name", ["../../etc/passwd", "", "A" * 64, "0" * 63, "0" * 64 + "\n"])
 def test_only_digests_name_files(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="sha256"):
-        Store.at(tmp_path).path(name)
+        Store.at(tmp_path).open(name)
 
 
 def test_deleting_twice_is_the_same_as_once(tmp_path: Path) -> None:

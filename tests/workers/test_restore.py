@@ -291,7 +291,7 @@ def test_a_draw_that_was_withheld_and_a_release_that_never_committed_count_as_sp
     assert report.spent == {str(old.generation(model_id).id): 2 * budget_cost}
     assert len(old.versions(model_id)) == 1 or committed
     if not committed:
-        assert not list(old.storage.journal.folder.glob("*.draft")), "set aside"
+        assert not list(old.storage.journal.folder.root.glob("*.draft")), "set aside"
 
 
 def test_a_restore_waits_until_workers_and_scheduler_are_stopped(world: World) -> None:
@@ -327,7 +327,7 @@ def test_the_journal_names_nobody_and_is_sealed(world: World) -> None:
     model_id = world.live(min_guarantee="proved")
     (request,) = released(world, model_id, "p1")
     digest = world.request(request).subject_digest or ""
-    files = list(world.storage.journal.folder.iterdir())
+    files = list(world.storage.journal.folder.root.iterdir())
     assert len(files) == 2 and {path.suffix for path in files} == {".release"}
     assert not any(digest.encode() in path.read_bytes() or request.encode() in path.read_bytes() for path in files)
     assert {entry.version["id"] for entry in world.storage.journal.entries() if entry.version} == {
@@ -338,7 +338,7 @@ def test_the_journal_names_nobody_and_is_sealed(world: World) -> None:
 def test_an_entry_of_the_journal_opens_under_its_own_name_alone(world: World) -> None:
     model_id = world.live(min_guarantee="proved")
     released(world, model_id, "p1")
-    first, second = sorted(world.storage.journal.folder.iterdir())
+    first, second = sorted(world.storage.journal.folder.root.iterdir())
     first.write_bytes(second.read_bytes())
     with pytest.raises(Damaged):
         list(world.storage.journal.entries())
