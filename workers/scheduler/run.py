@@ -32,6 +32,7 @@ from service.infra.settings import Settings, session_key
 from service.infra.tables import DeletionRequest, Generation, Heartbeat, IdempotencyKey, Lease, Model, Task, Version
 from service.infra.time import SECOND
 from service.models import consumers
+from service.models.figures import FOLDER as FIGURES
 from service.models.figures import Figures
 from service.models.restore_guard import UPDATES, unconfirmed
 from service.requests import legal_holds as holds
@@ -294,14 +295,19 @@ def forget_processes(database: Database) -> int:
         return len(session.execute(delete(Heartbeat).where(silent).returning(Heartbeat.process)).all())
 
 
-def sweep_files(database: Database, store: Store, private: Store) -> int:
-    """Delete files that no version names: half-written ones, drafts of dead workers, superseded secret state."""
+def sweep_files(database: Database, store: Store, private: Store, older_than: float = ORPHAN_SECONDS) -> int:
+    """Delete files that no version names: half-written ones, drafts of dead workers, superseded secret state.
+
+    Those written within the last ``older_than`` seconds are kept: their row may follow. Raises Busy, OSError.
+    """
     with database.read() as session:
         confirm_committed(session, store.folder.inside(UPDATES))
         published = set(session.scalars(select(Version.checkpoint).where(Version.status != "purged")))
         secret = set(session.scalars(select(Version.state).where(Version.status == "current")))
         secret |= _prepared(session)
-    return store.sweep(published, ORPHAN_SECONDS) + private.sweep(secret, ORPHAN_SECONDS)
+    half_written = [Store(store.folder.inside(name)) for name in (UPDATES, FIGURES)]
+    swept = sum(each.sweep((), older_than) for each in half_written)
+    return swept + store.sweep(published, older_than) + private.sweep(secret, older_than)
 
 
 def _prepared(session: Session) -> set[str]:

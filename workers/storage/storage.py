@@ -25,7 +25,11 @@ def open_places(database: Database, settings: Settings) -> tuple[Store, Store, K
     keys = KeyStore.of(settings)
     whose = "" if settings.served_tenants is None else " " + ",".join(sorted(settings.served_tenants))
     places: dict[str, Markable] = {"store": store.folder}
-    places |= {f"private_store{whose}": private.folder, f"key_folder{whose}": keys.folder, f"key_store_url{whose}": keys}
+    places |= {
+        f"private_store{whose}": private.folder,
+        f"key_folder{whose}": keys.folder,
+        f"key_store_url{whose}": keys,
+    }
     try:
         claim_places(database, places)
     except BaseException:
