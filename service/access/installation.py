@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from service.infra.db import Busy, Database
 from service.infra.pseudonyms import new_id
 from service.infra.settings import SettingsError
-from service.infra.tables import Place
+from service.infra.tables import ClaimedPlace
 
 DATABASE = "database"
 """the row of the installation's own id"""
@@ -60,7 +60,7 @@ def check_places(database: Database, places: Mapping[str, Markable]) -> None:
     """Check that places are those that the database claimed, and write nothing. Raises SettingsError, Busy."""
     try:
         with suppress(SQLAlchemyError), database.read() as session:  # before the first migration nothing was claimed
-            known = {row.name: row.installation for row in session.scalars(select(Place))}
+            known = {row.name: row.installation for row in session.scalars(select(ClaimedPlace))}
             for name, place in places.items():
                 _agree(known, name, place.mark())
     except OSError as error:
@@ -68,16 +68,16 @@ def check_places(database: Database, places: Mapping[str, Markable]) -> None:
 
 
 def _installation(session: Session) -> str:
-    row = session.get(Place, DATABASE)
+    row = session.get(ClaimedPlace, DATABASE)
     if row is None:
-        row = Place(name=DATABASE, installation=new_id())
+        row = ClaimedPlace(name=DATABASE, installation=new_id())
         session.add(row)
     return row.installation
 
 
 def _claim(session: Session, installation: str, name: str, place: Markable) -> None:
     """Mark a place that neither the database nor the place knows of; raise SettingsError where they disagree."""
-    known = {row.name: row.installation for row in session.scalars(select(Place).with_for_update())}
+    known = {row.name: row.installation for row in session.scalars(select(ClaimedPlace).with_for_update())}
     found = place.mark()
     _agree(known, name, found)
     if found is None:
@@ -88,7 +88,7 @@ def _claim(session: Session, installation: str, name: str, place: Markable) -> N
             )
         place.set_mark(_mark(name, installation))
     if name not in known:
-        session.add(Place(name=name, installation=installation))
+        session.add(ClaimedPlace(name=name, installation=installation))
 
 
 def _agree(known: Mapping[str, str], name: str, found: str | None) -> None:

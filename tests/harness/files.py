@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from service.infra.files import DiskFolder, Store
+from service.infra.files import MARK, DiskFolder, Store
 
 
 def root_of(store: Store) -> Path:
@@ -16,3 +16,8 @@ def root_of(store: Store) -> Path:
 def path_in(store: Store, digest: str) -> Path:
     """Return the path of one of its files."""
     return root_of(store) / digest
+
+
+def names_in(store: Store) -> set[str]:
+    """Return the names of its files, without the mark of the installation."""
+    return {entry.name for entry in store.folder.entries()} - {MARK}

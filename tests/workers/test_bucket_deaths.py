@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from service.infra.files import Store
 from service.infra.tables import Erasure, Removal, StoredVector, Version
 from tests.faults.invariants import broken, left_behind, unreadable
 from tests.harness.databases import sqlite_databases, sqlite_template
+from tests.harness.files import names_in
 from tests.workers.worlds import World, end_schedulers_lease, open_world, settings_of
 from workers.scheduler.run import open_scheduler, sweep_files
 from workers.storage.release_journal import DRAFT, UPDATE
@@ -88,8 +88,8 @@ def test_a_deletion_survives_the_death_of_its_worker_and_happens_once(world: Wor
 
     assert not [name for name in journal_of(world) if name.endswith(DRAFT)]
     sweep_all(world)
-    assert names(world.storage.store) == {world.head(model_id).checkpoint}, "orphans are swept"
-    assert names(world.storage.private) == {world.head(model_id).state}
+    assert names_in(world.storage.store) == {world.head(model_id).checkpoint}, "orphans are swept"
+    assert names_in(world.storage.private) == {world.head(model_id).state}
 
 
 @pytest.mark.drill
@@ -115,8 +115,3 @@ def sweep_all(world: World) -> None:
     """Sweep as the scheduler does, with every file old enough."""
     storage = world.storage
     sweep_files(world.database, storage.store, storage.private, older_than=-5)
-
-
-def names(store: Store) -> set[str]:
-    """Return the names of the files of a store, without its mark."""
-    return {entry.name for entry in store.folder.entries()} - {"installation"}

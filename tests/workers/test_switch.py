@@ -26,7 +26,7 @@ from service.models.retrain_plan import PlannedRetrain, plan_of
 from service.requests import cancel as cancellation
 from service.requests import intake
 from service.requests import legal_holds as holds
-from tests.harness.files import root_of
+from tests.harness.files import names_in, root_of
 from tests.workers.test_calibrate import ASKED as CALIBRATED
 from tests.workers.test_retrain import entries, exhausted, finish_retrain, generations, rows_in, start_retrain
 from tests.workers.worlds import TENANT, World, seconds
@@ -236,7 +236,7 @@ def test_a_retrained_model_below_the_utility_gate_is_held_and_not_drawn_again(wo
     candidates = generations(world, model_id)[1:]
     assert [each.status for each in candidates] == ["refused"]
     assert rows_in(world, Membership, candidates[0].id) == 0
-    assert {path.name for path in root_of(world.storage.private).iterdir()} == {world.head(model_id).state}
+    assert names_in(world.storage.private) == {world.head(model_id).state}
 
 
 def test_a_draw_below_the_gate_in_which_somebody_was_forgotten_is_charged(world: World) -> None:

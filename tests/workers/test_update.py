@@ -27,7 +27,7 @@ from service.infra.tables import (
 from service.infra.time import BUCKETS
 from service.requests.cancel import cancel
 from tests.faults.invariants import broken
-from tests.harness.files import path_in, root_of
+from tests.harness.files import names_in, path_in, root_of
 from tests.workers import meanwhile
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
@@ -478,7 +478,7 @@ def test_the_secret_state_of_a_superseded_version_is_gone(world: World) -> None:
     model_id = world.live()
     world.delete("p3")
     world.work(model_id)
-    names = {path.name for path in root_of(world.storage.private).iterdir()}
+    names = names_in(world.storage.private)
     assert names == {world.head(model_id).state}
 
 

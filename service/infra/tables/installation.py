@@ -110,7 +110,7 @@ class Lease(Record):
     expires_at: Mapped[int] = mapped_column(Moment)
 
 
-class Place(Record):
+class ClaimedPlace(Record):
     """A place outside the database that this installation has claimed (``service.access.installation``)."""
 
     __tablename__ = "places"
