@@ -58,7 +58,10 @@ class RecipeError(ValueError):
 
 
 class Ineffective(Refused):
-    """The method could serve this model, but it leaves too much of the distance to a retraining, as measured."""
+    """The method serves models like this one, but not with these data; the policy's fallback may take its place.
+
+    What is left of the distance to a retraining was measured and is too much, or too few people are left.
+    """
 
 
 class Unsuited(Refused):

@@ -121,6 +121,7 @@ class Worker:
         try:
             self._do(job, watch)
         except Stale:
+            self._benches.drop()
             raise
         except Interrupted:
             self._put_off(job)
@@ -150,6 +151,7 @@ class Worker:
 
     def _do(self, job: Work, watch: Stopwatch) -> None:
         if isinstance(job, Preparation):
+            self._benches.drop()
             prepare(self._process, job, watch)
         else:
             _log_traces(job, "claimed")

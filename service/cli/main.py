@@ -3,61 +3,82 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from typing import Any
 
 import typer
 from pydantic import ValidationError
+from typer.core import TyperGroup
 
-from service.cli.commands import (
-    audit,
-    backups,
-    certificate,
-    consumers,
-    deletions,
-    evaluate,
-    holds,
-    keys,
-    models,
-    processes,
-    webhooks,
-)
-from service.cli.commands import suppression as suppressions
-from service.cli.commands.doctor import doctor
 from service.cli.output import FAILED, USAGE, CommandError, show_error
-from service.infra.db import Busy
 from service.infra.settings import SettingsError
+
+COMMANDS = {
+    "up": "processes:up",
+    "api": "processes:api",
+    "worker": "processes:worker",
+    "updater": "processes:updater",
+    "scheduler": "processes:scheduler",
+    "migrate": "processes:migrate",
+    "backup": "backups:backup",
+    "restore": "backups:restore",
+    "doctor": "doctor:doctor",
+    "delete": "deletions:delete",
+    "versions": "models:versions",
+    "budget": "models:budget",
+    "advise": "evaluate:advise",
+    "evaluate": "evaluate:evaluate",
+    "models": "models:commands",
+    "requests": "deletions:commands",
+    "suppressions": "suppression:commands",
+    "holds": "holds:commands",
+    "webhooks": "webhooks:commands",
+    "consumers": "consumers:commands",
+    "certificate": "certificate:commands",
+    "audit": "audit:commands",
+    "keys": "keys:commands",
+}
+"""module and name in ``service.cli.commands``: a function, or a Typer with commands of its own"""
+FORWARDED: dict[str, Any] = {
+    "add_help_option": False,
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+}
+"""every option, --help too, is that of ``python -m workers.NAME``"""
+
+
+class Commands(TyperGroup):
+    """Imports the module of the one command that is called: all of them together take a second."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        module, name = COMMANDS[cmd_name].split(":")
+        found = getattr(import_module(f"service.cli.commands.{module}"), name)
+        if not isinstance(found, typer.Typer):
+            alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+            alone.command(**(FORWARDED if module == "evaluate" else {}))(found)
+            found = alone
+        command = typer.main.get_command(found)
+        command.name = cmd_name
+        return command
+
 
 app = typer.Typer(
     name="expunge",
-    help="Deletion requests for trained models: forget a person, publish a new version, prove what was done.",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-app.command()(processes.up)
-app.command()(processes.api)
-app.command()(processes.worker)
-app.command()(processes.updater)
-app.command()(processes.scheduler)
-app.command()(processes.migrate)
-app.command()(backups.backup)
-app.command()(backups.restore)
-app.command()(doctor)
-app.command()(deletions.delete)
-app.command()(models.versions)
-app.command()(models.budget)
-app.command(**evaluate.FORWARDED)(evaluate.advise)
-app.command(**evaluate.FORWARDED)(evaluate.evaluate)
-app.add_typer(models.commands, name="models")
-app.add_typer(deletions.commands, name="requests")
-app.add_typer(suppressions.commands, name="suppressions")
-app.add_typer(holds.commands, name="holds")
-app.add_typer(webhooks.commands, name="webhooks")
-app.add_typer(consumers.commands, name="consumers")
-app.add_typer(certificate.commands, name="certificate")
-app.add_typer(audit.commands, name="audit")
-app.add_typer(keys.commands, name="keys")
+
+@app.callback()
+def expunge() -> None:
+    """Deletion requests for trained models: forget a person, publish a new version, prove what was done."""
 
 
 def main() -> None:
@@ -78,7 +99,11 @@ def main() -> None:
         what = f"{error.filename} cannot be used: {error.strerror}."
         show_error(CommandError(what, "Let this user read and write there, or set EXPUNGE_HOME to another folder."))
         sys.exit(FAILED)
-    except Busy as error:
+    except RuntimeError as error:
+        from service.infra.db import Busy  # noqa: PLC0415  (here alone: most commands need no database)
+
+        if not isinstance(error, Busy):
+            raise
         show_error(CommandError(str(error), "Is EXPUNGE_DATABASE_URL right, and the database running?"))
         sys.exit(FAILED)
 

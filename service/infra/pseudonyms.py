@@ -59,7 +59,7 @@ def digest(pepper: Pepper, kind: Kind, value: str | bytes) -> str:
 def mac(key: bytes, kind: Kind, value: str | bytes) -> str:
     """Return HMAC-SHA-256 of ``value`` under a key of 32 bytes, in the domain of ``kind``: 64 hex digits."""
     data = value.encode() if isinstance(value, str) else value
-    return hmac.new(key, b"expunge/" + kind.encode() + b"\0" + data, hashlib.sha256).hexdigest()
+    return hmac.digest(key, b"expunge/" + kind.encode() + b"\0" + data, "sha256").hex()
 
 
 def subject_digest(pepper: Pepper, tenant_id: str, subject: str) -> str:

@@ -20,11 +20,20 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
+COMMANDS = "from service.cli.main import COMMANDS, Commands; [Commands().get_command(None, each) for each in COMMANDS]"
+
+
 @pytest.mark.parametrize(
-    "module", ["service.api.app", "service.cli.main", "unlearning", "unlearning.accounting.policy"]
+    "statement", ["import service.api.app", COMMANDS, "import unlearning", "import unlearning.accounting.policy"]
 )
-def test_torch_is_not_loaded(module: str) -> None:
-    assert "torch" not in loaded_by(f"import {module}")
+def test_torch_is_not_loaded(statement: str) -> None:
+    assert "torch" not in loaded_by(statement)
+
+
+def test_a_command_that_asks_the_service_loads_no_database() -> None:
+    modules = loaded_by("from service.cli.main import Commands; Commands().get_command(None, 'models')")
+    assert "httpx" in modules
+    assert not modules & {"sqlalchemy", "redis", "alembic", "fastapi"}
 
 
 def test_the_api_process_loads_no_worker() -> None:

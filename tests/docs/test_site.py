@@ -80,9 +80,10 @@ def test_every_command_in_running_text_names_commands_and_options_that_exist(pag
 def require(words: list[str]) -> None:
     """Fail where a word that should be a command, or an option, is not one."""
     command = COMMAND
-    while words and hasattr(command, "commands"):
-        assert words[0] in command.commands, f"expunge has no command {words[0]!r}"
-        command, words = command.commands[words[0]], words[1:]
+    while words and hasattr(command, "get_command"):
+        found = command.get_command(None, words[0])
+        assert found is not None, f"expunge has no command {words[0]!r}"
+        command, words = found, words[1:]
     if command.name in ("evaluate", "advise"):  # their options are those of workers.evaluate and workers.advise
         module = importlib.import_module(f"workers.{command.name}")
         known = set(module._parser()._option_string_actions)

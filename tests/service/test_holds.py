@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from service.api.dependencies import Service
+from service.infra.db import now
 from service.infra.tables import AuditEntry, Hold, Model, Removal, Task
+from service.infra.time import SECOND, instant
+from service.requests.reasons import Reason
 from service.requests.status import settle
 from tests.service.worlds import live_model, publish
 
@@ -72,6 +76,22 @@ def test_a_held_request_can_be_driven_on_with_fresh_attempts(client: TestClient,
         assert "request.retried" in session.scalars(select(AuditEntry.kind)).all()
     assert client.post(f"/v1/deletion-requests/{held}/retry").status_code == 409
     assert client.post(f"/v1/deletion-requests/{'0' * 32}/retry").status_code == 404
+
+
+def test_who_waits_for_others_is_told_until_when_and_can_be_hurried(client: TestClient, service: Service) -> None:
+    live_model(service)
+    request = held_request(client, service, "worker_lost")
+    with service.database.write() as session:
+        task = session.scalars(select(Task)).one()
+        tomorrow = now(session) + 86_400 * SECOND
+        task.status, task.reason, task.not_before = "queued", Reason.AWAITING_OTHERS, tomorrow
+        settle(session, [request])
+    shown = client.get(f"/v1/deletion-requests/{request}").json()["models"][0]
+    assert (shown["status"], shown["reason"]) == ("queued", "awaiting_others")
+    assert datetime.fromisoformat(shown["scheduled_at"]) == instant(tomorrow)
+    answer = client.post(f"/v1/deletion-requests/{request}/retry")
+    assert answer.status_code == 200
+    assert datetime.fromisoformat(answer.json()["models"][0]["scheduled_at"]) < instant(tomorrow) - timedelta(hours=23)
 
 
 def test_a_hold_that_comes_too_late_is_told_which_version_forgot(client: TestClient, service: Service) -> None:

@@ -286,3 +286,23 @@ def test_parameters_without_weight_decay_are_those_of_each_member() -> None:
 def test_options_outside_their_range_are_refused(make: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         make()
+
+
+@pytest.mark.parametrize(
+    "method",
+    [Late(), Shards(shards=3, slices=2), Shards(shards=3, slices=2, stacked=0.5)],
+    ids=["late", "shards", "shards with a head"],
+)
+def test_a_class_may_vanish_with_its_people(method: Method) -> None:
+    """What is left equals a cold training, is finite, and leans less towards the class that nobody shows."""
+    recipe = replace(crowd(90), train=lambda run: epochs(run, 8, 16))
+    everyone = recipe.samples.examples()
+    problem, state = prepared(method, recipe, everyone)
+    gone = {everyone.people[place] for place in (everyone.targets == 0).nonzero().flatten().tolist()}
+    forget, kept = without(everyone, gone)
+    left = method.forget(problem, state, forget, kept, torch.Generator()).state
+    _, cold = prepared(method, recipe, kept)
+    assert torch.equal(left.weights, cold.weights)
+    assert bool(torch.isfinite(left.weights).all())
+    answers = [problem.outputs(weights, everyone.inputs).softmax(dim=1) for weights in (state.weights, left.weights)]
+    assert float(answers[1][:, 0].mean()) < float(answers[0][:, 0].mean())

@@ -18,19 +18,27 @@ from workers.runtime.model import build
 PEOPLE = [f"p{number}" for number in range(24)]
 
 
-@pytest.mark.parametrize(("fallback", "outcome"), [(None, "method_refused"), ("retrain", "awaiting_retrain")])
-def test_a_core_of_nobody_is_said_and_not_trained(world: World, fallback: str | None, outcome: str) -> None:
-    model_id = world.live("unshared", "late", fallback=fallback)
+def test_a_core_of_nobody_is_said_and_not_trained(world: World) -> None:
+    model_id = world.live("unshared", "late")
     before = world.head(model_id).id
     core, _ = core_and_late(world, model_id)
     requests = [world.delete(person) for person in core]
     world.work(model_id)
-    assert {world.task(each).reason for each in requests} == {outcome}
-    if fallback is not None:
-        world.work(model_id)  # the candidate, by late again, is refused for the same reason, and that is visible
-        assert "phase 1" in (world.model(model_id).reason or "")
-    assert {world.task(each).status for each in requests} == {"blocked"}
+    assert {(world.task(each).status, world.task(each).reason) for each in requests} == {("blocked", "method_refused")}
     assert world.head(model_id).id == before
+
+
+def test_where_the_core_is_nobody_the_fallback_retrains_without_phases(world: World) -> None:
+    model_id = world.live("unshared", "late", fallback="retrain")
+    core, _ = core_and_late(world, model_id)
+    requests = [world.delete(person) for person in core]
+    world.work(model_id)
+    assert {world.task(each).reason for each in requests} == {"awaiting_retrain"}
+    world.work(model_id)
+    assert {world.task(each).status for each in requests} == {"completed"}
+    generation = world.generation(model_id)
+    assert (generation.method, generation.guarantee) == ("retrain", "exact")
+    assert "Nobody is in phase" in (generation.report or {})["switched"]["why"]
 
 
 def test_a_shard_of_nobody_keeps_its_start_as_in_a_cold_training(world: World) -> None:

@@ -23,10 +23,10 @@ from unlearning.types import (
     Examples,
     ForgetSet,
     Forgotten,
+    Ineffective,
     Learned,
     Need,
     Progress,
-    Refused,
     State,
     retained,
     silent,
@@ -68,7 +68,7 @@ class Late(Method):
         return JoinOrder(self.core, self.passes)
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
-        """Train all phases. Raises Refused where the training ends in a minimiser, or nobody is in the first phase."""
+        """Train all phases. Raises Refused where it ends in a minimiser, and Ineffective where nobody is in phase 1."""
         return self._trained(problem, examples, (), progress)
 
     def forget(
@@ -103,7 +103,7 @@ class Late(Method):
         """Train the phases that come after ``checkpoints``, on those of ``examples`` who have joined by then."""
         joined = self.order.joined(problem, examples)
         if not bool((joined == 0).any()):
-            raise Refused("Nobody is in phase 1 of the training.", "Raise core, or use retrain for so few people.")
+            raise Ineffective("Nobody is in phase 1 of the training.", "Raise core, or use retrain for so few people.")
         fitted = self.order.train(problem, examples, "phase", checkpoints, progress)
         progress(1.0)
         state = State(fitted[-1].weights, {"joined": torch.stack([examples.positions, joined])})

@@ -16,11 +16,15 @@ from unlearning.accounting.policy import Policy
 from unlearning.model.method import Method
 from unlearning.model.parts import parts_of
 from unlearning.model.problem import Problem
-from unlearning.recipe import Recipe
+from unlearning.recipe import Recipe, Samples
 from unlearning.types import RecipeError, Refused, State
 from workers.runtime import recipes
 from workers.runtime.failures import refusal_of
 from workers.runtime.method_options import method_of
+from workers.storage.manifest import Located
+
+KEPT_BYTES = 2 * 2**30
+"""of samples that a process keeps between two updates; more are read and compared again each time"""
 
 
 @dataclass(frozen=True)
@@ -34,49 +38,76 @@ class Bench:
     parts: tuple[Part, ...]
 
 
+@dataclass(frozen=True)
+class Left:
+    """What an update left in memory: the state of the version that it published, and the samples still in the model."""
+
+    version_id: str
+    state_digest: str
+    state: State
+    samples: Located | None
+
+
 class Benches:
-    """The model that was worked on last, opened again when its recipe's file changes, and its current state."""
+    """What a worker process keeps from one update to the next: one opened model, and what its last update left.
+
+    The opened model holds no samples. It is opened again when its recipe's file changes.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._kept: dict[int, Bench] = {}
-        self._state: tuple[str, State] | None = None
+        self._left: Left | None = None
 
     def state_of(self, digest: str) -> State | None:
         """Return the state of that digest if this process published it last: it need not be read and decrypted."""
-        return self._state[1] if self._state is not None and self._state[0] == digest else None
+        return self._left.state if self._left is not None and self._left.state_digest == digest else None
 
-    def remember(self, digest: str, state: State) -> None:
-        """Keep the state of the version that was just published; one state at a time."""
-        self._state = (digest, replace(state, vectors={}))
+    def samples_of(self, version_id: str) -> Located | None:
+        """Return the samples that are in a version if this process published it last and they were few enough."""
+        return self._left.samples if self._left is not None and self._left.version_id == version_id else None
+
+    def remember(self, version_id: str, digest: str, state: State, samples: Located | None) -> None:
+        """Keep what was just published in place of what was kept: nobody who was forgotten is in it."""
+        small = samples is not None and samples.size <= KEPT_BYTES
+        self._left = Left(version_id, digest, replace(state, vectors={}), samples if small else None)
+
+    def drop(self) -> None:
+        """Drop what the last update left: a preparation needs the memory, or another worker took over."""
+        self._left = None
 
     def drop_superseded(self, database: Database) -> None:
-        """Drop the kept state if its version is not current any more: another worker may have published.
+        """Drop what the last update left if its version is not current any more: another worker may have published.
 
-        A thread may call this while an update is computed. That holds the state itself.
+        A thread may call this while an update is computed. That holds what it needs itself.
         """
-        kept = self._state
-        if kept is None:
+        left = self._left
+        if left is None:
             return
         with database.read() as session:
-            current = select(Version.id).where(Version.state == kept[0], Version.status == "current")
-            superseded = session.scalar(current.limit(1)) is None
-        if superseded and self._state is kept:
-            self._state = None
+            current = select(Version.id).where(Version.id == left.version_id, Version.status == "current")
+            superseded = session.scalar(current) is None
+        if superseded and self._left is left:
+            self._left = None
 
     def of(self, generation_id: int, tenant_id: str, recipe: str, policy: Policy) -> Bench:
         """Return the generation's model. Raises Refused as ``build`` does."""
         kept = self._kept.get(generation_id)
         folder = recipes_of(self._settings.recipes, tenant_id)
         if kept is None or recipes.digest_of(recipes.find(folder, recipe)) != kept.digest:
-            kept = build(self._settings, tenant_id, recipe, policy)
+            loaded = recipes.load(folder, recipe)
+            kept = set_up(self._settings, replace(loaded, recipe=_without_samples(loaded.recipe)), policy)
             self._kept = {generation_id: kept}
         return kept
 
 
 def build(settings: Settings, tenant_id: str, recipe: str, policy: Policy) -> Bench:
     """Run the recipe; return its problem and method, set up. Raises Refused with a plain reason."""
-    loaded = recipes.load(recipes_of(settings.recipes, tenant_id), recipe)
+    return set_up(settings, recipes.load(recipes_of(settings.recipes, tenant_id), recipe), policy)
+
+
+def set_up(settings: Settings, loaded: recipes.Loaded, policy: Policy) -> Bench:
+    """Set up a recipe that was run. Raises Refused with a plain reason, also for what ``model()`` raises."""
     try:
         return opened(loaded, policy, device_of(settings.device))
     except RecipeError as error:
@@ -93,6 +124,16 @@ def opened(loaded: recipes.Loaded, policy: Policy, device: torch.device) -> Benc
     method = method_of(policy)
     problem = Problem(method.recipe(loaded.recipe), device)
     return Bench(loaded.recipe, problem, method, loaded.digest, parts_of(loaded.recipe))
+
+
+def _without_samples(recipe: Recipe) -> Recipe:
+    """Return the recipe with an empty sample in place of its samples, so that an opened model holds nobody's data.
+
+    The holdout is copied: as a part of a larger tensor it would keep the whole of it in memory.
+    """
+    nobody = Samples(("none",), ("none",), torch.zeros(1), torch.zeros(1))
+    inputs, targets = recipe.holdout
+    return replace(recipe, samples=nobody, holdout=(inputs.clone(), targets.clone()))
 
 
 def device_of(name: str) -> torch.device:

@@ -7,9 +7,11 @@ ignored, forgotten ones may be missing, retained ones must be there unchanged.
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import compress
 from typing import Any
 
 import torch
@@ -46,6 +48,36 @@ class Place:
     content: str
     holder: str
     subjects: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Located:
+    """Samples of a generation, compared with the recipe at ``compared_at`` (``time.monotonic``); ``ids`` in order."""
+
+    ids: tuple[str, ...]
+    examples: Examples
+    compared_at: float
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of inputs and targets."""
+        return self.examples.inputs.nbytes + self.examples.targets.nbytes
+
+    def without(self, positions: Sequence[int]) -> Located:
+        """Return the samples whose position is not among ``positions``."""
+        leaving = torch.tensor(positions, dtype=torch.int64, device=self.examples.positions.device)
+        staying = ~torch.isin(self.examples.positions, leaving)
+        return replace(self, ids=tuple(compress(self.ids, staying.tolist())), examples=self.examples.without(leaving))
+
+    def again(self, samples: Samples) -> Located | None:
+        """Return the same samples as read now; None where ``samples`` lack one, or have another content, bit by bit."""
+        places = {identity: index for index, identity in enumerate(samples.ids)}
+        if not places.keys() >= set(self.ids):
+            return None
+        index = torch.tensor([places[identity] for identity in self.ids], dtype=torch.int64)
+        kept = (self.examples.inputs, self.examples.targets)
+        same = all(_same_bits(now[index], before) for now, before in zip(samples.tensors(), kept, strict=True))
+        return replace(self, compared_at=time.monotonic()) if same else None
 
 
 class Changed(RuntimeError):
@@ -124,7 +156,7 @@ def examples(samples: Samples, kept: Sequence[SampleDigests], device: torch.devi
 
 def found_again(
     samples: Samples, now: Iterable[SampleDigests], manifest: Iterable[Place], gone: Set[int], device: torch.device
-) -> Examples:
+) -> Located:
     """Return the manifest's samples as the recipe has them now, without the positions ``gone``.
 
     Raises Changed if one of the others is missing or has other content.
@@ -136,14 +168,16 @@ def found_again(
     if missing or changed:
         raise Changed(missing, changed)
     inputs, targets = samples.tensors()
-    index = torch.tensor([current[place.sample].index for place in wanted], dtype=torch.int64)
-    return Examples(
+    index = [current[place.sample].index for place in wanted]
+    rows = torch.tensor(index, dtype=torch.int64)
+    examples = Examples(
         positions=torch.tensor([place.position for place in wanted], dtype=torch.int64, device=device),
-        inputs=inputs[index].to(device),
-        targets=targets[index].to(device),
+        inputs=inputs[rows].to(device),
+        targets=targets[rows].to(device),
         people=tuple(place.holder for place in wanted),
         subjects=tuple(place.subjects for place in wanted),
     )
+    return Located(tuple(samples.ids[each] for each in index), examples, time.monotonic())
 
 
 def surroundings(device: torch.device) -> dict[str, str]:
@@ -174,3 +208,11 @@ def _bytes(value: Tensor) -> bytes:
     plain = value.detach().cpu().contiguous()
     kind = f"{plain.dtype} {tuple(plain.shape)} ".encode()
     return kind + plain.reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _same_bits(now: Tensor, before: Tensor) -> bool:
+    """Return whether the two have one dtype, shape and content; -0.0 is not 0.0, as in the content's digest."""
+    if now.dtype != before.dtype or now.shape != before.shape:
+        return False
+    flat = (each.contiguous().reshape(-1).view(torch.uint8) for each in (now.to(before.device), before))
+    return torch.equal(*flat)

@@ -106,7 +106,7 @@ class Units(ABC):
             with storage.database.read() as session:
                 places = manifest.places(session, generation.id)
             entries = manifest.entries(storage.pepper, generation.tenant_id, samples, policy.granularity)
-            examples = manifest.found_again(samples, entries, places, frozenset(), device)
+            examples = manifest.found_again(samples, entries, places, frozenset(), device).examples
         except (Damaged, Malformed, manifest.Changed):
             return None
         return cls(process, generation.id, generation.model_id, bench, examples, made, note["state"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from service.infra.tenants import recipes_of
 from service.requests.reasons import Reason
 from unlearning.accounting.budget import Budget, Overspent
 from unlearning.accounting.certificate import Guarantee, Reference
+from unlearning.recipe import Samples
 from unlearning.types import Examples, ForgetSet, Need, Refused, State, VectorsMissing
 from workers.guarantee.certify import CapNotReached, Certified, Oversize, Size, Terms, certify
 from workers.guarantee.dry_run import guarantee_from_json
@@ -26,7 +27,7 @@ from workers.guarantee.refine import refine
 from workers.runtime import recipes
 from workers.runtime.db_retry import retry
 from workers.runtime.jobs import Claimed, Deletions
-from workers.runtime.model import Bench, Benches
+from workers.runtime.model import Bench, Benches, device_of
 from workers.runtime.process import Process
 from workers.runtime.stopwatch import Stopwatch
 from workers.storage import manifest
@@ -41,6 +42,8 @@ from workers.update.task_results import NUMBERS, Blocked, Postponed, Published, 
 
 PLANS = 5
 """A legal hold that appears during the computation makes us select again, this often at most in one claim."""
+TRUSTED_SECONDS = 60.0
+"""A recipe's data may change outside. An update on samples that were compared longer ago runs the recipe again."""
 RETRAIN_HELPS = frozenset(
     {
         Reason.BEYOND_CALIBRATION,
@@ -128,7 +131,7 @@ def _forget(
     Raises CannotUpdate, Overspent, Replan.
     """
     _require_budget(current.terms)
-    certified = _compute(errand, current, selection)
+    certified, retained = _compute(errand, current, selection)
     if _too_bad(errand.job, current, certified):
         cost = certified.budget_cost
         why = Blocked(Reason.UTILITY_GATE, {"withheld": Reason.UTILITY_GATE, "budget_cost": cost})
@@ -143,25 +146,26 @@ def _forget(
     del certified  # the published weights are on the disk by now
     results = others | {task: Published(len(positions)) for task, positions in selection.forget.items()}
     _publish(errand, current, draft, results)
-    errand.benches.remember(draft.state.digest, secret)
+    errand.benches.remember(draft.version_id, draft.state.digest, secret, retained)
     return results
 
 
-def _compute(errand: Errand, current: Current, selection: Selection) -> Certified:
-    """Load, forget, refine, certify. Raises CannotUpdate."""
+def _compute(errand: Errand, current: Current, selection: Selection) -> tuple[Certified, manifest.Located | None]:
+    """Load, forget, refine, certify; return the retained samples too where they were read. Raises CannotUpdate."""
     watch, target = errand.watch, selection.target
     size = Size(len(target.positions), target.people, len(target.holders))
     try:
         with watch.phase("load"):
             bench = _bench(errand, current)
-            given, forget, retain = _load(errand, current, selection, bench)
+            given, forget, found = _load(errand, current, selection, bench)
+        retain = None if found is None else found.examples
         crash_point("worker-after-load")
         with watch.unlearning():
             draws = generator(torch.device(bench.problem.device))
             result = bench.method.forget(bench.problem, given, forget, retain, draws)
             del given, forget  # the state of a large model does not fit into memory together with its noise
             result = refine(bench, current.terms, result, retain)
-            return certify(bench, current.terms, result, retain, size)
+            return certify(bench, current.terms, result, retain, size), found
     except (VectorsMissing, CapNotReached, Malformed, Refused, manifest.Changed) as error:
         raise _why(error) from None
 
@@ -224,7 +228,7 @@ def _require_budget(terms: Terms) -> None:
 
 def _load(
     errand: Errand, current: Current, selection: Selection, bench: Bench
-) -> tuple[State, ForgetSet, Examples | None]:
+) -> tuple[State, ForgetSet, manifest.Located | None]:
     """Load what the method reads: the secret state, who is forgotten, and the retained samples where they are needed.
 
     Fails closed: an update never starts from bytes that are not the current version's. Raises CannotUpdate, Changed.
@@ -260,27 +264,56 @@ def _bench(errand: Errand, current: Current) -> Bench:
 
 def _samples(
     errand: Errand, current: Current, selection: Selection, bench: Bench
-) -> tuple[Examples | None, Examples | None]:
-    """Run the recipe again for the forgotten and the retained samples; None where they are not needed."""
-    storage, job, device = errand.process.storage, errand.job, bench.problem.device
+) -> tuple[Examples | None, manifest.Located | None]:
+    """Return the forgotten and the retained samples; None where they are not needed.
+
+    They are those that the last update left in this process, or the recipe's. What was left is compared with the
+    recipe again once it is older than ``TRUSTED_SECONDS``. Raises CannotUpdate, Changed.
+    """
     wants_forgotten = needs_forgotten(bench.method)
     wants_retained = needs_retained(bench.method, current.terms.guarantee)
     if not (wants_forgotten or wants_retained):
         return None, None
+    going = selection.target.positions
+    left = errand.benches.samples_of(current.version.id)
+    if left is not None and time.monotonic() - left.compared_at > TRUSTED_SECONDS:
+        left = (left if wants_forgotten else left.without(going)).again(_recipe_samples(errand))
+    if left is None:
+        return _found_again(errand, going, wants_forgotten, wants_retained)
+    everyone = left.examples
+    theirs = everyone.only(torch.tensor(going, dtype=torch.int64)) if wants_forgotten else None
+    return theirs, _of_somebody(left.without(going))
+
+
+def _found_again(
+    errand: Errand, going: Sequence[int], wants_forgotten: bool, wants_retained: bool
+) -> tuple[Examples | None, manifest.Located | None]:
+    """Find the forgotten and the retained samples in the recipe, each by its digests. Raises CannotUpdate, Changed."""
+    storage, job, device = errand.process.storage, errand.job, device_of(errand.process.settings.device)
     with storage.database.read() as session:
         places = manifest.places(session, job.generation_id)
         gone = forgotten(session, job.generation_id)
+    samples = _recipe_samples(errand)
+    present = manifest.entries(storage.pepper, job.tenant_id, samples, job.policy.granularity)
+    staying = frozenset(place.position for place in places).difference(going)
+    theirs = manifest.found_again(samples, present, places, staying, device).examples if wants_forgotten else None
+    if not wants_retained:
+        return theirs, None
+    return theirs, _of_somebody(manifest.found_again(samples, present, places, gone.union(going), device))
+
+
+def _of_somebody(retained: manifest.Located) -> manifest.Located:
+    if len(retained.examples) == 0:
+        raise CannotUpdate(Reason.NOBODY_LEFT)
+    return retained
+
+
+def _recipe_samples(errand: Errand) -> Samples:
+    job = errand.job
     try:
-        samples = recipes.load(recipes_of(errand.process.settings.recipes, job.tenant_id), job.recipe).recipe.samples
+        return recipes.load(recipes_of(errand.process.settings.recipes, job.tenant_id), job.recipe).recipe.samples
     except Refused as error:
         raise CannotUpdate(Reason.RECIPE_REFUSED, what=error.what) from None
-    present = manifest.entries(storage.pepper, job.tenant_id, samples, job.policy.granularity)
-    going = frozenset(selection.target.positions)
-    staying = frozenset(place.position for place in places) - going
-    retained = manifest.found_again(samples, present, places, gone | going, device) if wants_retained else None
-    if retained is not None and len(retained) == 0:
-        raise CannotUpdate(Reason.NOBODY_LEFT)
-    return manifest.found_again(samples, present, places, staying, device) if wants_forgotten else None, retained
 
 
 def _too_bad(job: Deletions, current: Current, certified: Certified) -> bool:

@@ -5,19 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import Any
 
 import typer
 
 from service.cli.client import connect
 from service.infra.settings import Settings
 from service.infra.tenants import recipes_of
-
-FORWARDED: dict[str, Any] = {
-    "add_help_option": False,
-    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
-}
-"""every option, --help too, is that of ``python -m workers.evaluate`` or ``python -m workers.advise``"""
 
 
 def evaluate(context: typer.Context) -> None:

@@ -1,0 +1,98 @@
+"""CPU seconds to start: ``expunge up`` until its first 202 (supervisor and API), and one command of the CLI.
+
+The worker's torch is left out, as the target says. Every figure is the median of five.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import httpx
+
+from service.cli.client import Account
+
+RUNS = 5
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def rows() -> Iterator[dict[str, Any]]:
+    """Yield both figures."""
+    commands = [of_a_command() for _ in range(RUNS)]
+    yield row("start: expunge models list", median(commands), 0.3, all=commands)
+    starts = [of_the_service() for _ in range(RUNS)]
+    yield row("start: expunge up to the first 202", median(starts), 2.5, all=starts)
+
+
+def row(name: str, value: float, target: float, **sides: object) -> dict[str, Any]:
+    return {"name": name, "value": value, "target": target, "unit": "CPU s", "met": value <= target, "sides": sides}
+
+
+def of_a_command() -> float:
+    """Return what a command costs that reads its settings and finds no service."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with tempfile.TemporaryDirectory() as home:
+        command = [sys.executable, "-m", "service.cli.main", "models", "list"]
+        done = subprocess.run(command, env=os.environ | {"EXPUNGE_HOME": home}, capture_output=True, check=False)
+    if b"No service is configured" not in done.stderr:
+        raise RuntimeError(f"expunge models list said: {done.stderr.decode()}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def of_the_service() -> float:
+    """Return the CPU seconds of the supervisor and the API when the first deletion request is accepted."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder) / "home"
+        environment = os.environ | {"EXPUNGE_HOME": str(home), "EXPUNGE_RECIPES": folder}
+        command = [sys.executable, "-m", "service.cli.main", "up", "--port", "0"]
+        up = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            first_202(home)
+            return sum(cpu_seconds(pid) for pid in (up.pid, child_called(up.pid, "service.api.http.serve")))
+        finally:
+            up.terminate()
+            up.wait(30)
+
+
+def first_202(home: Path, patience: float = 120.0) -> None:
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        account = Account.read(home)
+        if account is not None:
+            headers = {"Authorization": f"Bearer {account.api_key}", "Idempotency-Key": "first"}
+            try:
+                url = f"{account.url}/v1/deletion-requests"
+                answer = httpx.post(url, json={"subject_id": "ada"}, headers=headers, trust_env=False)
+            except httpx.TransportError:
+                answer = None
+            if answer is not None and answer.status_code == 202:
+                return
+        time.sleep(0.05)
+    raise TimeoutError(f"no request was accepted within {patience:g} s")
+
+
+def child_called(parent: int, word: str) -> int:
+    """Return the process of ``parent`` whose command has the word."""
+    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        if word in Path(f"/proc/{child}/cmdline").read_text().split("\0"):
+            return int(child)
+    raise LookupError(f"process {parent} has no child called {word}")
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+if __name__ == "__main__":
+    for each in rows():
+        print(each, flush=True)
