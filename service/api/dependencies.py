@@ -44,7 +44,7 @@ class Service:
 
     @cached_property
     def store(self) -> Store:
-        """The checkpoints that are published."""
+        """Return the store of published checkpoints."""
         return Store.at(self.settings.store)
 
     @cached_property

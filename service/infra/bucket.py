@@ -37,7 +37,7 @@ RETRY_SECONDS = 20
 TRIES = 100
 """to overwrite an object that others overwrite at the same time"""
 IN_MEMORY_BYTES = 1 << 20
-"""a larger object that is opened goes to a temporary file without a name"""
+"""a larger object that is opened is kept in a temporary file without a name"""
 WRONG_TAG = '"0"'
 
 
@@ -144,7 +144,7 @@ class Bucket(Folder):
                 self._store.delete(paths)
 
     def check(self) -> None:
-        """Look, at the mark, whether the bucket keeps versions, and whether its server heeds conditions on a PUT."""
+        """Check, on the mark, whether the bucket keeps versions, and whether its server heeds conditions on a PUT."""
         path, data = self._prefix + MARK, self.read(MARK)
         conditions: tuple[Literal["create"] | UpdateVersion, ...] = ("create", {"e_tag": WRONG_TAG})
         for condition in conditions:

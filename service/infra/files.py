@@ -202,7 +202,7 @@ class DiskFolder(Folder):
         crash_point("store-folder-synced")
 
     def create(self, name: str, data: bytes) -> None:
-        """Write the file under its own name: a power cut may leave half of it, which nobody was told of yet."""
+        """Write the file under its own name: a power cut may leave half of it, whose name nobody has yet."""
         self._make_root()
         with self.disk.create(self.root / name) as file:
             self.disk.write(file, data)

@@ -1,4 +1,4 @@
-"""Several hosts on one machine: each process has a home and recipes of its own; they share servers, and no folder."""
+"""Several hosts on one machine: each process has a home and its own recipes; they share servers, and no folder."""
 
 from __future__ import annotations
 

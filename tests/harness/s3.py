@@ -20,7 +20,7 @@ BUCKET = "expunge"
 KEY, SECRET = "expunge-tests", "expunge-tests-secret"
 PORTS = ("master", "volume", "filer", "s3")
 OTHERS = ("s3.port.iceberg", "s3.port.lance")
-"""servers that nobody here asks, on fixed ports unless told otherwise"""
+"""servers that nobody here asks, on fixed ports by default"""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class S3:
         httpx.get(url, params={"garbageThreshold": "0.000001"}, timeout=60).raise_for_status()
 
     def keep_versions(self, bucket: str) -> None:
-        """Switch versioning on for a bucket."""
+        """Enable versioning of a bucket."""
         address = {name: f"127.0.0.1:{self.ports[name]}.{self.ports[f'{name}.grpc']}" for name in ("master", "filer")}
         command = [self.weed, "shell", f"-master={address['master']}", f"-filer={address['filer']}"]
         said = subprocess.run(
