@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from tests.harness import s3, servers
+from tests.harness import rabbit, s3, servers
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -98,3 +98,13 @@ def s3_server() -> Iterator[s3.S3]:
 def bucket(s3_server: s3.S3) -> str:
     """URL of an empty place in a bucket."""
     return f"s3://{s3.BUCKET}/{secrets.token_hex(6)}"
+
+
+@pytest.fixture(scope="session")
+def rabbit_url() -> Iterator[str]:
+    """URL of a running RabbitMQ that all tests of this pytest process share."""
+    try:
+        with rabbit.rabbit_server() as url:
+            yield url
+    except servers.ServerMissing as error:
+        pytest.skip(f"unverified here: {error}")

@@ -14,6 +14,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import redis
+from amqp.exceptions import AccessRefused, AMQPError
+from kombu.connection import Connection
 from sqlalchemy import func, make_url, select
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -160,8 +162,10 @@ def _broker(url: str) -> Finding:
     address = urlsplit(url)
     if address.scheme == "filesystem":
         return _folder("broker", Path(address.path))
-    place = f"{address.hostname}:{address.port or 6379}"
     hint = "Requests are kept and worked off by the sweep, later. Start the broker."
+    if address.scheme.startswith("amqp"):
+        return _amqp(url, f"{address.hostname}:{address.port or 5672}", hint)
+    place = f"{address.hostname}:{address.port or 6379}"
     try:
         with redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2) as client:
             client.ping()
@@ -169,6 +173,19 @@ def _broker(url: str) -> Finding:
         return Finding("broker", False, f"{place} refuses this user or password.", "Set EXPUNGE_BROKER_URL.")
     except (redis.RedisError, ValueError) as error:
         return Finding("broker", False, f"{place} does not answer ({type(error).__name__}).", hint)
+    return Finding("broker", True, f"{place} answers.")
+
+
+def _amqp(url: str, place: str, hint: str) -> Finding:
+    connection = Connection(url, connect_timeout=2)  # type: ignore[no-untyped-call]
+    try:
+        connection.connect()  # type: ignore[no-untyped-call]
+    except AccessRefused:
+        return Finding("broker", False, f"{place} refuses this user or password.", "Set EXPUNGE_BROKER_URL.")
+    except (OSError, AMQPError) as error:
+        return Finding("broker", False, f"{place} does not answer ({type(error).__name__}).", hint)
+    finally:
+        connection.release()  # type: ignore[no-untyped-call]
     return Finding("broker", True, f"{place} answers.")
 
 

@@ -144,7 +144,7 @@ class Bucket(Folder):
                 self._store.delete(paths)
 
     def check(self) -> None:
-        """Check whether the bucket keeps versions and its server heeds conditions on a PUT, by writing the mark again."""
+        """Check by writing the mark again whether versions are kept and conditions on a PUT are heeded."""
         path, data = self._prefix + MARK, self.read(MARK)
         conditions: tuple[Literal["create"] | UpdateVersion, ...] = ("create", {"e_tag": WRONG_TAG})
         for condition in conditions:

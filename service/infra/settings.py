@@ -16,7 +16,7 @@ from service.infra.files import Files
 from service.infra.tenants import listed
 from service.infra.time import DAY_SECONDS, HOUR_SECONDS
 
-BROKERS = ("filesystem", "redis", "rediss")
+BROKERS = ("filesystem", "redis", "rediss", "amqp", "amqps")
 
 
 class SettingsError(ValueError):
@@ -122,7 +122,9 @@ class Settings(BaseSettings):
     @classmethod
     def _supports_broker(cls, value: str) -> str:
         if urlsplit(value).scheme not in BROKERS:
-            raise SettingsError("EXPUNGE_BROKER_URL: use filesystem:///folder, redis://host or rediss://host.")
+            raise SettingsError(
+                "EXPUNGE_BROKER_URL: use filesystem:///folder, redis://host or amqp://host (TLS: rediss, amqps)."
+            )
         return value
 
     @model_validator(mode="after")

@@ -234,7 +234,7 @@ class Process:
                 try:
                     self.answer()
                     return
-                except (psycopg.OperationalError, redis.RedisError, ConnectionError):
+                except (psycopg.OperationalError, redis.RedisError, OSError):
                     time.sleep(0.05)
             time.sleep(0.2)  # the port, or what a killed one left in memory, may not be free yet
         said = (self.folder / "log").read_text(errors="replace")[-2000:]
@@ -261,13 +261,16 @@ class Process:
 
 
 @contextmanager
-def serving(command: list[object], folder: Path, answer: Callable[[], object]) -> Iterator[Process]:
+def serving(
+    command: list[object], folder: Path, answer: Callable[[], object], stop: signal.Signals = signal.SIGINT
+) -> Iterator[Process]:
+    """Run a server until the block ends; then send it ``stop``: SIGINT tells PostgreSQL not to wait for connections."""
     process = Process([str(part) for part in command], folder, answer)
     try:
         process.start()
         yield process
     finally:
-        process.end(signal.SIGINT)  # to PostgreSQL: do not wait for open connections
+        process.end(stop)
 
 
 @contextmanager
