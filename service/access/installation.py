@@ -7,7 +7,7 @@ process that meets others than its own does not start.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Protocol
 
@@ -34,10 +34,15 @@ class Markable(Protocol):
     def check(self) -> None: ...
 
 
+def place_name(setting: str, tenants: Collection[str] | None) -> str:
+    """Return the name under which a place for these tenants alone is claimed; None: for all tenants."""
+    return setting if tenants is None else f"{setting} {','.join(sorted(tenants))}"
+
+
 def claim_places(database: Database, places: Mapping[str, Markable]) -> None:
     """Claim each place that is new, and check all of them, at the start of a process that writes to them.
 
-    ``places`` has the name of each one's setting, without prefix: ``store``, ``key_folder``.
+    ``places`` has the ``place_name`` of each one's setting: ``store``, ``key_folder``.
     Raises SettingsError for a place that is another's or unfit, and Busy where the database or a place does not answer.
     """
     try:

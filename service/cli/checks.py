@@ -20,6 +20,7 @@ from sqlalchemy import func, make_url, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.access.api_keys import check_pepper
+from service.access.installation import check_places, place_name
 from service.infra.db import Busy, Database, now
 from service.infra.files import filesystem_of, folder_at
 from service.infra.migrate import SchemaState, schema_state
@@ -217,6 +218,7 @@ def _database(settings: Settings, clock: Callable[[], float]) -> Iterator[Findin
             yield _heartbeat(database, "scheduler", settings)
             yield from _clocks(database, settings)
             yield from _pepper(database, settings)
+            yield from _places(database, settings)
             yield from _exhausted(database)
             yield from _certificates(database)
     finally:
@@ -233,6 +235,21 @@ def _pepper(database: Database, settings: Settings) -> Iterator[Finding]:
         check_pepper(database, pepper)
     except SettingsError as error:
         yield Finding("pepper", False, str(error), "Then restart every process.")
+
+
+def _places(database: Database, settings: Settings) -> Iterator[Finding]:
+    """Look for a folder or bucket that is another installation's; yield nothing where all are right.
+
+    Workers and the scheduler look at the key store too, when they start.
+    """
+    for setting in ("store", "private_store", "key_folder"):
+        name = setting if setting == "store" else place_name(setting, settings.served_tenants)
+        try:
+            check_places(database, {name: folder_at(getattr(settings, setting))})
+        except SettingsError as error:
+            yield Finding(setting, False, str(error), "Then restart every process.")
+        except (Busy, ValueError):  # reported as not readable
+            continue
 
 
 def _exhausted(database: Database) -> Iterator[Finding]:

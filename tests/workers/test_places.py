@@ -10,6 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from service.api.app import create_app
+from service.cli.checks import examine
 from service.infra.files import DiskFolder, folder_at
 from service.infra.settings import SettingsError
 from service.infra.tables import Certificate, Erasure
@@ -49,6 +50,14 @@ def test_readiness_says_what_is_wrong_with_the_store(world: World) -> None:
         assert "carries no mark" in answer.json()["detail"]
     with pytest.raises(SettingsError, match="EXPUNGE_STORE"):
         create_app(world.settings)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_doctor_names_the_wrong_place(world: World, tmp_path: Path, place: str) -> None:
+    wrong = world.settings.model_copy(update={place: tmp_path / "local"})
+    told = [each for each in examine(wrong) if "carries no mark" in each.what]
+    assert [each.name for each in told] == [place] and f"EXPUNGE_{place.upper()}" in told[0].what
+    assert not [each for each in examine(world.settings) if "mark" in each.what]
 
 
 def test_a_key_store_that_never_held_the_key_reports_nothing_as_destroyed(world: World, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from service.access.api_keys import check_pepper
-from service.access.installation import Markable, claim_places
+from service.access.installation import Markable, claim_places, place_name
 from service.infra.db import Database
 from service.infra.files import Store
 from service.infra.pseudonyms import Pepper
@@ -23,15 +23,10 @@ def open_places(database: Database, settings: Settings) -> tuple[Store, Store, K
     """
     store, private = Store.at(settings.store), Store.at(settings.private_store)
     keys = KeyStore.of(settings)
-    whose = "" if settings.served_tenants is None else " " + ",".join(sorted(settings.served_tenants))
-    places: dict[str, Markable] = {"store": store.folder}
-    places |= {
-        f"private_store{whose}": private.folder,
-        f"key_folder{whose}": keys.folder,
-        f"key_store_url{whose}": keys,
-    }
+    apart: dict[str, Markable] = {"private_store": private.folder, "key_folder": keys.folder, "key_store_url": keys}
+    named = {place_name(setting, settings.served_tenants): place for setting, place in apart.items()}
     try:
-        claim_places(database, places)
+        claim_places(database, {"store": store.folder} | named)
     except BaseException:
         keys.close()
         raise
