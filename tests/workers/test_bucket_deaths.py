@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from service.infra.tables import Erasure, Removal, StoredVector, Version
+from tests.faults.deaths import OF_A_BUCKET
 from tests.faults.invariants import broken, left_behind, unreadable
 from tests.harness.databases import sqlite_databases, sqlite_template
 from tests.harness.files import names_in
@@ -25,7 +26,8 @@ ACT = (
 )
 """in a new process: the threads of obstore do not survive a fork"""
 POINTS = ("bucket-copied",)
-LONG = ("bucket-overwritten", "bucket-before-put", "bucket-put", "worker-before-publish", "worker-after-commit")
+IN_A_PREPARATION = ("bucket-created", "bucket-put")
+LONG = sorted({*OF_A_BUCKET, "worker-before-publish", "worker-after-commit"} - {*POINTS, "bucket-created"})
 
 
 @pytest.fixture
@@ -93,7 +95,7 @@ def test_a_deletion_survives_the_death_of_its_worker_and_happens_once(world: Wor
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize("point", ["bucket-created", "bucket-put"])
+@pytest.mark.parametrize("point", IN_A_PREPARATION)
 def test_a_preparation_survives_the_death_of_its_worker(world: World, point: str) -> None:
     model_id = world.register(min_guarantee="proved")
     dies_at(world, point, model_id)
