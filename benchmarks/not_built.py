@@ -128,12 +128,9 @@ def of_noise(data: Data) -> Iterator[Row]:
     yield row(name, fmean(noisy[best]), "reported", "%", None, radius=best, noisy=noisy, alone=alone, anew=anew)
 
 
-def of_private(
-    data: Data, sigmas: Sequence[float] = (0.6, 0.7, 0.8), epochs: int = 20, expected: int = 256
-) -> Iterator[Row]:
-    """By person with Poisson sampling, clip 1; the noise that ends next to epsilon 8; and what five people then are."""
+def of_private(data: Data, sigma: float = 0.8, epochs: int = 20, expected: int = 256) -> Iterator[Row]:
+    """By person, with Poisson sampling and clip 1; and what five people are who leave together."""
     rate, steps = expected / TRAIN, epochs * TRAIN // expected
-    sigma = min(sigmas, key=lambda each: abs(epsilon_of_private(each, rate, steps) - 8.0))
     epsilon = epsilon_of_private(sigma, rate, steps)
     private, plain = [], []
     alone = vmap(grad(lambda w, x, y: F.cross_entropy(outputs(w, x[None]), y[None])), in_dims=(None, 0, 0))

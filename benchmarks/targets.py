@@ -107,6 +107,12 @@ TARGETS = (
         ALONE,
     ),
     Target(
+        "history: <= 1.2x up to 1,000,000 finished requests",
+        r"(an intake|an update|a tick|a scrape) after .* finished requests / after ",
+        "history",
+    ),
+    Target("who is touched: <= .05 ms at 100,000 people", r"who is touched by a request: ", "history"),
+    Target(
         "POST to version over Redis: p50 <= 60 ms above the floor",
         r"POST to version over Redis: median above the floor",
         "latency",

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unlearning.holdout import held_out as held_out
     from unlearning.methods.shards.ensemble import published as published
     from unlearning.model.problem import Problem as Problem
     from unlearning.model.training import Recorder as Recorder
@@ -31,6 +32,7 @@ _HOMES = {
     "Training": "settings",
     "Recorder": "model.training",
     "Trajectory": "types",
+    "held_out": "holdout",
     "published": "methods.shards.ensemble",
 }
 
@@ -46,6 +48,7 @@ __all__ = [
     "Schedule",
     "Training",
     "Trajectory",
+    "held_out",
     "published",
 ]
 

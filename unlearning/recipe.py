@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from unlearning.holdout import SHARE, held_out
 from unlearning.settings import Training
 from unlearning.types import Examples, RecipeError, Trajectory
 
@@ -88,6 +89,30 @@ class Samples:
             raise RecipeError(f"{len(names)} people are named for {len(self)} samples.", "Name one for each sample.")
         positions = torch.arange(len(self), device=device)
         return Examples(positions, inputs.to(device), targets.to(device), names, self.people)
+
+    def split(self, share: float = SHARE) -> tuple[Samples, tuple[Tensor, Tensor], tuple[tuple[str, ...], ...]]:
+        """Keep a share of the people aside, by a hash of their ids: nobody changes sides when the data grow.
+
+        Returns:
+            The samples to train on; the holdout's inputs (m, ...) and targets (m, ...); and the holdout's subjects, as
+            ``Recipe.holdout_subjects``. ``unlearning.held_out`` decides for each sample.
+
+        Raises:
+            RecipeError: one of the two sides would be empty.
+        """
+        aside = [held_out(people, share) for people in self.people]
+        kept = [index for index, out in enumerate(aside) if not out]
+        held = [index for index, out in enumerate(aside) if out]
+        if not kept or not held:
+            empty = "holdout" if not held else "training"
+            raise RecipeError(
+                f"At a share of {share:g} nobody is left for the {empty}.", "Choose another share, or add people."
+            )
+        inputs, targets = self.tensors()
+        samples = Samples(
+            [self.ids[index] for index in kept], [self.people[index] for index in kept], inputs[kept], targets[kept]
+        )
+        return samples, (inputs[held], targets[held]), tuple(self.people[index] for index in held)
 
     def _check_lengths(self) -> None:
         lengths = {"ids": len(self.ids), "subjects": len(self.subjects), "inputs": len(self.inputs)}

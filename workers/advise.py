@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -23,9 +21,9 @@ from unlearning.accounting.advice import Demand, Offer, break_even, closing, dur
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy, PolicyError
 from unlearning.methods import NAMES
-from unlearning.types import Progress as Share
 from unlearning.types import RecipeError, Refused
-from workers.advice.measure import Findings, OutOfTime, Scene, measure
+from workers.advice.alarm import alarmed
+from workers.advice.measure import Findings, Scene, measure
 from workers.runtime import recipes
 from workers.runtime.failures import refusal_of
 from workers.runtime.model import device_of
@@ -64,27 +62,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         _show(found, demand)
     return 0
-
-
-@contextmanager
-def alarmed(seconds: float) -> Iterator[Share]:
-    """Raise OutOfTime in the block after so many seconds, in the middle of any work. For the main thread alone."""
-
-    def ring(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  (the signature of a signal's handler)
-        raise OutOfTime
-
-    def pass_by(share: float) -> None:  # noqa: ARG001  (the alarm looks at the clock)
-        return
-
-    start = time.monotonic()
-    before = signal.signal(signal.SIGALRM, ring)
-    left, every = signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3))
-    try:
-        yield pass_by
-    finally:
-        rest = max(left - (time.monotonic() - start), 1e-3) if left else 0.0
-        signal.setitimer(signal.ITIMER_REAL, rest, every)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _scene(given: argparse.Namespace) -> Scene:

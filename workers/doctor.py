@@ -114,8 +114,8 @@ def _fault(settings: Settings, served: Served) -> tuple[str, str] | None:
     path = recipes.find(recipes_of(settings.recipes, served.tenant_id), served.recipe)
     if recipes.digest_of(path) != served.frozen["recipe_digest"]:
         return (
-            f"{path.name} is not the file that the model was trained with.",
-            "Put that file back; register the changed one as another model.",
+            f"The code of {path.name}, or of a module that it imports, is not the one that the model was trained with.",
+            "Put that code back; register the changed one as another model.",
         )
     method = method_of(served.policy)
     libraries: dict[str, str] = served.frozen["libraries"]  # type: ignore[assignment]

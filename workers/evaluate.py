@@ -146,7 +146,7 @@ def _certifier(request: Request, methods: Mapping[str, Method]) -> Callable[...,
         ):  # registration would refuse: here it is measured
             guarantee = Guarantee.NONE
         terms = _terms(policy, guarantee, forgotten, count=count, updates=updates)
-        bench = Bench(request.recipe, problem, methods[method], digest="", parts=brought)
+        bench = Bench(request.recipe, problem, methods[method], digest="", settings="", parts=brought)
         size = Size(len(forget.positions), len(forget.people), len(forget.people))
         try:
             made = certify(bench, terms, refine(bench, terms, forgotten, retain), retain, size)

@@ -89,6 +89,7 @@ def upgrade() -> None:
     )
     op.create_index("ix_deletion_requests_page", "deletion_requests", ["tenant_id", "created_at", "id"], unique=False)
     op.create_index("ix_deletion_requests_status", "deletion_requests", ["tenant_id", "status"], unique=False)
+    op.create_index("ix_deletion_requests_due", "deletion_requests", ["status", "due_at"], unique=False)
     op.create_table(
         "erasures",
         sa.Column("id", BIGINT, autoincrement=True, nullable=False),
@@ -102,6 +103,7 @@ def upgrade() -> None:
         sa.UniqueConstraint("generation_id", "key_id", name="uq_erasures_generation_id_key_id"),
     )
     op.create_index("ix_erasures_version_id", "erasures", ["version_id"], unique=False)
+    op.create_index("ix_erasures_destroyed_at", "erasures", ["destroyed_at"], unique=False)
     op.create_table(
         "forgotten",
         sa.Column("generation_id", BIGINT, nullable=False),
@@ -187,6 +189,7 @@ def upgrade() -> None:
         sa.Column("lease_expires_at", BIGINT, server_default=sa.text("0"), nullable=False),
         sa.Column("notified_at", BIGINT, server_default=sa.text("0"), nullable=False),
         sa.Column("due_at", BIGINT, nullable=True),
+        sa.Column("retrain_at", BIGINT, nullable=True),
         sa.CheckConstraint("status IN ('preparing','live','refused','exhausted','retired')", name="ck_models_status"),
         sa.PrimaryKeyConstraint("id", name="pk_models"),
         sa.UniqueConstraint("tenant_id", "name", name="uq_models_tenant_id_name"),
@@ -204,6 +207,7 @@ def upgrade() -> None:
     )
     op.create_index("ix_phase_seconds_created_at", "phase_seconds", ["created_at"], unique=False)
     op.create_index("ix_phase_seconds_model_id", "phase_seconds", ["model_id"], unique=False)
+    op.create_index("ix_phase_seconds_version_id", "phase_seconds", ["version_id"], unique=False)
     op.create_table(
         "recollections",
         sa.Column("generation_id", BIGINT, nullable=False),
@@ -214,6 +218,16 @@ def upgrade() -> None:
         postgresql_partition_by="LIST (generation_id)",
     )
     op.create_index("ix_recollections_key_id", "recollections", ["key_id"], unique=False)
+    op.create_table(
+        "tallies",
+        sa.Column("name", sa.String(length=16), nullable=False),
+        sa.Column("model_id", sa.String(length=36), nullable=False),
+        sa.Column("method", sa.String(length=32), nullable=False),
+        sa.Column("label", sa.String(length=48), nullable=False),
+        sa.Column("bound", sa.String(length=16), nullable=False),
+        sa.Column("count", BIGINT, nullable=False),
+        sa.PrimaryKeyConstraint("name", "model_id", "method", "label", "bound", name="pk_tallies"),
+    )
     op.create_table(
         "tree_heads",
         sa.Column("size", BIGINT, autoincrement=False, nullable=False),
@@ -288,6 +302,7 @@ def upgrade() -> None:
         sa.UniqueConstraint("request_id", "model_id", name="uq_tasks_request_id_model_id"),
     )
     op.create_index("ix_tasks_queue", "tasks", ["model_id", "status", "not_before"], unique=False)
+    op.create_index("ix_tasks_status", "tasks", ["status", "not_before"], unique=False)
     op.create_index("ix_tasks_version_id", "tasks", ["version_id"], unique=False)
     op.create_table(
         "suppressions",
@@ -306,6 +321,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_suppressions"),
     )
     op.create_index("ix_suppressions_request_id", "suppressions", ["request_id"], unique=False)
+    op.create_index("ix_suppressions_created", "suppressions", ["tenant_id", "created_at"], unique=False)
     op.create_index("ix_suppressions_sample", "suppressions", ["tenant_id", "sample_digest"], unique=False)
     op.create_index("ix_suppressions_subject", "suppressions", ["tenant_id", "subject_digest"], unique=False)
     op.create_table(
@@ -338,7 +354,8 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["generation_id"], ["generations.id"], name="fk_budget_entries_generation_id"),
         sa.PrimaryKeyConstraint("id", name="pk_budget_entries"),
     )
-    op.create_index("ix_budget_entries_generation_id", "budget_entries", ["generation_id"], unique=False)
+    op.create_index("ix_budget_entries_version_id", "budget_entries", ["version_id"], unique=False)
+    op.create_index("ix_budget_entries_generation", "budget_entries", ["generation_id", "version_id"], unique=False)
     op.create_table(
         "versions",
         sa.Column("id", sa.String(length=36), nullable=False),
@@ -359,6 +376,7 @@ def upgrade() -> None:
         sa.Column("published_at", BIGINT, nullable=False),
         sa.Column("retired_at", BIGINT, nullable=True),
         sa.Column("purged_at", BIGINT, nullable=True),
+        sa.Column("tallied", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.CheckConstraint("status IN ('current','retired','purged')", name="ck_versions_status"),
         sa.ForeignKeyConstraint(["generation_id"], ["generations.id"], name="fk_versions_generation_id"),
         sa.ForeignKeyConstraint(["model_id"], ["models.id"], name="fk_versions_model_id"),
@@ -367,6 +385,8 @@ def upgrade() -> None:
         sa.UniqueConstraint("model_id", "parent_id", name="uq_versions_model_id_parent_id"),
     )
     op.create_index("ix_versions_published_at", "versions", ["published_at"], unique=False)
+    op.create_index("ix_versions_tallied", "versions", ["tallied"], unique=False)
+    op.create_index("ix_versions_status", "versions", ["status", "retired_at"], unique=False)
     op.create_table(
         "tree_nodes",
         sa.Column("level", sa.Integer(), autoincrement=False, nullable=False),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from sqlalchemy import ColumnElement, Select, case, func, select
+from sqlalchemy import Select, case, func, select
 from sqlalchemy.orm import Session
 
 from service.infra.db import Database, now
@@ -23,7 +23,6 @@ from service.infra.tables import (
     Heartbeat,
     LogCheck,
     Model,
-    PhaseSeconds,
     Task,
     Version,
     WorkUnit,
@@ -31,11 +30,11 @@ from service.infra.tables import (
 from service.infra.tenants import DEFAULT_TENANT
 from service.infra.time import ALIVE_SECONDS, BUCKETS, SECOND
 from service.models.consumers import standing
+from service.models.tallies import BEYOND, ENTRIES, LATENCY, LATENCY_BUCKETS, PHASE, PUBLISHED, SAMPLES, Key, counts
 from service.requests.reasons import Reason
 from unlearning.accounting.budget import epsilon_of
 
 KINDS = ("worker", "scheduler")
-_LATENCY = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 86_400, 604_800, 2_592_000)
 _OPEN = ("queued", "running", "blocked")
 # a tenant's name belongs to the label, or two tenants' models of one name would be one series
 _LABEL = case((Model.tenant_id == DEFAULT_TENANT, Model.name), else_=Model.tenant_id + "/" + Model.name)
@@ -53,16 +52,18 @@ class _Scrape:
 
 def render(database: Database) -> bytes:
     """Write the exposition text: this process's own metrics, then those from the database. Raises Busy."""
-    with database.read() as session:
-        parts = (_requests, _certificates, _preparations, _updates, _budgets, _consumers, _processes)
-        metrics = [metric for part in parts for metric in part(session)]
+    with database.snapshot() as session:
+        counted = counts(session)
+        metrics = [*_requests(session, counted), *_updates(session, counted)]
+        for part in (_certificates, _preparations, _budgets, _consumers, _processes):
+            metrics += part(session)
     registry = CollectorRegistry()
     registry.register(_Scrape(metrics))
     registry.register(FAILED_NOTIFICATIONS)
     return generate_latest(REGISTRY) + generate_latest(registry)
 
 
-def _requests(session: Session) -> Iterator[Metric]:
+def _requests(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
     """Yield the requests by status, from the audit log, so that the counter never falls; and the open tasks by
     model.
     """
@@ -73,10 +74,8 @@ def _requests(session: Session) -> Iterator[Metric]:
     )
     kinds = {f"request.{status}": status for status in ("completed", "blocked", "cancelled", "rejected")}
     kinds["request.accepted"] = "queued"
-    counts = select(AuditEntry.kind, func.count()).where(AuditEntry.kind.in_(kinds)).group_by(AuditEntry.kind)
-    found = {kind: count for kind, count in session.execute(counts)}
     for kind, status in sorted(kinds.items()):
-        total.add_metric([status], found.get(kind, 0))
+        total.add_metric([status], counted[Key(ENTRIES, label=kind)])
     yield total
     at = now(session)
     pending = _per_model("expunge_deletion_requests_pending", "Tasks of a model that are not finished")
@@ -176,50 +175,48 @@ def _preparations(session: Session) -> Iterator[Metric]:
     yield from (progress, work_units)
 
 
-def _updates(session: Session) -> Iterator[Metric]:
-    taken = (Task.completed_at - DeletionRequest.received_at) / float(SECOND)
-    done = (
-        select(_LABEL, Task.method, *_buckets(taken, _LATENCY))
-        .join(Model, Model.id == Task.model_id)
-        .join(DeletionRequest, DeletionRequest.id == Task.request_id)
-        .where(Task.status == "completed", Task.version_id.is_not(None), Task.method.is_not(None))
-        .group_by(_LABEL, Task.method)
-    )
+def _updates(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
+    labels = {model_id: label for model_id, label in session.execute(select(Model.id, _LABEL))}
     latency = HistogramMetricFamily(
         "expunge_deletion_latency_seconds",
         "From the receipt of a request to the publication that carried it out",
         labels=["model", "method"],
     )
-    yield _fill(latency, session.execute(done), _LATENCY)
-    phases = (
-        select(_LABEL, PhaseSeconds.method, PhaseSeconds.phase, *_buckets(PhaseSeconds.seconds, BUCKETS))
-        .join(Model, Model.id == PhaseSeconds.model_id)
-        .group_by(_LABEL, PhaseSeconds.method, PhaseSeconds.phase)
-    )
+    yield _fill(latency, _histograms(counted, LATENCY, labels), LATENCY_BUCKETS)
     seconds = HistogramMetricFamily(
         "expunge_unlearning_seconds",
         "Phases of an update, each rounded up to a power of two; unlearn: forgetting and certifying together",
         labels=["model", "method", "phase"],
     )
-    yield _fill(seconds, session.execute(phases), BUCKETS)
+    yield _fill(seconds, _histograms(counted, PHASE, labels), BUCKETS)
     forgotten = CounterMetricFamily("expunge_samples_forgotten", "Samples forgotten", labels=["model", "method"])
     published = CounterMetricFamily("expunge_publications", "Updates by result", labels=["model", "result"])
-    head = _per_model("expunge_model_version", "Number of the version that is served")
-    versions = select(_LABEL, Version.method, func.sum(Version.samples), func.count(), func.max(Version.number))
-    numbers: dict[str, tuple[int, int]] = {}
-    for model, method, samples, count, newest in session.execute(
-        versions.join(Model, Model.id == Version.model_id).group_by(_LABEL, Version.method)
-    ):
-        forgotten.add_metric([model, method], int(samples))
-        count_so_far, newest_so_far = numbers.get(model, (0, 0))
-        numbers[model] = (count_so_far + count, max(newest_so_far, newest))
-    for model, (count, newest) in numbers.items():
+    versions: Counter[str] = Counter()
+    for key, count in sorted(counted.items()):
+        if key.name == SAMPLES:
+            forgotten.add_metric([labels[key.model_id], key.method], count)
+        elif key.name == PUBLISHED:
+            versions[labels[key.model_id]] += count
+    for model, count in versions.items():
         published.add_metric([model, "published"], count)
-        head.add_metric([model], newest)
-    for result, rows in (("withheld", _withheld()), ("failed", _failed())):
-        for model, count in session.execute(rows):
-            published.add_metric([model, result], count)
+    for model, count in session.execute(_withheld()):
+        published.add_metric([model, "withheld"], count)
+    for model_id, model in labels.items():
+        published.add_metric([model, "failed"], counted[Key(ENTRIES, model_id, label="attempt.failed")])
+    head = _per_model("expunge_model_version", "Number of the version that is served")
+    for model, number in session.execute(select(_LABEL, Version.number).join(Version, Version.id == Model.current_id)):
+        head.add_metric([model], number)
     yield from (forgotten, published, head)
+
+
+def _histograms(counted: Counter[Key], name: str, labels: Mapping[str, str]) -> dict[tuple[str, ...], Counter[str]]:
+    """Return, for each series of a histogram, how many values each bucket holds."""
+    series: dict[tuple[str, ...], Counter[str]] = {}
+    for key, count in sorted(counted.items()):
+        if key.name == name:
+            said = (labels[key.model_id], key.method, *((key.label,) if key.label else ()))
+            series.setdefault(said, Counter())[key.bound] += count
+    return series
 
 
 def _withheld() -> Select[Any]:
@@ -229,16 +226,6 @@ def _withheld() -> Select[Any]:
         .select_from(Model)
         .outerjoin(Generation, Generation.model_id == Model.id)
         .outerjoin(BudgetEntry, (BudgetEntry.generation_id == Generation.id) & BudgetEntry.version_id.is_(None))
-        .group_by(_LABEL)
-    )
-
-
-def _failed() -> Select[Any]:
-    """Select how many attempts at an update ended in an error, from the audit log; 0 for a model without any."""
-    return (
-        select(_LABEL, func.count(AuditEntry.id))
-        .select_from(Model)
-        .outerjoin(AuditEntry, (AuditEntry.model_id == Model.id) & (AuditEntry.kind == "attempt.failed"))
         .group_by(_LABEL)
     )
 
@@ -321,22 +308,17 @@ def _per_model(name: str, text: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, labels=["model"])
 
 
-def _buckets(seconds: Any, bounds: tuple[float, ...]) -> list[ColumnElement[Any]]:
-    """Return columns that count the values at or below each bound, and one that counts all."""
-    below = [func.sum(case((seconds <= bound, 1), else_=0)) for bound in bounds]
-    return [*below, func.count()]
-
-
-def _fill(family: HistogramMetricFamily, rows: Iterable[Any], bounds: tuple[float, ...]) -> Metric:
-    """Add one sample per row: its labels, then what ``_buckets`` selected.
+def _fill(
+    family: HistogramMetricFamily, series: Mapping[tuple[str, ...], Counter[str]], bounds: tuple[float, ...]
+) -> Metric:
+    """Add one sample for each series: its labels, and the values in each bucket.
 
     The sum counts every value as its bucket's upper bound (the last one beyond it). An exact sum would reveal a single
     value to anyone who reads it before and after.
     """
-    for row in rows:
-        values, below = list(row[: -len(bounds) - 1]), [int(count) for count in row[-len(bounds) - 1 :]]
-        buckets = [(str(float(bound)), count) for bound, count in zip(bounds, below, strict=False)]
-        inside = (count - before for before, count in pairwise([0, *below]))
-        total = sum(count * bound for count, bound in zip(inside, [*bounds, bounds[-1]], strict=True))
-        family.add_metric(values, [*buckets, ("+Inf", below[-1])], total)
+    for labels, inside in series.items():
+        edges = [*((str(float(bound)), float(bound)) for bound in bounds), (BEYOND, float(bounds[-1]))]
+        below = accumulate(inside[edge] for edge, _ in edges)
+        total = sum(inside[edge] * bound for edge, bound in edges)
+        family.add_metric(list(labels), [(edge, count) for (edge, _), count in zip(edges, below, strict=True)], total)
     return family

@@ -26,6 +26,7 @@ COMMANDS = {
     "delete": "deletions:delete",
     "versions": "models:versions",
     "budget": "models:budget",
+    "check": "evaluate:check",
     "advise": "evaluate:advise",
     "evaluate": "evaluate:evaluate",
     "models": "models:commands",

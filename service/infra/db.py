@@ -76,6 +76,14 @@ class Database:
         with _busy(), Session(self._reader, expire_on_commit=False) as session:
             yield session
 
+    @contextmanager
+    def snapshot(self) -> Iterator[Session]:
+        """Open a session that writes nothing and sees one moment in all of its statements. Raises Busy."""
+        with self.read() as session:
+            if self.dialect == "postgresql":  # SQLite's transactions do so anyway
+                session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+            yield session
+
     def truncate_log(self) -> bool:
         """Empty SQLite's write-ahead log, where deleted bytes remain.
 

@@ -1,11 +1,13 @@
 """The plan to retrain a model: one candidate generation, however many requests wait for it.
 
-While it is built, the served generation still publishes updates. Workers plan and build it; the API shows it.
+While it is built, the served generation still publishes updates. Workers and the API plan it, workers build it. Every
+retrain reads the recipe's present data. A dry run is a retrain that ends once it has counted what changed in them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
@@ -16,8 +18,12 @@ from service.infra.tables import Generation, Model, Task, Version, WorkUnit
 from service.infra.time import SECOND
 from service.models.generations import open_generation
 from service.requests.reasons import Reason
+from service.requests.states import RequestRefused
 from unlearning.accounting.budget import Budget
 from unlearning.accounting.policy import OnExhausted, Policy
+
+NEW_DATA = "new_data"
+"""why a retrain is planned that somebody asked for, or that the policy's schedule makes"""
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,7 @@ class PlannedRetrain:
     """A retrain that waits or runs; moments in microseconds since 1970."""
 
     reason: str
+    dry_run: bool
     generation: int
     waiting: int
     """requests that it will serve, as far as they have come"""
@@ -45,16 +52,69 @@ def candidate_of(session: Session, model_id: str) -> Generation | None:
 def plan_retrain(session: Session, model: Model, note: str | None = None) -> Generation | None:
     """Return the model's candidate: the planned one, or a new one where a retrain is due; None where none is due.
 
-    The caller has locked the model's row. ``note`` is sealed and says why the policy's fallback was taken.
+    The caller has locked the model's row. ``note`` is sealed and says why the policy's fallback was taken. A dry run
+    that waits when a retrain is due becomes that retrain.
     """
     planned = candidate_of(session, model.id)
-    why = None if planned is not None else why_due(session, model)
+    why = why_due(session, model) if planned is None or is_dry_run(planned) else None
     if why is None:
         return planned
-    policy = Policy.from_json(model.policy)
+    facts: dict[str, Any] = {"reason": why}
+    if why == NEW_DATA:
+        facts["scheduled"], model.retrain_at = True, None
+    return _planned(session, model, planned, facts, note)
+
+
+def plan_new_data(session: Session, model: Model, *, dry_run: bool) -> Generation:
+    """Return the planned retrain on the recipe's present data: the one that is planned already, or a new one.
+
+    The caller has locked the model's row. With ``dry_run`` it ends once the changes of the data are counted.
+
+    Raises:
+        RequestRefused: the model has no version to replace, or a dry run is asked for while a retrain is planned.
+    """
+    if model.status not in ("live", "exhausted"):
+        what = f"The model is {model.status}: only a model that is served can be trained again."
+        raise RequestRefused(409, "not_served", what)
+    planned = candidate_of(session, model.id)
+    if planned is not None and not is_dry_run(planned):
+        if dry_run:
+            what = "A retrain of this model is planned or runs: it counts the changes itself. Look at its preparation."
+            raise RequestRefused(409, "retrain_planned", what)
+        return planned
+    if planned is not None and dry_run:
+        return planned
+    return _planned(session, model, planned, {"reason": NEW_DATA} | ({"dry_run": True} if dry_run else {}))
+
+
+def is_dry_run(candidate: Generation) -> bool:
+    """Return whether the candidate only counts what changed in the recipe's data."""
+    return bool((candidate.report or {}).get("dry_run"))
+
+
+def schedule_retrain(session: Session, model: Model) -> None:
+    """Write down when the policy's schedule plans the next retrain, counted from now."""
+    every = Policy.from_json(model.policy).retrain_every_seconds
+    model.retrain_at = now(session) + every * SECOND if every else None
+
+
+def _planned(
+    session: Session, model: Model, dry_run: Generation | None, facts: dict[str, Any], note: str | None = None
+) -> Generation:
+    """Open a candidate, or make the model's waiting dry run one."""
     served = session.get_one(Generation, model.generation_id)
+    report = facts | {"eta_seconds": measured_seconds(served)}
+    candidate = dry_run or open_generation(session, _candidate(session, model, served))
+    candidate.report, candidate.manifest = report, (candidate.manifest or {}) | {"note": note}
+    record(session, model.tenant_id, "retrain.planned", model_id=model.id, generation=candidate.id, **report)
+    return candidate
+
+
+def _candidate(session: Session, model: Model, served: Generation) -> Generation:
+    """Return a new candidate by the model's policy, with the method that ``auto`` chose for the served generation."""
+    policy = Policy.from_json(model.policy)
     chosen = (served.manifest or {}).get("chosen")
-    generation = Generation(
+    return Generation(
         tenant_id=model.tenant_id,
         model_id=model.id,
         status="candidate",
@@ -64,33 +124,36 @@ def plan_retrain(session: Session, model: Model, note: str | None = None) -> Gen
         max_distance=policy.max_distance,
         epsilon=policy.epsilon,
         delta=policy.delta,
-        report={"reason": why, "eta_seconds": measured_seconds(served)},
-        manifest={"note": note} | ({} if chosen is None else {"chosen": chosen}),
+        manifest={} if chosen is None else {"chosen": chosen},
         created_at=now(session),
     )
-    open_generation(session, generation)
-    facts = generation.report or {}
-    record(session, model.tenant_id, "retrain.planned", model_id=model.id, generation=generation.id, **facts)
-    return generation
 
 
 def why_due(session: Session, model: Model) -> str | None:
-    """Return why a retrain is to be planned now: ``fallback`` or ``budget_exhausted``; None where none is.
+    """Return why a retrain is to be planned now: ``fallback``, ``budget_exhausted``, ``new_data``; None: none is.
 
-    After a refused retrain only a waiting request makes the next one due: without one it would be refused again.
+    After a refused retrain only a waiting request makes the next one due for an exhausted budget: without one it would
+    be refused again.
     """
     queued = select(func.count()).select_from(Task).where(*_open_tasks(model))
     if session.scalar(queued.where(Task.reason == Reason.AWAITING_RETRAIN)):
         return "fallback"
+    if _exhaustion_is_due(session, model, waiting=bool(session.scalar(queued))):
+        return Reason.BUDGET_EXHAUSTED
+    scheduled = model.retrain_at is not None and model.retrain_at <= now(session)
+    return NEW_DATA if scheduled else None
+
+
+def _exhaustion_is_due(session: Session, model: Model, *, waiting: bool) -> bool:
     if model.status != "exhausted" or Policy.from_json(model.policy).on_exhausted is not OnExhausted.RETRAIN:
-        return None
+        return False
     published_at = session.scalar(select(Version.published_at).where(Version.id == model.current_id))
     refused = session.scalar(
         select(Generation.id).where(
             Generation.model_id == model.id, Generation.status == "refused", Generation.created_at >= published_at
         )
     )
-    return Reason.BUDGET_EXHAUSTED if refused is None or session.scalar(queued) else None
+    return refused is None or waiting
 
 
 def plan_of(session: Session, model: Model) -> PlannedRetrain | None:
@@ -103,6 +166,7 @@ def plan_of(session: Session, model: Model) -> PlannedRetrain | None:
     left = None if seconds is None else int(float(seconds) * (1.0 - candidate.progress) * SECOND)
     return PlannedRetrain(
         reason=str(report.get("reason")),
+        dry_run=is_dry_run(candidate),
         generation=candidate.id,
         waiting=session.scalar(select(func.count(Task.id)).where(*waiting_for_retrain(model))) or 0,
         attempt=candidate.attempts,

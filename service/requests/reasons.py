@@ -174,8 +174,8 @@ class Reason(StrEnum):
     )
     RECIPE_CHANGED = (
         "recipe_changed",
-        "The recipe is not the one that the model was registered with.",
-        _retry("Put the registered recipe file back, then retry.", Role.ML_ENGINEER),
+        "The recipe's code or settings are not those that the model was registered with.",
+        _retry("Put the registered code and settings back, then retry.", Role.ML_ENGINEER),
     )
     RECIPE_REFUSED = (
         "recipe_refused",
@@ -185,7 +185,11 @@ class Reason(StrEnum):
     SAMPLES_CHANGED = (
         "samples_changed",
         "The recipe gives other samples than at registration.",
-        _retry("Put the registered data back, then retry.", Role.ML_ENGINEER),
+        _retry(
+            "Put the registered data back, then retry. Or train on the new data: expunge models retrain NAME "
+            "--new-data. That serves the request too.",
+            Role.ML_ENGINEER,
+        ),
     )
     STATE_DAMAGED = (
         "state_damaged",

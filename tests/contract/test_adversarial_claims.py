@@ -71,7 +71,7 @@ def serve(drawn: Drawn) -> list[Served]:
     """Register and forget as the workers do. Raises Refused, RecipeError or CapNotReached."""
     problem, method = Problem(drawn.recipe), method_of(drawn.policy)
     parts = parts_of(drawn.recipe)
-    bench = Bench(drawn.recipe, problem, method, "drawn", parts)
+    bench = Bench(drawn.recipe, problem, method, "drawn", "", parts)
     require_needs(drawn.policy, method, drawn.recipe)
     guarantee = guarantee_of(drawn.policy, problem, method)
     if guarantee in (Guarantee.PROVED, Guarantee.EXACT):

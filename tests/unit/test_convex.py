@@ -55,10 +55,28 @@ def test_ridge_converges_to_the_solution_of_the_normal_equations() -> None:
     assert torch.allclose(w.reshape(2, 6), exact, atol=1e-10)
 
 
-def test_a_tolerance_below_what_rounding_allows_is_refused_with_what_was_reached() -> None:
+def test_a_tolerance_below_what_float64_shows_ends_where_no_step_falls() -> None:
+    """A wide model's gradient is a sum of many terms: 1e-10 may be less than their rounding, and 1e-30 always is."""
+    problem, examples = problem_of("squared_error", bias=False)
+    w = convex.converge(problem, problem.initial(), examples, 1e-30)
+    gram = FEATURES.T @ FEATURES / 60 + 1e-2 * torch.eye(6, dtype=torch.float64)
+    exact = torch.linalg.solve(gram, FEATURES.T @ LOSSES["squared_error"][1] / 60).T
+    assert torch.allclose(w.reshape(2, 6), exact, atol=1e-14)
+
+
+def test_a_tolerance_is_not_reached_by_a_worst_case_of_rounding_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where steps still halve the gradient they go on, however large its rounding might have been."""
     problem, examples = problem_of("cross_entropy")
+    monkeypatch.setattr(convex._Objective, "rounding_of_few", lambda *_: 1e6)
+    w = convex.converge(problem, problem.initial(), examples, 1e-12)
+    assert float(convex._Objective(convex.require_strongly_convex(problem), examples, 60).gradient(w).norm()) <= 1e-12
+
+
+def test_too_few_steps_are_refused_with_what_was_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, examples = problem_of("cross_entropy")
+    monkeypatch.setattr(convex, "NEWTON_STEPS", 1)
     with pytest.raises(Refused, match="stopped at a gradient norm"):
-        convex.converge(problem, problem.initial(), examples, 1e-30)
+        convex.converge(problem, problem.initial(), examples, 1e-12)
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -24,9 +24,10 @@ from unlearning.model.training import learn, train
 from unlearning.quality.simulate import forget_set, left_by, release
 from unlearning.types import Learned, Progress, silent
 from workers.advice import measure as measuring
+from workers.advice.alarm import alarmed
 from workers.advice.growth import scaled
 from workers.advice.measure import OutOfTime, Scene, measure
-from workers.advise import alarmed, main
+from workers.advise import main
 from workers.guarantee.certify import Size, certify
 from workers.guarantee.choose import guarantee_of
 from workers.guarantee.dry_run import establish
@@ -56,7 +57,7 @@ def scene_of(name: str) -> Scene:
     build, _ = SIX[name]
     recipe = build()
     policy = Policy.from_json({"method": "retrain"}, NAMES)
-    return Scene(Loaded(recipe, ""), recipe.samples.examples(), policy, torch.device("cpu"), 0.0, 2**30)
+    return Scene(Loaded(recipe, "", ""), recipe.samples.examples(), policy, torch.device("cpu"), 0.0, 2**30)
 
 
 def happens(scene: Scene, name: str) -> tuple[float, float]:

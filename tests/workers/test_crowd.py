@@ -12,12 +12,13 @@ from service.requests import intake
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.certificate import Claim, Guarantee
 
-WAITING = 5_000
+CROWDS = (pytest.param(1_000, id="1000"), pytest.param(5_000, id="5000", marks=pytest.mark.drill))
 
 
 @pytest.mark.both_engines
 @pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.drill)], indirect=True)
-def test_five_thousand_requests_at_an_exhausted_budget_are_one_plan_one_alert_and_one_retrain(world: World) -> None:
+@pytest.mark.parametrize("waiting", CROWDS)
+def test_a_crowd_at_an_exhausted_budget_is_one_plan_one_alert_and_one_retrain(world: World, waiting: int) -> None:
     asked = {"min_guarantee": "proved", "epsilon": 1.0, "noise_std": 6e-5, "max_distance": 1.08e-5}  # two updates
     model_id = world.live("crowd", "newton", **asked)
     listen(world)
@@ -28,16 +29,16 @@ def test_five_thousand_requests_at_an_exhausted_budget_are_one_plan_one_alert_an
         first += 1
     before = world.head(model_id)
     with world.database.write() as session:
-        for index in range(first, first + WAITING):
+        for index in range(first, first + waiting):
             intake.accept(session, world.storage.pepper, TENANT, intake.Order(subject_id=f"p{index}"))
     with world.database.read() as session:
         plan = plan_of(session, session.get_one(Model, model_id))
-    assert plan is not None and (plan.reason, plan.waiting) == ("budget_exhausted", WAITING)
+    assert plan is not None and (plan.reason, plan.waiting) == ("budget_exhausted", waiting)
     world.work(model_id)
-    assert statuses(world, DeletionRequest) == {"completed": first + WAITING}
-    assert statuses(world, Task) == {"completed": first + WAITING}
+    assert statuses(world, DeletionRequest) == {"completed": first + waiting}
+    assert statuses(world, Task) == {"completed": first + waiting}
     head, claim = world.head(model_id), Claim.from_json(world.head(model_id).claim)
-    assert (head.number, head.samples, head.people) == (before.number + 1, WAITING, WAITING)
+    assert (head.number, head.samples, head.people) == (before.number + 1, waiting, waiting)
     assert (claim.guarantee, world.generation(model_id).spent, world.model(model_id).status) == (
         Guarantee.EXACT,
         0,

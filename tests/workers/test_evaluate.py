@@ -45,15 +45,26 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
-def test_all_methods_get_a_row_for_each_seed_as_json_and_a_plot_as_png(recipe: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"untouched", "retrain", "late", "newton", "rewind"},
+        pytest.param(
+            {"untouched", "retrain", "late", "shards", "recollection", "newton", "mini", "rewind", "safe"},
+            marks=pytest.mark.drill,
+        ),
+    ],
+    ids=["five", "all"],
+)
+def test_methods_get_a_row_for_each_seed_as_json_and_a_plot_as_png(
+    recipe: Path, tmp_path: Path, names: set[str]
+) -> None:
     plot = tmp_path / "plots" / "small.png"
-    command = [sys.executable, "-m", "workers.evaluate", "--recipe", str(recipe), *QUICK, "--forget", "10%,20%"]
-    done = subprocess.run(
-        [*command, "--json", "--plot", str(plot)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    chosen = ["--methods", ",".join(sorted(names - {"untouched"})), "--forget", "10%,20%"]
+    command = [sys.executable, "-m", "workers.evaluate", "--recipe", str(recipe), *QUICK, *chosen, "--json"]
+    done = subprocess.run([*command, "--plot", str(plot)], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
-    names = {"untouched", "retrain", "late", "shards", "recollection", "newton", "mini", "rewind", "safe"}
     assert {(row["method"], row["seed"], row["forget_fraction"]) for row in rows} == {
         (name, seed, share) for name in names for seed in (0, 1) for share in (0.1, 0.2)
     }

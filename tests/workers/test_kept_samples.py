@@ -55,7 +55,9 @@ def slow_twin(world: World, model_id: str) -> Located:
     """The retained samples of the current version, each found in the recipe by its digests."""
     world.delete("p11")
     job = world.claim(model_id)
-    _, found = run._found_again(world.errand(job), (), False, True)  # type: ignore[arg-type]
+    errand = world.errand(job)
+    bench = errand.benches.of(job.generation_id, job.tenant_id, job.recipe, job.policy)
+    _, found = run._found_again(errand, bench, (), False, True)  # type: ignore[arg-type]
     assert found is not None
     return found
 

@@ -117,6 +117,7 @@ class Policy:
         cadence_seconds: the least time between updates.
         requests_per_month: how many people are expected to ask; ``auto`` alone reads it.
         collect_seconds: how long deletions that repeat the whole training may wait for one another; 0: not at all.
+        retrain_every_seconds: how often the model is trained again on the recipe's present data; 0: when somebody asks.
         utility_tolerance: the greatest fall of holdout accuracy (a fraction) in one update; None: no gate.
         options: the method's own fields.
 
@@ -142,6 +143,7 @@ class Policy:
     cadence_seconds: int = 0
     requests_per_month: float = 10.0
     collect_seconds: int = 0
+    retrain_every_seconds: int = 0
     utility_tolerance: float | None = 0.1
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -158,6 +160,7 @@ class Policy:
         if self.method == AUTO and self.options:
             raise PolicyError("options", "options are given without their method.", "Name the method that has them.")
         _seconds("collect_seconds", self.collect_seconds)
+        _seconds("retrain_every_seconds", self.retrain_every_seconds)
         self._check_guarantee()
         if self.fallback == self.method:
             raise PolicyError("fallback", f"fallback is {self.fallback!r}, the method itself.", "Name another or none.")

@@ -81,7 +81,9 @@ def converge(
     """Minimise F_D from w (d,), by Newton's method with conjugate gradients, to ``||grad|| <= tolerance``.
 
     ``problem`` and w are float64; ``denominator`` is N, default |D|. Steps are halved until the objective falls
-    (Armijo); near the minimum, where differences of the objective drown in rounding, until the gradient does.
+    (Armijo); near the minimum, where differences of the objective drown in rounding, until the gradient does. Where
+    rounding may be all that is left of the gradient and a step no longer halves it, float64 shows no smaller one: then
+    the tolerance counts as reached. How far the weights are from the minimiser is for ``distance_bound`` to say.
 
     Raises:
         Refused: not strongly convex, or the tolerance is not reached (the message says what was).
@@ -95,11 +97,12 @@ def converge(
         norm = float(gradient.norm())
         if norm <= tolerance:
             return w
-        if norm <= objective.rounding_of_few(w):  # nothing but round-off is left to descend on
-            break
         forcing = min(0.1, norm**0.5)
         step = -conjugate_gradients(objective.products(w), gradient, forcing).x
-        w, gradient = _search(objective, w, gradient, step)
+        there, fresh = _search(objective, w, gradient, step)
+        if float(fresh.norm()) > 0.5 * norm and norm <= objective.rounding_of_few(w):
+            return w
+        w, gradient = there, fresh
     raise Refused(
         f"Newton's method stopped at a gradient norm of {float(gradient.norm()):.1e}, above {tolerance:.1e}.",
         "Raise converge or weight_decay.",

@@ -29,12 +29,14 @@ KEPT_BYTES = 2 * 2**30
 
 @dataclass(frozen=True)
 class Bench:
-    """An opened model. ``digest`` is the recipe file's sha256; ``parts`` are the model's declared parts."""
+    """An opened model. ``digest`` is that of the recipe's code, ``settings`` that of its settings; ``parts`` are the
+    model's declared parts."""
 
     recipe: Recipe
     problem: Problem
     method: Method
     digest: str
+    settings: str
     parts: tuple[Part, ...]
 
 
@@ -51,7 +53,7 @@ class Left:
 class Benches:
     """What a worker process keeps from one update to the next: one opened model, and what its last update left.
 
-    The opened model holds no samples. It is opened again when its recipe's file changes.
+    The opened model holds no samples. It is opened again when its recipe's code changes.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -123,7 +125,7 @@ def opened(loaded: recipes.Loaded, policy: Policy, device: torch.device) -> Benc
     """Set up a recipe that was run. Raises Refused and RecipeError; what ``model()`` raises is not caught."""
     method = method_of(policy)
     problem = Problem(method.recipe(loaded.recipe), device)
-    return Bench(loaded.recipe, problem, method, loaded.digest, parts_of(loaded.recipe))
+    return Bench(loaded.recipe, problem, method, loaded.digest, loaded.settings, parts_of(loaded.recipe))
 
 
 def _without_samples(recipe: Recipe) -> Recipe:

@@ -6,7 +6,6 @@ recipe's own folder is importable while it loads, so two recipes may share a mod
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import re
 import sys
@@ -20,16 +19,18 @@ from service.models.recipe_files import locate
 from unlearning.recipe import Recipe
 from unlearning.types import RecipeError, Refused
 from workers.runtime.failures import refusal
+from workers.runtime.recipe_digest import code_digest, settings_digest
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}(/[a-z0-9][a-z0-9_-]{0,62}){0,3}")
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A recipe as it was just run, with the sha256 of its file."""
+    """A recipe as it was just run, with the digests of its code and of its settings."""
 
     recipe: Recipe
     digest: str
+    settings: str
 
 
 def find(root: Path, name: str) -> Path:
@@ -43,8 +44,8 @@ def find(root: Path, name: str) -> Path:
 
 
 def digest_of(path: Path) -> str:
-    """Return the sha256 of the recipe's file, in hex."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """Return the digest of the recipe's code, local modules included, in hex."""
+    return code_digest(path)
 
 
 def names(root: Path) -> list[str]:
@@ -71,7 +72,7 @@ def load(root: Path, name: str) -> Loaded:
         recipe = _run(path, digest).recipe()
     if not isinstance(recipe, Recipe):
         raise Refused(f"recipe() returned a {type(recipe).__name__}.", "Return an unlearning.Recipe.")
-    return Loaded(recipe, digest)
+    return Loaded(recipe, digest, settings_digest(recipe))
 
 
 def _run(path: Path, digest: str) -> ModuleType:
@@ -101,12 +102,23 @@ def _plainly(path: Path) -> Iterator[None]:
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
     """Import the folder's modules again and drop them at the end: two recipes may have modules of the same name."""
+    before = set(sys.modules)
     sys.path.insert(0, str(folder))
     try:
         yield
     finally:
         sys.path.remove(str(folder))
-        for name, module in list(sys.modules.items()):
-            file = getattr(module, "__file__", None)
-            if "." not in name and file is not None and Path(file).parent == folder:
+        new = set(sys.modules) - before
+        local = {name for name in new if "." not in name and _lies_in(sys.modules[name], folder)}
+        for name in new:
+            if name.partition(".")[0] in local:
                 del sys.modules[name]
+
+
+def _lies_in(module: ModuleType, folder: Path) -> bool:
+    """Return whether the module, or the package, lies directly in the folder."""
+    places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+    place = next((Path(each) for each in places if each), None)
+    if place is None:
+        return False
+    return folder == (place.parent.parent if place.name == "__init__.py" else place.parent)

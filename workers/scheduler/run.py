@@ -35,6 +35,7 @@ from service.models import consumers
 from service.models.figures import FOLDER as FIGURES
 from service.models.figures import Figures
 from service.models.restore_guard import UPDATES, unconfirmed
+from service.models.tallies import tally
 from service.requests import legal_holds as holds
 from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from service.requests.status import settle
@@ -58,6 +59,11 @@ PORTIONS = 10
 """of a backlog, in one tick"""
 ORPHANS_EVERY = 60
 """ticks between two searches of the stores for files that nobody needs"""
+
+TALLY_EVERY = 10
+"""ticks between two additions to the tallies"""
+UNPURGED = ("current", "retired")
+"""statuses of versions whose files are needed"""
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +113,8 @@ class Scheduler:
             lambda: forget_processes(self.database),
             lambda: drop_messages(self.database),
         ]
+        if count % TALLY_EVERY == 0:
+            duties.append(lambda: _in_portions(lambda: tally(self.database)))
         if count % ORPHANS_EVERY == 0:
             duties.append(lambda: sweep_files(self.database, self.store, self.private))
             duties.append(lambda: self.keys.sweep(ORPHAN_SECONDS))
@@ -161,13 +169,14 @@ def sweep(database: Database, notifier: Celery) -> int:
         planned = (
             select(Generation.id).where(Generation.model_id == Model.id, Generation.status == "candidate").exists()
         )
+        scheduled = Model.status.in_(("live", "exhausted")) & (Model.retrain_at <= at)
         exhausted = (Model.status == "exhausted") & (task | Model.due_at.is_not(None))
         work = (Model.status == "preparing") | ((Model.status == "live") & task) | (~retraining & exhausted)
         due = (Model.lease_expires_at <= at) & (Model.due_at.is_(None) | (Model.due_at <= at))
         forgotten = Model.notified_at <= at - NOTIFY_PATIENCE_SECONDS * SECOND
         rung = (
             update(Model)
-            .where(forgotten, (due & work) | (~retraining & planned))
+            .where(forgotten, (due & work) | (~retraining & (planned | scheduled)))
             .values(notified_at=at)
             .returning(Model.id)
             .execution_options(synchronize_session=False)
@@ -228,7 +237,7 @@ def _purge_one(session: Session, store: Store, version_id: str, digest: str) -> 
     if version.status != "retired":
         return
     shared = session.scalar(
-        select(Version.id).where(Version.checkpoint == digest, Version.status != "purged", Version.id != version_id)
+        select(Version.id).where(Version.checkpoint == digest, Version.status.in_(UNPURGED), Version.id != version_id)
     )
     if shared is None:
         store.delete(digest)
@@ -302,7 +311,7 @@ def sweep_files(database: Database, store: Store, private: Store, older_than: fl
     """
     with database.read() as session:
         confirm_committed(session, store.folder.inside(UPDATES))
-        published = set(session.scalars(select(Version.checkpoint).where(Version.status != "purged")))
+        published = set(session.scalars(select(Version.checkpoint).where(Version.status.in_(UNPURGED))))
         secret = set(session.scalars(select(Version.state).where(Version.status == "current")))
         secret |= _prepared(session)
     half_written = [Store(store.folder.inside(name)) for name in (UPDATES, FIGURES)]

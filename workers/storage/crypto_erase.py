@@ -10,8 +10,8 @@ from collections.abc import Collection
 
 from sqlalchemy import ColumnElement, or_, select, true, update
 
-from service.audit.log import record
-from service.infra.db import Database, batches, now
+from service.audit.log import record, recorded_at
+from service.infra.db import Database, batches
 from service.infra.fault_injection import crash_point
 from service.infra.files import Folder, Store
 from service.infra.tables import Certificate, Erasure, Generation, Task, Version
@@ -41,7 +41,7 @@ def destroy_keys(database: Database, keys: KeyStore, updates: Folder, tenants: C
     keys.destroy(row.key_id for row in due)
     crash_point("worker-after-erasure")
     with database.write() as session:
-        at = now(session)
+        at = recorded_at(session)
         for batch in batches(row.id for row in due):
             mark = update(Erasure).where(Erasure.id.in_(batch), Erasure.destroyed_at.is_(None))
             session.execute(mark.values(destroyed_at=at).execution_options(synchronize_session=False))

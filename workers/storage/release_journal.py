@@ -154,7 +154,7 @@ def _describe(session: Session, job: Charged, budget_cost: int, version_id: str 
         "at": recorded_at(session),
         "tenant_id": job.tenant_id,
         "model_id": job.model_id,
-        "model_name": session.scalar(select(Model.name).where(Model.id == job.model_id)),
+        "model_name": session.get_one(Model, job.model_id).name,
         "generation_id": job.generation_id,
         "budget_cost": budget_cost,
         "spent": spent,

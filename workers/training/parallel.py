@@ -98,7 +98,8 @@ class Units(ABC):
         policy = Policy.from_json(note["policy"])
         bench = build(process.settings, generation.tenant_id, recipe, policy)
         device = bench.problem.device
-        if bench.digest != frozen["recipe_digest"] or not manifest.replayable(frozen["libraries"], device):
+        same = (bench.digest, bench.settings) == (frozen["recipe_digest"], frozen["settings_digest"])
+        if not same or not manifest.replayable(frozen["libraries"], device):
             return None
         try:
             made = state.load(storage.private, storage.sealer, note["state"], device)

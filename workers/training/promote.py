@@ -18,6 +18,7 @@ from service.audit import log as ledger
 from service.infra.db import batches, now
 from service.infra.fault_injection import crash_point
 from service.infra.tables import Generation, Membership, Model, Removal, StoredVector, Task, Version
+from service.models.retrain_plan import schedule_retrain
 from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from workers.guarantee.certify import Size
@@ -113,6 +114,7 @@ def publish_generation(
         generation.status, generation.progress, generation.phase = "live", 1.0, None
         generation.report = (generation.report or {}) | dict(registered.report)
         model.status, model.reason, model.generation_id = "live", None, generation.id
+        schedule_retrain(session, model)
         make_version(session, job, draft, replaced, digests)
         if replaced is not None:
             crash_point("switch-after-version")

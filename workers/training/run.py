@@ -56,6 +56,7 @@ from workers.storage.storage import Storage
 from workers.training import suggest as alternatives
 from workers.training.auto import settled
 from workers.training.calibrate import Orders, require_useful_cap
+from workers.training.changes import DryRunEnded
 from workers.training.cohort import kept_out
 from workers.training.parallel import VectorUnits, divisible
 from workers.training.promote import Departure, Registered, TrainAgain, departure, publish_generation
@@ -87,6 +88,8 @@ def prepare(process: Process, job: Preparation, watch: Stopwatch) -> None:
     try:
         while not _built(process, job, watch):
             pass
+    except DryRunEnded:
+        return
     except DoesNotRun as error:
         raised = error.__cause__
         own = refusal_of(raised, process.settings.recipes) if isinstance(raised, Exception) else None

@@ -35,6 +35,7 @@ from workers.runtime.process import Process
 from workers.runtime.stopwatch import Stopwatch
 from workers.storage import manifest
 from workers.storage.storage import Storage
+from workers.training.changes import count_changes
 from workers.training.cohort import admit, require_readable, require_room
 from workers.training.parallel import VectorUnits, divisible, wanted
 from workers.training.public_parts import require_nobody_in_public
@@ -66,6 +67,8 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun:
     started, storage = time.monotonic(), process.storage
     with watch.phase("load"):
         bench = build(process.settings, job.tenant_id, job.recipe, job.policy)
+        if job.retrains:
+            _require_same_recipe(storage, job, bench)
         require_needs(job.policy, bench.method, bench.recipe)
         guarantee = guarantee_of(job.policy, bench.problem, bench.method)
         if job.retrains or may_claim_without_her(job.policy, guarantee, bench.recipe):
@@ -74,6 +77,8 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun:
         everyone = manifest.entries(storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
         require_room(storage.database, everyone)
         kept, left_out = admit(storage, job, bench, everyone)
+        if job.retrains:
+            count_changes(storage, job, everyone, kept)
         examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device)
         require_closed_form(bench.method, bench.problem, examples)
         design = _design(job.policy, guarantee, examples)
@@ -133,20 +138,21 @@ def shown(database: Database, job: Preparation, phase: str, start: float, stop: 
 def _learned(storage: Storage, job: Preparation, bench: Bench, examples: Examples) -> Learned:
     """Train or import; a retrain always trains. A method that trains by itself gets the start. Raises Refused."""
     progress = shown(storage.database, job, "train", 0.05, 0.5)
-    if job.retrains:
-        _require_same_recipe(storage, job, bench)
     if bench.method.trains:
         return Learned(bench.problem.initial())
     return (cold if job.retrains else learn)(bench.recipe, bench.problem, examples, progress)
 
 
 def _require_same_recipe(storage: Storage, job: Preparation, bench: Bench) -> None:
-    """Raise Refused where the recipe's file is not the one that the served generation was trained with."""
+    """Raise Refused where the recipe's code is not the one that the served generation was trained with.
+
+    Its settings may follow from the data, which a retrain reads again.
+    """
     with storage.database.read() as session:
         served = session.get_one(Generation, session.get_one(Model, job.model_id).generation_id)
     if (served.manifest or {}).get("recipe_digest") != bench.digest:
         raise Refused(
-            "The recipe's file is not the one that the model was registered with.",
+            "The recipe's code is not the one that the model was registered with.",
             "Restore it, or register the new one under another name.",
         )
 
@@ -191,6 +197,7 @@ def _freeze(
     """Write the manifest: its summary on the generation, its rows in batches."""
     summary = {
         "recipe_digest": bench.digest,
+        "settings_digest": bench.settings,
         "samples": len(kept),
         "left_out": len(everyone) - len(kept),
         "people": len({subject for entry in kept for subject in entry.subjects}),

@@ -14,8 +14,8 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.audit.log import NAMED_IN_ONE_ENTRY, record
-from service.infra.db import Database, batches, now
+from service.audit.log import NAMED_IN_ONE_ENTRY, record, recorded_at
+from service.infra.db import Database, batches
 from service.infra.tables import DeletionRequest, Generation, Model, Task, Version
 from service.infra.time import SECOND
 from service.models.restore_guard import unconfirmed
@@ -77,7 +77,7 @@ def claim(
     model's tenant, or a restored backup waits for the operator. ``tenants``: those that this worker serves; None: all.
     """
     with database.write() as session:
-        at = now(session)
+        at = recorded_at(session)
         model = _locked(session, model_id, tenants)
         if model is None:
             return None
@@ -96,7 +96,7 @@ def claim_deletions(
 ) -> Deletions | None:
     """Claim a model's waiting deletions and nothing else; None as ``claim`` does."""
     with database.write() as session:
-        at = now(session)
+        at = recorded_at(session)
         model = _locked(session, model_id, tenants)
         if model is None or model.status not in SERVED or model.lease_expires_at > at:
             return None

@@ -199,9 +199,7 @@ def _publish(errand: Errand, current: Current, draft: Draft, results: Mapping[Cl
 def _current(session: Session, job: Deletions) -> Current:
     generation = session.get_one(Generation, job.generation_id)
     frozen = generation.manifest or {}
-    gone = Removal.generation_id == generation.id
-    updates = session.scalar(select(func.count(Removal.version_id.distinct())).where(gone))
-    people = select(func.count(Membership.holder.distinct())).where(Membership.generation_id == generation.id)
+    version, fixed = session.get_one(Version, job.current_id), guarantee_from_json(frozen)
     terms = Terms(
         method=generation.method,
         guarantee=Guarantee(generation.guarantee),
@@ -213,11 +211,18 @@ def _current(session: Session, job: Deletions) -> Current:
         spent=generation.spent,
         limit=generation.budget,
         count=int(frozen["samples"]),
-        updates=updates or 0,
-        unlearned=session.scalar(people.where(Membership.position.in_(select(Removal.position).where(gone)))) or 0,
-        **guarantee_from_json(frozen),
+        updates=int(version.claim["updates"]),
+        unlearned=_unlearned(session, generation.id) if fixed["design"] is not None else 0,
+        **fixed,
     )
-    return Current(session.get_one(Version, job.current_id), terms, frozen)
+    return Current(version, terms, frozen)
+
+
+def _unlearned(session: Session, generation_id: int) -> int:
+    """Return how many people the method has forgotten so far: a calibration measured a limited number."""
+    gone = select(Removal.position).where(Removal.generation_id == generation_id)
+    people = select(func.count(Membership.holder.distinct())).where(Membership.generation_id == generation_id)
+    return session.scalar(people.where(Membership.position.in_(gone))) or 0
 
 
 def _require_budget(terms: Terms) -> None:
@@ -257,7 +262,8 @@ def _bench(errand: Errand, current: Current) -> Bench:
         bench = errand.benches.of(job.generation_id, job.tenant_id, job.recipe, job.policy)
     except Refused as error:
         raise CannotUpdate(Reason.RECIPE_REFUSED, what=error.what) from None
-    if bench.digest != frozen["recipe_digest"] or [asdict(part) for part in bench.parts] != list(frozen["parts"]):
+    found = (bench.digest, bench.settings, bench.problem.dimension, [asdict(part) for part in bench.parts])
+    if found != (*(frozen[name] for name in ("recipe_digest", "settings_digest", "dimension")), list(frozen["parts"])):
         raise CannotUpdate(Reason.RECIPE_CHANGED)
     return bench
 
@@ -277,23 +283,23 @@ def _samples(
     going = selection.target.positions
     left = errand.benches.samples_of(current.version.id)
     if left is not None and time.monotonic() - left.compared_at > TRUSTED_SECONDS:
-        left = (left if wants_forgotten else left.without(going)).again(_recipe_samples(errand))
+        left = (left if wants_forgotten else left.without(going)).again(_recipe_samples(errand, bench))
     if left is None:
-        return _found_again(errand, going, wants_forgotten, wants_retained)
+        return _found_again(errand, bench, going, wants_forgotten, wants_retained)
     everyone = left.examples
     theirs = everyone.only(torch.tensor(going, dtype=torch.int64)) if wants_forgotten else None
     return theirs, _of_somebody(left.without(going))
 
 
 def _found_again(
-    errand: Errand, going: Sequence[int], wants_forgotten: bool, wants_retained: bool
+    errand: Errand, bench: Bench, going: Sequence[int], wants_forgotten: bool, wants_retained: bool
 ) -> tuple[Examples | None, manifest.Located | None]:
     """Find the forgotten and the retained samples in the recipe, each by its digests. Raises CannotUpdate, Changed."""
     storage, job, device = errand.process.storage, errand.job, device_of(errand.process.settings.device)
     with storage.database.read() as session:
         places = manifest.places(session, job.generation_id)
         gone = forgotten(session, job.generation_id)
-    samples = _recipe_samples(errand)
+    samples = _recipe_samples(errand, bench)
     present = manifest.entries(storage.pepper, job.tenant_id, samples, job.policy.granularity)
     staying = frozenset(place.position for place in places).difference(going)
     theirs = manifest.found_again(samples, present, places, staying, device).examples if wants_forgotten else None
@@ -308,12 +314,16 @@ def _of_somebody(retained: manifest.Located) -> manifest.Located:
     return retained
 
 
-def _recipe_samples(errand: Errand) -> Samples:
+def _recipe_samples(errand: Errand, bench: Bench) -> Samples:
+    """Run the recipe for its samples. A setting that it computes from its data must be that of the opened model."""
     job = errand.job
     try:
-        return recipes.load(recipes_of(errand.process.settings.recipes, job.tenant_id), job.recipe).recipe.samples
+        loaded = recipes.load(recipes_of(errand.process.settings.recipes, job.tenant_id), job.recipe)
     except Refused as error:
         raise CannotUpdate(Reason.RECIPE_REFUSED, what=error.what) from None
+    if (loaded.digest, loaded.settings) != (bench.digest, bench.settings):
+        raise CannotUpdate(Reason.RECIPE_CHANGED)
+    return loaded.recipe.samples
 
 
 def _too_bad(job: Deletions, current: Current, certified: Certified) -> bool:

@@ -19,7 +19,15 @@ from service.infra.pseudonyms import new_id
 from service.infra.tables import DeletionRequest, Generation, Model, SuppressionEntry, Task
 from service.infra.time import SECOND
 from service.models import consumers
-from service.models.retrain_plan import budget_of, candidate_of, plan_retrain, waiting_for_retrain, why_due
+from service.models.retrain_plan import (
+    budget_of,
+    candidate_of,
+    is_dry_run,
+    plan_retrain,
+    schedule_retrain,
+    waiting_for_retrain,
+    why_due,
+)
 from service.requests import suppression as suppressions
 from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from service.requests.status import change_tasks, settle
@@ -184,8 +192,11 @@ def refuse(
     """Refuse a generation that is being built, with what happened and a hint.
 
     Of a model's first generation nothing was ever published, so its requests end. Where a candidate is refused the
-    served generation stays, and the tasks that waited for the retrain are blocked with ``reason``.
+    served generation stays, and the tasks that waited for the retrain are blocked with ``reason``. A dry run ends.
     """
+    if is_dry_run(generation):
+        end_dry_run(session, model, generation, {"refused": {"what": what, "hint": hint}})
+        return
     generation.status, generation.phase, generation.ended_at = "refused", None, now(session)
     generation.report = (generation.report or {}) | {"refused": {"what": what, "hint": hint}}
     model.due_at = None
@@ -197,6 +208,7 @@ def refuse(
         end_open_tasks(session, model, Reason.MODEL_REFUSED)
         return
     model.reason = f"The retrain was refused. {what} {hint}"
+    schedule_retrain(session, model)
     give_back_beside(session, model.id)
     ledger.record(session, model.tenant_id, "retrain.refused", **facts, reason=reason)
     tasks = session.scalars(select(Task).where(*waiting_for_retrain(model))).all()
@@ -204,6 +216,15 @@ def refuse(
         task.status, task.reason = "blocked", reason
     for batch in batches((task.request_id for task in tasks), SETTLED_AT_ONCE):
         settle(session, batch)
+
+
+def end_dry_run(session: Session, model: Model, generation: Generation, found: Mapping[str, Any]) -> None:
+    """End a dry run of a retrain with what it found. Nothing else of the model changes."""
+    generation.status, generation.phase, generation.ended_at = "ended", None, now(session)
+    generation.report = (generation.report or {}) | dict(found)
+    give_back_beside(session, model.id)
+    facts: dict[str, Any] = {"model_id": model.id, "generation": generation.id}
+    ledger.record(session, model.tenant_id, "retrain.dry_run_ended", **facts, refused="refused" in found)
 
 
 def end_open_tasks(session: Session, model: Model, reason: Reason) -> None:

@@ -84,6 +84,9 @@ class Registration(BaseModel):
     collect_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = Field(
         default=None, description="how long deletions that repeat the whole training may wait for one another"
     )
+    retrain_every_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = Field(
+        default=None, description="how often to train again on the recipe's present data; 0: when somebody asks"
+    )
     utility_tolerance: _Number | None = None
     options: _Options = Field(default_factory=dict)
 
@@ -124,7 +127,8 @@ class ModelView(BaseModel):
 class PlanView(BaseModel):
     """A retrain that is planned, or runs while the current generation is served. All who wait for one share it."""
 
-    reason: str = Field(description="budget_exhausted, or fallback: no update can serve a request")
+    reason: str = Field(description="new_data, budget_exhausted, or fallback: no update can serve a request")
+    dry_run: bool = Field(description="it only counts what changed in the recipe's data")
     generation: int = Field(description="the generation that it builds")
     waiting: int = Field(description="requests that it will serve, as far as they have come")
     attempt: int

@@ -1,4 +1,4 @@
-"""``expunge evaluate`` and ``expunge advise``: methods measured on a recipe, by a separate process (torch)."""
+"""``expunge check``, ``advise`` and ``evaluate``: a recipe, looked at by a separate process (torch)."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ def evaluate(context: typer.Context) -> None:
 def advise(context: typer.Context) -> None:
     """Measure what each method guarantees and costs on a recipe (--recipe PATH), next to retraining; recommend one."""
     _run("workers.advise", context.args)
+
+
+def check(context: typer.Context) -> None:
+    """Check a recipe (PATH) in seconds: that it runs, repeats and may grow, and what each method would cost."""
+    _run("workers.check", context.args)
 
 
 def _run(module: str, arguments: list[str]) -> None:

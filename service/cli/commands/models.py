@@ -9,7 +9,18 @@ from typing import Annotated, Any
 import typer
 
 from service.cli.client import Client, connect
-from service.cli.output import AsJson, CommandError, errors, meter, nested, output, show_facts, show_json, show_rows
+from service.cli.output import (
+    USAGE,
+    AsJson,
+    CommandError,
+    errors,
+    meter,
+    nested,
+    output,
+    show_facts,
+    show_json,
+    show_rows,
+)
 
 commands = typer.Typer(no_args_is_help=True, help="Models: register, list, show.")
 POLL_SECONDS = 0.3
@@ -57,6 +68,9 @@ def add(
     collect: Annotated[
         int | None, typer.Option(help="Seconds that deletions repeating the whole training wait for one another.")
     ] = None,
+    retrain_every: Annotated[
+        int | None, typer.Option(help="Seconds between two trainings on the recipe's present data; 0: none is planned.")
+    ] = None,
     on_exhausted: Annotated[str | None, typer.Option(help="retrain or hold.")] = None,
     complete_when: Annotated[
         str | None, typer.Option(help="published, or served: every consumer has moved on.")
@@ -94,6 +108,7 @@ def add(
         "cadence_seconds": cadence,
         "requests_per_month": requests_per_month,
         "collect_seconds": collect,
+        "retrain_every_seconds": retrain_every,
         "on_exhausted": on_exhausted,
         "complete_when": complete_when,
         "on_suppressed": on_suppressed,
@@ -123,6 +138,63 @@ def show(name: Name, as_json: AsJson = False) -> None:
     with connect() as client:
         record = client.get(f"/v1/models/{name}") | {"preparation": client.get(f"/v1/models/{name}/preparation")}
     show_json(record) if as_json else _show(record)
+
+
+@commands.command("retrain")
+def retrain(
+    name: Name,
+    new_data: Annotated[
+        bool, typer.Option("--new-data", help="Train on what the recipe gives now, without who asked to be forgotten.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what changed in the data, and stop.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask after the dry run.")] = False,
+    wait: Annotated[bool, typer.Option(help="Stay until the new version is published or refused.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model again under its name: a dry run first, then a new generation, and the switch to it."""
+    if not new_data:
+        raise CommandError(
+            "A retrain reads what the recipe gives now, and that may have changed.", "Say --new-data.", USAGE
+        )
+    path = f"/v1/models/{name}/retrains"
+    with connect() as client:
+        found = _await_retrain(client, name, client.post(path, {"dry_run": True})["generation"])
+        if not as_json or not dry_run:
+            _show_changes(found["changes"])
+        if not dry_run:
+            if not (yes or typer.confirm("Train on these data?", err=True)):
+                raise CommandError("Nothing was trained.", "")
+            found = client.post(path, {})
+            if wait:
+                found = _await_retrain(client, name, found["generation"])
+    if as_json:
+        show_json(found)
+    elif not dry_run:
+        errors.print(f"generation {found['generation']} of {name} is {found['status']}.")
+
+
+def _await_retrain(client: Client, name: str, generation: int) -> dict[str, Any]:
+    """Return the retrain when it is over. Raises CommandError where it is refused."""
+    with meter(f"retraining {name}") as progress:
+        while True:
+            found: dict[str, Any] = client.get(f"/v1/models/{name}/retrains/{generation}")
+            progress.show(found["progress"], found["phase"] or found["status"])
+            if found["status"] != "candidate":
+                break
+            time.sleep(POLL_SECONDS)
+    if found["refused"] is not None:
+        raise CommandError(found["refused"]["what"], found["refused"]["hint"])
+    return found
+
+
+def _show_changes(found: dict[str, int]) -> None:
+    """Print what changed, one sentence a line, on standard error."""
+    errors.print(f"{found['gone']:,} of {found['served']:,} samples are missing from the recipe's data.")
+    errors.print(f"{found['changed']:,} samples have another content.")
+    errors.print(f"{found['new']:,} samples and {found['people_new']:,} people are new.")
+    people = f"{found['people_left_out']:,} people"
+    errors.print(f"{found['left_out']:,} samples ({people}) are left out: those people asked to be forgotten.")
+    errors.print(f"A retrain trains on {found['samples']:,} samples.")
 
 
 def versions(name: Name, as_json: AsJson = False) -> None:

@@ -24,6 +24,7 @@ from service.infra.tables.models import (
     PhaseSeconds,
     Removal,
     StoredVector,
+    Tally,
     Version,
     WorkUnit,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "Serial",
     "StoredVector",
     "SuppressionEntry",
+    "Tally",
     "Task",
     "TreeHead",
     "TreeNode",

@@ -39,6 +39,8 @@ class Model(Record):
     """when the workers were last notified; cleared at claim, so at most one notification is outstanding"""
     due_at: Mapped[int | None] = mapped_column(Moment)
     """the first moment with work to claim. Workers write it; intake adds tasks and does not change this row"""
+    retrain_at: Mapped[int | None] = mapped_column(Moment)
+    """when the policy's schedule plans the next retrain on new data; None: no schedule, or a retrain is planned"""
 
 
 class Generation(Record):
@@ -125,6 +127,7 @@ class Version(Record):
         UniqueConstraint("model_id", "number"),
         UniqueConstraint("model_id", "parent_id"),
         CheckConstraint("status IN ('current','retired','purged')", name="status"),
+        Index("ix_versions_status", "status", "retired_at"),
     )
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     tenant_id: Mapped[str] = mapped_column(Name)
@@ -148,6 +151,8 @@ class Version(Record):
     published_at: Mapped[int] = mapped_column(Moment, index=True)
     retired_at: Mapped[int | None] = mapped_column(Moment)
     purged_at: Mapped[int | None] = mapped_column(Moment)
+    tallied: Mapped[bool] = mapped_column(default=False, server_default=text("false"), index=True)
+    """whether ``tallies`` counts its tasks and phases"""
 
 
 class Removal(Record):
@@ -163,11 +168,14 @@ class BudgetEntry(Record):
     """The budget ledger: append-only. Generation.spent equals the sum of its entries."""
 
     __tablename__ = "budget_entries"
-    __table_args__ = (CheckConstraint("budget_cost >= 0", name="budget_cost_not_negative"),)
+    __table_args__ = (
+        CheckConstraint("budget_cost >= 0", name="budget_cost_not_negative"),
+        Index("ix_budget_entries_generation", "generation_id", "version_id"),
+    )
     id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)
     tenant_id: Mapped[str] = mapped_column(Name)
-    generation_id: Mapped[int] = mapped_column(Serial, ForeignKey("generations.id"), index=True)
-    version_id: Mapped[str | None] = mapped_column(Id)
+    generation_id: Mapped[int] = mapped_column(Serial, ForeignKey("generations.id"))
+    version_id: Mapped[str | None] = mapped_column(Id, index=True)
     """None: a draw that was charged and then blocked"""
     budget_cost: Mapped[int] = mapped_column(Count)
     created_at: Mapped[int] = mapped_column(Moment)
@@ -184,7 +192,7 @@ class Erasure(Record):
     version_id: Mapped[str] = mapped_column(Id, index=True)
     key_id: Mapped[str] = mapped_column(Id)
     created_at: Mapped[int] = mapped_column(Moment)
-    destroyed_at: Mapped[int | None] = mapped_column(Moment)
+    destroyed_at: Mapped[int | None] = mapped_column(Moment, index=True)
 
 
 class Consumer(Record):
@@ -229,13 +237,29 @@ class WorkUnit(Record):
 
 class PhaseSeconds(Record):
     """How long each phase of an update took, rounded up to a power of two: what /metrics reads, so that no worker's
-    numbers are lost."""
+    numbers are lost. The rows of a version are deleted when it is tallied."""
 
     __tablename__ = "phase_seconds"
     id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)
     model_id: Mapped[str] = mapped_column(Id, index=True)
-    version_id: Mapped[str | None] = mapped_column(Id)
+    version_id: Mapped[str | None] = mapped_column(Id, index=True)
     method: Mapped[str] = mapped_column(String(32))
     phase: Mapped[str] = mapped_column(String(16))
     seconds: Mapped[float]
     created_at: Mapped[int] = mapped_column(Moment, index=True)
+
+
+class Tally(Record):
+    """A count for /metrics over what has ended, so that no scrape reads history. The scheduler adds to it."""
+
+    __tablename__ = "tallies"
+    name: Mapped[str] = mapped_column(String(16), primary_key=True)
+    """what is counted: see service.models.tallies"""
+    model_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    """empty: of no model"""
+    method: Mapped[str] = mapped_column(String(32), primary_key=True)
+    label: Mapped[str] = mapped_column(String(48), primary_key=True)
+    """the phase of an update, or the kind of an audit entry"""
+    bound: Mapped[str] = mapped_column(String(16), primary_key=True)
+    """the bucket of a histogram: its upper bound in seconds, or +Inf"""
+    count: Mapped[int] = mapped_column(Count)

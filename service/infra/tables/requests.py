@@ -16,6 +16,7 @@ class DeletionRequest(Record):
         CheckConstraint("status IN ('queued','running','completed','cancelled','rejected','blocked')", name="status"),
         Index("ix_deletion_requests_page", "tenant_id", "created_at", "id"),
         Index("ix_deletion_requests_status", "tenant_id", "status"),
+        Index("ix_deletion_requests_due", "status", "due_at"),
     )
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     tenant_id: Mapped[str] = mapped_column(Name)
@@ -52,6 +53,7 @@ class Task(Record):
         UniqueConstraint("request_id", "model_id"),
         CheckConstraint("status IN ('queued','running','completed','cancelled','blocked')", name="status"),
         Index("ix_tasks_queue", "model_id", "status", "not_before"),
+        Index("ix_tasks_status", "status", "not_before"),
     )
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     tenant_id: Mapped[str] = mapped_column(Name)
@@ -77,6 +79,7 @@ class SuppressionEntry(Record):
     __table_args__ = (
         Index("ix_suppressions_subject", "tenant_id", "subject_digest"),
         Index("ix_suppressions_sample", "tenant_id", "sample_digest"),
+        Index("ix_suppressions_created", "tenant_id", "created_at"),
         CheckConstraint("(subject_digest IS NULL) <> (sample_digest IS NULL)", name="subject_or_sample"),
     )
     id: Mapped[str] = mapped_column(Id, primary_key=True)

@@ -1,0 +1,141 @@
+"""Counts over what has ended, kept in rows, so that a scrape of /metrics reads no history.
+
+The scheduler adds what a version did to the tallies when the version is served no more and none of its tasks waits, and
+each audit entry once it is in the log. A scrape adds what is not tallied yet. Both count with the same queries, and a
+tally is written in the transaction that marks what it counts: nothing is counted twice, and no counter falls.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, String, case, delete, func, literal, select, update
+from sqlalchemy import cast as cast_to
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from service.infra.db import Database, batches
+from service.infra.tables import AuditEntry, DeletionRequest, PhaseSeconds, Tally, Task, Version
+from service.infra.time import BUCKETS, SECOND
+
+LATENCY_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 86_400, 604_800, 2_592_000)
+"""upper edges in seconds"""
+BEYOND = "+Inf"
+LATENCY, PHASE, SAMPLES, PUBLISHED, ENTRIES = "latency", "phase", "samples", "published", "entries"
+TALLIED_TO = "tallied to"
+"""the tally that holds how many audit entries are counted: the log's first ones"""
+VERSIONS_AT_ONCE = 100
+ENTRIES_AT_ONCE = 10_000
+_OPEN = ("queued", "running", "blocked")
+
+
+class Key(NamedTuple):
+    """What a tally counts. ``model_id``, ``method``, ``label`` and ``bound`` are empty where they say nothing."""
+
+    name: str
+    model_id: str = ""
+    method: str = ""
+    label: str = ""
+    bound: str = ""
+
+
+def counts(session: Session) -> Counter[Key]:
+    """Return every count: the tallies, and what is not tallied yet. Read it in one snapshot."""
+    rows = session.execute(select(Tally.name, Tally.model_id, Tally.method, Tally.label, Tally.bound, Tally.count))
+    found = Counter({Key(*key): count for *key, count in rows})
+    untallied = session.scalars(select(Version.id).where(Version.tallied.is_(False))).all()
+    for part in batches(untallied):
+        found.update(_of_versions(session, part))
+    done = found.pop(Key(TALLIED_TO), 0)
+    for rest in (AuditEntry.log_index >= done, AuditEntry.log_index.is_(None)):
+        found.update(_of_entries(session, rest))
+    return found
+
+
+def tally(database: Database) -> int:
+    """Tally some of the versions and audit entries that have ended; return how many. The scheduler calls this."""
+    with database.read() as session:
+        versions, entries = _ended(session), _logged(session)
+    if not versions and entries is None:
+        return 0
+    with database.write() as session:
+        still = session.scalars(
+            select(Version.id).where(Version.id.in_(versions), Version.tallied.is_(False)).with_for_update()
+        ).all()
+        found = _of_versions(session, still)
+        session.execute(update(Version).where(Version.id.in_(still)).values(tallied=True))
+        session.execute(delete(PhaseSeconds).where(PhaseSeconds.version_id.in_(still)))
+        if entries is not None:
+            first, last = entries
+            found.update(_of_entries(session, AuditEntry.log_index.between(first, last)))
+            found[Key(TALLIED_TO)] = last - first + 1
+        _add(session, found)
+    return len(still) + (0 if entries is None else entries[1] - entries[0] + 1)
+
+
+def _ended(session: Session) -> list[str]:
+    """Return versions that are not tallied, are served no more, and whose tasks have ended."""
+    waits = select(Task.id).where(Task.version_id == Version.id, Task.status.in_(_OPEN)).exists()
+    query = select(Version.id).where(Version.tallied.is_(False), Version.status != "current", ~waits)
+    return list(session.scalars(query.limit(VERSIONS_AT_ONCE)))
+
+
+def _logged(session: Session) -> tuple[int, int] | None:
+    """Return the first and the last index of the next audit entries to tally; None where there are none."""
+    done = session.scalar(select(Tally.count).where(Tally.name == TALLIED_TO))
+    first = 0 if done is None else done
+    newest = session.scalar(select(func.max(AuditEntry.log_index)))
+    if newest is None or newest < first:
+        return None
+    return first, min(newest, first + ENTRIES_AT_ONCE - 1)
+
+
+def _of_versions(session: Session, versions: Sequence[str]) -> Counter[Key]:
+    """Count what these versions did: samples, publications, phases, and the latencies of their tasks."""
+    found: Counter[Key] = Counter()
+    theirs = Version.id.in_(versions)
+    grouped = select(Version.model_id, Version.method, func.sum(Version.samples), func.count()).where(theirs)
+    for model_id, method, samples, count in session.execute(grouped.group_by(Version.model_id, Version.method)):
+        found[Key(SAMPLES, model_id, method)] += int(samples)
+        found[Key(PUBLISHED, model_id, method)] += count
+    bound = _bound(PhaseSeconds.seconds, BUCKETS)
+    labels = (PhaseSeconds.model_id, PhaseSeconds.method, PhaseSeconds.phase, bound)
+    phases = select(*labels, func.count()).where(PhaseSeconds.version_id.in_(versions)).group_by(*labels)
+    for model_id, method, phase, edge, count in session.execute(phases):
+        found[Key(PHASE, model_id, method, phase, edge)] += count
+    edges = _bound((Task.completed_at - DeletionRequest.received_at) / float(SECOND), LATENCY_BUCKETS)
+    ended = (
+        select(Task.model_id, Task.method, edges, func.count())
+        .join(DeletionRequest, DeletionRequest.id == Task.request_id)
+        .where(Task.version_id.in_(versions), Task.completed_at.is_not(None), Task.method.is_not(None))
+        .group_by(Task.model_id, Task.method, edges)
+    )
+    for model_id, by, edge, count in session.execute(ended):
+        found[Key(LATENCY, model_id, by or "", "", edge)] += count
+    return found
+
+
+def _of_entries(session: Session, which: ColumnElement[bool]) -> Counter[Key]:
+    """Count these audit entries by kind, attempts that failed by model too."""
+    rows = session.execute(select(AuditEntry.kind, AuditEntry.model_id).where(which))
+    failed = "attempt.failed"
+    return Counter(Key(ENTRIES, (model_id or "") if kind == failed else "", "", kind) for kind, model_id in rows)
+
+
+def _bound(seconds: Any, edges: tuple[float, ...]) -> ColumnElement[str]:
+    """Return the expression for the upper edge of the bucket that holds ``seconds``, as text."""
+    return case(*((seconds <= edge, cast_to(literal(str(float(edge))), String)) for edge in edges), else_=BEYOND)
+
+
+def _add(session: Session, found: Counter[Key]) -> None:
+    """Add these counts to their tallies. A tally that is not there begins at its count."""
+    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+    rows = [{**key._asdict(), "count": count} for key, count in sorted(found.items())]
+    for part in batches(rows, 100):
+        new = insert(Tally).values(part)
+        table = [Tally.name, Tally.model_id, Tally.method, Tally.label, Tally.bound]
+        session.execute(
+            new.on_conflict_do_update(index_elements=table, set_={"count": Tally.count + new.excluded.count})
+        )

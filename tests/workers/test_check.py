@@ -1,0 +1,247 @@
+"""`expunge check` on good and bad recipes: what it says of each, with the line, dtypes and shapes, or the counts."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.cli.checks import Finding
+from unlearning.holdout import held_out
+from unlearning.types import Refused
+from workers import check
+from workers.advice.checks import inspect, read
+from workers.advice.shortened import EVERY, shorten
+
+TOP = """import csv
+from pathlib import Path
+
+import torch
+import unlearning as ul
+
+HERE = Path(__file__).parent
+
+
+def table():
+    with (HERE / "people.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def made(rows, kept, held, x, y, **more):
+    given = {
+        "model": lambda: torch.nn.Linear(x.shape[1], 2, bias=False),
+        "loss": "cross_entropy",
+        "training": ul.Training(epochs=3, learning_rate=0.5, weight_decay=0.1, converge=1e-8),
+        "holdout_subjects": [rows[k]["person"] for k in held],
+    }
+    samples = ul.Samples([rows[k]["id"] for k in kept], [rows[k]["person"] for k in kept], x[kept], y[kept])
+    return ul.Recipe(samples=samples, holdout=(x[held], y[held]), **{**given, **more})
+
+
+def parts(rows):
+    x = torch.tensor([[float(row["a"]), float(row["b"]), 1.0] for row in rows])
+    y = torch.tensor([int(row["label"]) for row in rows])
+    held = [k for k, row in enumerate(rows) if ul.held_out(row["person"])]
+    return x, y, [k for k in range(len(rows)) if k not in set(held)], held
+
+
+"""
+GOOD = """def recipe():
+    rows = table()
+    x, y, kept, held = parts(rows)
+    return made(rows, kept, held, x, y{more})
+"""
+SPLIT = """def recipe():
+    rows = table()
+    x, y, _, _ = parts(rows)
+    samples, holdout, people = ul.Samples([r["id"] for r in rows], [r["person"] for r in rows], x, y).split()
+    training = ul.Training(epochs=3, learning_rate=0.5, weight_decay=0.1, converge=1e-8)
+    return ul.Recipe(lambda: torch.nn.Linear(3, 2, bias=False), samples, holdout, "cross_entropy", training,
+                     holdout_subjects=people)
+"""
+ARRAYS = """def recipe():
+    import numpy as np
+    x, y = torch.from_numpy(np.load(HERE / "x.npy")), torch.from_numpy(np.load(HERE / "y.npy"))
+    names = [str(each) for each in np.load(HERE / "person.npy")]
+    rows = [{"id": str(each), "person": name} for each, name in zip(np.load(HERE / "id.npy"), names)]
+    held = [k for k, name in enumerate(names) if ul.held_out(name)]
+    return made(rows, [k for k in range(len(rows)) if k not in held], held, x, y)
+"""
+IN_CODE = """def recipe():
+    rows = [{"id": f"s{k}", "person": f"p{k // 3}", "label": k % 2, "a": k / 90, "b": -k / 90} for k in range(90)]
+    x, y, kept, held = parts(rows)
+    return made(rows, kept, held, x, y)
+"""
+
+
+def good(**more: str) -> str:
+    """The good recipe with other arguments."""
+    return GOOD.format(more="".join(f", {name}={value}" for name, value in more.items()))
+
+
+def changed(old: str, new: str) -> str:
+    """The good recipe with a statement in place of another."""
+    text = good()
+    assert old in text
+    return text.replace(old, new)
+
+
+POSITION = changed("    return", "    kept, held = range(70), range(70, len(rows))\n    return")
+NUMBERED = changed("x, y, kept", "rows = [{**row, 'id': f'row-{k}'} for k, row in enumerate(rows)]\n    x, y, kept")
+SCALED = changed("    return", "    x = x / x.abs().mean()\n    return")
+WIDE = changed("    return", "    x = torch.cat([x, torch.zeros(len(x), len(rows) // 10)], 1)\n    return")
+NOISE = changed("    return", "    x = x + 0.01 * torch.randn(x.shape)\n    return")
+DRAWN = changed("    return", "    people = list({row['person'] for row in rows})\n    aside = set(people[::5])\n"
+    "    held = [k for k, row in enumerate(rows) if row['person'] in aside]\n"
+    "    kept = [k for k, row in enumerate(rows) if row['person'] not in aside]\n    return")  # fmt: skip
+BOTH = changed(
+    "    return", "    held = range(0, len(rows), 5)\n    kept = [k for k in range(len(rows)) if k % 5]\n    return"
+)
+COUNTED = good(training="ul.Training(epochs=3, learning_rate=0.5, weight_decay=9 / len(kept), converge=1e-8)")
+LOSS = "def loss(outputs, targets):\n    return (outputs - targets).square().mean(dim=1)\n\n\n"
+SUMMED = "def loss(outputs, targets):\n    return torch.nn.functional.cross_entropy(outputs, targets)\n\n\n"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    """Write a recipe and its tables of 40 people with 3 samples each; return the recipe's file."""
+
+    def written(body: str) -> Path:
+        drawn = random.Random(5)
+        rows = [(f"s{k}", f"p{k // 3}", k % 2, drawn.gauss(2 * (k % 2) - 1, 1), drawn.gauss(0, 1)) for k in range(120)]
+        text = ["id,person,label,a,b", *(",".join(map(str, row)) for row in rows)]
+        if "people.csv" in TOP and "np.load" not in body and "range(90)" not in body:
+            (tmp_path / "people.csv").write_text("\n".join(text) + "\n")
+        if "np.load" in body:
+            np.save(tmp_path / "x.npy", np.array([[row[3], row[4], 1.0] for row in rows], dtype=np.float32))
+            np.save(tmp_path / "y.npy", np.array([row[2] for row in rows]))
+            np.save(tmp_path / "id.npy", np.array([row[0] for row in rows]))
+            np.save(tmp_path / "person.npy", np.array([row[1] for row in rows]))
+        (tmp_path / "mine.py").write_text(TOP + body)
+        return tmp_path / "mine.py"
+
+    return written
+
+
+def line_of(file: Path, text: str) -> int:
+    return 1 + next(number for number, line in enumerate(file.read_text().splitlines()) if text in line)
+
+
+def findings(file: Path) -> dict[str, Finding]:
+    return {each.name: each for each in inspect(read(file.parent, file.stem))}
+
+
+@pytest.mark.parametrize(("body", "growth"), [
+    (SPLIT, "Without every tenth row of people.csv nobody changes sides"),
+    (good(), "Without every tenth row of people.csv nobody changes sides"),
+    (ARRAYS, "Without every tenth row of id.npy, person.npy, x.npy and others nobody changes sides"),
+    (IN_CODE, "are no tables in its folder, so their growth was not tried. The split is by unlearning.held_out"),
+], ids=["split", "by hand", "arrays", "no table"])  # fmt: skip
+def test_good_recipes_are_sound(write: Callable[[str], Path], body: str, growth: str) -> None:
+    found = findings(write(body))
+    assert all(each.well for each in found.values()), found
+    assert growth in found["growing data"].what
+    assert "inputs float32 (8, 3), targets int64 (8,), outputs float32 (8, 2)" in found["model, loss and data"].what
+
+
+@pytest.mark.parametrize(("body", "what", "line"), [
+    (good() + "    x = = 1\n", "SyntaxError", "x = = 1"),
+    (changed("rows = table()", "rows = table()\n    rows[0]['agee']"), "KeyError", "agee"),
+    ("import helper\n\n\ndef recipe():\n    return helper.nothing()\n", "AttributeError", "helper.nothing()"),
+], ids=["syntax", "key", "helper"])  # fmt: skip
+def test_what_a_recipe_raises_is_named_with_its_line(
+    write: Callable[[str], Path], body: str, what: str, line: str
+) -> None:
+    file = write(body)
+    file.with_name("helper.py").write_text("N = 1\n")
+    with pytest.raises(Refused, match=f"raised {what} at line {line_of(file, line)} of mine.py"):
+        read(file.parent, file.stem)
+
+
+@pytest.mark.parametrize(("body", "what"), [
+    ("def recipe():\n    return {}\n", "recipe\\(\\) returned a dict"),
+    (changed("    return", "    x[7] = float('nan')\n    return"), "1 rows of inputs hold NaN or infinity"),
+], ids=["type", "NaN"])  # fmt: skip
+def test_what_is_no_recipe_is_refused(write: Callable[[str], Path], body: str, what: str) -> None:
+    file = write(body)
+    with pytest.raises(Refused, match=what):
+        read(file.parent, file.stem)
+
+
+@pytest.mark.parametrize(("body", "what", "line"), [
+    (good(model="lambda: torch.nn.Linear(5, 2)"), "The forward pass raised RuntimeError. (inputs float32 (8, 3)", None),
+    (changed("    return", "    y = y.float()\n    return"), "outputs float32 (8, 2))", None),
+    (LOSS + good(loss="loss"), "outputs float32 (8, 2))", "(outputs - targets)"),
+    (SUMMED + good(loss="loss"), "The loss gives float32 () for 8 samples", None),
+], ids=["width", "dtype", "own loss", "mean"])  # fmt: skip
+def test_a_model_that_does_not_fit_its_data_is_told_with_dtype_and_shape(
+    write: Callable[[str], Path], body: str, what: str, line: str | None
+) -> None:
+    file = write(body)
+    (found,) = findings(file).values()
+    assert not found.well and what in found.what, found
+    if line is not None:
+        assert f"at line {line_of(file, line)} of mine.py" in found.what
+
+
+@pytest.mark.parametrize(("body", "name", "what"), [
+    (NOISE, "repeatable", "0 samples are missing, 0 are new and"),
+    (DRAWN, "repeatable", "samples are missing"),
+    (POSITION, "growing data", "7 of 70 samples are not in training"),
+    (NUMBERED, "growing data", "have another content"),
+    (SCALED, "growing data", "have another content"),
+    (WIDE, "growing data", "have another content"),
+    (COUNTED, "growing data", "the training settings are others"),
+    (BOTH, "holdout", "24 people are trained on and in the holdout"),
+], ids=["noise", "set order", "position", "numbered", "scaled", "wide", "counted", "both sides"])  # fmt: skip
+def test_bad_recipes_are_told_apart(write: Callable[[str], Path], body: str, name: str, what: str) -> None:
+    found = findings(write(body))
+    assert not found[name].well and found[name].hint, found
+    assert what in found[name].what
+    assert found["model, loss and data"].well
+
+
+def test_the_command_says_what_each_method_costs_and_what_is_guaranteed(
+    write: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, start = write(good()), time.process_time()
+    assert check.main([str(file), "--json", "--seconds", "60"]) == 0
+    assert time.process_time() - start < 30, "seconds of CPU, on a small recipe"
+    found = json.loads(capsys.readouterr().out)
+    offers = {each["method"]: each for each in found["methods"]}
+    assert found["guarantee"]["guarantee"] == "exact" and "retrain" in found["guarantee"]["methods"]
+    assert offers["newton"]["guarantee"] == offers["recollection"]["guarantee"] == "proved"
+    assert found["counts"]["people"] == found["counts"]["samples"] // 3 == sum(not held_out(f"p{k}") for k in range(40))
+    assert offers["recollection"]["state_bytes"] > offers["newton"]["state_bytes"] > 0
+
+
+def test_the_command_ends_with_the_first_fault_and_its_line(
+    write: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(changed("rows = table()", "rows = table()\n    rows[0]['agee']"))
+    assert check.main([str(file)]) == 1
+    out = capsys.readouterr().out
+    assert f"FAIL the recipe runs: The recipe raised KeyError at line {line_of(file, 'agee')} of mine.py." in out
+
+
+def test_a_shortened_folder_lacks_every_tenth_row_and_changes_nothing_else(tmp_path: Path) -> None:
+    folder, copy = tmp_path / "folder", tmp_path / "copy"
+    (folder / "data").mkdir(parents=True)
+    (folder / "recipe.py").write_text("x = 1\n")
+    (folder / "data" / "rows.csv").write_text("id\n" + "".join(f"{k}\n" for k in range(25)))
+    (folder / "rows.jsonl").write_text("".join(f'{{"id": {k}}}\n' for k in range(25)))
+    (folder / "quoted.csv").write_text('id,text\n1,"two\nlines"\n' * 20)
+    (folder / "weights.bin").write_bytes(b"\0" * 10)
+    np.save(folder / "rows.npy", np.arange(25))
+    assert shorten(folder, copy) == ["data/rows.csv", "rows.jsonl", "rows.npy"]
+    left = [k for k in range(25) if k % EVERY != EVERY // 2]
+    assert (copy / "data" / "rows.csv").read_text() == "id\n" + "".join(f"{k}\n" for k in left)
+    assert [json.loads(line)["id"] for line in (copy / "rows.jsonl").read_text().splitlines()] == left
+    assert np.load(copy / "rows.npy").tolist() == left
+    for name in ("quoted.csv", "weights.bin", "recipe.py"):
+        assert (copy / name).read_bytes() == (folder / name).read_bytes()

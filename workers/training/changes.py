@@ -1,0 +1,109 @@
+"""What changed in a recipe's data since the served generation was trained: counted before a retrain trains anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import asdict, dataclass
+
+from service.infra.tables import Generation, Model
+from service.models.retrain_plan import is_dry_run
+from unlearning.types import Refused
+from workers.runtime.jobs import Preparation
+from workers.runtime.lease import fence
+from workers.storage import manifest
+from workers.storage.storage import Storage
+from workers.update.select import forgotten
+from workers.update.task_results import end_dry_run
+
+MOST_GONE = 0.1
+"""of the served samples; a scheduled retrain refuses data that lack more, because nobody has looked at them"""
+
+
+class DryRunEnded(Exception):
+    """The retrain was a dry run: it has counted the changes, and nothing is to be trained."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Counts of samples and people: the recipe's data now, against those that the served generation is trained on.
+
+    Args:
+        served: samples that the served generation still has: those that it was trained on, without the forgotten.
+        samples: samples that the retrain trains on.
+        gone: samples of ``served`` that the recipe does not give any more.
+        changed: samples of ``served`` that the recipe gives with another content.
+        new: samples of ``samples`` that the served generation never had.
+        people_new: people of ``samples`` whom the served generation never had.
+        left_out: samples of the recipe that are left out, because of people who asked to be forgotten.
+        people_left_out: people of those samples who have no sample in ``samples``.
+    """
+
+    served: int
+    samples: int
+    gone: int
+    changed: int
+    new: int
+    people_new: int
+    left_out: int
+    people_left_out: int
+
+
+def changes(
+    places: Sequence[manifest.Place],
+    forgotten_positions: Set[int],
+    everyone: Sequence[manifest.SampleDigests],
+    kept: Sequence[manifest.SampleDigests],
+) -> Changes:
+    """Count the changes from a generation's manifest (``places``) to the recipe's samples now (``everyone``).
+
+    ``kept`` are those of ``everyone`` that a retrain trains on.
+    """
+    present = {entry.sample: entry.content for entry in everyone}
+    served = {each.sample: each.content for each in places if each.position not in forgotten_positions}
+    known, known_people = {each.sample for each in places}, {name for each in places for name in each.subjects}
+    trained = {entry.sample for entry in kept}
+    people = {name for entry in kept for name in entry.subjects}
+    out = [entry for entry in everyone if entry.sample not in trained]
+    return Changes(
+        served=len(served),
+        samples=len(kept),
+        gone=sum(1 for name in served if name not in present),
+        changed=sum(1 for name, content in served.items() if present.get(name, content) != content),
+        new=len(trained - known),
+        people_new=len(people - known_people),
+        left_out=len(out),
+        people_left_out=len({name for entry in out for name in entry.subjects} - people),
+    )
+
+
+def count_changes(
+    storage: Storage,
+    job: Preparation,
+    everyone: Sequence[manifest.SampleDigests],
+    kept: Sequence[manifest.SampleDigests],
+) -> None:
+    """Write the changes into the candidate's report.
+
+    Raises:
+        DryRunEnded: the candidate was a dry run, and has ended.
+        Refused: the retrain was planned by the schedule, and more than ``MOST_GONE`` of the served samples are gone.
+        Stale: the lease was lost.
+    """
+    with storage.database.read() as session:
+        served = session.get_one(Model, job.model_id).generation_id or 0
+        places, gone = manifest.places(session, served), forgotten(session, served)
+    found = changes(places, gone, everyone, kept)
+    with storage.database.write() as session:
+        model, generation = fence(session, job.lease), session.get_one(Generation, job.generation_id)
+        generation.report = (generation.report or {}) | {"changes": asdict(found)}
+        scheduled = "scheduled" in generation.report
+        ended = is_dry_run(generation)
+        if ended:
+            end_dry_run(session, model, generation, {})
+    if ended:
+        raise DryRunEnded
+    if scheduled and found.gone > MOST_GONE * found.served:
+        raise Refused(
+            f"{found.gone} of {found.served} samples are missing from the recipe's data.",
+            "Put them back. If they are to stay away: `expunge models retrain NAME --new-data`.",
+        )
