@@ -89,7 +89,7 @@ def accuracy(w: Tensor, data: Data) -> float:
         return 100.0 * float((outputs(w, data[0][TRAIN:]).argmax(dim=1) == data[1][TRAIN:]).float().mean())
 
 
-def batches(seed: int, rows: int = TRAIN, epochs: float = EPOCHS) -> list[Tensor]:
+def batches(seed: int, rows: int, epochs: float) -> list[Tensor]:
     """Return the rows of each step; the first steps of a longer training are those of a shorter one."""
     generator = torch.Generator().manual_seed(seed)
     steps = round(epochs * rows / BATCH)
@@ -113,8 +113,8 @@ def of_noise(data: Data) -> Iterator[Row]:
     anew = list[float]()
     noisy, alone = ({radius: list[float]() for radius in (0.005, 0.01, 0.015)} for _ in range(2))
     for seed in SEEDS:
-        w = descended(start(seed), data, batches(seed))
-        tenth = batches(seed + 100, epochs=EPOCHS / 10)
+        w = descended(start(seed), data, batches(seed, TRAIN, EPOCHS))
+        tenth = batches(seed + 100, TRAIN, EPOCHS / 10)
         anew.append(accuracy(descended(start(seed + 100), data, tenth), data))
         generator = torch.Generator().manual_seed(seed)
         for radius in noisy:
@@ -144,7 +144,7 @@ def of_private(data: Data, sigma: float = 0.8, epochs: int = 20, expected: int =
             noise = sigma * torch.randn(SIZE, generator=generator)
             w = w - 0.5 * (clipped.sum(dim=0) + noise) / expected
         private.append(accuracy(w, data))
-        plain.append(accuracy(descended(start(seed), data, batches(seed)), data))
+        plain.append(accuracy(descended(start(seed), data, batches(seed, TRAIN, EPOCHS)), data))
     name = f"private: accuracy at epsilon {epsilon:.1f}, delta {DELTA:g}; beside it, without noise"
     yield row(name, fmean(private), "reported", "%", None, private=private, plain=plain, sigma=sigma)
     mu = mu_at(epsilon, DELTA)
@@ -185,7 +185,7 @@ def replayed(data: Data, seed: int) -> dict[str, float]:
     people = torch.arange(TRAIN) // (TRAIN // PEOPLE)
     generator = torch.Generator().manual_seed(seed)
     gone = torch.isin(people, torch.randperm(PEOPLE, generator=generator)[:FORGOTTEN])
-    steps = batches(seed)
+    steps = batches(seed, TRAIN, EPOCHS)
     back = len(steps) - len(steps) // 10
     w = cold = stored = varied = start(seed)
     v = torch.zeros(SIZE)
@@ -221,7 +221,7 @@ def replayed(data: Data, seed: int) -> dict[str, float]:
 def of_public(data: Data) -> Iterator[Row]:
     taught, labelled, teacher = [], [], []
     for seed in SEEDS:
-        w = descended(start(seed), data, batches(seed))
+        w = descended(start(seed), data, batches(seed, TRAIN, EPOCHS))
         answers = outputs(w, data[0][:PUBLIC]).softmax(dim=1).detach()
         steps = batches(seed + 100, PUBLIC, EPOCHS * TRAIN / PUBLIC)
         taught.append(accuracy(descended(start(seed + 100), (data[0], answers), steps), data))

@@ -39,7 +39,7 @@ COMMANDS = {
     "audit": "audit:commands",
     "keys": "keys:commands",
 }
-"""module and name in ``service.cli.commands``: a function, or a Typer with commands of its own"""
+"""module and name in ``service.cli.commands``: a function, or a Typer with more commands"""
 FORWARDED: dict[str, Any] = {
     "add_help_option": False,
     "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
@@ -79,7 +79,7 @@ app = typer.Typer(
 
 @app.callback()
 def expunge() -> None:
-    """Deletion requests for trained models: forget a person, publish a new version, prove what was done."""
+    """Forget people in trained models, publish new versions, and prove what was done."""
 
 
 def main() -> None:

@@ -71,7 +71,7 @@ class RetrainView(BaseModel):
     responses=problems(404, 409) | answer(202, "Location", "Retry-After"),
     summary="Train a model again on its recipe's present data",
 )
-def create(name: ModelName, body: RetrainOrder, service: Running, caller: Admin, response: Response) -> RetrainView:
+def retrain(name: ModelName, body: RetrainOrder, service: Running, caller: Admin, response: Response) -> RetrainView:
     with service.database.write() as session:
         find_model(session, caller.tenant_id, name)
         mine = (Model.tenant_id == caller.tenant_id, Model.name == name)
@@ -86,7 +86,7 @@ def create(name: ModelName, body: RetrainOrder, service: Running, caller: Admin,
 @router.get(
     _PATH + "/{generation}", response_model=RetrainView, responses=problems(404), summary="Show a retrain or a dry run"
 )
-def show(
+def show_retrain(
     name: ModelName,
     generation: Annotated[int, Path(ge=1, le=LARGEST_NUMBER)],
     service: Running,
