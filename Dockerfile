@@ -6,8 +6,9 @@ ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /src
 RUN python -m venv /opt/expunge
-COPY requirements.lock ./
-RUN /opt/expunge/bin/pip install --extra-index-url "${TORCH_INDEX}" -r requirements.lock
+COPY requirements.lock requirements-dev.lock ./
+RUN /opt/expunge/bin/pip install --extra-index-url "${TORCH_INDEX}" -r requirements.lock \
+        "$(grep '^obstore==' requirements-dev.lock)"
 COPY pyproject.toml README.md LICENSE ./
 COPY unlearning unlearning
 COPY service service

@@ -180,7 +180,7 @@ def delete(process: Process, subject: str) -> None:
 
 def least_bytes(folder: Path, database: Database, numbers: int) -> None:
     """One checkpoint's bytes, durable, and one row, committed."""
-    Store(folder).put([codec.encode({"weights": torch.zeros(numbers)}, {})])
+    Store.at(folder).put([codec.encode({"weights": torch.zeros(numbers)}, {})])
     with database.write() as session:
         row = PhaseSeconds(model_id="floor", method="floor", phase="floor", seconds=0.0, created_at=now(session))
         session.add(row)

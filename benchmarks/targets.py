@@ -39,8 +39,8 @@ UPDATE = (
     "vectors in files of their own instead of rows that SQLite overwrites."
 )
 ALONE = (
-    "An update runs some sixty statements and three commits however small the model is: 40 to 50 ms of CPU, as much as "
-    "the maths of 10,000 samples. Needed: fewer statements."
+    "An update runs some seventy statements and four commits however small the model is: 40 to 50 ms of CPU, as "
+    "much as the maths of 10,000 samples. Needed: fewer statements."
 )
 MANY = (
     "newton measures itself on three sets of people, each with a retraining and an update, and the recipe is read a "

@@ -106,7 +106,7 @@ def _fault(settings: Settings, served: Served) -> tuple[str, str] | None:
 
     Raises Refused.
     """
-    if not Store(settings.private_store).path(served.state).is_file():
+    if not Store.at(settings.private_store).holds(served.state):
         return (
             "The current version's sealed state is not in the private store.",
             "Restore it, or set EXPUNGE_PRIVATE_STORE.",

@@ -13,9 +13,10 @@ from pathlib import Path
 from service.audit.import_export import read_export
 from service.audit.signed_note import Signer
 from service.infra.db import Busy, Database
+from service.infra.files import folder_at
 from service.infra.logging import configure
 from service.infra.migrate import SchemaState, schema_state
-from service.infra.settings import API_SECRETS, Settings, ensure_secrets
+from service.infra.settings import API_SECRETS, Settings, SettingsError, ensure_secrets
 from service.models.restore_guard import updates_missing
 
 WORKERS_SECRETS = ("sealing_key_file", "pepper_file")
@@ -39,15 +40,20 @@ def main(arguments: list[str]) -> int:
     if _older_than_store(settings):
         sys.stderr.write("The database is older than the store: it was restored from a backup. Run expunge restore.\n")
         return 1
-    return {"worker": _worker, "updater": _updater, "scheduler": _scheduler}[arguments[0]](settings)
+    try:
+        return {"worker": _worker, "updater": _updater, "scheduler": _scheduler}[arguments[0]](settings)
+    except SettingsError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
 
 
 def _older_than_store(settings: Settings) -> bool:
     """Return whether updates are missing from the database: a worker would publish others in their place."""
     database = Database(settings.database_url)
     try:
-        return schema_state(database) is SchemaState.CURRENT and updates_missing(database, settings.store) > 0
-    except Busy:  # the database starts later; readiness checks again
+        current = schema_state(database) is SchemaState.CURRENT
+        return current and updates_missing(database, folder_at(settings.store)) > 0
+    except (Busy, OSError):  # the database or the bucket answers later; readiness checks again
         return False
     finally:
         database.close()

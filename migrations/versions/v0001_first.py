@@ -417,6 +417,12 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("model_id", "name", name="pk_consumers"),
     )
     op.create_table(
+        "places",
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("installation", sa.String(length=36), nullable=False),
+        sa.PrimaryKeyConstraint("name", name="pk_places"),
+    )
+    op.create_table(
         "restorations",
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("started_at", BIGINT, nullable=False),

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from fastapi import FastAPI
 
 from service.access.api_keys import check_pepper
+from service.access.installation import check_places
 from service.api import health, problems
 from service.api.console import pages, reference
 from service.api.dependencies import Service
@@ -32,6 +33,7 @@ from service.api.routes import (
     webhooks,
 )
 from service.infra.db import Busy, Database
+from service.infra.files import folder_at
 from service.infra.logging import configure
 from service.infra.pseudonyms import Pepper
 from service.infra.settings import API_SECRETS, Settings, ensure_secrets, session_key
@@ -46,6 +48,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     database, pepper = Database(settings.database_url), Pepper.load(settings.pepper_file)
     with suppress(Busy):  # under another pepper no API key is valid, so nothing is accepted
         check_pepper(database, pepper)
+        check_places(database, {"store": folder_at(settings.store)})
     service = Service(
         settings=settings,
         database=database,

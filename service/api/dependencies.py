@@ -16,6 +16,7 @@ from service.api.http.limits import Limiter, client_of, wrong_keys
 from service.api.openapi import answer, problem
 from service.api.problems import ApiProblem
 from service.infra.db import Database
+from service.infra.files import Store
 from service.infra.pseudonyms import Pepper
 from service.infra.settings import Settings
 from service.models.restore_guard import unconfirmed
@@ -40,6 +41,11 @@ class Service:
     limiter: Limiter
     wrong_keys: Limiter = field(default_factory=wrong_keys)
     """by client address"""
+
+    @cached_property
+    def store(self) -> Store:
+        """Return the store of published checkpoints."""
+        return Store.at(self.settings.store)
 
     @cached_property
     def notifier(self) -> Celery:

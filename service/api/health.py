@@ -9,11 +9,13 @@ from pydantic import BaseModel
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.api.dependencies import Running, problems
+from service.access.installation import check_places
+from service.api.dependencies import Running, Service, problems
 from service.api.metrics import render
 from service.api.problems import ApiProblem
 from service.infra.db import Busy, now
 from service.infra.migrate import SchemaState, schema_state
+from service.infra.settings import SettingsError
 from service.infra.tables import Heartbeat
 from service.infra.time import SECOND
 from service.models.restore_guard import unconfirmed, updates_missing
@@ -43,8 +45,7 @@ def readyz(service: Running) -> ReadyView:
         raise _not_ready("The schema is behind this release: run `expunge migrate`.")
     if state is SchemaState.AHEAD:
         raise _not_ready("The schema is ahead of this release: start the newer release.")
-    if updates_missing(service.database, service.settings.store):
-        raise _not_ready("The database is older than the store: run `expunge restore`.")
+    _require_store(service)
     with service.database.read() as session:
         if unconfirmed(session) is not None:
             raise _not_ready("A restored backup waits for `expunge restore --confirm`; until then only reading works.")
@@ -64,6 +65,20 @@ def live_workers(session: Session, lease_seconds: float) -> int:
     since = now(session) - int(lease_seconds * SECOND)
     count = select(func.count()).where(Heartbeat.kind == "worker", Heartbeat.beat_at >= since)
     return session.scalar(count) or 0
+
+
+def _require_store(service: Service) -> None:
+    """Raise ApiProblem (503) unless the store answers, is this installation's, and knows no more than the database."""
+    folder = service.store.folder
+    try:
+        check_places(service.database, {"store": folder})
+        missing = updates_missing(service.database, folder)
+    except SettingsError as error:
+        raise _not_ready(str(error)) from None
+    except (Busy, OSError):
+        raise _not_ready("The store does not answer: look at EXPUNGE_STORE, and at the server of its bucket.") from None
+    if missing:
+        raise _not_ready("The database is older than the store: run `expunge restore`.")
 
 
 def _not_ready(detail: str) -> ApiProblem:

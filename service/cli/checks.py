@@ -14,12 +14,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import redis
+from amqp.exceptions import AccessRefused, AMQPError
+from kombu.connection import Connection
 from sqlalchemy import func, make_url, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.access.api_keys import check_pepper
+from service.access.installation import check_places, place_name
 from service.infra.db import Busy, Database, now
-from service.infra.files import filesystem_of
+from service.infra.files import filesystem_of, folder_at
 from service.infra.migrate import SchemaState, schema_state
 from service.infra.pseudonyms import Pepper
 from service.infra.settings import SECRETS, Settings, SettingsError, read_secret
@@ -56,9 +59,8 @@ def examine(settings: Settings, clock: Callable[[], float] = time.time) -> Itera
     """
     yield from _secrets(settings)
     yield _recipes(settings.recipes)
-    for name in ("store", "private_store"):
+    for name in ("store", "private_store", "key_folder"):
         yield _folder(name, getattr(settings, name))
-    yield _folder("key_folder", settings.key_folder)
     yield _overwritable(settings.key_folder)
     yield from _disks(settings)
     yield _broker(settings.broker_url)
@@ -105,7 +107,9 @@ def _recipes(folder: Path) -> Finding:
     return Finding("recipes", True, f"{folder.absolute()}: {', '.join(found)}.{told}")
 
 
-def _folder(name: str, path: Path) -> Finding:
+def _folder(name: str, path: Path | str) -> Finding:
+    if not isinstance(path, Path):
+        return _bucket(name, path)
     nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         return Finding(
@@ -114,8 +118,20 @@ def _folder(name: str, path: Path) -> Finding:
     return Finding(name, True, f"{path} can be written.")
 
 
-def _overwritable(folder: Path) -> Finding:
+def _bucket(name: str, url: str) -> Finding:
+    try:
+        folder = folder_at(url)
+        folder.mark()
+    except (OSError, ValueError) as error:
+        hint = f"Set EXPUNGE_{name.upper()}, and the AWS_* variables with its endpoint and credentials."
+        return Finding(name, False, f"{url} cannot be read: {error}", hint)
+    return Finding(name, True, f"{url} answers.")
+
+
+def _overwritable(folder: Path | str) -> Finding:
     """Check that the filesystem overwrites in place: a key is destroyed by overwriting it."""
+    if not isinstance(folder, Path):
+        return Finding("key_folder", True, f"Workers refuse {folder} at their start if it keeps versions.")
     point, kind = filesystem_of(folder.absolute())
     if kind not in KEEPS_OLD_BLOCKS:
         return Finding("key_folder", True, f"What is overwritten in {folder} is not kept by its filesystem.")
@@ -126,7 +142,7 @@ def _overwritable(folder: Path) -> Finding:
 def _disks(settings: Settings) -> Iterator[Finding]:
     """Yield one finding for each disk that the service writes to."""
     seen: set[int] = set()
-    for folder in (settings.home, settings.store, settings.private_store, settings.key_folder):
+    for folder in settings.folders:
         nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         disk = nearest.stat().st_dev
         if disk not in seen:
@@ -147,8 +163,10 @@ def _broker(url: str) -> Finding:
     address = urlsplit(url)
     if address.scheme == "filesystem":
         return _folder("broker", Path(address.path))
-    place = f"{address.hostname}:{address.port or 6379}"
     hint = "Requests are kept and worked off by the sweep, later. Start the broker."
+    if address.scheme.startswith("amqp"):
+        return _amqp(url, f"{address.hostname}:{address.port or 5672}", hint)
+    place = f"{address.hostname}:{address.port or 6379}"
     try:
         with redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2) as client:
             client.ping()
@@ -156,6 +174,19 @@ def _broker(url: str) -> Finding:
         return Finding("broker", False, f"{place} refuses this user or password.", "Set EXPUNGE_BROKER_URL.")
     except (redis.RedisError, ValueError) as error:
         return Finding("broker", False, f"{place} does not answer ({type(error).__name__}).", hint)
+    return Finding("broker", True, f"{place} answers.")
+
+
+def _amqp(url: str, place: str, hint: str) -> Finding:
+    connection = Connection(url, connect_timeout=2)  # type: ignore[no-untyped-call]
+    try:
+        connection.connect()  # type: ignore[no-untyped-call]
+    except AccessRefused:
+        return Finding("broker", False, f"{place} refuses this user or password.", "Set EXPUNGE_BROKER_URL.")
+    except (OSError, AMQPError) as error:
+        return Finding("broker", False, f"{place} does not answer ({type(error).__name__}).", hint)
+    finally:
+        connection.release()  # type: ignore[no-untyped-call]
     return Finding("broker", True, f"{place} answers.")
 
 
@@ -187,6 +218,7 @@ def _database(settings: Settings, clock: Callable[[], float]) -> Iterator[Findin
             yield _heartbeat(database, "scheduler", settings)
             yield from _clocks(database, settings)
             yield from _pepper(database, settings)
+            yield from _places(database, settings)
             yield from _exhausted(database)
             yield from _certificates(database)
     finally:
@@ -203,6 +235,21 @@ def _pepper(database: Database, settings: Settings) -> Iterator[Finding]:
         check_pepper(database, pepper)
     except SettingsError as error:
         yield Finding("pepper", False, str(error), "Then restart every process.")
+
+
+def _places(database: Database, settings: Settings) -> Iterator[Finding]:
+    """Look for a folder or bucket that is another installation's; yield nothing where all are right.
+
+    Workers and the scheduler look at the key store too, when they start.
+    """
+    for setting in ("store", "private_store", "key_folder"):
+        name = setting if setting == "store" else place_name(setting, settings.served_tenants)
+        try:
+            check_places(database, {name: folder_at(getattr(settings, setting))})
+        except SettingsError as error:
+            yield Finding(setting, False, str(error), "Then restart every process.")
+        except (Busy, ValueError):  # reported as not readable
+            continue
 
 
 def _exhausted(database: Database) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
-"""Durable bytes: files named by the sha256 of their content.
+"""Durable bytes by name, on a disk: folders, and stores whose files are named by the sha256 of their content.
 
-Expunge does every durable file operation by ``Files``. A test double records them and enumerates what a power cut may
+A store lies in a ``Folder``: one on a disk (here), or one in a bucket (``service.infra.bucket``). Expunge does every
+durable file operation on a disk by ``Files``. A test double records them and enumerates what a power cut may
 leave behind, because killing a process cannot show a missing fsync.
 """
 
@@ -11,15 +12,21 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Container, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias, cast
 
 from service.infra.fault_injection import crash_point
 
+Chunk: TypeAlias = bytes | memoryview
 DIGEST = re.compile(r"[0-9a-f]{64}")
 PART = re.compile(r"\.[0-9a-f]{16}\.part")
+MARK = "installation"
+"""the file that says to which installation a folder belongs"""
 BLOCK = 1 << 20
 _MOUNTS = Path("/proc/self/mounts")
 
@@ -76,36 +83,205 @@ class Files:
         path.unlink(missing_ok=True)
 
 
-class Store:
-    """A folder of files named by the sha256 of their bytes. Only complete, synced files get a name."""
+@dataclass(frozen=True)
+class Entry:
+    """A file of a folder: its name, and when it was written, in seconds since 1970 UTC."""
 
-    def __init__(self, root: Path, files: Files | None = None) -> None:
-        self.root = root
-        self.disk = files or Files()
+    name: str
+    written_at: float
 
-    def put(self, chunks: Iterable[bytes | memoryview]) -> Stored:
-        """Write ``chunks`` durably. When this returns, the file survives a power cut.
 
-        Raises OSError (disk full, no permission); then no file of that name exists because of this call.
+class Folder(ABC):
+    """Bytes by name. A name appears with all its bytes, durable, or not at all.
+
+    Every method raises OSError where the disk or the bucket fails; FileNotFoundError and FileExistsError are such.
+    """
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """Return how the settings name this place."""
+
+    @abstractmethod
+    def inside(self, name: str) -> Folder:
+        """Return the folder of that name in this one. It need not exist."""
+
+    @abstractmethod
+    def entries(self) -> Iterator[Entry]:
+        """Yield every file, half-written ones too, and no folder."""
+
+    @abstractmethod
+    def holds(self, name: str) -> bool: ...
+
+    @abstractmethod
+    def open(self, name: str) -> BinaryIO:
+        """Open the file to be read from its beginning; the caller closes it. Raises FileNotFoundError."""
+
+    @abstractmethod
+    def write(self, name: str, chunks: Sequence[Chunk]) -> None:
+        """Write the file durably, in place of one that has the name."""
+
+    @abstractmethod
+    def create(self, name: str, data: bytes) -> None:
+        """Write a small file durably. Raises FileExistsError where there is one."""
+
+    @abstractmethod
+    def overwrite(self, name: str, pieces: Mapping[int, bytes]) -> None:
+        """Write each piece at its offset, over what is there, durably; no other copy of those bytes remains readable.
+
+        Raises FileNotFoundError.
         """
+
+    @abstractmethod
+    def rename(self, name: str, target: str) -> None:
+        """Give the file another name, in place of one that has it. Raises FileNotFoundError."""
+
+    @abstractmethod
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete these files, durably, where they exist."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Look whether the place can do what the methods promise. Raises ValueError with what to change."""
+
+    def read(self, name: str) -> bytes:
+        """Return all bytes of the file. Raises FileNotFoundError."""
+        with self.open(name) as file:
+            return file.read()
+
+    def mark(self) -> str | None:
+        """Return what ``set_mark`` wrote here; None where it was never called."""
+        with suppress(FileNotFoundError):
+            return self.read(MARK).decode(errors="replace")
+        return None
+
+    def set_mark(self, mark: str) -> None:
+        """Write to which installation the folder belongs."""
+        self.write(MARK, [mark.encode()])
+
+    def blank(self) -> bool:
+        """Return whether nothing was ever written here."""
+        return next(self.entries(), None) is None
+
+
+class DiskFolder(Folder):
+    """A folder on a disk. It is made when something is written into it."""
+
+    def __init__(self, root: Path, disk: Files | None = None) -> None:
+        self.root = root
+        self.disk = disk or Files()
+
+    def __str__(self) -> str:
+        return str(self.root)
+
+    def inside(self, name: str) -> DiskFolder:
+        return DiskFolder(self.root / name, self.disk)
+
+    def entries(self) -> Iterator[Entry]:
+        for path in sorted(self.root.iterdir()) if self.root.is_dir() else ():
+            with suppress(FileNotFoundError):  # another process deleted it
+                if path.is_file():
+                    yield Entry(path.name, path.stat().st_mtime)
+
+    def holds(self, name: str) -> bool:
+        return (self.root / name).is_file()
+
+    def open(self, name: str) -> BinaryIO:
+        return (self.root / name).open("rb")
+
+    def write(self, name: str, chunks: Sequence[Chunk]) -> None:
         self._make_root()
         part = self.root / f".{secrets.token_hex(8)}.part"
         try:
-            stored = self._write(part, chunks)
-            self.disk.rename(part, self.path(stored.digest))
+            self._write(part, chunks)
+            self.disk.rename(part, self.root / name)
         except BaseException:
             self.disk.unlink(part)
             raise
         crash_point("store-renamed")
         self.disk.sync_folder(self.root)
         crash_point("store-folder-synced")
-        return stored
 
-    def path(self, digest: str) -> Path:
-        """Return the path of the file with that digest. Raises ValueError for anything that is not a digest."""
-        if not DIGEST.fullmatch(digest):
-            raise ValueError("A store names files by sha256 in lower-case hex, and this is none.")
-        return self.root / digest
+    def create(self, name: str, data: bytes) -> None:
+        """Write the file under its own name: a power cut may leave half of it, whose name nobody has yet."""
+        self._make_root()
+        with self.disk.create(self.root / name) as file:
+            self.disk.write(file, data)
+            self.disk.sync(file)
+        self.disk.sync_folder(self.root)
+
+    def overwrite(self, name: str, pieces: Mapping[int, bytes]) -> None:
+        with self.disk.open(self.root / name) as file:
+            for offset, data in pieces.items():
+                self.disk.overwrite(file, offset, data)
+            self.disk.sync(file)
+
+    def rename(self, name: str, target: str) -> None:
+        self.disk.rename(self.root / name, self.root / target)
+        self.disk.sync_folder(self.root)
+
+    def delete(self, names: Iterable[str]) -> None:
+        paths = [self.root / name for name in names]
+        for path in paths:
+            self.disk.unlink(path)
+        if paths and self.root.is_dir():
+            self.disk.sync_folder(self.root)
+
+    def check(self) -> None:
+        """Return at once: ``expunge doctor`` looks at disks."""
+
+    def _write(self, part: Path, chunks: Sequence[Chunk]) -> None:
+        with self.disk.create(part) as file:
+            for chunk in chunks:
+                for block in _blocks(chunk):
+                    self.disk.write(file, block)
+                    crash_point("store-half-file")
+            crash_point("store-written")
+            self.disk.sync(file)
+        crash_point("store-synced")
+
+    def _make_root(self) -> None:
+        if self.root.is_dir():
+            return
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.disk.sync_folder(self.root.parent)
+
+
+def folder_at(place: Path | str) -> Folder:
+    """Return the folder that a setting names: a path on a disk, or ``s3://bucket/prefix``.
+
+    Raises ValueError where the software for buckets is not installed.
+    """
+    if isinstance(place, Path):
+        return DiskFolder(place)
+    from service.infra.bucket import Bucket  # noqa: PLC0415 (obstore is an extra)
+
+    return Bucket.at(place)
+
+
+class Store:
+    """Files named by the sha256 of their bytes, in a folder."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+
+    @classmethod
+    def at(cls, place: Path | str) -> Store:
+        """Open the store that a setting names, as ``folder_at``."""
+        return cls(folder_at(place))
+
+    def put(self, chunks: Iterable[Chunk]) -> Stored:
+        """Write ``chunks`` durably. When this returns, the file survives a power cut.
+
+        A file that is there already is written again: that heals it, and makes it young for the sweep.
+        Raises OSError (disk full, no permission); then no file of that name exists because of this call.
+        """
+        parts = list(chunks)
+        hasher = hashlib.sha256()
+        for part in parts:
+            hasher.update(part)
+        stored = Stored(hasher.hexdigest(), sum(memoryview(part).nbytes for part in parts))
+        self.folder.write(stored.digest, parts)
+        return stored
 
     def open(self, digest: str) -> BinaryIO:
         """Open the file and check its bytes; return it at its beginning. The caller closes it. Raises Damaged.
@@ -113,12 +289,12 @@ class Store:
         The bytes are hashed through the returned handle, so replacing the file afterwards changes nothing.
         """
         try:
-            file = self.path(digest).open("rb")
+            file = self.folder.open(_named(digest))
         except FileNotFoundError:
-            raise Damaged(f"file {digest} is missing from {self.root}: restore it from a backup") from None
-        if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+            raise Damaged(f"file {digest} is missing from {self.folder}: restore it from a backup") from None
+        if hashlib.file_digest(cast(BufferedIOBase, file), "sha256").hexdigest() != digest:
             file.close()
-            raise Damaged(f"file {digest} in {self.root} has other bytes: restore it from a backup")
+            raise Damaged(f"file {digest} in {self.folder} has other bytes: restore it from a backup")
         file.seek(0)
         return file
 
@@ -127,11 +303,13 @@ class Store:
         with self.open(digest) as file:
             return file.read()
 
+    def holds(self, digest: str) -> bool:
+        """Return whether there is a file of that name; its bytes are not checked."""
+        return self.folder.holds(_named(digest))
+
     def delete(self, digest: str) -> None:
         """Remove the file; nothing happens when there is none."""
-        self.disk.unlink(self.path(digest))
-        if self.root.is_dir():
-            self.disk.sync_folder(self.root)
+        self.folder.delete([_named(digest)])
 
     def sweep(self, keep: Container[str], older_than: float) -> int:
         """Remove half-written files and files not in ``keep`` that are older than ``older_than`` seconds.
@@ -139,45 +317,21 @@ class Store:
         Returns how many. An update writes its file before the row that names it, so young files must stay.
         """
         before = time.time() - older_than
-        orphans = [path for path in self._entries() if self._orphan(path, keep, before)]
-        for path in orphans:
-            self.disk.unlink(path)
-        if orphans:
-            self.disk.sync_folder(self.root)
+        orphans = [
+            entry.name
+            for entry in self.folder.entries()
+            if entry.written_at <= before
+            and (PART.fullmatch(entry.name) or (DIGEST.fullmatch(entry.name) and entry.name not in keep))
+        ]
+        self.folder.delete(orphans)
         return len(orphans)
 
-    def _entries(self) -> Iterator[Path]:
-        if self.root.is_dir():
-            yield from self.root.iterdir()
 
-    @staticmethod
-    def _orphan(path: Path, keep: Container[str], before: float) -> bool:
-        if not (PART.fullmatch(path.name) or (DIGEST.fullmatch(path.name) and path.name not in keep)):
-            return False
-        try:
-            return path.stat().st_mtime <= before
-        except FileNotFoundError:
-            return False
-
-    def _write(self, part: Path, chunks: Iterable[bytes | memoryview]) -> Stored:
-        hasher, size = hashlib.sha256(), 0
-        with self.disk.create(part) as file:
-            for chunk in chunks:
-                for block in _blocks(chunk):
-                    self.disk.write(file, block)
-                    hasher.update(block)
-                    size += len(block)
-                    crash_point("store-half-file")
-            crash_point("store-written")
-            self.disk.sync(file)
-        crash_point("store-synced")
-        return Stored(hasher.hexdigest(), size)
-
-    def _make_root(self) -> None:
-        if self.root.is_dir():
-            return
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.disk.sync_folder(self.root.parent)
+def _named(digest: str) -> str:
+    """Return the name of the file with that digest. Raises ValueError for anything that is not a digest."""
+    if not DIGEST.fullmatch(digest):
+        raise ValueError("A store names files by sha256 in lower-case hex, and this is none.")
+    return digest
 
 
 def filesystem_of(path: Path) -> tuple[str, str]:

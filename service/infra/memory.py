@@ -20,7 +20,7 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.pool import StaticPool
 
 from service.infra.db import Database, tell_sqlite
-from service.infra.files import Damaged, Store, Stored
+from service.infra.files import Damaged, DiskFolder, Store, Stored
 from service.infra.time import DAY_SECONDS, SECOND
 
 _UNIX_EPOCH = 2440587.5  # as a Julian day
@@ -95,7 +95,7 @@ class MemoryStore(Store):
     """Files by digest in a dictionary. ``root`` is only a name for code that puts other files there."""
 
     def __init__(self, root: Path, clock: ManualClock) -> None:
-        super().__init__(root)
+        super().__init__(DiskFolder(root))
         self.files: dict[str, bytes] = {}
         self._clock = clock
         self._written: dict[str, int] = {}
@@ -111,13 +111,16 @@ class MemoryStore(Store):
         return Stored(digest, len(data))
 
     def open(self, digest: str) -> BinaryIO:
-        data = self.files.get(self.path(digest).name)
+        data = self.files.get(digest)
         if data is None or hashlib.sha256(data).hexdigest() != digest:
             raise Damaged(f"file {digest} is missing from memory, or has other bytes")
         return io.BytesIO(data)
 
+    def holds(self, digest: str) -> bool:
+        return digest in self.files
+
     def delete(self, digest: str) -> None:
-        self.files.pop(self.path(digest).name, None)
+        self.files.pop(digest, None)
 
     def sweep(self, keep: Container[str], older_than: float) -> int:
         before = self._clock.at - int(older_than * SECOND)

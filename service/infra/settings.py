@@ -6,21 +6,34 @@ import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.infra.files import Files
 from service.infra.tenants import listed
 from service.infra.time import DAY_SECONDS, HOUR_SECONDS
 
-BROKERS = ("filesystem", "redis", "rediss")
+BROKERS = ("filesystem", "redis", "rediss", "amqp", "amqps")
 
 
 class SettingsError(ValueError):
     """A setting is missing or wrong; the message names the variable and says what to do."""
+
+
+def _place(value: Any) -> Any:
+    """Return a folder's path, or the URL of a place in a bucket. Raises SettingsError."""
+    if "://" not in str(value):
+        return Path(value)
+    if urlsplit(value).scheme != "s3" or not urlsplit(value).netloc:
+        raise SettingsError("Name a folder, or a place in a bucket: s3://bucket/prefix. Other object stores offer s3.")
+    return str(value).rstrip("/")
+
+
+Place: TypeAlias = Annotated[Path | str, BeforeValidator(_place)]
+"""a folder, or ``s3://bucket/prefix``"""
 
 
 class Settings(BaseSettings):
@@ -30,10 +43,10 @@ class Settings(BaseSettings):
     home: Path = Path(".expunge")
     database_url: str = Field(repr=False)
     broker_url: str = Field(repr=False)
-    store: Path
-    private_store: Path
+    store: Place
+    private_store: Place
     key_store_url: str = Field(repr=False)
-    key_folder: Path
+    key_folder: Place
     sealing_key_file: Path
     pepper_file: Path
     signing_key_file: Path
@@ -86,6 +99,12 @@ class Settings(BaseSettings):
         return from_home | values | {"home": home}
 
     @property
+    def folders(self) -> list[Path]:
+        """Return the folders on this machine's disks: home, the stores and the key folder, where they are no bucket."""
+        places = (self.home, self.store, self.private_store, self.key_folder)
+        return [place for place in places if isinstance(place, Path)]
+
+    @property
     def served_tenants(self) -> frozenset[str] | None:
         """Return the tenants that ``tenants`` lists, separated by commas; None: every tenant."""
         return listed(self.tenants)
@@ -104,8 +123,19 @@ class Settings(BaseSettings):
     @classmethod
     def _supports_broker(cls, value: str) -> str:
         if urlsplit(value).scheme not in BROKERS:
-            raise SettingsError("EXPUNGE_BROKER_URL: use filesystem:///folder, redis://host or rediss://host.")
+            raise SettingsError(
+                "EXPUNGE_BROKER_URL: use filesystem:///folder, redis://host or amqp://host (TLS: rediss, amqps)."
+            )
         return value
+
+    @model_validator(mode="after")
+    def _keys_apart(self) -> Settings:
+        if self.key_store_url == self.database_url:
+            raise SettingsError(
+                "EXPUNGE_KEY_STORE_URL: name another database than EXPUNGE_DATABASE_URL, so that a backup of the one "
+                "cannot open what the keys of the other sealed."
+            )
+        return self
 
     @model_validator(mode="after")
     def _no_loopback_in_production(self) -> Settings:

@@ -8,17 +8,16 @@ row holds only what follows from settings and counts, and whether the file may s
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from service.infra.db import Database
-from service.infra.files import Files
+from service.infra.files import Folder
 from service.infra.tables import Generation
 
 FOLDER = "figures"
@@ -47,24 +46,16 @@ DELETED = "deleted with the first deletion: they were measured on everyone"
 
 
 class Figures:
-    """The folder of measured figures, one JSON file for each generation."""
+    """The folder of measured figures, one JSON file for each generation. It is in the folder of the store."""
 
-    def __init__(self, store: Path, files: Files | None = None) -> None:
-        self._root = store / FOLDER
-        self._files = files or Files()
+    def __init__(self, store: Folder) -> None:
+        self._folder = store.inside(FOLDER)
 
     def keep(self, generation_id: int, report: Mapping[str, Any]) -> dict[str, Any]:
         """Write the report's figures durably, with those kept before; return what the row may hold of the report."""
         measured = {name: value for name, value in report.items() if name not in DATA_FREE | {FOLDER}}
         measured = self._read(generation_id) | measured
-        self._make_root()
-        part = self._path(generation_id).with_suffix(f".{os.getpid()}.part")
-        self._files.unlink(part)
-        with self._files.create(part) as file:
-            self._files.write(file, json.dumps(measured).encode())
-            self._files.sync(file)
-        self._files.rename(part, self._path(generation_id))
-        self._files.sync_folder(self._root)
+        self._folder.write(_name(generation_id), [json.dumps(measured).encode()])
         return {name: value for name, value in report.items() if name in DATA_FREE} | {FOLDER: True}
 
     def shown(self, generation: Generation) -> dict[str, Any] | None:
@@ -76,13 +67,12 @@ class Figures:
 
     def delete(self, generation_id: int) -> None:
         """Delete the generation's file, if there is one; durable when this returns."""
-        self._files.unlink(self._path(generation_id))
-        if self._root.is_dir():
-            self._files.sync_folder(self._root)
+        self._folder.delete([_name(generation_id)])
 
     def sweep(self, database: Database) -> int:
         """Delete every file whose generation may not show it any more; return how many."""
-        kept = {int(path.stem): path for path in self._root.glob("*.json")} if self._root.is_dir() else {}
+        names = (PurePath(entry.name) for entry in self._folder.entries())
+        kept = {int(name.stem) for name in names if name.suffix == ".json"}
         if not kept:
             return 0
         with database.read() as session:
@@ -90,24 +80,20 @@ class Figures:
                 select(Generation.id, Generation.status, Generation.report).where(Generation.id.in_(sorted(kept)))
             )
             needed = {key for key, status, report in rows if _needed(status, report)}
-        gone = sorted(set(kept) - needed)
+        gone = sorted(kept - needed)
         for generation_id in gone:
             self.delete(generation_id)
         return len(gone)
 
     def _read(self, generation_id: int) -> dict[str, Any]:
         with suppress(FileNotFoundError):
-            found: dict[str, Any] = json.loads(self._path(generation_id).read_bytes())
+            found: dict[str, Any] = json.loads(self._folder.read(_name(generation_id)))
             return found
         return {}
 
-    def _path(self, generation_id: int) -> Path:
-        return self._root / f"{generation_id:d}.json"
 
-    def _make_root(self) -> None:
-        if not self._root.is_dir():
-            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._files.sync_folder(self._root.parent)
+def _name(generation_id: int) -> str:
+    return f"{generation_id:d}.json"
 
 
 def withdraw(session: Session, *generations: ColumnElement[bool]) -> None:

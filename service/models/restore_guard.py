@@ -6,7 +6,7 @@ one is older than its store.
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 from sqlalchemy import select
@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from service.audit.log import record, recorded_at
 from service.infra.db import Database, batches
+from service.infra.files import Folder
 from service.infra.tables import Restoration, Version
 
 UPDATES = "updates"
@@ -37,11 +38,13 @@ def confirm(session: Session, tenant_id: str) -> dict[str, Any] | None:
     return waiting.report
 
 
-def updates_missing(database: Database, store: Path) -> int:
-    """Count the committed updates that the database does not know because it was restored from an older backup."""
-    folder = store / UPDATES
-    names = [path.stem for path in folder.glob(f"*{COMMITTED}")] if folder.is_dir() else []
-    versions = [name for name in names if not name.startswith("draw-")]
+def updates_missing(database: Database, store: Folder) -> int:
+    """Count the committed updates that the database does not know because it was restored from an older backup.
+
+    Raises Busy, OSError.
+    """
+    names = [PurePath(entry.name) for entry in store.inside(UPDATES).entries()]
+    versions = [name.stem for name in names if name.suffix == COMMITTED and not name.stem.startswith("draw-")]
     with database.read() as session:
         known = sum(len(_known(session, part)) for part in batches(versions))
     return len(versions) - known

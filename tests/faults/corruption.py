@@ -29,6 +29,7 @@ from service.infra.tables import StoredVector, Task, TreeHead
 from tests.faults.judge import exported
 from tests.faults.result import Result
 from tests.harness.databases import sqlite_databases, sqlite_template
+from tests.harness.files import path_in
 from tests.workers.worlds import World, end_schedulers_lease, open_world, settings_of
 from workers.scheduler.run import open_scheduler
 from workers.storage import private_state as state
@@ -54,11 +55,11 @@ class Scene:
 
     @property
     def checkpoint(self) -> Path:
-        return self.world.storage.store.path(self.world.head(self.model_id).checkpoint)
+        return path_in(self.world.storage.store, self.world.head(self.model_id).checkpoint)
 
     @property
     def state(self) -> Path:
-        return self.world.storage.private.path(self.world.head(self.model_id).state)
+        return path_in(self.world.storage.private, self.world.head(self.model_id).state)
 
 
 def run(seed: int, scale: float) -> Result:
@@ -138,7 +139,7 @@ def keys(scene: Scene) -> Seen:
     with database.read() as session:
         kept = session.get_one(HolderKey, row.key_id)
     if scene.chance.random() < 0.5:
-        return _key_file_refused(scene, scene.world.settings.key_folder / kept.file, kept.slot * SHARE_BYTES)
+        return _key_file_refused(scene, Path(scene.world.settings.key_folder) / kept.file, kept.slot * SHARE_BYTES)
     _set_share(database, row.key_id, spoiled(kept.share, scene.chance))
     seen = _vectors_refused(scene)
     _set_share(database, row.key_id, kept.share)

@@ -27,7 +27,7 @@ from sqlalchemy import make_url, select, text
 from service.access.api_keys import Scope, create_key
 from service.api.app import create_app
 from service.infra.db import Database
-from service.infra.files import Files, Store
+from service.infra.files import DiskFolder, Files, Store
 from service.infra.settings import Settings
 from service.infra.tables import DeletionRequest
 from tests.faults.invariants import ENDED, Broken, broken, left_behind, unreadable
@@ -291,7 +291,8 @@ def _scene(settings: Settings, chance: random.Random, url: str, between: Proxy |
     os.environ["DRILL_PEOPLE"] = str(PEOPLE)
     settings = settings.model_copy(update={"rate_burst": 1_000_000})
     disk = Moody()
-    stores = {"store": Store(settings.store, disk), "private": Store(settings.private_store, disk)}
+    folders = {"store": settings.store, "private": settings.private_store}
+    stores = {name: Store(DiskFolder(Path(folder), disk)) for name, folder in folders.items()}
     world, straight = open_world(settings, **stores), Database(url)
     model_id = world.live("crowd", min_guarantee="proved")
     with straight.write() as session:

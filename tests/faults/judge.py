@@ -48,7 +48,7 @@ def judge(settings: Settings, journal: Journal) -> list[Broken]:
         eventually(lambda: not unfinished(database))
         eventually(lambda: not _keys_due(database))
         found += broken(database) + unfinished(database) + left_behind(database, keys)
-        found += unreadable(database, Store(settings.store), Store(settings.private_store))
+        found += unreadable(database, Store.at(settings.store), Store.at(settings.private_store))
         with database.read() as session:
             for rule in (_requests, _people, _log):
                 found += rule(session, settings, journal)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sqlalchemy import event, select
 
-from service.infra.files import DIGEST, Damaged, Store
+from service.infra.files import DIGEST, MARK, Damaged, DiskFolder, Store
 from service.infra.tables import Version
 from service.models.restore_guard import UPDATES
 from tests.faults.invariants import Broken, broken, counted, left_behind, unfinished, unreadable
@@ -31,6 +31,7 @@ from workers.storage.key_store import KeyStore
 
 FOLDERS = ("store", "private", "keys", f"store/{UPDATES}")
 """the journal of updates lies with the published checkpoints"""
+MARKED = ("store", "private", "keys")
 
 
 @dataclass(frozen=True)
@@ -109,15 +110,15 @@ class RecordedStore(Store):
 
     def __init__(self, root: Path, files: Recorded) -> None:
         (root / UPDATES).mkdir(parents=True, exist_ok=True)
-        super().__init__(root, files)
+        super().__init__(DiskFolder(root, files))
 
 
 class RecordedKeyFiles(KeyFiles):
     """Key files in a folder that exists from the beginning. What was committed before a key is destroyed is kept."""
 
     def __init__(self, folder: Path, rehearsal: Rehearsal) -> None:
-        folder.mkdir()
-        super().__init__(folder, rehearsal.files)
+        folder.mkdir(exist_ok=True)
+        super().__init__(DiskFolder(folder, rehearsal.files))
         self._rehearsal = rehearsal
 
     def erase(self, name: str, slots: Iterable[int]) -> None:
@@ -145,6 +146,8 @@ def recovered(rehearsal: Rehearsal, home: Path, cut: Cut, state: State) -> list[
     (home / "keys.db").write_bytes(cut.keys)
     for folder in FOLDERS:
         (home / folder).mkdir()
+    for folder in MARKED:  # written before the first operation that is cut
+        shutil.copy(rehearsal.home / folder / MARK, home / folder / MARK)
     for path, data in state.items():
         (home / Path(path).relative_to(rehearsal.home)).write_bytes(data)
     world = open_world(settings_of(home, f"sqlite:///{home / 'expunge.db'}", grace_seconds=0.0))

@@ -18,6 +18,7 @@ from service.access.api_keys import NewKey, Scope, authenticate, create_key
 from service.audit.log import newest_head
 from service.audit.signed_note import Signer
 from service.infra import fault_injection as crash
+from service.infra.files import Folder, folder_at
 from service.infra.memory import ManualClock, MemoryBroker, MemoryDatabase, MemoryStore, image_of
 from service.infra.pseudonyms import subject_digest
 from service.infra.queue import notify as queue
@@ -29,6 +30,7 @@ from service.requests.states import RequestRefused
 from service.requests.webhooks import add_endpoint
 from tests.faults.judge import exported
 from tests.harness.databases import sqlite_databases, sqlite_template
+from tests.harness.files import root_of
 from tests.workers.worlds import TENANT, World, open_world, settings_of
 from workers.runtime.jobs import Preparation, Work
 from workers.runtime.model import Benches
@@ -58,7 +60,7 @@ class Died(BaseException):
 class MemoryKeyFiles(KeyFiles):
     """Key files in a dictionary, as old as the day."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Folder) -> None:
         super().__init__(folder)
         self.held: dict[str, bytes] = {}
 
@@ -195,8 +197,8 @@ class Town:
         """Return everything as it is now."""
         storage = self.world.storage
         store, private = (cast(MemoryStore, each).files for each in (storage.store, storage.private))
-        journal = storage.store.root.with_name("photograph")
-        shutil.copytree(storage.store.root, journal)
+        journal = root_of(storage.store).with_name("photograph")
+        shutil.copytree(root_of(storage.store), journal)
         return Photograph(
             self.database.image(),
             self.keys.image(),
@@ -216,8 +218,8 @@ class Town:
         self.key_files.held = dict(photo.key_files)
         for store, files in ((storage.store, photo.store), (storage.private, photo.private)):
             cast(MemoryStore, store).replace_all(files)
-        shutil.rmtree(storage.store.root)
-        shutil.copytree(photo.journal, storage.store.root)
+        shutil.rmtree(root_of(storage.store))
+        shutil.copytree(photo.journal, root_of(storage.store))
         self.notifier.messages.clear()
         self.benches = Benches(self.world.settings)
 
@@ -295,7 +297,7 @@ def _world(settings: Settings, database: MemoryDatabase, keys: MemoryDatabase, f
     storage = replace(
         world.storage,
         database=database,
-        keys=MemoryKeys(keys, MemoryKeyFiles(settings.key_folder)),
+        keys=MemoryKeys(keys, MemoryKeyFiles(folder_at(settings.key_folder))),
         store=MemoryStore(folder, database.clock),
         private=MemoryStore(folder, database.clock),
     )

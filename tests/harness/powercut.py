@@ -68,8 +68,8 @@ class Recorded(Files):
 
     def rename(self, source: Path, target: Path) -> None:
         with self._guard:
+            super().rename(source, target)  # first: one that fails has done nothing
             self.log.append(Operation("rename", str(source), target=str(target)))
-            super().rename(source, target)
 
     def sync_folder(self, folder: Path) -> None:
         with self._guard:

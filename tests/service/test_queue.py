@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from amqp.exceptions import PreconditionFailed
 from celery import Celery
 
 from service.infra.queue import notify as queue
@@ -60,6 +61,22 @@ def test_messages_come_in_the_order_they_were_sent(tmp_path: Path) -> None:
 def test_a_notification_over_redis_arrives(redis_url: str) -> None:
     assert queue.notify_one(queue.publisher(redis_url), MODEL)
     assert received(queue.consumer(redis_url), 1) == [[MODEL]]
+
+
+def test_a_notification_over_rabbitmq_arrives_in_a_quorum_queue(rabbit_url: str) -> None:
+    app = queue.publisher(rabbit_url)
+    assert queue.notify_one(app, MODEL)
+    with app.connection_for_write() as connection, connection.channel() as channel:
+        channel.queue_declare(queue.QUEUE, passive=True)
+        with pytest.raises(PreconditionFailed, match="x-queue-type"):
+            channel.queue_declare(queue.QUEUE, durable=True, auto_delete=False)
+    with queue.consumer(rabbit_url).connection_for_read() as connection:
+        found = list[list[str]]()
+        with connection.Consumer(
+            queue.QUORUM, callbacks=[lambda body, message: (found.append(body[0]), message.ack())]
+        ):
+            connection.drain_events(timeout=20)
+    assert found == [[MODEL]]
 
 
 def test_a_broker_that_refuses_is_given_up_at_once() -> None:

@@ -9,7 +9,8 @@ from typing import BinaryIO
 
 import pytest
 
-from service.infra.files import Damaged, Files, Store
+from service.infra.files import Damaged, DiskFolder, Files, Store
+from tests.harness.files import path_in, root_of
 from tests.harness.powercut import Recorded, states_after_power_cut
 
 CONTENT = b"a checkpoint" * 1000
@@ -20,17 +21,17 @@ def digest_of(data: bytes) -> str:
 
 
 def test_a_file_is_named_by_the_digest_of_its_bytes(tmp_path: Path) -> None:
-    stored = Store(tmp_path).put([CONTENT[:5], CONTENT[5:]])
+    stored = Store.at(tmp_path).put([CONTENT[:5], CONTENT[5:]])
     assert (stored.digest, stored.size) == (digest_of(CONTENT), len(CONTENT))
-    assert Store(tmp_path).read(stored.digest) == CONTENT
+    assert Store.at(tmp_path).read(stored.digest) == CONTENT
     assert [path.name for path in tmp_path.iterdir()] == [stored.digest]
 
 
 @pytest.mark.parametrize("change", ["flip", "truncate", "append", "remove"])
 def test_opening_a_damaged_file_fails(tmp_path: Path, change: str) -> None:
-    store = Store(tmp_path)
+    store = Store.at(tmp_path)
     digest = store.put([CONTENT]).digest
-    path = store.path(digest)
+    path = path_in(store, digest)
     changed = {"flip": b"A" + CONTENT[1:], "truncate": CONTENT[:-1], "append": CONTENT + b"!"}
     path.unlink() if change == "remove" else path.write_bytes(changed[change])
     with pytest.raises(Damaged, match=digest):
@@ -40,20 +41,20 @@ def test_opening_a_damaged_file_fails(tmp_path: Path, change: str) -> None:
 @pytest.mark.parametrize("name", ["../../etc/passwd", "", "A" * 64, "0" * 63, "0" * 64 + "\n"])
 def test_only_digests_name_files(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="sha256"):
-        Store(tmp_path).path(name)
+        Store.at(tmp_path).open(name)
 
 
 def test_deleting_twice_is_the_same_as_once(tmp_path: Path) -> None:
-    store = Store(tmp_path / "not-yet-there")
+    store = Store.at(tmp_path / "not-yet-there")
     store.delete(digest_of(CONTENT))
     digest = store.put([CONTENT]).digest
     store.delete(digest)
     store.delete(digest)
-    assert list(store.root.iterdir()) == []
+    assert list(root_of(store).iterdir()) == []
 
 
 def test_the_sweep_takes_old_orphans_and_half_files_and_nothing_else(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = Store.at(tmp_path)
     kept, orphan, young = (store.put([data]).digest for data in (b"kept", b"orphan", b"young"))
     (tmp_path / ".0123456789abcdef.part").write_bytes(b"half")
     (tmp_path / "notes.txt").write_text("not ours")
@@ -62,7 +63,7 @@ def test_the_sweep_takes_old_orphans_and_half_files_and_nothing_else(tmp_path: P
             os.utime(path, (0, 0))
     assert store.sweep({kept}, older_than=60) == 2
     assert {path.name for path in tmp_path.iterdir()} == {kept, young, "notes.txt"}
-    assert not store.path(orphan).exists()
+    assert not path_in(store, orphan).exists()
 
 
 def test_a_failing_disk_leaves_no_half_file(tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ def test_a_failing_disk_leaves_no_half_file(tmp_path: Path) -> None:
             raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        Store(tmp_path, Full()).put([CONTENT])
+        Store(DiskFolder(tmp_path, Full())).put([CONTENT])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -89,13 +90,13 @@ def broken_promises(files: Recorded, root: Path, digest: str) -> list[str]:
 
 def test_no_power_cut_leaves_a_named_file_with_other_bytes_or_loses_a_promised_one(tmp_path: Path) -> None:
     files = Recorded()
-    stored = Store(tmp_path, files).put([CONTENT])
+    stored = Store(DiskFolder(tmp_path, files)).put([CONTENT])
     assert broken_promises(files, tmp_path, stored.digest) == []
 
 
 @pytest.mark.parametrize("forgotten", ["sync", "sync_folder"])
 def test_the_double_finds_a_missing_fsync(tmp_path: Path, forgotten: str) -> None:
     files = Recorded()
-    stored = Store(tmp_path, files).put([CONTENT])
+    stored = Store(DiskFolder(tmp_path, files)).put([CONTENT])
     files.log = [each for each in files.log if each.kind != forgotten]
     assert broken_promises(files, tmp_path, stored.digest) != []

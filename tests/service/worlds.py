@@ -70,7 +70,7 @@ def memberships(
 
 def publish(service: Service, model: Model, content: bytes, **facts: Any) -> Version:
     """The next version of ``model``, its file in the store; the one before is retired."""
-    stored = Store(service.settings.store).put([content])
+    stored = Store.at(service.settings.store).put([content])
     with service.database.write() as session:
         model = session.get_one(Model, model.id)
         parent = session.get(Version, model.current_id) if model.current_id else None

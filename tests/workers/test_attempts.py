@@ -9,8 +9,9 @@ from typing import Any, BinaryIO
 import pytest
 
 from service.infra.db import Busy
-from service.infra.files import Files, Store
+from service.infra.files import DiskFolder, Files, Store
 from service.infra.tables import Model, Removal
+from tests.harness.files import root_of
 from tests.workers.worlds import World
 from workers.app import Worker
 from workers.update import run as unlearn
@@ -38,8 +39,9 @@ class Sick(Files):
 def test_nobody_is_held_because_the_machine_failed_often(world: World, error: Exception) -> None:
     model_id = world.live()
     request = world.delete("p3")
-    store, private = world.storage.store.root, world.storage.private.root
-    sick = replace(world.storage, store=Store(store, Sick(error, 10)), private=Store(private, Sick(error, 0)))
+    store = Store(DiskFolder(root_of(world.storage.store), Sick(error, 10)))
+    private = Store(DiskFolder(root_of(world.storage.private), Sick(error, 0)))
+    sick = replace(world.storage, store=store, private=private)
     worker = Worker(replace(world.process, storage=sick), world.pulse())
     for _ in range(10):
         world.change(Model, model_id, due_at=None)

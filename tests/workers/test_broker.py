@@ -29,17 +29,22 @@ MALFORMED = (
 )
 
 
-@pytest.mark.parametrize("broker", ["filesystem", "redis"])
+@pytest.mark.parametrize("broker", ["filesystem", "redis", "rabbitmq"])
 def test_a_worker_outlives_messages_that_are_none_of_ours(
     world: World, broker: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    url = request.getfixturevalue("redis_url") if broker == "redis" else f"filesystem://{tmp_path / 'broker'}"
+    fixtures = {"redis": "redis_url", "rabbitmq": "rabbit_url"}
+    url = request.getfixturevalue(fixtures[broker]) if broker in fixtures else f"filesystem://{tmp_path / 'broker'}"
     model_id = world.live(min_guarantee="proved")
     deletion = world.delete("p1")
     app = queue.publisher(url)
     for number, data in enumerate(MALFORMED):
         if broker == "redis":
             redis.Redis.from_url(url).lpush(queue.QUEUE, data)
+        elif broker == "rabbitmq":
+            with app.connection_for_write() as connection:
+                kind = {"content_type": "application/json", "content_encoding": "utf-8"}
+                connection.Producer().publish(data, routing_key=queue.QUEUE, declare=queue.QUORUM, **kind)
         else:
             (tmp_path / "broker" / "messages" / f"{number:015d}_x.{queue.QUEUE}.msg").write_bytes(data)
     with (tmp_path / "log").open("wb") as log:

@@ -11,6 +11,7 @@ import pytest
 from service.infra.files import Damaged
 from service.infra.settings import Settings
 from service.infra.tables import AuditEntry, CalibrationOrder, Generation
+from tests.harness.files import names_in, path_in, root_of
 from tests.workers import meanwhile
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import World, open_world
@@ -147,7 +148,7 @@ def test_a_cap_below_the_measured_bound_is_refused_and_tells_only_a_power_of_ten
     hint = float(reason.split("max_distance to ")[1].split(" and")[0])
     assert hint in {10.0**power for power in range(-6, 2)}
     assert world.count(CalibrationOrder) == 0
-    assert list(world.storage.private.root.iterdir()) == []
+    assert names_in(world.storage.private) == set()
 
 
 @pytest.mark.both_engines
@@ -176,7 +177,7 @@ def test_orders_are_shared_out_and_a_killed_worker_loses_at_most_its_own(world: 
     assert len(done) == 4 and all(row.measured_at is not None for row in done.values())
     assert done[0].measured_at == first[0] and done[1].measured_at == rows[1].measured_at
     assert {done[2].owner, done[3].owner} == {world.process.owner}
-    names = {path.name for path in world.storage.private.root.iterdir()}
+    names = names_in(world.storage.private)
     assert prepared not in names and names == {world.head(model_id).state}
 
 
@@ -223,21 +224,21 @@ def test_a_changed_recipe_starts_the_preparation_anew(world: World) -> None:
     world.work(model_id)
     assert world.model(model_id).status == "live", world.model(model_id).reason
     assert (world.generation(model_id).manifest or {})["samples"] == 35
-    assert not world.storage.private.path(before).exists()
+    assert not path_in(world.storage.private, before).exists()
 
 
 def test_the_scheduler_leaves_the_prepared_state_of_a_calibration_alone(world: World) -> None:
     model_id = world.register("convex", "newton", **ASKED)
     release_connections(world)
     die_at(world, "calibration-after-order", lambda other: other.work(model_id))
-    for path in world.storage.private.root.iterdir():
+    for path in root_of(world.storage.private).iterdir():
         os.utime(path, (0, 0))
     sweep_files(world.database, world.storage.store, world.storage.private)
     prepared = (world.generation(model_id).manifest or {})["prepared"]["state"]
-    assert world.storage.private.path(prepared).exists()
+    assert path_in(world.storage.private, prepared).exists()
     world.change(Generation, world.model(model_id).generation_id, status="refused")
     sweep_files(world.database, world.storage.store, world.storage.private)
-    assert not world.storage.private.path(prepared).exists()
+    assert not path_in(world.storage.private, prepared).exists()
 
 
 def test_nothing_measured_is_published(world: World) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from service.infra.pseudonyms import subject_digest
 from service.infra.tables import Version
+from tests.harness.files import root_of
 from tests.workers.test_collect import core_and_late
 from tests.workers.test_own_training import METHODS
 from tests.workers.worlds import TENANT, World, end_schedulers_lease
@@ -45,7 +46,7 @@ def places(world: World, folder: Path) -> Iterator[tuple[str, bytes]]:
         if path.is_file():
             yield str(path), path.read_bytes()
     for version in world.versions(world.model_named("m")):
-        if (world.storage.private.root / version.state).exists():
+        if (root_of(world.storage.private) / version.state).exists():
             yield f"state of version {version.number}", encode_state(state_of(world, version), {})
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from service.infra.tables import BudgetEntry, Erasure, Lease, Membership, Removal, StoredVector
 from tests.faults.invariants import broken
+from tests.harness.files import names_in, root_of
 from tests.workers.worlds import World, fork, open_world
 from workers.runtime.lease import retrain_lease
 from workers.scheduler.run import open_scheduler, sweep_files
@@ -171,12 +172,12 @@ def test_files_of_a_worker_that_died_are_swept_and_the_heads_are_not(world: Worl
         die_at(world, point, lambda other: other.work(model_id))
         world.expire_lease(model_id)
     for store in (world.storage.store, world.storage.private):
-        for path in filter(Path.is_file, store.root.iterdir()):
+        for path in filter(Path.is_file, root_of(store).iterdir()):
             os.utime(path, (0, 0))
     assert sweep_files(world.database, world.storage.store, world.storage.private) >= 2
-    names = {path.name for path in world.storage.store.root.iterdir() if path.is_file()}
+    names = names_in(world.storage.store)
     assert names == {world.head(model_id).checkpoint}
-    assert {path.name for path in world.storage.private.root.iterdir()} == {world.head(model_id).state}
+    assert names_in(world.storage.private) == {world.head(model_id).state}
 
 
 def take_over(world: World) -> None:

@@ -175,9 +175,9 @@ FAULTS: dict[str, tuple[Break, str, str]] = {
     ),
     "CUDA asked for and missing": (altered(device="cuda:99"), "device", "CUDA build"),
     "recipe of a generation changed": (
-        after(lambda w: (w.settings.recipes / "rows.py").write_text(RECIPE + "# another\n")),
+        after(lambda w: (w.settings.recipes / "rows.py").write_text(RECIPE + "N = 1\n")),
         "generation of m",
-        "not the file",
+        "is not the one that the model was trained with",
     ),
     "recipe of a generation gone": (
         after(lambda w: (w.settings.recipes / "rows.py").unlink()),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from service.infra.files import DiskFolder
 from tests.harness.powercut import Operation, Recorded, states_after_power_cut
 from tests.harness.residue import share_in_file
 from tests.harness.servers import Postgres
@@ -27,7 +28,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def keys(url: str, tmp_path: Path) -> Iterator[KeyStore]:
-    store = KeyStore(url, KeyFiles(tmp_path / "keys"))
+    store = KeyStore(url, KeyFiles(DiskFolder(tmp_path / "keys")))
     yield store
     store.close()
 
@@ -70,7 +71,7 @@ def test_a_generation_ends_with_all_its_keys_and_no_others(keys: KeyStore, tmp_p
 
 def test_opening_a_store_again_changes_nothing(url: str, keys: KeyStore, tmp_path: Path) -> None:
     made = dict(keys.create(1, 3))
-    again = KeyStore(url, KeyFiles(tmp_path / "keys"))
+    again = KeyStore(url, KeyFiles(DiskFolder(tmp_path / "keys")))
     assert again.fetch(made) == made
     again.close()
 
@@ -89,7 +90,7 @@ def test_nothing_opens_what_a_destroyed_key_sealed(keys: KeyStore, everything: E
 
 
 def test_a_reader_that_keeps_the_databases_log_does_not_keep_the_key(tmp_path: Path) -> None:
-    store = KeyStore(f"sqlite:///{tmp_path / 'keys.db'}", KeyFiles(tmp_path / "keys"))
+    store = KeyStore(f"sqlite:///{tmp_path / 'keys.db'}", KeyFiles(DiskFolder(tmp_path / "keys")))
     ((key_id, _), _) = store.create(1, 2)
     share = share_in_file(store, key_id)
     with store._database.read() as session:
@@ -102,7 +103,7 @@ def test_a_reader_that_keeps_the_databases_log_does_not_keep_the_key(tmp_path: P
 def test_a_share_that_was_erased_before_its_row_was_deleted_is_no_key(keys: KeyStore, tmp_path: Path) -> None:
     (key_id, _), (kept_id, kept) = keys.create(1, 2)
     row = row_of(keys, key_id)
-    KeyFiles(tmp_path / "keys").erase(row.file, [row.slot])  # and there the process died
+    KeyFiles(DiskFolder(tmp_path / "keys")).erase(row.file, [row.slot])  # and there the process died
     assert keys.fetch([key_id, kept_id]) == {kept_id: kept}
     keys.destroy([key_id])
     assert keys.fetch([key_id, kept_id]) == {kept_id: kept}
@@ -110,7 +111,7 @@ def test_a_share_that_was_erased_before_its_row_was_deleted_is_no_key(keys: KeyS
 
 def test_a_process_without_the_key_folder_neither_reads_nor_destroys(url: str, keys: KeyStore, tmp_path: Path) -> None:
     made = dict(keys.create(1, 2))
-    elsewhere = KeyStore(url, KeyFiles(tmp_path / "not-mounted"))
+    elsewhere = KeyStore(url, KeyFiles(DiskFolder(tmp_path / "not-mounted")))
     for act in (elsewhere.fetch, elsewhere.destroy):
         with pytest.raises(KeyFileMissing, match="EXPUNGE_KEY_FOLDER"):
             act(made)
@@ -151,7 +152,7 @@ def test_no_power_cut_loses_a_living_key_or_brings_back_a_destroyed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = Recorded()
-    store = KeyStore(f"sqlite:///{tmp_path / 'keys.db'}", KeyFiles(tmp_path / "keys", files))
+    store = KeyStore(f"sqlite:///{tmp_path / 'keys.db'}", KeyFiles(DiskFolder(tmp_path / "keys", files)))
     (tmp_path / "keys").mkdir()
     (gone_id, _), (kept_id, _) = store.create(1, 2)
     gone, kept, made = share_in_file(store, gone_id), share_in_file(store, kept_id), len(files.log)
@@ -167,7 +168,7 @@ def test_no_power_cut_loses_a_living_key_or_brings_back_a_destroyed_one(
 def test_the_double_finds_a_missing_fsync(tmp_path: Path, forgotten: str) -> None:
     files = Recorded()
     (tmp_path / "keys").mkdir()
-    shares = KeyFiles(tmp_path / "keys", files)
+    shares = KeyFiles(DiskFolder(tmp_path / "keys", files))
     name, made = shares.write([b"g" * SHARE_BYTES, b"k" * SHARE_BYTES]), len(files.log)
     shares.erase(name, [0])
     log = [each for each in files.log if each.kind != forgotten]

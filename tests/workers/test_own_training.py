@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load as load_tensors
 
+from tests.harness.files import root_of
 from tests.workers.recipes import own_training
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
@@ -84,7 +85,7 @@ def test_checkpoints_that_knew_the_person_are_gone(world: World, name: str) -> N
     world.delete("p5")
     world.work(model_id)
     assert world.head(model_id).state != before
-    assert not (world.storage.private.root / before).exists()
+    assert not (root_of(world.storage.private) / before).exists()
 
 
 @pytest.mark.parametrize(

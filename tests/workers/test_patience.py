@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from service.infra import db
+from service.infra.files import DiskFolder
 from service.infra.migrate import migrate
 from service.infra.tables import Heartbeat
 from workers.runtime import db_retry as patience
@@ -45,7 +46,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 def test_a_key_store_that_is_locked_is_waited_for(tmp_path: Path, waited: threading.Event) -> None:
     path = tmp_path / "keys.db"
     with locked(path, waited):
-        keys = retry(lambda: KeyStore(f"sqlite:///{path}", KeyFiles(tmp_path / "files")), None, 0.05)
+        keys = retry(lambda: KeyStore(f"sqlite:///{path}", KeyFiles(DiskFolder(tmp_path / "files"))), None, 0.05)
         assert waited.is_set()
     keys.close()
 

@@ -18,7 +18,7 @@ from service.audit.signed_note import NotAuthentic, Signer
 from service.audit.verify import verify
 from service.certificates.envelope import verify as verified
 from service.certificates.issue import issue_due
-from service.infra.files import Damaged
+from service.infra.files import Damaged, folder_at
 from service.infra.tables import (
     AuditEntry,
     BudgetEntry,
@@ -140,14 +140,14 @@ def test_what_was_released_since_the_backup_is_taken_up(world: World, snapshot: 
     lost = world.delete("p5")
     log = export(world)
     known = {key: value for key, value in requests(world).items() if key != lost}
-    assert backups.updates_missing(old.database, old.settings.store) == 2
+    assert backups.updates_missing(old.database, folder_at(old.settings.store)) == 2
     assert state(old, model_id) != state(world, model_id)
 
     report = restore(old.storage, old.settings.lease_seconds, signer(old), [log] if with_log else [])
 
     assert state(old, model_id) == state(world, model_id)
     assert requests(old) == known
-    assert backups.updates_missing(old.database, old.settings.store) == 0
+    assert backups.updates_missing(old.database, folder_at(old.settings.store)) == 0
     assert (report.versions, sorted(report.requests)) == (["m/3", "m/4"], sorted(since))
     assert old.claims_logged(model_id) == 4
     assert open_then not in report.requests and report.retired == report.forgotten_again == []
@@ -246,7 +246,7 @@ def test_a_generation_that_the_backup_does_not_hold_is_not_served_and_says_so(wo
     model = old.model(model_id)
     assert (model.status, [v.status for v in old.versions(model_id)]) == ("retired", ["retired"])
     assert "another name" in (model.reason or "") and sorted(report.retired) == ["later", "m"]
-    assert backups.updates_missing(old.database, old.settings.store) == 0
+    assert backups.updates_missing(old.database, folder_at(old.settings.store)) == 0
     assert world.model(later).name == "later"
 
 
@@ -291,7 +291,7 @@ def test_a_draw_that_was_withheld_and_a_release_that_never_committed_count_as_sp
     assert report.spent == {str(old.generation(model_id).id): 2 * budget_cost}
     assert len(old.versions(model_id)) == 1 or committed
     if not committed:
-        assert not list(old.storage.journal.root.glob("*.draft")), "set aside"
+        assert not list(old.storage.journal.folder.root.glob("*.draft")), "set aside"
 
 
 def test_a_restore_waits_until_workers_and_scheduler_are_stopped(world: World) -> None:
@@ -327,7 +327,7 @@ def test_the_journal_names_nobody_and_is_sealed(world: World) -> None:
     model_id = world.live(min_guarantee="proved")
     (request,) = released(world, model_id, "p1")
     digest = world.request(request).subject_digest or ""
-    files = list(world.storage.journal.root.iterdir())
+    files = list(world.storage.journal.folder.root.iterdir())
     assert len(files) == 2 and {path.suffix for path in files} == {".release"}
     assert not any(digest.encode() in path.read_bytes() or request.encode() in path.read_bytes() for path in files)
     assert {entry.version["id"] for entry in world.storage.journal.entries() if entry.version} == {
@@ -338,7 +338,7 @@ def test_the_journal_names_nobody_and_is_sealed(world: World) -> None:
 def test_an_entry_of_the_journal_opens_under_its_own_name_alone(world: World) -> None:
     model_id = world.live(min_guarantee="proved")
     released(world, model_id, "p1")
-    first, second = sorted(world.storage.journal.root.iterdir())
+    first, second = sorted(world.storage.journal.folder.root.iterdir())
     first.write_bytes(second.read_bytes())
     with pytest.raises(Damaged):
         list(world.storage.journal.entries())

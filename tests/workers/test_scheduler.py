@@ -12,6 +12,7 @@ from sqlalchemy import select
 from service.infra.db import Busy, now
 from service.infra.queue import notify as queue
 from service.infra.tables import Erasure, IdempotencyKey, Model, TreeHead, Version
+from tests.harness.files import path_in
 from tests.workers.worlds import World, seconds
 from workers.runtime.jobs import Deletions
 from workers.scheduler import run as scheduler
@@ -105,7 +106,7 @@ def test_retired_versions_are_purged_after_their_grace_and_never_the_head(world:
     assert scheduler.purge(world.database, store, grace_seconds=0) == 0
     first, head = world.versions(model_id)
     assert (first.status, head.status) == ("purged", "current")
-    assert first.purged_at is not None and not store.path(first.checkpoint).exists()
+    assert first.purged_at is not None and not path_in(store, first.checkpoint).exists()
     assert store.read(head.checkpoint)
     assert world.kinds().count("version.purged") == 1
 
@@ -134,8 +135,8 @@ def test_an_erasure_that_a_dead_worker_left_is_carried_out_once(world: World) ->
     world.work(model_id)
     erasure = world.rows_of(Erasure)[0]
     world.change(Erasure, erasure.id, destroyed_at=None)
-    assert destroy_keys(world.database, world.storage.keys, world.storage.journal.root) == 1
-    assert destroy_keys(world.database, world.storage.keys, world.storage.journal.root) == 0
+    assert destroy_keys(world.database, world.storage.keys, world.storage.journal.folder) == 1
+    assert destroy_keys(world.database, world.storage.keys, world.storage.journal.folder) == 0
     assert world.storage.keys.fetch([erasure.key_id]) == {}
 
 

@@ -26,6 +26,7 @@ from service.models.retrain_plan import PlannedRetrain, plan_of
 from service.requests import cancel as cancellation
 from service.requests import intake
 from service.requests import legal_holds as holds
+from tests.harness.files import names_in, root_of
 from tests.workers.test_calibrate import ASKED as CALIBRATED
 from tests.workers.test_retrain import entries, exhausted, finish_retrain, generations, rows_in, start_retrain
 from tests.workers.worlds import TENANT, World, seconds
@@ -235,7 +236,7 @@ def test_a_retrained_model_below_the_utility_gate_is_held_and_not_drawn_again(wo
     candidates = generations(world, model_id)[1:]
     assert [each.status for each in candidates] == ["refused"]
     assert rows_in(world, Membership, candidates[0].id) == 0
-    assert {path.name for path in world.storage.private.root.iterdir()} == {world.head(model_id).state}
+    assert names_in(world.storage.private) == {world.head(model_id).state}
 
 
 def test_a_draw_below_the_gate_in_which_somebody_was_forgotten_is_charged(world: World) -> None:
@@ -276,7 +277,7 @@ def test_after_three_dead_workers_whoever_waits_is_held_and_can_be_driven_on(wor
 def test_a_failed_attempt_is_counted_and_made_again_after_a_pause(world: World) -> None:
     model_id = exhausted(world)
     request = world.delete("p5")
-    store = world.storage.store.root
+    store = root_of(world.storage.store)
     hidden = store.rename(store.with_name("away"))
     store.write_text("not a folder")
     world.work(model_id)

@@ -27,6 +27,7 @@ from service.infra.tables import (
 from service.infra.time import BUCKETS
 from service.requests.cancel import cancel
 from tests.faults.invariants import broken
+from tests.harness.files import names_in, path_in, root_of
 from tests.workers import meanwhile
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee
@@ -59,7 +60,7 @@ def test_the_published_file_holds_finite_weights_of_the_models_shape_and_the_dig
     world.delete("p3")
     world.work(model_id)
     head = world.head(model_id)
-    path = world.storage.store.path(head.checkpoint)
+    path = path_in(world.storage.store, head.checkpoint)
     tensors = load_file(path)
     assert {name: (tuple(t.shape), t.dtype) for name, t in tensors.items()} == {"weight": ((2, 4), torch.float32)}
     assert bool(torch.isfinite(tensors["weight"]).all())
@@ -274,7 +275,7 @@ def test_a_changed_recipe_holds_the_release(world: World, tmp_path: Path) -> Non
     moved = world.configured(recipes=folder)
     model_id = moved.live()
     request = moved.delete("p3")
-    (folder / "convex.py").write_text(source + "\n# edited\n")
+    (folder / "convex.py").write_text(source + "\nEDITED = 1\n")
     moved.work(model_id)
     assert moved.request(request).reason == "recipe_changed"
 
@@ -283,7 +284,7 @@ def test_a_changed_recipe_holds_the_release(world: World, tmp_path: Path) -> Non
 def test_a_damaged_state_fails_closed(world: World, damage: str) -> None:
     model_id = world.live()
     request = world.delete("p3")
-    path = world.storage.private.path(world.head(model_id).state)
+    path = path_in(world.storage.private, world.head(model_id).state)
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1])) if damage == "changed" else path.unlink()
     with pytest.raises(Damaged):
@@ -477,7 +478,7 @@ def test_the_secret_state_of_a_superseded_version_is_gone(world: World) -> None:
     model_id = world.live()
     world.delete("p3")
     world.work(model_id)
-    names = {path.name for path in world.storage.private.root.iterdir()}
+    names = names_in(world.storage.private)
     assert names == {world.head(model_id).state}
 
 
@@ -501,7 +502,7 @@ def test_a_worker_that_kept_the_state_updates_the_same_as_one_that_reads_it(worl
 def test_a_failing_disk_discards_nothing(world: World, tmp_path: Path) -> None:
     model_id = world.live()
     request = world.delete("p3")
-    store = world.storage.store.root
+    store = root_of(world.storage.store)
     hidden = store.rename(tmp_path / "hidden")
     store.write_text("not a folder")
     world.work(model_id)
@@ -519,8 +520,8 @@ def test_a_failing_disk_discards_nothing(world: World, tmp_path: Path) -> None:
 def test_an_attempt_that_fails_three_times_is_held_with_its_reason(world: World) -> None:
     model_id = world.live()
     request = world.delete("p3")
-    world.storage.store.root.rename(world.storage.store.root.with_name("away"))
-    world.storage.store.root.write_text("not a folder")
+    root_of(world.storage.store).rename(root_of(world.storage.store).with_name("away"))
+    root_of(world.storage.store).write_text("not a folder")
     for _ in range(4):
         world.change(Model, model_id, due_at=None)
         world.work(model_id)

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from service.api.metrics import render
 from service.infra.tables import Model, StoredVector, WorkUnit
 from service.models.retrain_plan import work_units_of
+from tests.harness.files import names_in, path_in
 from tests.workers import meanwhile
 from tests.workers.test_calibrate import release_connections
 from tests.workers.test_crashes import die_at
@@ -78,7 +79,7 @@ def test_a_killed_worker_loses_at_most_its_own_work_unit(
     world.work(model_id)
     assert world.model(model_id).status == "live", world.model(model_id).reason
     assert len(world.rows_of(StoredVector)) == 264 and world.rows_of(WorkUnit) == []
-    assert {path.name for path in world.storage.private.root.iterdir()} == {world.head(model_id).state}
+    assert names_in(world.storage.private) == {world.head(model_id).state}
     assert len(vectors_of(world, model_id)) == 264, "every row opens under its key"
 
 
@@ -149,7 +150,7 @@ def test_a_scheduler_leaves_the_trajectory_of_open_work_units_alone(world: World
     die_at(world, "work-unit-after", lambda other: other.work(model_id))
     kept = (world.generation(model_id).manifest or {})["trained"]["state"]
     open_scheduler(world.settings).tick()
-    assert world.storage.private.path(kept).exists()
+    assert path_in(world.storage.private, kept).exists()
 
 
 @ON_SQLITE

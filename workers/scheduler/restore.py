@@ -81,16 +81,16 @@ def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Seq
         report.log_entries = len(said) if exports else None
         published = {body["version"] for body in said if body["kind"] == PUBLISHED}
         new = [entry for entry in entries if not _known(session, entry)]
-        settled = {entry.path: _take_up(session, report, entry, new, published) for entry in new}
+        settled = {entry.name: _take_up(session, report, entry, new, published) for entry in new}
         _spend_greatest(session, report, [*entries, *storage.journal.entries(SET_ASIDE)])
         follow(session, report, said, storage.pepper)
         _restart(session)
         _queue_again(session, report)
         report.to_do = to_do(report)
         _file(session, report)
-    for path, adopted in settled.items():
-        if path.exists():
-            storage.journal.confirm(path) if adopted else storage.journal.set_aside(path)
+    for name, adopted in settled.items():
+        if storage.journal.folder.holds(name):
+            storage.journal.confirm(name) if adopted else storage.journal.set_aside(name)
     return report
 
 

@@ -32,6 +32,7 @@ from service.infra.settings import Settings, session_key
 from service.infra.tables import DeletionRequest, Generation, Heartbeat, IdempotencyKey, Lease, Model, Task, Version
 from service.infra.time import SECOND
 from service.models import consumers
+from service.models.figures import FOLDER as FIGURES
 from service.models.figures import Figures
 from service.models.restore_guard import UPDATES, unconfirmed
 from service.models.tallies import tally
@@ -47,6 +48,7 @@ from workers.scheduler.webhook_sender import WebhookSender
 from workers.storage.crypto_erase import bury, destroy_keys
 from workers.storage.key_store import KeyStore
 from workers.storage.release_journal import confirm_committed
+from workers.storage.storage import open_places
 
 LEASE = "scheduler"
 NOTIFY_PATIENCE_SECONDS = 3
@@ -99,11 +101,11 @@ class Scheduler:
         duties: list[Callable[[], object]] = [
             lambda: sweep(self.database, self.notifier),
             lambda: extend_log(self.database, self.signer()),
-            lambda: destroy_keys(self.database, self.keys, self.store.root / UPDATES, self.tenants),
+            lambda: destroy_keys(self.database, self.keys, self.store.folder.inside(UPDATES), self.tenants),
             lambda: issue(self.database, self.signer(), self.pepper),
             lambda: purge(self.database, self.store, self.grace_seconds),
             lambda: bury(self.database),
-            lambda: Figures(self.store.root).sweep(self.database),
+            lambda: Figures(self.store.folder).sweep(self.database),
             lambda: settle_unmatched(self.database),
             lambda: complete_served(self.database),
             lambda: retry_large(self.database),
@@ -224,7 +226,7 @@ def purge(database: Database, store: Store, grace_seconds: float) -> int:
     for version_id, digest in due:
         with database.write() as session:
             successors = session.scalars(select(Version.id).where(Version.parent_id == version_id)).all()
-            confirm_committed(session, store.root / UPDATES, successors)
+            confirm_committed(session, store.folder.inside(UPDATES), successors)
             _purge_one(session, store, version_id, digest)
     return len(due)
 
@@ -302,14 +304,19 @@ def forget_processes(database: Database) -> int:
         return len(session.execute(delete(Heartbeat).where(silent).returning(Heartbeat.process)).all())
 
 
-def sweep_files(database: Database, store: Store, private: Store) -> int:
-    """Delete files that no version names: half-written ones, drafts of dead workers, superseded secret state."""
+def sweep_files(database: Database, store: Store, private: Store, older_than: float = ORPHAN_SECONDS) -> int:
+    """Delete files that no version names: half-written ones, drafts of dead workers, superseded secret state.
+
+    Those written within the last ``older_than`` seconds are kept: their row may follow. Raises Busy, OSError.
+    """
     with database.read() as session:
-        confirm_committed(session, store.root / UPDATES)
+        confirm_committed(session, store.folder.inside(UPDATES))
         published = set(session.scalars(select(Version.checkpoint).where(Version.status.in_(UNPURGED))))
         secret = set(session.scalars(select(Version.state).where(Version.status == "current")))
         secret |= _prepared(session)
-    return store.sweep(published, ORPHAN_SECONDS) + private.sweep(secret, ORPHAN_SECONDS)
+    half_written = [Store(store.folder.inside(name)) for name in (UPDATES, FIGURES)]
+    swept = sum(each.sweep((), older_than) for each in half_written)
+    return swept + store.sweep(published, older_than) + private.sweep(secret, older_than)
 
 
 def _prepared(session: Session) -> set[str]:
@@ -320,16 +327,17 @@ def _prepared(session: Session) -> set[str]:
 
 
 def open_scheduler(settings: Settings) -> Scheduler:
-    """Open a scheduler. Raises SettingsError where a secret is missing, or the pepper is another installation's."""
+    """Open a scheduler. Raises Busy, and SettingsError where a secret is missing or a place is another's."""
     Signer.of(settings)  # a missing key is reported now
     database, pepper = Database(settings.database_url), Pepper.load(settings.pepper_file)
     check_pepper(database, pepper)
+    store, private, keys = open_places(database, settings)
     return Scheduler(
         owner=f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}",
         database=database,
-        store=Store(settings.store),
-        private=Store(settings.private_store),
-        keys=KeyStore.of(settings),
+        store=store,
+        private=private,
+        keys=keys,
         signer=lambda: Signer.of(settings),
         pepper=pepper,
         session_key=session_key(settings),

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from pathlib import Path
 
 from sqlalchemy import ColumnElement, or_, select, true, update
 
 from service.audit.log import record, recorded_at
 from service.infra.db import Database, batches
 from service.infra.fault_injection import crash_point
-from service.infra.files import Store
+from service.infra.files import Folder, Store
 from service.infra.tables import Certificate, Erasure, Generation, Task, Version
 from service.models.generations import empty_generation
 from workers.storage.key_store import KeyStore
@@ -23,12 +22,12 @@ from workers.storage.release_journal import confirm_committed
 EMPTIED = "emptied"
 
 
-def destroy_keys(database: Database, keys: KeyStore, updates: Path, tenants: Collection[str] | None = None) -> int:
+def destroy_keys(database: Database, keys: KeyStore, updates: Folder, tenants: Collection[str] | None = None) -> int:
     """Destroy every key whose erasure is due; return how many.
 
     ``updates`` is the journal's folder: its entries are confirmed first. ``tenants`` are those whose keys are in this
     key store, None means all: a key store that never held a key must not report it as destroyed. An erasure is marked
-    as done only after the key's share was overwritten in its file. Raises Busy, KeyFileMissing, OSError.
+    as done only after the key's share was overwritten in its file. Raises Busy, KeyFileMissing, KeysMissing, OSError.
     """
     with database.read() as session:
         due = session.execute(

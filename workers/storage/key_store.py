@@ -1,7 +1,8 @@
 """The key store: one AES key for each person of each generation. Half of it is in a separate database, half in files.
 
 A deletion ends with destroying a key, because deleted bytes stay in a database's files and logs for long. The API
-process can read neither half, and backups contain neither.
+process can read neither half, and backups contain neither. The id of a destroyed key is kept, so that another key
+store, which never held the key, cannot report it as destroyed.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from sqlalchemy import LargeBinary, String, delete, insert, select, text
+from sqlalchemy import LargeBinary, String, delete, func, insert, select, text, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from service.infra.db import Database, batches
 from service.infra.fault_injection import crash_point
+from service.infra.files import Folder, folder_at
 from service.infra.pseudonyms import new_id
 from service.infra.settings import Settings
 from service.infra.tables import Serial
@@ -30,7 +32,7 @@ class KeyRecord(DeclarativeBase):
 
 
 class HolderKey(KeyRecord):
-    """One share of a key, and the file and slot of its other share."""
+    """One share of a key, and the file and slot of its other share. Both are empty once the key is destroyed."""
 
     __tablename__ = "holder_keys"
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
@@ -40,8 +42,26 @@ class HolderKey(KeyRecord):
     slot: Mapped[int]
 
 
+class KeyStoreMark(KeyRecord):
+    """To which installation the key store belongs: at most one row."""
+
+    __tablename__ = "installation"
+    mark: Mapped[str] = mapped_column(String(200), primary_key=True)
+
+
+class KeysMissing(RuntimeError):
+    """Keys are to be destroyed, and this key store neither holds them nor has destroyed them."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(
+            f"{count} keys that must be destroyed are not in this key store, which has not destroyed them either: it "
+            "is not the one that they were made in, or it was restored from a backup. Let EXPUNGE_KEY_STORE_URL name "
+            "that one. Certificates wait until the keys are destroyed."
+        )
+
+
 class KeyStore:
-    """Keys by opaque id. Creating the store creates its table."""
+    """Keys by opaque id. Creating the store creates its tables."""
 
     def __init__(self, url: str, files: KeyFiles) -> None:
         self._database = Database(url)
@@ -54,7 +74,7 @@ class KeyStore:
     @classmethod
     def of(cls, settings: Settings) -> KeyStore:
         """Open the key store that the settings name. Raises Busy."""
-        return cls(settings.key_store_url, KeyFiles(settings.key_folder))
+        return cls(settings.key_store_url, KeyFiles(folder_at(settings.key_folder)))
 
     def create(self, generation_id: int, count: int) -> list[tuple[str, bytes]]:
         """Make ``count`` fresh keys of 32 bytes; return them with their ids, durable. Raises Busy, OSError."""
@@ -80,15 +100,19 @@ class KeyStore:
             return self._fetch(wanted)
 
     def destroy(self, ids: Iterable[str]) -> None:
-        """Destroy these keys, where they still exist. Raises Busy, KeyFileMissing, OSError.
+        """Destroy these keys, where they still exist. Raises Busy, KeyFileMissing, KeysMissing, OSError.
 
         The share in the key file is erased first: a row that remains opens nothing, and says where the share was.
+        Where some of the keys were never in this store, the others are destroyed, and then KeysMissing is raised.
         """
+        missing = 0
         for batch in batches(ids):
             try:
-                self._destroy(batch)
+                missing += self._destroy(batch)
             except KeyFileMissing:  # as in fetch
-                self._destroy(batch)
+                missing += self._destroy(batch)
+        if missing:
+            raise KeysMissing(missing)
 
     def destroy_generation(self, generation_id: int) -> None:
         """Destroy every key of a generation, as ``destroy`` does."""
@@ -118,6 +142,33 @@ class KeyStore:
             swept += len(unused)
         return swept
 
+    def __str__(self) -> str:
+        return "the key store"
+
+    def mark(self) -> str | None:
+        """Return what ``set_mark`` wrote; None where it was never called. Raises Busy."""
+        with self._database.read() as session:
+            return session.scalar(select(KeyStoreMark.mark))
+
+    def set_mark(self, mark: str) -> None:
+        """Write to which installation the key store belongs. Raises Busy."""
+        with self._database.write() as session:
+            session.execute(delete(KeyStoreMark))
+            session.execute(insert(KeyStoreMark), [{"mark": mark}])
+
+    def blank(self) -> bool:
+        """Return whether no key was ever made here. Raises Busy."""
+        with self._database.read() as session:
+            return session.scalar(select(HolderKey.id).limit(1)) is None
+
+    def check(self) -> None:
+        """Return at once: a database that answers can do what is needed."""
+
+    @property
+    def folder(self) -> Folder:
+        """Return the folder of the key files."""
+        return self._files.folder
+
     def close(self) -> None:
         self._database.close()
 
@@ -130,15 +181,19 @@ class KeyStore:
                     found |= {row.id: _joined(row.share, shares[row.slot]) for row in rows if row.slot in shares}
         return found
 
-    def _destroy(self, ids: list[str]) -> None:
+    def _destroy(self, ids: list[str]) -> int:
+        """Destroy the keys that are here; return how many of the others were never destroyed here."""
         with self._database.read() as session:
+            known = session.scalar(select(func.count()).where(HolderKey.id.in_(ids))) or 0
             places = _by_file(session, ids)
         for file, rows in places.items():
             self._files.erase(file, (row.slot for row in rows))
         crash_point("keys-erased")
-        with self._database.write() as session:
-            session.execute(delete(HolderKey).where(HolderKey.id.in_(ids)))
+        if places:
+            with self._database.write() as session:
+                session.execute(update(HolderKey).where(HolderKey.id.in_(ids)).values(share=b"", file="", slot=0))
         self._files.unlink(self._unused(places))
+        return len(set(ids)) - known
 
     def _unused(self, names: Iterable[str] | Mapping[str, Any]) -> list[str]:
         """Return those of the files that no row names."""
@@ -152,7 +207,7 @@ def _by_file(session: Session, ids: list[str]) -> dict[str, list[Any]]:
     """Return the rows of these keys, by the file of their other share."""
     found: defaultdict[str, list[Any]] = defaultdict(list)
     columns = (HolderKey.id, HolderKey.share, HolderKey.file, HolderKey.slot)
-    for row in session.execute(select(*columns).where(HolderKey.id.in_(ids))):
+    for row in session.execute(select(*columns).where(HolderKey.id.in_(ids), HolderKey.file != "")):
         found[row.file].append(row)
     return found
 

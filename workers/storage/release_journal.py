@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any, Protocol
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.audit.log import canonical, recorded_at
-from service.infra.files import Files
+from service.infra.files import Folder
 from service.infra.pseudonyms import new_id
 from service.infra.tables import (
     DeletionRequest,
@@ -52,7 +51,8 @@ class Charged(Protocol):
 class JournalEntry:
     """One update, or one that was charged and withheld (``version`` None), with its rows as of the commit."""
 
-    path: Path
+    name: str
+    """of its file in the journal's folder"""
     at: int
     tenant_id: str
     model_id: str
@@ -72,81 +72,79 @@ class JournalEntry:
     @property
     def committed(self) -> bool:
         """Return whether the transaction is known to have been committed."""
-        return self.path.suffix == UPDATE
+        return self.name.endswith(UPDATE)
 
 
 class Journal:
-    """A folder of sealed entries, named by their version."""
+    """A folder of sealed entries, named by their version. It is in the folder of the store."""
 
-    def __init__(self, store: Path, sealer: Sealer, files: Files | None = None) -> None:
-        self.root = store / UPDATES
+    def __init__(self, store: Folder, sealer: Sealer) -> None:
+        self.folder = store.inside(UPDATES)
         self._sealer = sealer
-        self._files = files or Files()
 
     def write(
         self, session: Session, job: Charged, budget_cost: int, version_id: str | None, *, rewritten: bool = False
-    ) -> Path:
-        """Write what this transaction is about to commit, durably; return the file. Raises OSError.
+    ) -> str:
+        """Write what this transaction is about to commit, durably; return the file's name. Raises OSError.
 
         ``rewritten``: the update replaced the vectors of everybody who stays.
         """
-        self._make_root()
         text = canonical(_describe(session, job, budget_cost, version_id) | {"rewritten": rewritten}).encode()
-        path = self.root / f"{version_id or 'draw-' + new_id()}{DRAFT}"
-        part = path.with_suffix(".part")
-        self._files.unlink(part)
-        with self._files.create(part) as file:
-            self._files.write(file, self._sealer.seal(_place(path), text))
-            self._files.sync(file)
-        self._files.rename(part, path)
-        self._files.sync_folder(self.root)
-        return path
+        name = f"{version_id or 'draw-' + new_id()}{DRAFT}"
+        self.folder.write(name, [self._sealer.seal(_place(name), text)])
+        return name
 
-    def confirm(self, path: Path) -> None:
+    def confirm(self, name: str) -> None:
         """Mark the entry as committed, durably. The scheduler may have done so before."""
-        with suppress(FileNotFoundError):
-            self._files.rename(path, path.with_suffix(UPDATE))
-        self._files.sync_folder(self.root)
+        _confirm(self.folder, name)
 
-    def set_aside(self, path: Path) -> None:
+    def set_aside(self, name: str) -> None:
         """Keep the entry without reading it again: no database will know its version."""
-        self._files.rename(path, path.with_suffix(SET_ASIDE))
+        self.folder.rename(name, _stem(name) + SET_ASIDE)
 
     def entries(self, *kinds: str) -> Iterator[JournalEntry]:
         """Yield every draft and committed entry, or those of other ``kinds`` of files. Raises Damaged."""
-        for path in sorted(self.root.iterdir()) if self.root.is_dir() else ():
-            if path.suffix in (kinds or (DRAFT, UPDATE)):
-                record = json.loads(self._sealer.open(_place(path), path.read_bytes()))
+        for name in self._names():
+            if name.endswith(kinds or (DRAFT, UPDATE)):
+                record = json.loads(self._sealer.open(_place(name), self.folder.read(name)))
                 lists = {name: tuple(record[name]) for name in ("positions", "requests")}
-                yield JournalEntry(path=path, **(record | lists))
+                yield JournalEntry(name=name, **(record | lists))
 
-    def _make_root(self) -> None:
-        if not self.root.is_dir():
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._files.sync_folder(self.root.parent)
+    def _names(self) -> list[str]:
+        """Return the names of all files, without drafts that were renamed: a bucket may still have the old name."""
+        names = sorted(entry.name for entry in self.folder.entries())
+        settled = {_stem(name) for name in names if name.endswith((UPDATE, SET_ASIDE))}
+        return [name for name in names if not (name.endswith(DRAFT) and _stem(name) in settled)]
 
 
-def _place(path: Path) -> str:
+def _stem(name: str) -> str:
+    return PurePath(name).stem
+
+
+def _place(name: str) -> str:
     """Return what an entry is sealed for: it opens under no other version's name."""
-    return f"updates/{path.stem}"
+    return f"updates/{_stem(name)}"
 
 
-def confirm_committed(session: Session, updates: Path, versions: Iterable[str] | None = None) -> int:
+def _confirm(folder: Folder, name: str) -> bool:
+    """Rename a draft; return False where it was renamed before."""
+    try:
+        folder.rename(name, _stem(name) + UPDATE)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def confirm_committed(session: Session, updates: Folder, versions: Iterable[str] | None = None) -> int:
     """Confirm the drafts of versions that are in the database, whose workers died after the commit; return how many.
 
-    ``versions`` None means all. Call it before anything of these updates is made final.
+    ``updates`` is the journal's folder; ``versions`` None means all. Call it before anything of these updates is made
+    final. Raises OSError.
     """
     if versions is None:
-        versions = [path.stem for path in updates.glob(f"*{DRAFT}")] if updates.is_dir() else []
-    drafts = {version: updates / f"{version}{DRAFT}" for version in versions}
-    late = [version for version, path in drafts.items() if path.exists() and session.get(Version, version) is not None]
-    files = Files()
-    for version in late:
-        with suppress(FileNotFoundError):  # its worker lives after all
-            files.rename(drafts[version], drafts[version].with_suffix(UPDATE))
-    if late:
-        files.sync_folder(updates)
-    return len(late)
+        versions = [_stem(entry.name) for entry in updates.entries() if entry.name.endswith(DRAFT)]
+    committed = [version for version in versions if session.get(Version, version) is not None]
+    return sum(_confirm(updates, version + DRAFT) for version in committed)
 
 
 def _describe(session: Session, job: Charged, budget_cost: int, version_id: str | None) -> dict[str, Any]:

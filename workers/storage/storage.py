@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from service.access.api_keys import check_pepper
+from service.access.installation import Markable, claim_places, place_name
 from service.infra.db import Database
 from service.infra.files import Store
 from service.infra.pseudonyms import Pepper
@@ -13,6 +14,23 @@ from service.models.figures import Figures
 from workers.storage.encryption import Sealer
 from workers.storage.key_store import KeyStore
 from workers.storage.release_journal import Journal
+
+
+def open_places(database: Database, settings: Settings) -> tuple[Store, Store, KeyStore]:
+    """Open the store, the private store and the key store; claim those that are new, check that all are ours.
+
+    Those of some tenants alone are claimed for these tenants. Raises Busy, SettingsError.
+    """
+    store, private = Store.at(settings.store), Store.at(settings.private_store)
+    keys = KeyStore.of(settings)
+    apart: dict[str, Markable] = {"private_store": private.folder, "key_folder": keys.folder, "key_store_url": keys}
+    named = {place_name(setting, settings.served_tenants): place for setting, place in apart.items()}
+    try:
+        claim_places(database, {"store": store.folder} | named)
+    except BaseException:
+        keys.close()
+        raise
+    return store, private, keys
 
 
 @dataclass(frozen=True)
@@ -30,15 +48,16 @@ class Storage:
     def of(cls, settings: Settings) -> Storage:
         """Open everything that the settings name.
 
-        Raises Busy, and SettingsError where a secret is missing or the pepper is another installation's.
+        Raises Busy, and SettingsError where a secret is missing, or the pepper or a place is another installation's.
         """
         database, pepper = Database(settings.database_url), Pepper.load(settings.pepper_file)
         check_pepper(database, pepper)
+        store, private, keys = open_places(database, settings)
         return cls(
             database=database,
-            store=Store(settings.store),
-            private=Store(settings.private_store),
-            keys=KeyStore.of(settings),
+            store=store,
+            private=private,
+            keys=keys,
             sealer=Sealer(read_secret("EXPUNGE_SEALING_KEY_FILE", settings.sealing_key_file)),
             pepper=pepper,
         )
@@ -46,12 +65,12 @@ class Storage:
     @property
     def journal(self) -> Journal:
         """Return the journal of updates, which a restored backup is compared with."""
-        return Journal(self.store.root, self.sealer, self.store.disk)
+        return Journal(self.store.folder, self.sealer)
 
     @property
     def figures(self) -> Figures:
         """Return the figures that registration measured on everyone; they are kept until a person is deleted."""
-        return Figures(self.store.root, self.store.disk)
+        return Figures(self.store.folder)
 
     def close(self) -> None:
         self.database.close()

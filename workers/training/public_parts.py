@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
-from contextlib import suppress
 
-from safetensors import safe_open
 from sqlalchemy import select
 
 from service.infra.tables import Generation, Model, Version
@@ -15,6 +12,7 @@ from unlearning.model.parts import digest_of
 from unlearning.types import Refused
 from workers.runtime.jobs import Preparation
 from workers.runtime.model import Bench
+from workers.storage import checkpoint_format as codec
 from workers.storage.storage import Storage
 
 
@@ -49,15 +47,13 @@ def require_nobody_in_public(storage: Storage, job: Preparation, bench: Bench) -
 
 
 def _found(storage: Storage, checkpoint: str, parts: Collection[Part]) -> Part | None:
-    """Return the first part that is a tensor of the file; tensors of other sizes are not read."""
+    """Return the first part that is a tensor of the file; tensors of other sizes are not compared."""
     if not parts:
         return None
     sizes = {part.size for part in parts}
     by_digest = {part.digest: part for part in parts}
-    with suppress(FileNotFoundError), safe_open(storage.store.path(checkpoint), framework="pt") as file:
-        for name in file.keys():  # noqa: SIM118 (the file is no mapping)
-            if math.prod(file.get_slice(name).get_shape()) in sizes:
-                part = by_digest.get(digest_of(file.get_tensor(name)))
-                if part is not None:
-                    return part
-    return None
+    if not storage.store.holds(checkpoint):
+        return None
+    tensors, _ = codec.decode(storage.store.read(checkpoint))
+    found = (by_digest.get(digest_of(tensor)) for tensor in tensors.values() if tensor.numel() in sizes)
+    return next((part for part in found if part is not None), None)

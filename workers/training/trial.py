@@ -129,7 +129,6 @@ def _samples(kept: Digests, people: Sequence[str], each: int) -> list[int]:
 
 
 def _experiment(settings: Settings, job: Preparation, bench: Bench, folder: Path) -> Experiment:
-    stores = (settings.home, settings.store, settings.private_store, settings.key_folder)
     secrets = (getattr(settings, name) for name in SECRETS)
     return Experiment(
         recipes=str(recipes_of(settings.recipes, job.tenant_id)),
@@ -137,7 +136,7 @@ def _experiment(settings: Settings, job: Preparation, bench: Bench, folder: Path
         digest=bench.digest,
         device=str(bench.problem.device),
         folder=str(folder),
-        closed=tuple(str(each.resolve()) for each in (*stores, *secrets)),
+        closed=tuple(str(each.resolve()) for each in (*settings.folders, *secrets)),
         share=SHARE,
         kernel=True,
         runs=(),

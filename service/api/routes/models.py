@@ -251,7 +251,7 @@ def preparation(name: ModelName, service: Running, caller: Reader, response: Res
         progress=generation.progress,
         work_units=WorkUnitsView(done=done, count=count) if count else None,
         reason=model.reason,
-        report=Figures(service.settings.store).shown(generation),
+        report=Figures(service.store.folder).shown(generation),
         plan=None if plan is None else PlanView(**asdict(plan)),
     )
 

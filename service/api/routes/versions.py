@@ -158,7 +158,7 @@ def checkpoint(*, name: ModelName, number: Number, request: Request, service: Ru
         raise ApiProblem(416, "range_not_satisfiable", "The range lies outside the file.", headers=headers)
     if request.method == "HEAD" or part.status == 304:
         return Response(status_code=part.status, headers=headers, media_type="application/octet-stream")
-    file = _open(Store(service.settings.store), version.checkpoint)
+    file = _open(service.store, version.checkpoint)
     return StreamingResponse(_blocks(file, part), part.status, headers, "application/octet-stream")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import secrets
 from base64 import b64decode, b64encode
 from typing import Any
 
@@ -52,6 +53,12 @@ def read(data: bytes) -> dict[str, Any] | None:
             len(data),
         )
     return message
+
+
+def about_no_model() -> dict[str, Any]:
+    """Build a message about a model that does not exist, to stand for a foreign one that must be acknowledged."""
+    number = secrets.token_hex(16)
+    return _message("0" * 32, number, number)
 
 
 def _made_of(data: bytes) -> dict[str, Any] | None:

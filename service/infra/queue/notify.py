@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from celery import Celery, group
 from kombu.connection import Connection
+from kombu.entity import Exchange, Queue
 from sqlalchemy import select, update
 
 from service.infra.db import Busy, Database, now
@@ -23,6 +24,31 @@ from service.infra.tables import Model
 
 POLLING_SECONDS = 0.05
 SOCKET_SECONDS = 1.0
+_REDIS = {
+    "socket_timeout": SOCKET_SECONDS,
+    "socket_connect_timeout": SOCKET_SECONDS,
+    "max_retries": 0,
+    "retry_on_timeout": False,
+}
+_AMQP = {
+    "connect_timeout": SOCKET_SECONDS,
+    "read_timeout": SOCKET_SECONDS,
+    "write_timeout": SOCKET_SECONDS,
+    "max_retries": 0,
+    "confirm_publish": True,
+}
+PATIENCE: dict[str, dict[str, Any]] = {
+    "filesystem": {},
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "amqp": _AMQP,
+    "amqps": _AMQP,
+}
+"""how long a publisher waits, by the broker's scheme, in the words of the broker's library"""
+QUORUM = [
+    Queue(QUEUE, Exchange(QUEUE), QUEUE, queue_arguments={"x-queue-type": "quorum"})  # type: ignore[no-untyped-call]
+]
+"""replicated by RabbitMQ among its nodes"""
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +56,7 @@ log = logging.getLogger(__name__)
 def publisher(broker_url: str) -> Celery:
     """Return the app that notifies. It gives up after one second, because a caller is waiting for its answer."""
     app = _app(broker_url)
-    app.conf.broker_transport_options |= {
-        "socket_timeout": SOCKET_SECONDS,
-        "socket_connect_timeout": SOCKET_SECONDS,
-        "max_retries": 0,
-        "retry_on_timeout": False,
-    }
+    app.conf.broker_transport_options |= PATIENCE[urlsplit(broker_url).scheme]
     return app
 
 
@@ -124,9 +145,17 @@ def _transport(broker_url: str) -> dict[str, Any]:
             # kombu reads it from the address for its own transports alone
             "broker_use_ssl": Connection(broker_url).ssl,  # type: ignore[no-untyped-call]
         }
+    if parts.scheme in ("amqp", "amqps"):
+        return {
+            "broker_url": broker_url,
+            "broker_transport": "service.infra.queue.transport:AmqpTransport",
+            "broker_transport_options": {},
+            "broker_use_ssl": Connection(broker_url).ssl,  # type: ignore[no-untyped-call]
+            "task_queues": QUORUM,
+        }
     if parts.scheme != "filesystem":
         raise ValueError(
-            f"The broker's scheme {parts.scheme!r} is not supported: use filesystem:///folder or redis://host"
+            f"The broker's scheme {parts.scheme!r} is not supported: use filesystem:///folder, redis://host or amqp://host"
         )
     folder = Path(unquote(parts.path))
     for name in ("messages", "control"):

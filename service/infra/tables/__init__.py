@@ -3,6 +3,7 @@
 from service.infra.tables.installation import (
     ApiKey,
     AuditEntry,
+    ClaimedPlace,
     EndedSession,
     Heartbeat,
     Lease,
@@ -45,6 +46,7 @@ __all__ = [
     "BudgetEntry",
     "CalibrationOrder",
     "Certificate",
+    "ClaimedPlace",
     "Consumer",
     "DeletionRequest",
     "EndedSession",

@@ -110,6 +110,16 @@ class Lease(Record):
     expires_at: Mapped[int] = mapped_column(Moment)
 
 
+class ClaimedPlace(Record):
+    """A place outside the database that this installation has claimed (``service.access.installation``)."""
+
+    __tablename__ = "places"
+    name: Mapped[str] = mapped_column(String(200), primary_key=True)
+    """its setting, without prefix; a key store for some tenants alone is named with them; or ``database``"""
+    installation: Mapped[str] = mapped_column(Id)
+    """the installation's id: the same in every row"""
+
+
 class Restoration(Record):
     """A backup that was restored. Until the operator confirms it the service reads only."""
 

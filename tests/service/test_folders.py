@@ -1,0 +1,148 @@
+"""A folder in a bucket keeps the promises of a folder on a disk: one suite for both, on a real S3 server."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from pathlib import Path
+
+import pytest
+
+from service.infra.files import MARK, Damaged, DiskFolder, Folder, Store, folder_at
+from service.infra.settings import Settings
+from tests.harness.s3 import S3
+
+LARGE = bytes(range(256)) * 8192
+"""2 MiB: more than is held in memory when it is opened"""
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
+    if request.param == "disk":
+        return DiskFolder(tmp_path / "folder")
+    return folder_at(str(request.getfixturevalue("bucket")))
+
+
+def names(folder: Folder) -> list[str]:
+    return sorted(entry.name for entry in folder.entries())
+
+
+@pytest.mark.parametrize("content", [b"", b"small", LARGE])
+def test_what_was_written_is_read_and_replaced_as_a_whole(folder: Folder, content: bytes) -> None:
+    folder.write("name", [content[:3], content[3:]])
+    assert folder.read("name") == content and folder.holds("name")
+    with folder.open("name") as file:
+        assert file.read(4) == content[:4]
+    folder.write("name", [b"another"])
+    assert folder.read("name") == b"another"
+
+
+def test_what_is_not_there_is_said_to_be_missing(folder: Folder) -> None:
+    assert names(folder) == [] and not folder.holds("name") and folder.blank()
+    for act in (
+        lambda: folder.read("name"),
+        lambda: folder.overwrite("name", {0: b"x"}),
+        lambda: folder.rename("name", "other"),
+    ):
+        with pytest.raises(FileNotFoundError):
+            act()
+    folder.delete(["name"])
+    folder.delete([])
+
+
+def test_creating_needs_a_free_name(folder: Folder) -> None:
+    folder.create("name", b"first")
+    with pytest.raises(FileExistsError):
+        folder.create("name", b"second")
+    assert folder.read("name") == b"first"
+
+
+def test_a_file_moves_over_another_and_its_old_name_is_free(folder: Folder) -> None:
+    folder.write("draft", [b"new"])
+    folder.write("final", [b"old"])
+    folder.rename("draft", "final")
+    assert (names(folder), folder.read("final")) == (["final"], b"new")
+
+
+def test_folders_inside_are_apart(folder: Folder) -> None:
+    folder.write("name", [b"outer"])
+    folder.inside("inner").write("name", [b"inner"])
+    assert (names(folder), names(folder.inside("inner"))) == (["name"], ["name"])
+    assert folder.read("name") == b"outer" and folder.inside("inner").read("name") == b"inner"
+    assert str(folder.inside("inner")) == f"{folder}/inner"
+
+
+def test_two_who_overwrite_different_parts_at_once_undo_nothing(folder: Folder) -> None:
+    parts = 24
+    folder.create("shares", b"s" * parts)
+    workers = [threading.Thread(target=folder.overwrite, args=("shares", {place: b"\0"})) for place in range(parts)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert folder.read("shares") == bytes(parts)
+
+
+def test_a_store_names_by_digest_refuses_other_bytes_and_sweeps_orphans(folder: Folder) -> None:
+    store = Store(folder)
+    kept, orphan = store.put([b"kept"]), store.put([LARGE])
+    assert store.read(orphan.digest) == LARGE and orphan.size == len(LARGE)
+    assert store.sweep({kept.digest}, older_than=3600) == 0
+    assert store.sweep({kept.digest}, older_than=-5) == 1
+    assert names(folder) == [kept.digest]
+    folder.write(kept.digest, [b"other"])
+    with pytest.raises(Damaged, match=kept.digest):
+        store.read(kept.digest)
+    assert store.put([b"kept"]) == kept and store.read(kept.digest) == b"kept", "writing again heals"
+    store.delete(kept.digest)
+    with pytest.raises(Damaged, match="missing"):
+        store.open(hashlib.sha256(b"kept").hexdigest())
+
+
+def test_a_fit_bucket_passes_and_one_that_keeps_versions_is_refused(s3_server: S3, bucket: str) -> None:
+    folder = folder_at(bucket)
+    folder.set_mark("mark")
+    folder.check()
+    assert folder.mark() == "mark"
+    versioned = folder_at("s3://versioned/prefix")
+    versioned.set_mark("mark")
+    s3_server.keep_versions("versioned")
+    with pytest.raises(ValueError, match="keeps old versions"):
+        versioned.check()
+
+
+def test_a_server_that_ignores_conditions_is_refused(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = folder_at(bucket)
+    folder.set_mark("mark")
+    put = folder._store.put  # type: ignore[attr-defined]
+
+    class Careless:
+        def __getattr__(self, name: str) -> object:
+            return getattr(real, name)
+
+        def put(self, path: str, data: bytes, mode: object = None, use_multipart: bool = False) -> object:
+            return put(path, data, use_multipart=use_multipart)
+
+    real = folder._store  # type: ignore[attr-defined]
+    monkeypatch.setattr(folder, "_store", Careless())
+    with pytest.raises(ValueError, match="ignores conditions"):
+        folder.check()
+
+
+def test_a_bucket_that_does_not_answer_is_an_error_of_the_machine(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(OSError, match="the bucket did not do it") as error:
+        folder_at(bucket).read(MARK)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("wrong", ["gs://bucket/prefix", "s3:///prefix", "file:///folder"])
+def test_other_urls_are_no_place(wrong: str) -> None:
+    with pytest.raises(ValueError, match="s3://bucket/prefix"):
+        Settings(store=wrong)
+
+
+def test_a_place_in_a_bucket_is_kept_as_it_is_and_a_folder_is_a_path() -> None:
+    settings = Settings(store="s3://bucket/prefix/", private_store="/srv/private")
+    assert settings.store == "s3://bucket/prefix" and settings.private_store == Path("/srv/private")
+    assert Path("/srv/private") in settings.folders and len(settings.folders) == 3
