@@ -144,7 +144,7 @@ class Bucket(Folder):
                 self._store.delete(paths)
 
     def check(self) -> None:
-        """Check by writing the mark again whether versions are kept and conditions on a PUT are heeded."""
+        """Write the mark again, to see whether versions are kept and conditions on a PUT are heeded."""
         path, data = self._prefix + MARK, self.read(MARK)
         conditions: tuple[Literal["create"] | UpdateVersion, ...] = ("create", {"e_tag": WRONG_TAG})
         for condition in conditions:

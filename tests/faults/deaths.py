@@ -206,7 +206,7 @@ API = ("api-before-transaction", "api-after-request", "api-after-audit", "api-in
 PREPARATION = ("prepare-after-manifest", "prepare-after-train", "keys-before-rows", "prepare-after-rows")
 WORK_UNITS = ("prepare-after-work-units", "work-unit-inside", "work-unit-inside-rows", "work-unit-after")
 OF_A_BUCKET = ("bucket-before-put", "bucket-put", "bucket-created", "bucket-copied", "bucket-overwritten")
-"""died at in tests/workers/test_bucket_deaths.py, by processes of their own: the threads of obstore survive no fork"""
+"""died at in tests/workers/test_bucket_deaths.py, by separate processes: the threads of obstore survive no fork"""
 DEATHS: list[tuple[str, Death]] = [
     *((point, of_the_api) for point in API),
     *((point, of_an_update) for point in UPDATE),

@@ -56,7 +56,7 @@ def read(data: bytes) -> dict[str, Any] | None:
 
 
 def about_no_model() -> dict[str, Any]:
-    """Build a message about a model that does not exist, to stand for a foreign one that must be acknowledged."""
+    """Build a message about a model that does not exist, in place of a foreign one that must be acknowledged."""
     number = secrets.token_hex(16)
     return _message("0" * 32, number, number)
 
