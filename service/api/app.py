@@ -28,7 +28,6 @@ from service.api.routes import (
     models,
     retrains,
     suppressions,
-    verification,
     versions,
     webhooks,
 )
@@ -83,7 +82,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         holds,
         keys,
         suppressions,
-        verification,
         audit,
         events,
         webhooks,

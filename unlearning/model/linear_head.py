@@ -18,8 +18,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.parametrize import is_parametrized
 
+from unlearning.model.parts import untouched
 from unlearning.model.problem import Problem
 from unlearning.types import Refused
 
@@ -283,7 +283,7 @@ def head_of(problem: Problem) -> Head | None:
 
 def last_linear(module: nn.Module) -> tuple[nn.Sequential, nn.Linear] | None:
     """Split a module into what comes before its only trained layer, and that layer; None where it shows none."""
-    return _split(module) if _untouched(module) else None
+    return _split(module) if untouched(module) else None
 
 
 def _split(module: nn.Module) -> tuple[nn.Sequential, nn.Linear] | None:
@@ -296,37 +296,6 @@ def _split(module: nn.Module) -> tuple[nn.Sequential, nn.Linear] | None:
         return None
     found = _split(last)
     return None if found is None else (nn.Sequential(*before, *found[0]), found[1])
-
-
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-ANY_GLOBAL_HOOK: Callable[[], bool] = torch.nn.modules.module._has_any_global_hook
-REPLACED = ("forward", "_call_impl", "_slow_forward", "_compiled_call_impl")
-"""what an instance can replace of its class's"""
-
-
-def _untouched(module: nn.Module) -> bool:
-    """Tell whether every part does what its class says when it is called, and every parameter is separate."""
-    parameters = list(module.parameters())
-    return (
-        not ANY_GLOBAL_HOOK()
-        and all(plain_part(part) for part in module.modules())
-        and all(_plain_parameter(value) for value in parameters)
-        and len(list(module.named_parameters(remove_duplicate=False))) == len(parameters)
-    )
-
-
-def plain_part(part: nn.Module) -> bool:
-    own = vars(part)
-    return (
-        not any(own.get(name) for name in (*HOOKS, *REPLACED))
-        and own.get("forward") is None
-        and not is_parametrized(part)
-    )
-
-
-def _plain_parameter(value: nn.Parameter) -> bool:
-    hooks = (value._backward_hooks, getattr(value, "_post_accumulate_grad_hooks", None))
-    return type(value) is nn.Parameter and not any(hooks)
 
 
 def _softmax_weight(y: Tensor) -> Tensor:

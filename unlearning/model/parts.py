@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from unlearning.accounting.certificate import Part
 from unlearning.model.problem import build
@@ -30,6 +31,10 @@ ROUNDING = 1e-5
 """relative: a fit that is computed twice may differ by this much"""
 SHOWN = 8
 """names that a message lists"""
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+ANY_GLOBAL_HOOK: Callable[[], bool] = torch.nn.modules.module._has_any_global_hook
+REPLACED = ("forward", "_call_impl", "_slow_forward", "_compiled_call_impl")
+"""what an instance can replace of its class's"""
 
 
 def parts_of(recipe: Recipe) -> tuple[Part, ...]:
@@ -204,3 +209,29 @@ def _least_unusual(count: int) -> float:
     From the tail of the correlation of independent normal numbers, (1 - c^2)^((count - 2) / 2), up to a factor below 1.
     """
     return math.sqrt(1 - RARE ** (2 / (count - 2))) if count > 2 else math.inf
+
+
+def untouched(module: nn.Module) -> bool:
+    """Tell whether every part does what its class says when it is called, and every parameter is separate."""
+    parameters = list(module.parameters())
+    return (
+        not ANY_GLOBAL_HOOK()
+        and all(plain_part(part) for part in module.modules())
+        and all(_plain_parameter(value) for value in parameters)
+        and len(list(module.named_parameters(remove_duplicate=False))) == len(parameters)
+    )
+
+
+def plain_part(part: nn.Module) -> bool:
+    """Tell whether a part has no hook, no replaced method and no parametrisation."""
+    own = vars(part)
+    return (
+        not any(own.get(name) for name in (*HOOKS, *REPLACED))
+        and own.get("forward") is None
+        and not is_parametrized(part)
+    )
+
+
+def _plain_parameter(value: nn.Parameter) -> bool:
+    hooks = (value._backward_hooks, getattr(value, "_post_accumulate_grad_hooks", None))
+    return type(value) is nn.Parameter and not any(hooks)

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from unlearning.features.tangent import Linearised, Tangent
 from unlearning.model.curvature import activations
-from unlearning.model.linear_head import CURVES, Affine, Curve, Scores, Summed, gamma, head_of, plain_part
+from unlearning.model.linear_head import CURVES, Affine, Curve, Scores, Summed, gamma, head_of
+from unlearning.model.parts import plain_part
 from unlearning.model.problem import Problem, build
 from unlearning.types import Refused
 

@@ -1,14 +1,16 @@
-"""Choose whom a model is trained on: everyone in the recipe, except people whom a suppression entry names.
+"""Choose whom a model is trained on: everyone in the recipe, if they fit, except whom a suppression entry names.
 
 People under a legal hold stay.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 from torch import Tensor
@@ -30,7 +32,10 @@ from service.requests.reasons import Reason
 from service.requests.suppression import concerns, registration_of
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import ForgottenInRecipe
-from unlearning.types import Refused
+from unlearning.methods.recollection import room
+from unlearning.model.method import Method
+from unlearning.recipe import Recipe
+from unlearning.types import Json, Refused, Tensors, block_of
 from workers.guarantee.needs import needs_forgotten, needs_retained
 from workers.runtime import recipes
 from workers.runtime.jobs import Preparation
@@ -43,6 +48,15 @@ from workers.update.select import begins_model
 SQLITE_PEOPLE = 100_000
 SHOWN = 3
 """requests that a refusal names; it gives the number of the others"""
+COLUMN_BYTES = 600
+"""of a sample in ids, people and digests, while the recipe is read a second time (measured: large_sources)"""
+HELD_TIMES, CONVERGED_TIMES = 3, 8
+"""how many times its own size a sample takes that is held: itself and copies of it; where a training converges, its
+features in float64 and copies of those too"""
+READ_BYTES = 3 * 2**30
+"""of a row group and of the blocks that are in work where samples are read"""
+READINGS = 80
+"""of all samples, in a preparation of newton: a solve is about 16, and it solves once and for its calibration sets"""
 
 
 def require_room(database: Database, everyone: manifest.Digests) -> None:
@@ -53,6 +67,41 @@ def require_room(database: Database, everyone: manifest.Digests) -> None:
             f"The recipe names {people} people; on SQLite at most {SQLITE_PEOPLE} are served.",
             "Set EXPUNGE_DATABASE_URL to a PostgreSQL database.",
         )
+
+
+def require_fits(recipe: Recipe, method: Method, device: torch.device, most: int) -> dict[str, Json]:
+    """Return what the preparation is expected to take: ``bytes`` and, where samples are read by blocks, ``seconds``.
+
+    Samples that take at most ``most`` bytes are held in memory; tensors are there already.
+
+    Raises:
+        Refused: it does not fit into the free memory, or the training or the method needs all samples at once and they
+            are too large.
+    """
+    samples, rows = recipe.samples, recipe.samples.rows
+    size = len(samples) * rows.row_bytes
+    held = isinstance(rows, Tensors) or size <= most
+    if not held and (recipe.train is not None or not method.reads_blocks):
+        who = "The recipe's own train" if recipe.train is not None else method.name
+        raise Refused(
+            f"{who} is handed all samples at once; the {len(samples):,} samples take {size / 1e9:.1f} GB, and at most "
+            f"{most / 1e9:.1f} GB are held (EXPUNGE_SAMPLE_BYTES).",
+            "Use newton on a linear head with Training(epochs=0, converge=...), which reads by blocks; or raise "
+            "EXPUNGE_SAMPLE_BYTES where the machine has the memory.",
+        )
+    times = HELD_TIMES if recipe.training.converge is None else CONVERGED_TIMES
+    expected = COLUMN_BYTES * len(samples) + (times * size if held else READ_BYTES)
+    hint = "Use a machine with more memory; or read from Parquet, .npy or a dataset, with a lower EXPUNGE_SAMPLE_BYTES."
+    room.require_room(f"The preparation's arrays for {len(samples):,} samples", expected, device, hint)
+    return {"bytes": expected} if held else {"bytes": expected, "seconds": READINGS * _seconds(recipe)}
+
+
+def _seconds(recipe: Recipe) -> float:
+    """Return about how long one reading of all samples takes: the first block, timed."""
+    samples, start = recipe.samples, time.perf_counter()
+    first = torch.arange(min(len(samples), block_of(samples.rows)))
+    next(iter(samples.rows.read([first])))
+    return (time.perf_counter() - start) * len(samples) / len(first)
 
 
 def admit(

@@ -36,10 +36,9 @@ from workers.runtime.stopwatch import Stopwatch
 from workers.storage import manifest
 from workers.storage.storage import Storage
 from workers.training.changes import count_changes
-from workers.training.cohort import admit, require_readable, require_room
+from workers.training.cohort import admit, require_fits, require_readable, require_room
 from workers.training.parallel import VectorUnits, divisible, wanted
 from workers.training.public_parts import require_nobody_in_public
-from workers.training.sizing import require_fits
 from workers.training.trial import Trial, tried
 
 PROGRESS_SECONDS = 0.5

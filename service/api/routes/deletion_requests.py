@@ -1,4 +1,4 @@
-"""Deletion requests: taking them in and showing how far they are."""
+"""Deletion requests: taking them in, showing how far they are, verifying and rejecting them."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from service.api.problems import ApiProblem, not_found
 from service.api.request_views import (
     AcceptedView,
     DeletionRequestView,
+    Justification,
     ReceiptView,
     accepted_view,
     answer_for,
@@ -36,10 +37,9 @@ from service.audit.log import canonical
 from service.infra.fault_injection import crash_point
 from service.infra.pseudonyms import digest
 from service.infra.tables import DeletionRequest, Model, Task
-from service.requests import idempotency
+from service.requests import idempotency, identity_check
 from service.requests.cancel import cancel
 from service.requests.deadlines import extend
-from service.requests.identity_check import accept_unverified
 from service.requests.intake import Accepted, Order, Windows, accept, opening
 from service.requests.states import Regulation, Status, Suppress
 from service.requests.suppression import related
@@ -236,7 +236,7 @@ def accept_order(session: Session, service: Service, caller: Caller, order: Dele
     """Write the request that was ordered. Raises RequestRefused."""
     asked = order.order(service.settings.default_regulation)
     if not order.verified:
-        return accept_unverified(session, service.pepper, caller.tenant_id, asked)
+        return identity_check.accept_unverified(session, service.pepper, caller.tenant_id, asked)
     return accept(session, service.pepper, caller.tenant_id, asked, windows_of(service))
 
 
@@ -254,3 +254,43 @@ def check_length(order: DeletionOrder, limit: int) -> None:
     if order.sample_ids is not None and len(order.sample_ids) > limit:
         errors = [{"pointer": "/sample_ids", "detail": f"At most {limit} ids."}]
         raise ApiProblem(422, "too_many_sample_ids", "Name fewer samples, or send several requests.", errors)
+
+
+@router.post(
+    ITEM + "/verify",
+    response_model=DeletionRequestView,
+    responses=problems(404, 409, 412) | answer(200, "ETag"),
+    summary="Go on with an unverified request",
+)
+def verify(
+    request_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
+) -> DeletionRequestView:
+    with service.database.write() as session:
+        row = find(session, caller.tenant_id, request_id)
+        require(views(session, [row])[0], if_match)
+        to_notify = identity_check.verify(session, row, windows_of(service))
+        view = views(session, [row])[0]
+    service.notify(to_notify)
+    return changed(view, response)
+
+
+@router.post(
+    ITEM + "/reject",
+    response_model=DeletionRequestView,
+    responses=problems(404, 409, 412) | answer(200, "ETag"),
+    summary="Reject an unverified request",
+)
+def reject(
+    *,
+    request_id: RequestId,
+    body: Justification,
+    service: Running,
+    caller: Decider,
+    response: Response,
+    if_match: IfMatch = None,
+) -> DeletionRequestView:
+    with service.database.write() as session:
+        row = find(session, caller.tenant_id, request_id)
+        require(views(session, [row])[0], if_match)
+        identity_check.reject(session, row, body.reason)
+        return changed(views(session, [row])[0], response)
