@@ -104,8 +104,8 @@ def test_a_message_carries_an_opaque_id_and_nothing_else_of_ours(tmp_path: Path)
 
 
 def test_another_scheme_is_refused_in_words() -> None:
-    with pytest.raises(ValueError, match="use filesystem:///folder or redis"):
-        queue.publisher("amqp://localhost")
+    with pytest.raises(ValueError, match="use filesystem:///folder, redis://host or amqp://host"):
+        queue.publisher("sqs://localhost")
 
 
 def test_workers_keep_nothing_and_take_one_message_at_a_time() -> None:

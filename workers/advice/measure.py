@@ -181,7 +181,7 @@ def measure(
     able.sort(key=lambda each: each[:2])
     for place, (_, name, bench, guarantee) in enumerate(able):
         tell(name)
-        fair = (end - time.perf_counter()) / (len(able) - place)
+        fair = max(0.0, end - time.perf_counter()) / (len(able) - place)
         offers[name] = _offer(trainings, bench, guarantee, fair, limit)
     everything = tuple(offers[name] for name in names)
     return Findings(everything, scaled(trainings.points, 1.0) + scene.reading if again else None)
@@ -249,7 +249,8 @@ def _offer(trainings: _Trainings, bench: Bench, guarantee: Guarantee, seconds: f
         part = "" if tried == everyone else f" (On {tried} of {everyone} people.)"
         return Offer(name, guarantee, refused=why + part)
     if not steps:
-        return Offer(name, guarantee, refused=f"It was not measured: a part of it takes longer than {seconds:.2g} s.")
+        why = f"a part of it takes longer than {seconds:.2g} s" if seconds > 0.01 else "the time was used up"
+        return Offer(name, guarantee, refused=f"It was not measured: {why}.")
     return _scaled_up(trainings, bench, guarantee, steps)
 
 
