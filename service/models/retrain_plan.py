@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.orm import Session
 
 from service.audit.log import record
@@ -138,13 +138,13 @@ def why_due(session: Session, model: Model) -> str | None:
     queued = select(func.count()).select_from(Task).where(*_open_tasks(model))
     if session.scalar(queued.where(Task.reason == Reason.AWAITING_RETRAIN)):
         return "fallback"
-    if _exhaustion_is_due(session, model, waiting=bool(session.scalar(queued))):
+    if _exhaustion_is_due(session, model, queued):
         return Reason.BUDGET_EXHAUSTED
     scheduled = model.retrain_at is not None and model.retrain_at <= now(session)
     return NEW_DATA if scheduled else None
 
 
-def _exhaustion_is_due(session: Session, model: Model, *, waiting: bool) -> bool:
+def _exhaustion_is_due(session: Session, model: Model, queued: Select[int]) -> bool:
     if model.status != "exhausted" or Policy.from_json(model.policy).on_exhausted is not OnExhausted.RETRAIN:
         return False
     published_at = session.scalar(select(Version.published_at).where(Version.id == model.current_id))
@@ -153,7 +153,7 @@ def _exhaustion_is_due(session: Session, model: Model, *, waiting: bool) -> bool
             Generation.model_id == model.id, Generation.status == "refused", Generation.created_at >= published_at
         )
     )
-    return refused is None or waiting
+    return refused is None or bool(session.scalar(queued))
 
 
 def plan_of(session: Session, model: Model) -> PlannedRetrain | None:

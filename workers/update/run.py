@@ -212,11 +212,17 @@ def _current(session: Session, job: Deletions) -> Current:
         spent=generation.spent,
         limit=generation.budget,
         count=int(frozen["samples"]),
-        updates=int(version.claim["updates"]),
+        updates=_updates(session, version),
         unlearned=_unlearned(session, generation.id) if fixed["design"] is not None else 0,
         **fixed,
     )
     return Current(version, terms, frozen)
+
+
+def _updates(session: Session, version: Version) -> int:
+    """Return how many updates of its generation the version stands on; what built the generation is none of them."""
+    before = select(Version.generation_id).where(Version.id == version.parent_id)
+    return int(version.claim["updates"]) if session.scalar(before) == version.generation_id else 0
 
 
 def _unlearned(session: Session, generation_id: int) -> int:
