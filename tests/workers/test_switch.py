@@ -298,7 +298,7 @@ def test_another_recipe_is_never_switched_to(world: World, tmp_path_factory: pyt
     moved = world.configured(recipes=folder)
     model_id = exhausted(moved)
     request = moved.delete("p5")
-    (folder / "convex.py").write_text(source + "\n# edited\n")
+    (folder / "convex.py").write_text(source + "\nEDITED = 1\n")
     moved.work(model_id)
     assert (moved.request(request).status, moved.request(request).reason) == ("blocked", "retrain_refused")
     assert "not the one" in (moved.model(model_id).reason or "")
