@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, String, case, delete, func, literal, select, update
+from sqlalchemy import ColumnElement, String, case, delete, func, literal, select, text, update
 from sqlalchemy import cast as cast_to
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
@@ -28,6 +28,7 @@ TALLIED_TO = "tallied to"
 """the tally that holds how many audit entries are counted: the log's first ones"""
 VERSIONS_AT_ONCE = 100
 ENTRIES_AT_ONCE = 10_000
+_LOCK = 7205
 _OPEN = ("queued", "running", "blocked")
 
 
@@ -55,24 +56,26 @@ def counts(session: Session) -> Counter[Key]:
 
 
 def tally(database: Database) -> int:
-    """Tally some of the versions and audit entries that have ended; return how many. The scheduler calls this."""
+    """Tally some of the versions and audit entries that have ended; return how many. The scheduler calls this.
+
+    One at a time: a scheduler that was taken for dead may wake up beside its successor.
+    """
     with database.read() as session:
-        versions, entries = _ended(session), _logged(session)
-    if not versions and entries is None:
-        return 0
+        if not _ended(session) and _logged(session) is None:
+            return 0
     with database.write() as session:
-        still = session.scalars(
-            select(Version.id).where(Version.id.in_(versions), Version.tallied.is_(False)).with_for_update()
-        ).all()
-        found = _of_versions(session, still)
-        session.execute(update(Version).where(Version.id.in_(still)).values(tallied=True))
-        session.execute(delete(PhaseSeconds).where(PhaseSeconds.version_id.in_(still)))
+        if database.dialect == "postgresql":
+            session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+        versions, entries = _ended(session), _logged(session)
+        found = _of_versions(session, versions)
+        session.execute(update(Version).where(Version.id.in_(versions)).values(tallied=True))
+        session.execute(delete(PhaseSeconds).where(PhaseSeconds.version_id.in_(versions)))
         if entries is not None:
             first, last = entries
             found.update(_of_entries(session, AuditEntry.log_index.between(first, last)))
             found[Key(TALLIED_TO)] = last - first + 1
         _add(session, found)
-    return len(still) + (0 if entries is None else entries[1] - entries[0] + 1)
+    return len(versions) + (0 if entries is None else entries[1] - entries[0] + 1)
 
 
 def _ended(session: Session) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,8 @@ def test_tallies_and_what_is_not_tallied_give_the_counts_of_everything(world: Wo
         versions = session.scalars(select(Version.id)).all()
         everything = _of_versions(session, versions) + _of_entries(session, true())
         assert counts(session) == everything
-    assert tally(world.database) > 6
+    with ThreadPoolExecutor(4) as pool:  # a scheduler that was taken for dead may tally beside its successor
+        assert sum(pool.map(tally, [world.database] * 4)) > 6
     for _ in range(3):
         tally(world.database)
     with world.database.snapshot() as session:
