@@ -58,7 +58,7 @@ def counts(session: Session) -> Counter[Key]:
 def tally(database: Database) -> int:
     """Tally some of the versions and audit entries that have ended; return how many. The scheduler calls this.
 
-    One at a time: a scheduler that was taken for dead may wake up beside its successor.
+    One at a time: a scheduler that was taken for dead may wake up while its successor works.
     """
     with database.read() as session:
         if not _ended(session) and _logged(session) is None:

@@ -220,7 +220,7 @@ def _current(session: Session, job: Deletions) -> Current:
 
 
 def _updates(session: Session, version: Version) -> int:
-    """Return how many updates of its generation the version stands on; what built the generation is none of them."""
+    """Return how many updates of its generation led to the version; what built the generation is none of them."""
     before = select(Version.generation_id).where(Version.id == version.parent_id)
     return int(version.claim["updates"]) if session.scalar(before) == version.generation_id else 0
 
