@@ -83,6 +83,9 @@ def test_people_who_ask_during_training_are_forgotten_before_version_1(world: Wo
     assert (world.task(request).status, world.task(request).samples) == ("completed", 3)
     assert (world.count(Removal), world.count(StoredVector)) == (3, 11)
     assert generation.spent == generation.budget_cost > 0
+    world.delete("p4")
+    world.work(model_id)
+    assert world.head(model_id).claim["updates"] == 2, "version 1 forgot somebody too"
 
 
 def test_people_who_ask_at_the_last_moment_are_forgotten_before_version_1(world: World) -> None:

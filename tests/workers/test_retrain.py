@@ -167,6 +167,9 @@ def test_people_who_ask_during_the_retrain_are_forgotten_in_it_before_the_switch
         forgotten = session.scalars(select(Removal.position).where(Removal.generation_id == generation.id)).all()
     assert len(forgotten) == 3
     assert generation.spent == generation.budget_cost
+    world.delete("p10")
+    world.work(model_id)
+    assert world.head(model_id).claim["updates"] == 2, "the switch forgot somebody too"
 
 
 def test_the_old_generation_updates_on_while_the_candidate_is_built(world: World) -> None:

@@ -220,9 +220,12 @@ def _current(session: Session, job: Deletions) -> Current:
 
 
 def _updates(session: Session, version: Version) -> int:
-    """Return how many updates of its generation led to the version; what built the generation is none of them."""
+    """Return how many updates of its generation led to the version; what built the generation counts if it forgot."""
     before = select(Version.generation_id).where(Version.id == version.parent_id)
-    return int(version.claim["updates"]) if session.scalar(before) == version.generation_id else 0
+    if session.scalar(before) == version.generation_id:
+        return int(version.claim["updates"])
+    forgot = Removal.version_id == version.id, Removal.generation_id == version.generation_id
+    return int(session.scalar(select(Removal.position).where(*forgot).limit(1)) is not None)
 
 
 def _unlearned(session: Session, generation_id: int) -> int:
