@@ -41,10 +41,10 @@ def verify(envelope: dict[str, Any], *verifiers: Verifier) -> dict[str, Any]:
         if (statement["_type"], statement["predicateType"]) != (STATEMENT_TYPE, PREDICATE_TYPE):
             raise NotAuthentic("The statement is of another type.")
         _verify_audit(statement["predicate"]["audit"], statement["predicate"]["request"], verifier)
-    except (KeyError, TypeError, IndexError, NotAuthentic) as error:
-        raise NotAuthentic(f"The certificate is malformed or not signed by this key: {error}") from None
-    except ValueError as error:
-        raise error if isinstance(error, NotAuthentic) else NotAuthentic("The certificate is malformed.") from None
+    except NotAuthentic:
+        raise
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise NotAuthentic(f"The certificate is malformed: {error!r}") from None
     return statement
 
 

@@ -93,9 +93,16 @@ def unfinished(database: Database) -> list[Broken]:
 
 def uncertified(database: Database) -> list[Broken]:
     """Return the certificates that nobody has issued, after everything has ended and the scheduler has run."""
+    kept = Certificate.request_id == DeletionRequest.id, Certificate.completed_at == DeletionRequest.completed_at
+    changed = select(Task.id).where(Task.request_id == DeletionRequest.id, Task.version_id.is_not(None)).exists()
+    due = select(DeletionRequest.id).where(DeletionRequest.status == "completed", changed)
     with database.read() as session:
-        waiting = session.scalars(select(Certificate.request_id).where(Certificate.issued_at.is_(None))).all()
-    return [Broken("lost", f"the certificate of request {each} was not issued") for each in waiting]
+        waiting = session.execute(
+            select(Certificate.request_id, Certificate.refused).where(Certificate.issued_at.is_(None))
+        )
+        found = [Broken("lost", f"the certificate of request {each} was not issued: {why}") for each, why in waiting]
+        none = session.scalars(due.where(~select(Certificate.request_id).where(*kept).exists())).all()
+    return found + [Broken("lost", f"request {each} changed a model and has no certificate") for each in none]
 
 
 def unreadable(database: Database, store: Store, private: Store) -> list[Broken]:

@@ -21,6 +21,7 @@ from service.infra.pseudonyms import new_id
 from service.infra.tables import (
     ApiKey,
     AuditEntry,
+    Certificate,
     DeletionRequest,
     Generation,
     Heartbeat,
@@ -44,7 +45,7 @@ from service.requests import legal_holds as holds
 from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from service.requests.states import Status, awaits_decision, derive
-from service.requests.status import settle
+from service.requests.status import record_status, settle
 from workers.runtime.lease import give_back
 from workers.scheduler.replay import RestoreReport, follow, to_do
 from workers.storage.private_state import drop_vectors
@@ -56,6 +57,7 @@ from workers.update.task_results import end_open_tasks, note_exhaustion, queue_t
 
 BEYOND_ANY_CLAIM = 1 << 20
 """Added to every lease's token, so that a worker from before the restore never passes the fence."""
+_NOT_IN_THE_TREE = {"id": None, "log_index": None, "leaf_hash": None}
 _RETIRED = (
     "The backup is older than what is served of this model, and holds neither its people nor its state. "
     "Register its recipe under another name with --on-suppressed leave_out; everybody who asked stays out of it."
@@ -86,6 +88,7 @@ def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Seq
         follow(session, report, said, storage.pepper)
         _restart(session)
         _queue_again(session, report)
+        _certify_again(session, new)
         report.to_do = to_do(report)
         _file(session, report)
     for name, adopted in settled.items():
@@ -222,6 +225,8 @@ def _recover_requests(session: Session, report: RestoreReport, entry: JournalEnt
             session.add(revived(DeletionRequest, each["request"] | {"status": "queued", "completed_at": None}))
             session.flush()
             session.add_all(revived(SuppressionEntry, row) for row in each["suppressions"])
+            if not _logged(session, each["request"]["id"], "request.accepted"):
+                session.add(revived(AuditEntry, each["accepted"] | _NOT_IN_THE_TREE))
             report.requests.append(each["request"]["id"])
         elif awaits_decision(Status(known.status), known.reason):
             verification.put_in_force(session, known, entry.at)
@@ -249,10 +254,34 @@ def _finish_task(session: Session, row: dict[str, Any]) -> None:
 
 
 def _finish_request(session: Session, request: DeletionRequest, at: int) -> None:
-    """Complete the request at its old moment. It gets no second certificate and no second notice."""
+    """Complete the request at its old moment."""
     request.status = derive(session.scalars(select(Task.status).where(Task.request_id == request.id)))
     if request.status == Status.COMPLETED:
         request.reason, request.completed_at = None, request.completed_at or at
+
+
+def _certify_again(session: Session, new: Iterable[JournalEntry]) -> None:
+    """Let the scheduler certify what is completed and was not so in the backup: the certificates are lost with it.
+
+    A completion that the log does not tell of is told now, and so are the webhooks.
+    """
+    session.flush()
+    for request_id in sorted({each["request"]["id"] for entry in new for each in entry.requests}):
+        request = session.get(DeletionRequest, request_id)
+        if request is None or request.status != Status.COMPLETED:
+            continue
+        if not _logged(session, request_id, "request.completed"):
+            record_status(session, request)
+        key = {"request_id": request_id, "completed_at": request.completed_at}
+        changed = select(Task.id).where(Task.request_id == request_id, Task.version_id.is_not(None)).limit(1)
+        if session.scalar(changed) and session.get(Certificate, key) is None:
+            session.add(Certificate(**key, tenant_id=request.tenant_id))
+
+
+def _logged(session: Session, request_id: str, kind: str) -> bool:
+    """Return whether the log tells this of the request: the backup's own entries, and those of an export."""
+    told = select(AuditEntry.id).where(AuditEntry.request_id == request_id, AuditEntry.kind == kind)
+    return session.scalar(told.limit(1)) is not None
 
 
 def _spend_greatest(session: Session, report: RestoreReport, entries: Iterable[JournalEntry]) -> None:

@@ -21,6 +21,7 @@ from service.audit.log import canonical, recorded_at
 from service.infra.files import Folder
 from service.infra.pseudonyms import new_id
 from service.infra.tables import (
+    AuditEntry,
     DeletionRequest,
     Generation,
     Model,
@@ -67,7 +68,8 @@ class JournalEntry:
     positions: tuple[int, ...]
     """positions that the version forgot in its generation"""
     requests: tuple[dict[str, Any], ...]
-    """``request``, ``task`` and ``suppressions``: the rows of each request that it carried out"""
+    """``request``, ``accepted`` (its audit entry), ``task`` and ``suppressions``: the rows of each request that it
+    carried out"""
 
     @property
     def committed(self) -> bool:
@@ -174,8 +176,15 @@ def _requests(session: Session, version_id: str) -> list[dict[str, Any]]:
     for entry in _rows(session, SuppressionEntry, SuppressionEntry.request_id.in_(carried)):
         entries.setdefault(entry["request_id"], []).append(entry)
     tasks = {task["request_id"]: task for task in _rows(session, Task, Task.version_id == version_id)}
+    log = _rows(session, AuditEntry, AuditEntry.request_id.in_(carried))
+    accepted = {entry["request_id"]: entry for entry in log if entry["kind"] == "request.accepted"}
     return [
-        {"request": request, "task": tasks[request["id"]], "suppressions": entries.get(request["id"], [])}
+        {
+            "request": request,
+            "accepted": accepted[request["id"]],
+            "task": tasks[request["id"]],
+            "suppressions": entries.get(request["id"], []),
+        }
         for request in _rows(session, DeletionRequest, DeletionRequest.id.in_(carried))
     ]
 
