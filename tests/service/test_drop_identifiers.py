@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.connect.drop.identifiers import LISTS, hash_of, name
-from service.connect.drop.lists import Entry, ListError, identities, lists
+from service.connect.drop.lists import ListEntry, ListError, identities, lists
 
 DANIELLE = {"first_name": "Danielle", "last_name": "Johnson", "birth_date": "July 4, 1985", "zip": "91790"}
 EVE = {"first_name": "Eve", "last_name": "Genesis", "vin": "1HGCM82633A004352"}
@@ -102,7 +102,7 @@ def test_a_download_is_read_as_one_archive_or_file_by_file(tmp_path: Path) -> No
     from_files = [
         (each.source, each.list_name, list(each.entries)) for file in sorted(content) for each in lists(tmp_path / file)
     ]
-    entry = Entry("A7kP2xQ9Lm4R", base64.b64decode(HASH), "Email")
+    entry = ListEntry("A7kP2xQ9Lm4R", base64.b64decode(HASH), "Email")
     assert from_zip == from_files == [("20260812_4821", "Email", [entry]), ("20260812_4821", "NDZ", [])]
 
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from service.cli.main import app
 from service.connect.drop.identifiers import hash_of
 from service.connect.drop.items import AnswerCode, Feed, answers, mark_checked, match, status_of, store
-from service.connect.drop.lists import Entry
+from service.connect.drop.lists import ListEntry
 from service.infra.tables import DeletionRequest, FeedItem, FeedMatch
 from service.requests.legal_holds import place
 from tests.workers.worlds import TENANT, World
@@ -29,13 +29,13 @@ def mail_of(person: str) -> str:
     return f"{person}@example.org"
 
 
-def entry(item: str, person: str) -> Entry:
+def entry(item: str, person: str) -> ListEntry:
     found = hash_of("Email", {"email": mail_of(person)})
     assert found is not None
-    return Entry(item.ljust(12, "0"), found, "Email")
+    return ListEntry(item.ljust(12, "0"), found, "Email")
 
 
-def write_list(folder: Path, name: str, *entries: Entry) -> Path:
+def write_list(folder: Path, name: str, *entries: ListEntry) -> Path:
     removed = name.endswith("_Removed.csv")
     with (folder / name).open("w", newline="") as file:
         writer = csv.writer(file)
@@ -71,7 +71,7 @@ def expunge(world: World, monkeypatch: pytest.MonkeyPatch) -> Expunge:
 
 def answered(folder: Path, name: str) -> dict[str, int]:
     with (folder / name).open() as file:
-        return {row["Id"].rstrip("0"): int(row["AnswerCode"]) for row in csv.DictReader(file)}
+        return {row["Id"].rstrip("0"): int(row["Status"]) for row in csv.DictReader(file)}
 
 
 @pytest.mark.both_engines
@@ -210,11 +210,10 @@ def test_answers_equal_those_of_the_obvious_way(world: World) -> None:
         found = hash_of(list_name, row)
         assert found is not None
         item = f"{number:012d}"
-        entries.append(Entry(item, found, list_name))
+        entries.append(ListEntry(item, found, list_name))
         same = [each for each in people if hash_of(list_name, each) == found]
-        expected[item] = (
-            AnswerCode.NOT_FOUND if not same else AnswerCode.OPTED_OUT if len(same) > 1 else AnswerCode.DELETED
-        )
+        several = AnswerCode.OPTED_OUT if len(same) > 1 else AnswerCode.DELETED
+        expected[item] = several if same else AnswerCode.NOT_FOUND
     feed = Feed(world.database, world.storage.pepper, TENANT)
     assert store(feed, SOURCE, entries) == 600
     match(feed, people)

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from service.audit.log import record
 from service.connect.drop.identifiers import PERSON, Row, hash_of
-from service.connect.drop.lists import Entry, received_at
+from service.connect.drop.lists import ListEntry, received_at
 from service.infra.db import Database, batches, now
 from service.infra.pseudonyms import Pepper, digests, subject_digest
 from service.infra.tables import DeletionRequest, FeedItem, FeedMatch
@@ -85,7 +85,7 @@ class Answer(NamedTuple):
     """the state was answered otherwise before"""
 
 
-def store(feed: Feed, source: str, entries: Iterable[Entry]) -> int:
+def store(feed: Feed, source: str, entries: Iterable[ListEntry]) -> int:
     """Keep the entries of a list that are not kept yet; return how many. An interrupted call is simply repeated."""
     stored = 0
     for read in batches(entries, ROWS):
@@ -114,7 +114,7 @@ def store(feed: Feed, source: str, entries: Iterable[Entry]) -> int:
     return stored
 
 
-def withdraw(feed: Feed, entries: Iterable[Entry]) -> int:
+def withdraw(feed: Feed, entries: Iterable[ListEntry]) -> int:
     """Take back the items that the state withdrew, and cancel their requests where that is still possible.
 
     Return how many requests could not be cancelled: these people stay deleted.

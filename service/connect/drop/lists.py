@@ -25,7 +25,7 @@ class ListError(ValueError):
     """A file is not what it should be. The text names the file, the line and what is wrong, never a value."""
 
 
-class Entry(NamedTuple):
+class ListEntry(NamedTuple):
     """One line of a list: a work item of the state, and the hash of the identifier that it names."""
 
     item: str
@@ -38,7 +38,7 @@ class DeletionList(NamedTuple):
 
     source: str
     list_name: str
-    entries: Iterator[Entry]
+    entries: Iterator[ListEntry]
 
 
 def received_at(source: str) -> datetime:
@@ -69,7 +69,7 @@ def _list(name: str, file: IO[str]) -> DeletionList:
     return DeletionList(match[1], match[2], _entries(name, match[2], file))
 
 
-def _entries(name: str, list_name: str, file: IO[str]) -> Iterator[Entry]:
+def _entries(name: str, list_name: str, file: IO[str]) -> Iterator[ListEntry]:
     reader = csv.reader(file)
     header = ["ID", "Hash", *(["ListType"] if list_name == REMOVED else [])]
     if next(reader, None) != header:
@@ -82,7 +82,7 @@ def _entries(name: str, list_name: str, file: IO[str]) -> Iterator[Entry]:
             raise ListError(f"{name}, line {line}: not {len(header)} fields, or no Base64.") from None
         if not _ITEM.fullmatch(item) or len(found) != HASH_BYTES or kind not in LISTS:
             raise ListError(f"{name}, line {line}: not an id of 12 letters and digits with a SHA-256 hash.")
-        yield Entry(item, found, kind)
+        yield ListEntry(item, found, kind)
 
 
 @contextmanager
