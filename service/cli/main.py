@@ -39,6 +39,7 @@ COMMANDS = {
     "audit": "audit:commands",
     "keys": "keys:commands",
     "drop": "drop:commands",
+    "registry": "registry:commands",
 }
 """module and name in ``service.cli.commands``: a function, or a Typer with more commands"""
 FORWARDED: dict[str, Any] = {
