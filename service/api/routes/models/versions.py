@@ -19,7 +19,7 @@ from service.api.http.pagination import Limit, NumberCursor, Page, link
 from service.api.http.ranges import ByteRange, choose
 from service.api.openapi import answer, problem
 from service.api.problems import ApiProblem, not_found
-from service.api.routes.models import find as find_model
+from service.api.routes.models.models import find as find_model
 from service.api.types import ModelName, Moment
 from service.infra.files import Damaged, Store
 from service.infra.tables import Model, Task, Version

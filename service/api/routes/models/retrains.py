@@ -13,7 +13,7 @@ from service.access.api_keys import Caller, Scope
 from service.api.dependencies import Running, holding, problems
 from service.api.openapi import answer
 from service.api.problems import not_found
-from service.api.routes.models import find as find_model
+from service.api.routes.models.models import find as find_model
 from service.api.types import LARGEST_NUMBER, ModelName, Moment
 from service.infra.tables import Generation, Model
 from service.models.retrain_plan import is_dry_run, plan_new_data
