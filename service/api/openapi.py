@@ -79,6 +79,11 @@ _PROBLEM_SCHEMA: Node = {
         "instance": {"type": "string", "format": "uri"},
         "code": {"type": "string", "pattern": "^[a-z][a-z0-9_]*$"},
         "errors": {"type": "array", "items": {"type": "object", "additionalProperties": {"type": "string"}}},
+        "actions": {
+            "type": "array",
+            "description": "the steps that do help, where there are any",
+            "items": {"$ref": "#/components/schemas/ActionView"},
+        },
     },
 }
 

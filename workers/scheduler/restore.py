@@ -52,7 +52,7 @@ from workers.storage.private_state import drop_vectors
 from workers.storage.release_journal import SET_ASIDE, JournalEntry, revived
 from workers.storage.storage import Storage
 from workers.update.publish import erase, mark_forgotten
-from workers.update.select import held_by, target_of
+from workers.update.select import target_of
 from workers.update.task_results import end_open_tasks, note_exhaustion, queue_tasks
 
 BEYOND_ANY_CLAIM = 1 << 20
@@ -175,7 +175,7 @@ def _adopt(session: Session, report: RestoreReport, entry: JournalEntry, model: 
 def _end_holds(session: Session, report: RestoreReport, entry: JournalEntry, in_log: bool) -> None:
     """End the backup's holds on people whom the update forgot: they were lifted before it."""
     gone = frozenset(entry.positions)
-    for hold_id, kept in held_by(session, entry.tenant_id, entry.generation_id).items():
+    for hold_id, kept in suppressions.held_by(session, entry.tenant_id, entry.generation_id).items():
         if gone.isdisjoint(kept):
             continue
         holds.end(session, session.get_one(Hold, hold_id), entry.at)
