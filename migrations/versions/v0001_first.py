@@ -95,7 +95,7 @@ def upgrade() -> None:
         sa.Column("id", BIGINT, autoincrement=True, nullable=False),
         sa.Column("tenant_id", sa.String(length=63), nullable=False),
         sa.Column("generation_id", BIGINT, nullable=False),
-        sa.Column("version_id", sa.String(length=36), nullable=False),
+        sa.Column("version_id", sa.String(length=36), nullable=True),
         sa.Column("key_id", sa.String(length=36), nullable=False),
         sa.Column("created_at", BIGINT, nullable=False),
         sa.Column("destroyed_at", BIGINT, nullable=True),
@@ -190,7 +190,7 @@ def upgrade() -> None:
         sa.Column("notified_at", BIGINT, server_default=sa.text("0"), nullable=False),
         sa.Column("due_at", BIGINT, nullable=True),
         sa.Column("retrain_at", BIGINT, nullable=True),
-        sa.CheckConstraint("status IN ('preparing','live','refused','exhausted','retired')", name="ck_models_status"),
+        sa.CheckConstraint("status IN ('preparing','cancelled','live','refused','exhausted','retired')", name="ck_models_status"),
         sa.PrimaryKeyConstraint("id", name="pk_models"),
         sa.UniqueConstraint("tenant_id", "name", name="uq_models_tenant_id_name"),
     )

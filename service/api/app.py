@@ -27,7 +27,7 @@ from service.api.routes import (
     suppressions,
     webhooks,
 )
-from service.api.routes.models import consumers, models, retrains, versions
+from service.api.routes.models import consumers, lifecycle, models, retrains, versions
 from service.infra.db import Busy, Database
 from service.infra.files import folder_at
 from service.infra.logging import configure
@@ -73,6 +73,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         deletion_requests,
         certificates,
         models,
+        lifecycle,
         retrains,
         versions,
         consumers,

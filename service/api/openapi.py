@@ -170,7 +170,7 @@ def _complete(made: Node, of_key: str) -> Node:
 
 def _complete_operation(method: str, path: str, operation: Node, of_key: str) -> None:
     answers = operation["responses"]
-    codes = [400, 408, 413, 415, 500] if method in {"post", "put", "delete"} else [500]
+    codes = [400, 408, 413, 415, 500] if method in {"post", "put", "patch", "delete"} else [500]
     for code in codes:
         answers.setdefault(str(code), problem())
     for parameter in operation.get("parameters", []):

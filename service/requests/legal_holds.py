@@ -72,7 +72,7 @@ def end(session: Session, hold: Hold, at: int) -> list[str]:
     waiting = select(Task).where(
         Task.tenant_id == hold.tenant_id, Task.status == "blocked", Task.reason == Reason.LEGAL_HOLD
     )
-    return _queue_again(session, session.scalars(waiting).all())
+    return queue_again(session, session.scalars(waiting).all())
 
 
 def retry(session: Session, request: DeletionRequest) -> list[str]:
@@ -91,7 +91,7 @@ def retry(session: Session, request: DeletionRequest) -> list[str]:
         raise _no_retry(session, request, stopped)
     if blocked or collected:
         record(session, request.tenant_id, "request.retried", request_id=request.id)
-    return sorted({*_queue_again(session, blocked), *(task.model_id for task in collected)})
+    return sorted({*queue_again(session, blocked), *(task.model_id for task in collected)})
 
 
 def _may_retry(task: Task) -> bool:
@@ -126,10 +126,11 @@ def retry_large(session: Session) -> list[str]:
     tasks = [session.get_one(Task, task_id) for task_id in large_and_due(session)]
     for request_id, tenant_id in sorted({(task.request_id, task.tenant_id) for task in tasks}):
         record(session, tenant_id, "request.retried", request_id=request_id, why="window_over")
-    return _queue_again(session, tasks)
+    return queue_again(session, tasks)
 
 
-def _queue_again(session: Session, tasks: Iterable[Task]) -> list[str]:
+def queue_again(session: Session, tasks: Iterable[Task]) -> list[str]:
+    """Queue blocked tasks again, with no attempts counted; return the ids of the models that have work."""
     at = now(session)
     driven = list(tasks)
     for task in driven:

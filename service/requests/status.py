@@ -37,6 +37,7 @@ class _Settled:
 
 
 _NEWS = {Status.COMPLETED: News.REQUEST_COMPLETED, Status.BLOCKED: News.REQUEST_BLOCKED}
+SETTLED_AT_ONCE = 5_000
 _UNRECORDED = {(Status.QUEUED, Status.RUNNING), (Status.RUNNING, Status.QUEUED)}
 
 
@@ -79,6 +80,21 @@ def settle(session: Session, request_ids: Iterable[str]) -> list[str]:
     settled = [each for request in requests if (each := _settled(request, tasks[request.id], at)) is not None]
     _store(session, settled)
     return [each.request.id for each in settled]
+
+
+def end_open_tasks(session: Session, model_id: str, reason: Reason) -> None:
+    """Complete every open task of a model that is not served, or not any more; ``reason`` says so in each.
+
+    No sample leaves with it. A task whose version is published and that waits for consumers keeps what it did.
+    """
+    at = recorded_at(session)
+    open_ones = Task.status.in_(("queued", "running", "blocked"))
+    tasks = session.scalars(select(Task).where(Task.model_id == model_id, open_ones)).all()
+    for task in tasks:
+        done = task.samples if task.reason == Reason.AWAITING_CONSUMERS else 0
+        task.status, task.samples, task.reason, task.completed_at = "completed", done, reason, at
+    for batch in batches((task.request_id for task in tasks), SETTLED_AT_ONCE):
+        settle(session, batch)
 
 
 def _settled(request: DeletionRequest, tasks: list[Any], at: int) -> _Settled | None:

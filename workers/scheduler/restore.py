@@ -45,7 +45,7 @@ from service.requests import legal_holds as holds
 from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from service.requests.states import Status, awaits_decision, derive
-from service.requests.status import record_status, settle
+from service.requests.status import end_open_tasks, record_status, settle
 from workers.runtime.lease import give_back
 from workers.scheduler.replay import RestoreReport, follow, to_do
 from workers.storage.private_state import drop_vectors
@@ -53,7 +53,7 @@ from workers.storage.release_journal import SET_ASIDE, JournalEntry, revived
 from workers.storage.storage import Storage
 from workers.update.publish import erase, mark_forgotten
 from workers.update.select import target_of
-from workers.update.task_results import end_open_tasks, note_exhaustion, queue_tasks
+from workers.update.task_results import note_exhaustion, queue_tasks
 
 BEYOND_ANY_CLAIM = 1 << 20
 """Added to every lease's token, so that a worker from before the restore never passes the fence."""
@@ -212,7 +212,7 @@ def _retire(session: Session, report: RestoreReport, model: Model) -> None:
     current = session.get(Version, model.current_id) if model.current_id else None
     if current is not None:
         current.status, current.retired_at = "retired", at
-    end_open_tasks(session, model, Reason.MODEL_RETIRED)
+    end_open_tasks(session, model.id, Reason.MODEL_RETIRED)
     ledger.record(session, model.tenant_id, "model.retired", model_id=model.id, name=model.name, reason="restored")
     report.retired.append(model.name)
 
