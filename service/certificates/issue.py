@@ -178,7 +178,7 @@ def _without_version(session: Session, requests: Sequence[str]) -> dict[str, lis
     mine = (Task.request_id.in_(requests), Task.version_id.is_(None), Task.reason.in_(reasons))
     ended: dict[str, list[tuple[str, Reason]]] = defaultdict(list)
     for request, name, reason in session.execute(query.where(*mine).order_by(Model.name)):
-        ended[request].append((name, Reason(reason)))
+        ended[request].append((name, Reason(reason or "")))
     return ended
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import select
 from service.access.api_keys import Scope
 from service.api.dependencies import Service
 from service.cli.main import app
+from service.infra.settings import Settings
 from service.infra.tables import Task, WebhookDelivery
 from service.requests import reasons
 from service.requests.reasons import Action, Reason
@@ -31,6 +32,11 @@ STEPS = sorted(
 IDS = {"request": ["0" * 32], "model": ["digits"], "hold": ["1" * 32]}
 PATH = "/v1/deletion-requests"
 VALUES = {"CONSUMER": "web", "TEXT": "not the person", "ID": "ada", "NUMBER": 0.5, "RECIPE": "digits", "MODEL": "new"}
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    return settings.model_copy(update={"large_request_samples": 2})
 
 
 @pytest.fixture(params=["call", "command"])
@@ -115,9 +121,8 @@ def test_an_unverified_request_is_resolved_by_its_steps(
 def test_a_large_request_is_resolved_by_its_steps(
     client: TestClient, service: Service, follow: Follow, verb: str, then: str
 ) -> None:
-    service.settings.large_request_samples = 1
-    live_model(service)
-    request = ask(client)
+    live_model(service, people={"eve": ["e1", "e2", "e3"]})
+    request = ask(client, "eve")
     shown = client.get(f"{PATH}/{request}").json()
     assert (shown["status"], shown["reason"]) == ("blocked", "large")
     assert shown["models"][0]["actions"] == shown["actions"]

@@ -100,7 +100,7 @@ def test_a_failed_request_names_the_error_and_is_retried_by_its_step(
         world.change(Model, model_id, due_at=None)
         world.work(model_id)
     told = shown(client, request)
-    assert told["status"] == "blocked" and told["reason"].startswith("failed:NotADirectoryError at ")
+    assert told["status"] == "blocked" and told["reason"].startswith("failed:FileExistsError at files.py:")
     assert told["reason"].rpartition(":")[2].isdigit() and told["reason"].partition(":")[2] in told["title"]
     store.unlink()
     away.rename(store)
