@@ -190,7 +190,9 @@ def upgrade() -> None:
         sa.Column("notified_at", BIGINT, server_default=sa.text("0"), nullable=False),
         sa.Column("due_at", BIGINT, nullable=True),
         sa.Column("retrain_at", BIGINT, nullable=True),
-        sa.CheckConstraint("status IN ('preparing','cancelled','live','refused','exhausted','retired')", name="ck_models_status"),
+        sa.CheckConstraint(
+            "status IN ('preparing','cancelled','live','refused','exhausted','retired')", name="ck_models_status"
+        ),
         sa.PrimaryKeyConstraint("id", name="pk_models"),
         sa.UniqueConstraint("tenant_id", "name", name="uq_models_tenant_id_name"),
     )

@@ -15,7 +15,7 @@ from service.requests.reasons import Reason
 from tests.faults.invariants import broken
 from tests.workers import meanwhile
 from tests.workers.test_crashes import die_at
-from tests.workers.test_ways_out import api_of, client, shown
+from tests.workers.test_resolved import api_of, client, shown
 from tests.workers.worlds import World, end_schedulers_lease
 from workers.scheduler.run import open_scheduler
 from workers.storage.key_store import HolderKey
