@@ -48,10 +48,12 @@ def test_a_retired_model_ends_its_requests_and_leaves_nothing(world: World, clie
     waiting = world.delete("p3")
     state, checkpoint = world.head(model_id).state, f"{MODEL}/versions/2/checkpoint"
     assert client.get(checkpoint).status_code == 200
+    assert "expunge_budget_spent_ratio{" in client.get("/metrics").text
     answer = client.post(f"{MODEL}/retire")
     assert (answer.status_code, answer.json()["status"], answer.json()["current"]) == (200, "retired", None)
     assert client.post(f"{MODEL}/retire").json() == answer.json()
     assert kinds(world, "model.retired") == 1
+    assert "expunge_budget_spent_ratio{" not in client.get("/metrics").text
     told = shown(client, waiting)
     assert (told["status"], told["models"][0]["reason"]) == ("completed", "model_retired")
     assert told["models"][0]["title"] == Reason.MODEL_RETIRED.sentence and told["actions"] == []
