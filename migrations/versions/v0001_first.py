@@ -68,7 +68,7 @@ def upgrade() -> None:
         sa.Column("tenant_id", sa.String(length=63), nullable=False),
         sa.Column("subject_digest", sa.String(length=64), nullable=True),
         sa.Column("status", sa.String(length=9), nullable=False),
-        sa.Column("reason", sa.String(length=64), nullable=True),
+        sa.Column("reason", sa.String(length=120), nullable=True),
         sa.Column("models", sa.JSON(), nullable=True),
         sa.Column("suppress_after", BIGINT, nullable=True),
         sa.Column("regulation", sa.String(length=8), nullable=True),
@@ -95,7 +95,7 @@ def upgrade() -> None:
         sa.Column("id", BIGINT, autoincrement=True, nullable=False),
         sa.Column("tenant_id", sa.String(length=63), nullable=False),
         sa.Column("generation_id", BIGINT, nullable=False),
-        sa.Column("version_id", sa.String(length=36), nullable=False),
+        sa.Column("version_id", sa.String(length=36), nullable=True),
         sa.Column("key_id", sa.String(length=36), nullable=False),
         sa.Column("created_at", BIGINT, nullable=False),
         sa.Column("destroyed_at", BIGINT, nullable=True),
@@ -190,7 +190,9 @@ def upgrade() -> None:
         sa.Column("notified_at", BIGINT, server_default=sa.text("0"), nullable=False),
         sa.Column("due_at", BIGINT, nullable=True),
         sa.Column("retrain_at", BIGINT, nullable=True),
-        sa.CheckConstraint("status IN ('preparing','live','refused','exhausted','retired')", name="ck_models_status"),
+        sa.CheckConstraint(
+            "status IN ('preparing','cancelled','live','refused','exhausted','retired')", name="ck_models_status"
+        ),
         sa.PrimaryKeyConstraint("id", name="pk_models"),
         sa.UniqueConstraint("tenant_id", "name", name="uq_models_tenant_id_name"),
     )
@@ -286,7 +288,7 @@ def upgrade() -> None:
         sa.Column("request_id", sa.String(length=36), nullable=False),
         sa.Column("model_id", sa.String(length=36), nullable=False),
         sa.Column("status", sa.String(length=9), nullable=False),
-        sa.Column("reason", sa.String(length=64), nullable=True),
+        sa.Column("reason", sa.String(length=120), nullable=True),
         sa.Column("samples", BIGINT, nullable=True),
         sa.Column("method", sa.String(length=32), nullable=True),
         sa.Column("version_id", sa.String(length=36), nullable=True),

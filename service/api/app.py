@@ -20,17 +20,14 @@ from service.api.routes import (
     audit,
     batches,
     certificates,
-    consumers,
     deletion_requests,
     events,
     holds,
     keys,
-    models,
-    retrains,
     suppressions,
-    versions,
     webhooks,
 )
+from service.api.routes.models import consumers, lifecycle, models, retrains, versions
 from service.infra.db import Busy, Database
 from service.infra.files import folder_at
 from service.infra.logging import configure
@@ -76,6 +73,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         deletion_requests,
         certificates,
         models,
+        lifecycle,
         retrains,
         versions,
         consumers,

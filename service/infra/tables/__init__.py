@@ -31,6 +31,7 @@ from service.infra.tables.models import (
 )
 from service.infra.tables.record import Record, Serial
 from service.infra.tables.requests import (
+    LONGEST_REASON,
     Certificate,
     DeletionRequest,
     Hold,
@@ -42,6 +43,7 @@ from service.infra.tables.requests import (
 )
 
 __all__ = [
+    "LONGEST_REASON",
     "ApiKey",
     "AuditEntry",
     "BudgetEntry",
