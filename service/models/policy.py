@@ -16,7 +16,7 @@ from service.infra.tables import Model, Task
 from service.models.retire import SERVED
 from service.models.retrain_plan import plan_retrain, schedule_retrain
 from service.requests.legal_holds import queue_again
-from service.requests.reasons import FALL_BACK, RETRAIN_BY_POLICY, STOP_PREPARATION, Action, actions, reason_of
+from service.requests.reasons import FALL_BACK, RETRAIN_BY_POLICY, STOP_PREPARATION, WayOut, actions, reason_of
 from service.requests.states import RequestRefused
 from unlearning.accounting.policy import Policy, PolicyError
 
@@ -95,6 +95,6 @@ def _go_on(session: Session, model: Model, changed: Mapping[str, Any]) -> bool:
     return bool(helped) or planned is not None
 
 
-def _is_way_out(task: Task, steps: list[Action]) -> bool:
+def _is_way_out(task: Task, steps: list[WayOut]) -> bool:
     reason = reason_of(task.reason or "")
     return reason is not None and any(step in reason.steps for step in steps)

@@ -23,8 +23,8 @@ from service.requests.reasons import (
     RETIRE,
     RETRAIN,
     STOP_PREPARATION,
-    Action,
     Reason,
+    WayOut,
     actions,
 )
 from service.requests.states import RequestRefused
@@ -92,7 +92,7 @@ def end_cancelled(session: Session, model: Model) -> None:
     end_open_tasks(session, model.id, Reason.MODEL_CANCELLED)
 
 
-def steps_of(model: Model) -> tuple[Action, ...]:
+def steps_of(model: Model) -> tuple[WayOut, ...]:
     """Return the steps out that a model offers by itself: where it is blocked, refused, or not yet published."""
     match model.status:
         case "preparing":
