@@ -33,7 +33,7 @@ CHANGEABLE = (
 FIXED = {field.name for field in fields(Policy)}.difference(CHANGEABLE)
 _READ = ("on_suppressed", "requests_per_month")
 _NEW = "Register the recipe under another name to have it otherwise."
-_CLAIMED = f"It is fixed at registration, because the claims of the model's versions rest on it. {_NEW}"
+_CLAIMED = f"It is fixed at registration, because the claims of the versions depend on it. {_NEW}"
 _READ_ONCE = f"It is read at registration alone. {_NEW}"
 
 

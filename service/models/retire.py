@@ -37,7 +37,7 @@ _CANCELLED = "Its preparation was cancelled. Nothing was published."
 
 
 def retire(session: Session, model: Model) -> None:
-    """Stop serving a model for good. Idempotent.
+    """Stop serving a model permanently. Idempotent.
 
     Its people's requests end in it, which their tasks say (``model_retired``). Nothing is known about copies of its
     versions, so nothing is claimed about them. The caller has locked the model's row.
@@ -107,7 +107,7 @@ def steps_of(model: Model) -> tuple[WayOut, ...]:
 
 
 def _end(session: Session, model: Model, status: str, why: str) -> None:
-    """Write the status, end the model's generations, and take the leases from whoever works on them."""
+    """Write the status, end the model's generations, and end the leases of the workers on them."""
     model.status, model.reason, model.due_at, model.retrain_at = status, why, None, None
     model.lease_token, model.lease_owner, model.lease_expires_at = model.lease_token + 1, None, 0
     beside = update(Lease).where(Lease.name == retrain_lease(model.id))
