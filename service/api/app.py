@@ -16,21 +16,8 @@ from service.api.dependencies import Service
 from service.api.http.bodies import Bodies
 from service.api.http.limits import Limiter, Quotas
 from service.api.openapi import document, operation_id
-from service.api.routes import (
-    audit,
-    batches,
-    certificates,
-    consumers,
-    deletion_requests,
-    events,
-    holds,
-    keys,
-    models,
-    retrains,
-    suppressions,
-    versions,
-    webhooks,
-)
+from service.api.routes import audit, consumers, events, keys, models, retrains, versions, webhooks
+from service.api.routes.requests import batches, certificates, deletion_requests, holds, suppressions
 from service.infra.db import Busy, Database
 from service.infra.files import folder_at
 from service.infra.logging import configure
