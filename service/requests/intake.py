@@ -142,7 +142,7 @@ def write(
     crash_point("api-after-request")
     session.execute(insert(SuppressionEntry), _suppressions(row, named, in_force=order.verified))
     accepted = entry(
-        row["created_at"],
+        session,
         row["tenant_id"],
         "request.accepted",
         request_id=row["id"],

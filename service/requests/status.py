@@ -118,7 +118,7 @@ def _store(session: Session, settled: list[_Settled]) -> None:
 
 def record_status(session: Session, *requests: DeletionRequest) -> None:
     """Write the audit entries of the statuses that requests have just taken, and the news for the webhooks."""
-    entries = [_entry(request, recorded_at(session)) for request in requests]
+    entries = [_entry(session, request) for request in requests]
     if entries:
         session.execute(insert(AuditEntry), entries)
     for request in requests:
@@ -128,9 +128,9 @@ def record_status(session: Session, *requests: DeletionRequest) -> None:
             announce(session, request.tenant_id, news, facts | _times(request))
 
 
-def _entry(request: DeletionRequest, at: int) -> dict[str, Any]:
+def _entry(session: Session, request: DeletionRequest) -> dict[str, Any]:
     return entry(
-        at,
+        session,
         request.tenant_id,
         f"request.{request.status}",
         request_id=request.id,

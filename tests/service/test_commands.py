@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,12 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from service.api.dependencies import Service
+from service.audit.import_export import read_export
+from service.audit.log import integrate
+from service.audit.signed_note import Signer
+from service.audit.verify import verify
 from service.cli.client import Account, Client
-from service.cli.commands import consumers, deletions, holds, models, webhooks
+from service.cli.commands import audit, consumers, deletions, holds, models, webhooks
 from service.cli.commands import suppression as suppressions
 from service.cli.main import app
 from tests.service.worlds import live_model
@@ -34,7 +39,7 @@ def run(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Run:
         def __exit__(self, *_: Any) -> None:
             pass
 
-    for room in (consumers, deletions, holds, models, suppressions, webhooks):
+    for room in (audit, consumers, deletions, holds, models, suppressions, webhooks):
         monkeypatch.setattr(room, "connect", Here)
 
     def command(*arguments: str, typed: str | None = None) -> Any:
@@ -82,6 +87,23 @@ def test_a_person_is_found_by_an_id_that_no_command_line_shows(run: Run, service
     shown = run("requests", "find", "--subject", "ada")
     assert request in shown and "digits" in shown
     assert "No model and no request" in run("requests", "find", "--subject", "nobody")
+
+
+def test_the_log_says_who_did_it_and_an_export_holds_no_name(
+    run: Run, service: Service, client: TestClient, tmp_path: Path
+) -> None:
+    client.post("/v1/keys", json={"label": "Grace", "scopes": ["audit:read"]})
+    actor = client.get("/v1/actors").json()["data"][0]
+    assert actor["name"] == "test"
+    with service.database.write() as session:
+        integrate(session, Signer.of(service.settings))
+    assert [each["actor_name"] for each in run("audit", "list", "--json")] == [None, "test"]
+    assert "test" in run("audit", "list")
+    run("audit", "export", str(tmp_path / "log.jsonl"))
+    exported = (tmp_path / "log.jsonl").read_text()
+    assert actor["id"] in exported and "actor_name" not in exported and "Grace" not in exported
+    head, lines = read_export(tmp_path / "log.jsonl")
+    assert verify(lines, head, Signer.of(service.settings).verifier).size == 2
 
 
 def test_a_suppression_is_lifted(run: Run, client: TestClient) -> None:

@@ -121,6 +121,8 @@ def test_the_head_can_be_downloaded_and_its_predecessor_is_gone(stack: Stack) ->
     assert stack.http.get(f"{path}/1/checkpoint", headers=headers).status_code == 410
     purged = stack.eventually(lambda: stack.client.get(f"{path}/1"), lambda version: version["status"] == "purged")
     assert not list(stack.settings.store.rglob(f"*{purged['checkpoint_sha256']}*"))
+    purges = stack.eventually(lambda: [each for each in log(stack.client) if each["kind"] == "version.purged"], bool)
+    assert {each["actor"] for each in purges} == {"scheduler"}
 
 
 @pytest.mark.both_engines
@@ -131,6 +133,12 @@ def test_the_audit_log_tells_the_whole_life_and_verifies_with_the_public_key(sta
     kinds = [entry["kind"] for entry in of(entries, request)]
     assert kinds[0] == "request.accepted"
     assert kinds[-1] == "request.completed"
+    whole = log(stack.client)
+    named = {entry["kind"]: entry["actor"] for entry in whole}
+    assert named["key.created"] == "operator" and named["version.published"] == named["request.completed"] == "worker"
+    (accepted,) = (entry for entry in of(entries, request) if entry["kind"] == "request.accepted")
+    assert accepted["actor_name"] == "test" and accepted["actor_key"] is not None, "the key's label named its holder"
+    assert all(entry["actor"] for entry in whole)
     head = stack.client.text("/v1/audit-log/checkpoint")
     assert verify(log(stack.client), head, Verifier.load(stack.home / "log.vkey")).size > 0
 

@@ -1,6 +1,7 @@
 """The tables. One schema for SQLite and PostgreSQL."""
 
 from service.infra.tables.installation import (
+    ActorName,
     ApiKey,
     AuditEntry,
     ClaimedPlace,
@@ -41,6 +42,7 @@ from service.infra.tables.requests import (
 )
 
 __all__ = [
+    "ActorName",
     "ApiKey",
     "AuditEntry",
     "BudgetEntry",
