@@ -54,7 +54,9 @@ for file in sys.argv[3:4]:
 told = [each for each in entries if each["body"] is not None]
 checks["every text has its hash"] = all(sha(b"\0", each["body"].encode()).hex() == each["leaf_hash"] for each in told)
 if sys.argv[4:]:
-    opened = hmac.new(bytes.fromhex(sys.argv[4]), b'{"subject":%s}' % json.dumps(sys.argv[5]).encode(), "sha256")
+    named = {"case": case for case in sys.argv[6:7]} | {"subject": sys.argv[5]}
+    message = json.dumps(named, sort_keys=True, separators=(",", ":")).encode()
+    opened = hmac.new(bytes.fromhex(sys.argv[4]), message, "sha256")
     checks["the opening and the subject fit"] = opened.hexdigest() == accepted["commitment"]
 wrong = "\n".join(f"NOT SO: {check}" for check, fits in checks.items() if not fits)
 sys.exit(wrong or print("verified:", *checks, sep="\n"))

@@ -79,6 +79,7 @@ def upgrade() -> None:
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("tenant_id", sa.String(length=63), nullable=False),
         sa.Column("subject_digest", sa.String(length=64), nullable=True),
+        sa.Column("case_id", sa.String(length=64), nullable=True),
         sa.Column("status", sa.String(length=9), nullable=False),
         sa.Column("reason", sa.String(length=64), nullable=True),
         sa.Column("models", sa.JSON(), nullable=True),
@@ -100,6 +101,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_deletion_requests"),
     )
     op.create_index("ix_deletion_requests_page", "deletion_requests", ["tenant_id", "created_at", "id"], unique=False)
+    op.create_index("ix_deletion_requests_case", "deletion_requests", ["tenant_id", "case_id"], unique=False)
     op.create_index("ix_deletion_requests_status", "deletion_requests", ["tenant_id", "status"], unique=False)
     op.create_index("ix_deletion_requests_due", "deletion_requests", ["status", "due_at"], unique=False)
     op.create_table(

@@ -124,7 +124,9 @@ def record_status(session: Session, *requests: DeletionRequest) -> None:
     for request in requests:
         news = _NEWS.get(Status(request.status))
         if news is not None:
-            facts = {"id": request.id, "status": request.status} | explain(request.reason, request.id)
+            facts = {"id": request.id, "case_id": request.case_id, "status": request.status} | explain(
+                request.reason, request.id
+            )
             announce(session, request.tenant_id, news, facts | _times(request))
 
 
