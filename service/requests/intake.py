@@ -39,6 +39,8 @@ class Order:
     sample_ids: tuple[str, ...] | None = None
     models: tuple[str, ...] | None = None
     regulation: Regulation | None = None
+    due_at: datetime | None = None
+    """a deadline of the controller's own, in place of a regulation's"""
     received_at: datetime | None = None
     verified: bool = True
     """whether the controller knows that the person asked; where not, ``identity_check`` accepts the order"""
@@ -264,13 +266,16 @@ def _is_large(session: Session, model: Model, named: Named, windows: Windows) ->
 
 
 def new_row(session: Session, tenant_id: str, order: Order, named: Named) -> dict[str, Any]:
-    """Return the row of a queued request. Raises RequestRefused where it was received in the future."""
+    """Return the row of a queued request. Raises RequestRefused where it was received in the future, or due before."""
     at = recorded_at(session)
     received = instant(at) if order.received_at is None else order.received_at.astimezone(UTC)
     if moment(received) > at:
         errors = [{"pointer": "/received_at", "detail": "It must not be in the future."}]
         raise RequestRefused(422, "received_in_future", "received_at lies in the future.", errors)
-    due = due_at(received, order.regulation)
+    due = due_at(received, order.regulation) if order.due_at is None else order.due_at.astimezone(UTC)
+    if due is not None and due < received:
+        errors = [{"pointer": "/due_at", "detail": "It must not be before received_at."}]
+        raise RequestRefused(422, "due_before_receipt", "due_at lies before the receipt.", errors)
     everywhere_later = order.models is not None and order.suppress is not Suppress.NAMED_MODELS
     return {
         "id": new_id(),

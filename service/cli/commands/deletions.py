@@ -52,8 +52,10 @@ def delete(
         ),
     ] = None,
     regulation: Annotated[
-        str | None, typer.Option(help="gdpr or ccpa: sets the deadline. Left out: the installation's default.")
+        str | None,
+        typer.Option(help="gdpr, uk-gdpr, ccpa, ...: sets the deadline. Left out: the installation's default."),
     ] = None,
+    due_at: Annotated[str | None, typer.Option(help="A deadline of your own instead, ISO 8601.")] = None,
     received_at: Annotated[str | None, typer.Option(help="When the person asked, ISO 8601.")] = None,
     case: Annotated[str | None, typer.Option(help="Your own id of the case; it must not name the person.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="Repeat a request safely; random otherwise.")] = None,
@@ -71,6 +73,7 @@ def delete(
         "models": model or None,
         "suppress": suppress,
         "regulation": regulation,
+        "due_at": due_at,
         "received_at": received_at,
         "case_id": case,
         "verified": None if verified else False,
@@ -208,7 +211,7 @@ def retry(request: Request, as_json: AsJson = False) -> None:
 
 @commands.command("extend")
 def extend(request: Request, as_json: AsJson = False) -> None:
-    """Extend the deadline by what the regulation allows, once: GDPR two months, CCPA 45 days. Tell the person first."""
+    """Extend the deadline by what the regulation allows, once: the GDPR two months. Tell the person first."""
     with connect() as client:
         record = client.post(f"/v1/deletion-requests/{request}/extend", {})
     _show(record, as_json)

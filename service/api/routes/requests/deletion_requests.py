@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -72,7 +72,8 @@ class DeletionOrder(BaseModel):
     )
     sample_ids: list[PersonalId] | None = Field(default=None, min_length=1)
     models: list[ModelName] | None = Field(default=None, min_length=1, max_length=1000)
-    regulation: Literal["gdpr", "ccpa"] | None = None
+    regulation: Regulation | None = None
+    due_at: When | None = Field(default=None, description="a deadline of your own, in place of a regulation's")
     received_at: When | None = Field(default=None, description="when the person asked; now, if left out")
     verified: StrictBool = Field(default=True, description="false: held, and changes nothing, until it is verified")
     suppress: Suppress = Field(default=Suppress.EVERYWHERE, description="where later registrations leave them out")
@@ -84,19 +85,23 @@ class DeletionOrder(BaseModel):
     def _one_kind(self) -> DeletionOrder:
         if sum(each is not None for each in (self.subject_id, self.subject_ids, self.sample_ids)) != 1:
             raise ValueError("give one of subject_id, subject_ids and sample_ids")
+        if self.due_at is not None and self.regulation is not None:
+            raise ValueError("give either regulation or due_at")
         if self.suppress is Suppress.NAMED_MODELS and self.models is None:
             raise ValueError("suppress: named_models needs models")
         return self
 
     def order(self, default: str | None = None) -> Order:
-        """Return the order. One that names no regulation is under ``default``."""
-        law = self.regulation if "regulation" in self.model_fields_set else default
+        """Return the order. One that names no regulation and no deadline is under ``default``."""
+        chosen = "regulation" in self.model_fields_set or self.due_at is not None
+        law = self.regulation if chosen else default
         return Order(
             subject_id=self.subject_id,
             subject_ids=None if self.subject_ids is None else tuple(self.subject_ids),
             sample_ids=None if self.sample_ids is None else tuple(self.sample_ids),
             models=None if self.models is None else tuple(self.models),
             regulation=None if law is None else Regulation(law),
+            due_at=self.due_at,
             received_at=self.received_at,
             verified=self.verified,
             suppress=self.suppress,
