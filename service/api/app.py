@@ -16,7 +16,8 @@ from service.api.dependencies import Service
 from service.api.http.bodies import Bodies
 from service.api.http.limits import Limiter, Quotas
 from service.api.openapi import document, operation_id
-from service.api.routes import actors, audit, consumers, events, keys, models, retrains, versions, webhooks
+from service.api.routes import actors, audit, events, keys, webhooks
+from service.api.routes.models import consumers, lifecycle, models, retrains, versions
 from service.api.routes.requests import batches, certificates, deletion_requests, holds, search, suppressions
 from service.infra.actors import Called
 from service.infra.db import Busy, Database
@@ -66,6 +67,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         search,
         certificates,
         models,
+        lifecycle,
         retrains,
         versions,
         consumers,

@@ -13,11 +13,13 @@ from service.audit.signed_note import Signer
 from service.certificates.envelope import PREDICATE_TYPE, STATEMENT_TYPE
 from service.infra.tables import AuditEntry, DeletionRequest, Task, TreeHead, Version
 from service.infra.time import rfc_3339
+from service.requests.reasons import Reason
 from unlearning.accounting.certificate import Claim, Guarantee, together
 from unlearning.accounting.composition import Allowance, Composition, at_limit, over_models
 
 _Part: TypeAlias = tuple[dict[str, Any], Composition | None]
 """a model's part of the certificate, and the bound over its later versions"""
+_NO_CLAIM = "Nothing is claimed about this model, nor about copies of versions that it once had."
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,14 @@ class Completion:
     """A completed request, what carried it out, and its audit entries.
 
     Args:
+        without_version: the names of the models that ended before they carried it out, and the reason of each.
         asked: when the last of its suppression entries was made.
         samples: the keyed digests of the samples that each version (by id) forgot for it.
     """
 
     request: DeletionRequest
     done: Sequence[tuple[Task, Release]]
+    without_version: Sequence[tuple[str, Reason]]
     entries: Sequence[AuditEntry]
     asked: int | None
     samples: Mapping[str, Sequence[str]]
@@ -66,7 +70,7 @@ def statement(key: bytes, completion: Completion, audit: Mapping[str, Any]) -> d
         "_type": STATEMENT_TYPE,
         "subject": [_subject(part) for part, _ in parts],
         "predicateType": PREDICATE_TYPE,
-        "predicate": _predicate(completion.request, parts) | {"audit": audit},
+        "predicate": _predicate(completion, parts) | {"audit": audit},
     }
 
 
@@ -74,7 +78,8 @@ def _subject(part: dict[str, Any]) -> dict[str, Any]:
     return {"name": f"{part['model']}/versions/{part['version']}", "digest": {"sha256": part["checkpoint_sha256"]}}
 
 
-def _predicate(request: DeletionRequest, parts: Sequence[_Part]) -> dict[str, Any]:
+def _predicate(completion: Completion, parts: Sequence[_Part]) -> dict[str, Any]:
+    request = completion.request
     return {
         "request": request.id,
         "regulation": request.regulation,
@@ -84,7 +89,11 @@ def _predicate(request: DeletionRequest, parts: Sequence[_Part]) -> dict[str, An
         "extended_at": _time(request.extended_at),
         "completed_at": _time(request.completed_at),
         "models": [part for part, _ in parts],
-        "together": _together(parts),
+        "without_version": [
+            {"model": name, "reason": reason, "statement": f"{reason.sentence} {_NO_CLAIM}"}
+            for name, reason in completion.without_version
+        ],
+        "together": _together(parts, completion.without_version),
         "commitments": "HMAC-SHA-256, keyed by the opening, over canonical JSON; see service/requests/intake.py",
     }
 
@@ -103,8 +112,13 @@ def summed(claims: list[Claim]) -> dict[str, Any] | None:
     return {"guarantee": weakest.value, "mu": total[0], "epsilon": total[1], "delta": delta}
 
 
-def _together(parts: Sequence[_Part]) -> dict[str, Any] | None:
-    """Return what all models together claim for this person, for these versions and at the limit of what may come."""
+def _together(parts: Sequence[_Part], without_version: Sequence[tuple[str, Reason]]) -> dict[str, Any] | None:
+    """Return what all models together claim for this person, for these versions and at the limit of what may come.
+
+    None where a model was retired with the person in it: its versions were published, and nothing is claimed of them.
+    """
+    if any(reason is Reason.MODEL_RETIRED for _, reason in without_version):
+        return None
     total = summed([Claim.from_json(part["claim"]) for part, _ in parts])
     return (
         None if total is None else total | {"from_these_versions_on": _shown(over_models(limit for _, limit in parts))}

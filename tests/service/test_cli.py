@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from service.api.routes.models import Registration
+from service.api.routes.models.models import Registration
 from service.cli.client import Account, Client
 from service.cli.output import CommandError
 from service.infra.settings import Settings

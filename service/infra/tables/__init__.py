@@ -1,5 +1,6 @@
 """The tables. One schema for SQLite and PostgreSQL."""
 
+from service.infra.tables.feeds import FeedItem, FeedMatch
 from service.infra.tables.installation import (
     ActorName,
     ApiKey,
@@ -31,6 +32,7 @@ from service.infra.tables.models import (
 )
 from service.infra.tables.record import Record, Serial
 from service.infra.tables.requests import (
+    LONGEST_REASON,
     Certificate,
     DeletionRequest,
     Hold,
@@ -42,6 +44,7 @@ from service.infra.tables.requests import (
 )
 
 __all__ = [
+    "LONGEST_REASON",
     "ActorName",
     "ApiKey",
     "AuditEntry",
@@ -53,6 +56,8 @@ __all__ = [
     "DeletionRequest",
     "EndedSession",
     "Erasure",
+    "FeedItem",
+    "FeedMatch",
     "Generation",
     "Heartbeat",
     "Hold",
