@@ -213,7 +213,7 @@ def opening(pepper: Pepper, salt: bytes) -> bytes:
 def commitment(salt: bytes, order: Order) -> str:
     """Return HMAC-SHA-256 over the canonical JSON of what the order names, keyed by the opening: 64 hex digits.
 
-    One id stands under ``subject``, several sorted under ``subjects``, samples sorted under ``samples``; the
+    One id is under ``subject``, several sorted under ``subjects``, samples sorted under ``samples``; the
     controller's case, where there is one, under ``case``.
     """
     subjects = order.subjects

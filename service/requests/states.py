@@ -228,7 +228,7 @@ def require_extendable(
     if due_at is None:
         raise RequestRefused(409, "no_deadline", "The request names no regulation, so it has no deadline to extend.")
     if regulation is None or REGULATIONS[Regulation(regulation)].extended is None:
-        law = "A deadline of your own" if regulation is None else f"The deadline of {regulation}"
+        law = "Your own deadline" if regulation is None else f"The deadline of {regulation}"
         raise RequestRefused(409, "not_extendable", f"{law} cannot be extended.")
     if status not in _OPEN:
         raise RequestRefused(409, "not_open", f"The request is {status}: there is nothing left to do in time.")

@@ -33,7 +33,8 @@ WRITTEN_OUT = {
     *("preparation.interrupted", "preparation.refused", "request.accepted", "request.extended", "request.retried"),
     *("request.verified", "request.{}", "restore.applied", "restore.confirmed", "retrain.dry_run_ended"),
     *("retrain.planned", "retrain.refused", "suppression.lifted", "update.claimed", "update.blocked"),
-    *("version.purged", "webhook.added", "webhook.disabled", "webhook.replayed", "{}.claimed"),
+    *("feed.imported", "feed.reported", "feed.shared", "feed.unchecked", "feed.withdrawn", "model.cancelled"),
+    *("model.policy_changed", "version.purged", "webhook.added", "webhook.disabled", "webhook.replayed", "{}.claimed"),
 }
 """every kind that a call in the source names; {} is filled in there"""
 IN_VARIABLES = {

@@ -65,7 +65,7 @@ def delete(
         str | None,
         typer.Option(help="gdpr, uk-gdpr, ccpa, ...: sets the deadline. Left out: the installation's default."),
     ] = None,
-    due_at: Annotated[str | None, typer.Option(help="A deadline of your own instead, ISO 8601.")] = None,
+    due_at: Annotated[str | None, typer.Option(help="Your own deadline instead, ISO 8601.")] = None,
     received_at: Annotated[str | None, typer.Option(help="When the person asked, ISO 8601.")] = None,
     case: Annotated[str | None, typer.Option(help="Your own id of the case; it must not name the person.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="Repeat a request safely; random otherwise.")] = None,
@@ -91,7 +91,7 @@ def delete(
     order = {field: value for field, value in body.items() if value is not None}
     if file is not None:
         if wait or estimate:
-            raise typer.BadParameter("--file goes with neither --wait nor --estimate")
+            raise typer.BadParameter("--file cannot be combined with --wait or --estimate")
         _delete_all(read_people(file), order, idempotency_key or str(uuid.uuid4()), as_json)
         return
     order |= _named(subject or [], sample or [])
@@ -138,7 +138,7 @@ def _delete_all(people: list[dict[str, str]], order: dict[str, Any], key: str, a
     if refused:
         first = refused[0]
         what = f"{len(refused)} of {len(people)} were refused; row {first['index'] + 1}: {first['problem']['detail']}"
-        raise CommandError(what, "Put these rows right and send them in a file of their own.")
+        raise CommandError(what, "Correct these rows and send them in another file.")
 
 
 @commands.command("list")

@@ -73,7 +73,7 @@ class DeletionOrder(BaseModel):
     sample_ids: list[PersonalId] | None = Field(default=None, min_length=1)
     models: list[ModelName] | None = Field(default=None, min_length=1, max_length=1000)
     regulation: Regulation | None = None
-    due_at: When | None = Field(default=None, description="a deadline of your own, in place of a regulation's")
+    due_at: When | None = Field(default=None, description="your own deadline, in place of a regulation's")
     received_at: When | None = Field(default=None, description="when the person asked; now, if left out")
     verified: StrictBool = Field(default=True, description="false: held, and changes nothing, until it is verified")
     suppress: Suppress = Field(default=Suppress.EVERYWHERE, description="where later registrations leave them out")
