@@ -15,6 +15,7 @@ from service.access.session_cookie import COOKIE, open_session
 from service.api.http.limits import Limiter, client_of, wrong_keys
 from service.api.openapi import answer, problem
 from service.api.problems import ApiProblem
+from service.infra.actors import Actor, act_for
 from service.infra.db import Database
 from service.infra.files import Store
 from service.infra.pseudonyms import Pepper
@@ -39,6 +40,8 @@ class Service:
     pepper: Pepper
     session_key: bytes = field(repr=False)
     limiter: Limiter
+    searches: Limiter
+    """of people, by key: a key must not try all ids of a population"""
     wrong_keys: Limiter = field(default_factory=wrong_keys)
     """by client address"""
 
@@ -108,6 +111,19 @@ def holding_all(first: Scope, *others: Scope) -> Callable[..., Caller]:
     return caller
 
 
+def seeking(service: Running, caller: Annotated[Caller, Depends(holding(Scope.PEOPLE_SEARCH))]) -> Caller:
+    """Return the caller, who may learn whether a person is in the data, and count the search.
+
+    Raises ApiProblem (429) where the key has searched too often.
+    """
+    wait = service.searches.wait_of(caller.key_id)
+    if wait:
+        limit = service.settings.searches_per_minute
+        detail = f"This key searches for people too often: at most {limit} times a minute. Wait {wait} s."
+        raise ApiProblem(429, "too_many_searches", detail, headers={"Retry-After": str(wait)})
+    return caller
+
+
 def _identified(service: Service, request: Request, credentials: HTTPAuthorizationCredentials | None) -> Caller:
     """Return the caller whose key was sent. Raises ApiProblem (401, 429)."""
     if credentials is None:
@@ -117,7 +133,7 @@ def _identified(service: Service, request: Request, credentials: HTTPAuthorizati
     if found is None:
         challenge = {"WWW-Authenticate": _CHALLENGE["WWW-Authenticate"] + ', error="invalid_token"'}
         raise ApiProblem(401, "key_invalid", "The API key is unknown, expired or revoked.", headers=challenge)
-    return found
+    return _acting(found)
 
 
 def known(service: Service, request: Request, key: str) -> Caller | None:
@@ -178,7 +194,14 @@ def session_of(service: Service, request: Request) -> Caller | None:
     if cookie is None:
         return None
     with service.database.read() as session:
-        return open_session(session, service.session_key, cookie)
+        found = open_session(session, service.session_key, cookie)
+    return None if found is None else _acting(found)
+
+
+def _acting(caller: Caller) -> Caller:
+    """Return the caller, for whom this call acts from now on: the audit log names them."""
+    act_for(Actor(caller.actor_id, caller.key_id))
+    return caller
 
 
 def require_writable(service: Service) -> None:
