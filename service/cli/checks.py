@@ -292,7 +292,7 @@ def _certificates(database: Database) -> Iterator[Finding]:
 
 
 def _lists(database: Database) -> Iterator[Finding]:
-    """Look when deletion lists were last imported; yield nothing where none ever were."""
+    """Check when deletion lists were last imported; yield nothing where none ever were."""
     with database.read() as session:
         last = session.scalar(select(func.max(FeedItem.imported_at)))
         days = None if last is None else (now(session) - last) / SECOND / DAY_SECONDS
