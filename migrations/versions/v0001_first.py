@@ -113,6 +113,7 @@ def upgrade() -> None:
         sa.Column("key_id", sa.String(length=36), nullable=False),
         sa.Column("created_at", BIGINT, nullable=False),
         sa.Column("destroyed_at", BIGINT, nullable=True),
+        sa.Column("in_place", sa.Boolean(), nullable=True),
         sa.PrimaryKeyConstraint("id", name="pk_erasures"),
         sa.UniqueConstraint("generation_id", "key_id", name="uq_erasures_generation_id_key_id"),
     )

@@ -28,7 +28,7 @@ class RemedyView(BaseModel):
 
 
 class ActionView(BaseModel):
-    """A step out: one call, and the command that makes it. Words in capitals stand for your own values."""
+    """A step out: one call, and the command that makes it. Replace words in capitals by your own values."""
 
     verb: str
     method: Literal["GET", "POST", "PATCH", "DELETE"]

@@ -198,8 +198,10 @@ def _releases(session: Session, versions: Mapping[str, Version]) -> tuple[dict[s
 def _release(session: Session, version: Version, publications: Sequence[AuditEntry]) -> Release:
     model = session.get_one(Model, version.model_id)
     cost = session.scalar(select(func.sum(BudgetEntry.budget_cost)).where(BudgetEntry.version_id == version.id))
-    keys, destroyed_at = session.execute(
-        select(func.count(), func.max(Erasure.destroyed_at)).where(Erasure.version_id == version.id)
+    keys, destroyed_at, replaced = session.execute(
+        select(func.count(), func.max(Erasure.destroyed_at), func.count().filter(Erasure.in_place.is_not(True))).where(
+            Erasure.version_id == version.id
+        )
     ).one()
     later = select(Generation).where(
         Generation.model_id == version.model_id,
@@ -213,6 +215,7 @@ def _release(session: Session, version: Version, publications: Sequence[AuditEnt
         budget_cost=int(cost or 0),
         keys=keys,
         destroyed_at=destroyed_at,
+        keys_replaced=replaced,
         consumers=standing(session, model, version),
         later=tuple((each.created_at, _allowance(each)) for each in session.scalars(later.order_by(Generation.id))),
         publications=tuple(publications),

@@ -22,13 +22,21 @@ _Part: TypeAlias = tuple[dict[str, Any], Composition | None]
 _NO_CLAIM = "Nothing is claimed about this model, nor about copies of versions that it once had."
 
 
+OVERWRITTEN = "A key is two shares. One was overwritten in its file, and the row of the other was deleted."
+REPLACED = (
+    "A key is two shares. The object that held one was replaced in a bucket, and the row of the other was deleted. "
+    "Whether the bucket's server keeps replaced bytes is not checked; a bucket that keeps versions is refused."
+)
+
+
 @dataclass(frozen=True)
 class Release:
     """A version as every certificate shows it that it serves.
 
     Args:
         budget_cost: what it was charged, in units of 1e-12 mu^2.
-        keys: how many keys were destroyed with it; ``destroyed_at``: the last of them.
+        keys: how many keys were destroyed with it; ``destroyed_at``: the last of them; ``keys_replaced``: how many of
+            them were not overwritten where they lay.
         consumers: who serves the model, and which version.
         later: the model's generations after the version's own, each with the moment that it was created.
         publications: the entries of the audit log that publish it.
@@ -40,6 +48,7 @@ class Release:
     budget_cost: int
     keys: int
     destroyed_at: int | None
+    keys_replaced: int
     consumers: list[dict[str, Any]]
     later: tuple[tuple[int, Allowance], ...]
     publications: tuple[AuditEntry, ...]
@@ -172,7 +181,11 @@ def _part(key: bytes, completion: Completion, task: Task, release: Release) -> _
             "after": spent,
             "limit": version.claim.get("limit"),
         },
-        "keys_destroyed_with_release": {"count": release.keys, "last_at": _time(release.destroyed_at)},
+        "keys_destroyed_with_release": {
+            "count": release.keys,
+            "last_at": _time(release.destroyed_at),
+            "how": REPLACED if release.keys_replaced else OVERWRITTEN,
+        },
         "consumers": release.consumers,
     }
     return part, limit
