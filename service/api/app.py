@@ -16,21 +16,8 @@ from service.api.dependencies import Service
 from service.api.http.bodies import Bodies
 from service.api.http.limits import Limiter, Quotas
 from service.api.openapi import document, operation_id
-from service.api.routes import (
-    audit,
-    batches,
-    certificates,
-    consumers,
-    deletion_requests,
-    events,
-    holds,
-    keys,
-    models,
-    retrains,
-    suppressions,
-    versions,
-    webhooks,
-)
+from service.api.routes import audit, consumers, events, keys, models, retrains, versions, webhooks
+from service.api.routes.requests import batches, certificates, deletion_requests, holds, search, suppressions
 from service.infra.db import Busy, Database
 from service.infra.files import folder_at
 from service.infra.logging import configure
@@ -54,6 +41,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         pepper=pepper,
         session_key=session_key(settings),
         limiter=Limiter(settings.rate_per_second, settings.rate_burst),
+        searches=Limiter(settings.searches_per_minute / 60, settings.searches_per_minute),
     )
 
     @asynccontextmanager
@@ -74,6 +62,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     for room in (
         batches,
         deletion_requests,
+        search,
         certificates,
         models,
         retrains,
