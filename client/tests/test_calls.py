@@ -113,7 +113,7 @@ def test_the_pause_that_is_asked_for_is_made(run: Run) -> None:
 
 def test_a_refusal_says_what_the_service_said(run: Run) -> None:
     errors = [{"pointer": "/models/0", "detail": "There is no such model."}]
-    with pytest.raises(Refused, match="Not so. /models/0: There is no such model.") as error:
+    with pytest.raises(Refused, match=r"Not so\. /models/0: There is no such model\.") as error:
         run(Site(said(422, code="unknown_model", detail="Not so.", errors=errors)), "delete", subject_id="ada")
     assert (error.value.status, error.value.code) == (422, "unknown_model")
     for odd in (httpx.Response(502, text="<html>"), httpx.Response(404, json=["x"])):
