@@ -1,4 +1,4 @@
-"""What the client sends and how often, against a transport that answers what it is told."""
+"""What the client sends and how often, against a transport with given answers."""
 
 from __future__ import annotations
 

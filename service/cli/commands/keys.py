@@ -13,7 +13,7 @@ from service.access.api_keys import Scope, create_key, list_keys, revoke_key, ro
 from service.audit.key_rotation import rotate
 from service.audit.log import newest_key
 from service.audit.signed_note import Signer
-from service.cli.output import AsJson, CommandError, errors, show_json, show_rows
+from service.cli.output import AsCsv, AsJson, CommandError, errors, show_json, show_list
 from service.infra.db import Database, now
 from service.infra.migrate import SchemaState, schema_state
 from service.infra.pseudonyms import Pepper
@@ -50,7 +50,7 @@ def create(
 
 
 @commands.command("list")
-def list_all(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
+def list_all(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """List all keys, revoked ones included. The keys themselves are not shown."""
     with _database(Settings()) as database, database.read() as session:
         rows = [
@@ -65,9 +65,7 @@ def list_all(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
             }
             for key in list_keys(session, tenant)
         ]
-    show_json(rows) if as_json else show_rows(
-        rows, ("prefix", "label", "created_at", "expires_at", "revoked_at", "scopes")
-    )
+    show_list(rows, ("prefix", "label", "created_at", "expires_at", "revoked_at", "scopes"), as_json, as_csv)
 
 
 @commands.command("rotate")
