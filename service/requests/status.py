@@ -35,7 +35,12 @@ class _Settled:
     recorded: bool
 
 
-_NEWS = {Status.COMPLETED: News.REQUEST_COMPLETED, Status.BLOCKED: News.REQUEST_BLOCKED}
+_NEWS = {
+    Status.COMPLETED: News.REQUEST_COMPLETED,
+    Status.BLOCKED: News.REQUEST_BLOCKED,
+    Status.CANCELLED: News.REQUEST_CANCELLED,
+    Status.REJECTED: News.REQUEST_REJECTED,
+}
 _UNRECORDED = {(Status.QUEUED, Status.RUNNING), (Status.RUNNING, Status.QUEUED)}
 
 
@@ -124,8 +129,13 @@ def record_status(session: Session, *requests: DeletionRequest) -> None:
     for request in requests:
         news = _NEWS.get(Status(request.status))
         if news is not None:
-            facts = {"id": request.id, "status": request.status} | explain(request.reason, request.id)
-            announce(session, request.tenant_id, news, facts | _times(request))
+            announce_request(session, news, request)
+
+
+def announce_request(session: Session, news: News, request: DeletionRequest) -> None:
+    """Announce news of a request: its id, status, reason and moments, and nothing of the person."""
+    facts = {"id": request.id, "status": request.status} | explain(request.reason, request.id)
+    announce(session, request.tenant_id, news, facts | _times(request))
 
 
 def _entry(request: DeletionRequest, at: int) -> dict[str, Any]:

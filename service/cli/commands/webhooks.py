@@ -9,7 +9,7 @@ import typer
 from service.cli.client import connect
 from service.cli.output import AsCsv, AsJson, errors, show_facts, show_json, show_list
 
-commands = typer.Typer(no_args_is_help=True, help="Webhooks: add, list, disable, deliveries, replay.")
+commands = typer.Typer(no_args_is_help=True, help="Webhooks: add, list, test, disable, deliveries, replay.")
 Endpoint = Annotated[str, typer.Argument(help="Id of an endpoint, or its first digits.")]
 _PATH = "/v1/webhooks"
 
@@ -32,6 +32,14 @@ def list_endpoints(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     with connect() as client:
         rows = client.get(_PATH)["data"]
     show_list(rows, ("id", "url", "kinds", "disabled_at"), as_json, as_csv)
+
+
+@commands.command("test")
+def test(endpoint: Endpoint, as_json: AsJson = False) -> None:
+    """Send a delivery that says nothing; `deliveries` shows what the receiver answered."""
+    with connect() as client:
+        sent = client.post(f"{_PATH}/{client.whole_id(_PATH, endpoint)}/test", {})
+    show_json(sent) if as_json else show_facts(sent)
 
 
 @commands.command("disable")
