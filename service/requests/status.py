@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,9 +12,9 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
 from service.audit.log import entry, recorded_at
-from service.infra.db import batches
+from service.infra.db import batches, log_after_commit
 from service.infra.tables import AuditEntry, Certificate, DeletionRequest, Task
-from service.infra.time import rfc_3339
+from service.infra.time import SECOND, rfc_3339
 from service.requests.reasons import Reason, explain
 from service.requests.states import Status, derive, stands_alone, step
 from service.requests.webhooks import News, announce
@@ -35,6 +36,7 @@ class _Settled:
     recorded: bool
 
 
+log = logging.getLogger(__name__)
 _NEWS = {
     Status.COMPLETED: News.REQUEST_COMPLETED,
     Status.BLOCKED: News.REQUEST_BLOCKED,
@@ -133,7 +135,15 @@ def record_status(session: Session, *requests: DeletionRequest) -> None:
 
 
 def announce_request(session: Session, news: News, request: DeletionRequest) -> None:
-    """Announce news of a request: its id, status, reason and moments, and nothing of the person."""
+    """Announce news of a request: its id, status, reason and moments, and nothing of the person. Log a line as well.
+
+    ``seconds`` of the line are those since the request was received.
+    """
+    at = recorded_at(session)
+    waited = round((at - request.received_at) / SECOND, 3)
+    said = news.value.replace("deletion_request.", "request ")
+    known = {"request_id": request.id, "status": request.status, "reason": request.reason, "seconds": waited}
+    log_after_commit(session, log, said, **known)
     facts = {"id": request.id, "status": request.status} | explain(request.reason, request.id)
     announce(session, request.tenant_id, news, facts | _times(request))
 
