@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sysconfig
 import time
 import traceback
+from pathlib import Path
 
 from celery import Celery
 from sqlalchemy import select
@@ -13,7 +15,7 @@ from service.infra.db import Busy, now
 from service.infra.fault_injection import crash_point
 from service.infra.queue import notify as queue
 from service.infra.queue.messages import MODEL_ID, TASK
-from service.infra.tables import Model
+from service.infra.tables import LONGEST_REASON, Model
 from service.requests.reasons import Reason
 from workers.runtime.db_retry import retry
 from workers.runtime.failures import of_the_machine
@@ -34,6 +36,9 @@ from workers.update.task_results import give_up
 PAUSE_SECONDS = 2.0
 MACHINE_PAUSE_SECONDS = 5.0
 """after a failure that no other request is spared either"""
+
+_OURS = tuple(f"{Path(__file__).parents[1] / name}/" for name in ("service", "workers", "unlearning"))
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +133,7 @@ class Worker:
             return
         except Exception as error:  # a recipe or a disk may raise anything: the tasks wait again, the process continues
             log.error("attempt on model %s failed: %s", model_id, _where(error))
-            why = f"{Reason.FAILED}:{type(error).__name__}"[:64]
+            why = f"{Reason.FAILED}:{_where(error)}"[:LONGEST_REASON]
             pause, most = (MACHINE_PAUSE_SECONDS, HALVE_AFTER) if of_the_machine(error) else (PAUSE_SECONDS, HOLD_AFTER)
             retry(lambda: give_up(self._database, job, why, pause, most))
         finally:
@@ -184,7 +189,11 @@ def _log_traces(job: Deletions, what: str) -> None:
 
 
 def _where(error: Exception) -> str:
-    """Return the error's kind and place. Its message is left out: it may contain a person's data."""
+    """Return the error's kind and its place: the last line of ours or of a recipe, not one deep in a library.
+
+    The error's message is left out: it may contain a person's data.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    place = f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else "?"
-    return f"{type(error).__name__} at {place}"
+    own = [each for each in frames if each.filename.startswith(_OURS) or not each.filename.startswith(_LIBRARIES)]
+    places = [f"{Path(each.filename).name}:{each.lineno}" for each in own or frames]
+    return f"{type(error).__name__} at {places[-1] if places else '?'}"

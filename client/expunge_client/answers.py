@@ -14,6 +14,17 @@ class Remedy(TypedDict):
     command: str | None
 
 
+class Action(TypedDict):
+    """A step out of a wait: one call, and the command that makes it."""
+
+    verb: str
+    method: str
+    path: str
+    command: str
+    scopes: list[str]
+    body: dict[str, Any] | None
+
+
 class ModelPart(TypedDict):
     """One model's part in a request."""
 
@@ -26,6 +37,7 @@ class ModelPart(TypedDict):
     reason: str | None
     title: str | None
     remedy: Remedy | None
+    actions: list[Action]
 
 
 class DeletionRequest(TypedDict):
@@ -37,6 +49,7 @@ class DeletionRequest(TypedDict):
     """
 
     id: str
+    case_id: str | None
     status: str
     subject_digest: str | None
     samples: int | None
@@ -52,6 +65,7 @@ class DeletionRequest(TypedDict):
     reason: str | None
     title: str | None
     remedy: Remedy | None
+    actions: list[Action]
     remains_in: NotRequired[list[str] | None]
     opening: NotRequired[str]
 

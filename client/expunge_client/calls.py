@@ -23,13 +23,16 @@ _OVER = {"completed", "cancelled", "rejected", "blocked"}
 
 
 class Order(TypedDict, total=False):
-    """Whom to forget: exactly one of ``subject_id`` and ``sample_ids``. The API reference explains each field."""
+    """Whom to forget: one of ``subject_id``, ``subject_ids`` and ``sample_ids``. The API reference explains the fields."""
 
     subject_id: str
+    subject_ids: Sequence[str]
     sample_ids: Sequence[str]
     models: Sequence[str]
     regulation: str
     received_at: str
+    due_at: str
+    case_id: str
     verified: bool
     suppress: str
 

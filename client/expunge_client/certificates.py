@@ -74,13 +74,15 @@ def verify_certificate(
     *keys: str,
     opening: str | None = None,
     subject_id: str | None = None,
+    subject_ids: Sequence[str] | None = None,
     sample_ids: Sequence[str] | None = None,
+    case_id: str | None = None,
 ) -> dict[str, Any]:
     """Verify the signature and the proofs of a certificate, and return its statement.
 
     ``keys`` are the log's public key (``log.vkey``) and any that it has retired. Get them another way than the
-    certificate: one that brings its own key proves nothing. ``opening`` with ``subject_id`` or ``sample_ids`` checks as
-    well whom the certificate is about. That the claim itself is true is not checked; its guarantee says what it depends
+    certificate: one that brings its own key proves nothing. ``opening`` with ``subject_id``,
+    ``subject_ids`` or ``sample_ids``, and the ``case_id`` if there was one, checks as well whom the certificate is about. That the claim itself is true is not checked; its guarantee says what it depends
     on.
 
     Raises:
@@ -89,14 +91,16 @@ def verify_certificate(
     """
     if not keys:
         raise ValueError("Give the log's public key: verify_certificate(certificate, key).")
-    if (opening is not None) != ((subject_id is not None) ^ (sample_ids is not None)):
-        raise ValueError("An opening opens one name: give it with subject_id, or with sample_ids.")
+    names = [each for each in (subject_id, subject_ids, sample_ids) if each is not None]
+    if len(names) != (opening is not None):
+        raise ValueError("An opening opens one name: give it with subject_id, subject_ids or sample_ids.")
     parsed = [_Key.parse(key) for key in keys]
     try:
         envelope = certificate if isinstance(certificate, Mapping) else json.loads(certificate)
         statement = _statement(envelope, parsed)
         if opening is not None:
-            _check_opening(statement, bytes.fromhex(opening), subject_id, sample_ids)
+            people = [subject_id] if subject_id is not None else sorted(set(subject_ids or ()))
+            _check_opening(statement, bytes.fromhex(opening), people, sample_ids or (), case_id)
     except NotAuthentic:
         raise
     except _MALFORMED as error:
@@ -152,9 +156,13 @@ def _root(leaf: bytes, index: int, size: int, hashes: Sequence[bytes]) -> bytes 
 
 
 def _check_opening(
-    statement: Mapping[str, Any], opening: bytes, subject_id: str | None, sample_ids: Sequence[str] | None
+    statement: Mapping[str, Any], opening: bytes, people: Sequence[str], samples: Sequence[str], case_id: str | None
 ) -> None:
-    named = {"subject": subject_id} if subject_id is not None else {"samples": sorted(sample_ids or ())}
+    named: dict[str, Any] = {"samples": sorted(samples)}
+    if people:
+        named = {"subject": people[0]} if len(people) == 1 else {"subjects": list(people)}
+    if case_id is not None:
+        named["case"] = case_id
     text = json.dumps(named, sort_keys=True, separators=(",", ":"))
     expected = hmac.new(opening, text.encode(), "sha256").hexdigest()
     entries = statement["predicate"]["audit"]["entries"]

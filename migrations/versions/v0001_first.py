@@ -15,20 +15,32 @@ BIGINT = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 def upgrade() -> None:
     op.create_table(
+        "actors",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("tenant_id", sa.String(length=63), nullable=False),
+        sa.Column("name", sa.String(length=120), nullable=True),
+        sa.Column("created_at", BIGINT, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_actors"),
+    )
+    op.create_index("ix_actors_tenant_id", "actors", ["tenant_id"], unique=False)
+    op.create_table(
         "api_keys",
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("tenant_id", sa.String(length=63), nullable=False),
         sa.Column("prefix", sa.String(length=16), nullable=False),
         sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("label", sa.String(length=120), nullable=False),
+        sa.Column("actor_id", sa.String(length=36), nullable=False),
         sa.Column("scopes", sa.JSON(), nullable=False),
         sa.Column("created_at", BIGINT, nullable=False),
         sa.Column("expires_at", BIGINT, nullable=True),
         sa.Column("revoked_at", BIGINT, nullable=True),
         sa.Column("pepper_id", sa.String(length=16), nullable=False),
+        sa.ForeignKeyConstraint(["actor_id"], ["actors.id"], name="fk_api_keys_actor_id"),
         sa.PrimaryKeyConstraint("id", name="pk_api_keys"),
         sa.UniqueConstraint("prefix", name="uq_api_keys_prefix"),
     )
+    op.create_index("ix_api_keys_actor_id", "api_keys", ["actor_id"], unique=False)
     op.create_index("ix_api_keys_tenant_id", "api_keys", ["tenant_id"], unique=False)
     op.create_table(
         "audit_entries",
@@ -67,8 +79,9 @@ def upgrade() -> None:
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("tenant_id", sa.String(length=63), nullable=False),
         sa.Column("subject_digest", sa.String(length=64), nullable=True),
+        sa.Column("case_id", sa.String(length=64), nullable=True),
         sa.Column("status", sa.String(length=9), nullable=False),
-        sa.Column("reason", sa.String(length=64), nullable=True),
+        sa.Column("reason", sa.String(length=120), nullable=True),
         sa.Column("models", sa.JSON(), nullable=True),
         sa.Column("suppress_after", BIGINT, nullable=True),
         sa.Column("regulation", sa.String(length=8), nullable=True),
@@ -89,6 +102,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_deletion_requests"),
     )
     op.create_index("ix_deletion_requests_page", "deletion_requests", ["tenant_id", "created_at", "id"], unique=False)
+    op.create_index("ix_deletion_requests_case", "deletion_requests", ["tenant_id", "case_id"], unique=False)
     op.create_index("ix_deletion_requests_status", "deletion_requests", ["tenant_id", "status"], unique=False)
     op.create_index("ix_deletion_requests_due", "deletion_requests", ["status", "due_at"], unique=False)
     op.create_table(
@@ -96,10 +110,11 @@ def upgrade() -> None:
         sa.Column("id", BIGINT, autoincrement=True, nullable=False),
         sa.Column("tenant_id", sa.String(length=63), nullable=False),
         sa.Column("generation_id", BIGINT, nullable=False),
-        sa.Column("version_id", sa.String(length=36), nullable=False),
+        sa.Column("version_id", sa.String(length=36), nullable=True),
         sa.Column("key_id", sa.String(length=36), nullable=False),
         sa.Column("created_at", BIGINT, nullable=False),
         sa.Column("destroyed_at", BIGINT, nullable=True),
+        sa.Column("in_place", sa.Boolean(), nullable=True),
         sa.PrimaryKeyConstraint("id", name="pk_erasures"),
         sa.UniqueConstraint("generation_id", "key_id", name="uq_erasures_generation_id_key_id"),
     )
@@ -191,7 +206,9 @@ def upgrade() -> None:
         sa.Column("notified_at", BIGINT, server_default=sa.text("0"), nullable=False),
         sa.Column("due_at", BIGINT, nullable=True),
         sa.Column("retrain_at", BIGINT, nullable=True),
-        sa.CheckConstraint("status IN ('preparing','live','refused','exhausted','retired')", name="ck_models_status"),
+        sa.CheckConstraint(
+            "status IN ('preparing','cancelled','live','refused','exhausted','retired')", name="ck_models_status"
+        ),
         sa.PrimaryKeyConstraint("id", name="pk_models"),
         sa.UniqueConstraint("tenant_id", "name", name="uq_models_tenant_id_name"),
     )
@@ -287,7 +304,7 @@ def upgrade() -> None:
         sa.Column("request_id", sa.String(length=36), nullable=False),
         sa.Column("model_id", sa.String(length=36), nullable=False),
         sa.Column("status", sa.String(length=9), nullable=False),
-        sa.Column("reason", sa.String(length=64), nullable=True),
+        sa.Column("reason", sa.String(length=120), nullable=True),
         sa.Column("samples", BIGINT, nullable=True),
         sa.Column("method", sa.String(length=32), nullable=True),
         sa.Column("version_id", sa.String(length=36), nullable=True),
@@ -441,6 +458,34 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["generation_id"], ["generations.id"], name="fk_calibration_orders_generation_id"),
         sa.PrimaryKeyConstraint("generation_id", "number", name="pk_calibration_orders"),
     )
+    op.create_table(
+        "feed_items",
+        sa.Column("tenant_id", sa.String(length=63), nullable=False),
+        sa.Column("item", sa.String(length=12), nullable=False),
+        sa.Column("list_name", sa.String(length=8), nullable=False),
+        sa.Column("source", sa.String(length=13), nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("imported_at", BIGINT, nullable=False),
+        sa.Column("checked_at", BIGINT, nullable=True),
+        sa.Column("shared", sa.Boolean(), nullable=False),
+        sa.Column("removed_at", BIGINT, nullable=True),
+        sa.Column("reported", sa.SmallInteger(), nullable=True),
+        sa.PrimaryKeyConstraint("tenant_id", "item", name="pk_feed_items"),
+    )
+    op.create_index("ix_feed_items_open", "feed_items", ["tenant_id", "removed_at", "list_name"])
+    op.create_table(
+        "feed_matches",
+        sa.Column("tenant_id", sa.String(length=63), nullable=False),
+        sa.Column("item", sa.String(length=12), nullable=False),
+        sa.Column("subject_digest", sa.String(length=64), nullable=False),
+        sa.Column("request_id", sa.String(length=36), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "item"], ["feed_items.tenant_id", "feed_items.item"], name="fk_feed_item"
+        ),
+        sa.ForeignKeyConstraint(["request_id"], ["deletion_requests.id"], name="fk_feed_matches_request_id"),
+        sa.PrimaryKeyConstraint("tenant_id", "item", "subject_digest", name="pk_feed_matches"),
+    )
+    op.create_index("ix_feed_matches_request_id", "feed_matches", ["request_id"])
     op.create_table(
         "holdout_people",
         sa.Column("generation_id", BIGINT, autoincrement=False, nullable=False),

@@ -310,7 +310,7 @@ def _budgets(session: Session) -> Iterator[Metric]:
         select(
             _LABEL, Generation.spent, Generation.budget, Generation.epsilon, Generation.delta, Generation.budget_cost
         )
-        .join(Generation, Generation.id == Model.generation_id)
+        .join(Generation, (Generation.id == Model.generation_id) & (Generation.status == "live"))
         .where(Generation.budget.is_not(None), Generation.epsilon.is_not(None), Generation.delta.is_not(None))
     )
     for model, units, budget, epsilon, delta, cost in session.execute(rows):

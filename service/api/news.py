@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel
+from pydantic import AwareDatetime, BaseModel
 
-from service.api.request_views import RemedyView
-from service.api.types import Moment
+from service.api.request_views import ActionView, RemedyView
 from service.requests.webhooks import News
 
 SCHEMAS = APIRouter()
@@ -18,13 +17,15 @@ class RequestFacts(BaseModel):
     """A deletion request as news tells of it. It names nobody."""
 
     id: str
+    case_id: str | None
     status: str
     reason: str | None
     title: str | None
     remedy: RemedyView | None
-    received_at: Moment
-    due_at: Moment | None
-    completed_at: Moment | None
+    actions: list[ActionView]
+    received_at: AwareDatetime
+    due_at: AwareDatetime | None
+    completed_at: AwareDatetime | None
 
 
 class RequestNews(BaseModel):
@@ -37,7 +38,7 @@ class RequestNews(BaseModel):
         "deletion_request.due_soon",
         "deletion_request.completed",
     ]
-    timestamp: Moment
+    timestamp: AwareDatetime
     data: RequestFacts
 
 
@@ -49,7 +50,7 @@ class CertificateFacts(BaseModel):
 
 class CertificateNews(BaseModel):
     type: Literal["certificate.issued"]
-    timestamp: Moment
+    timestamp: AwareDatetime
     data: CertificateFacts
 
 
@@ -61,7 +62,7 @@ class VersionFacts(BaseModel):
 
 class VersionNews(BaseModel):
     type: Literal["model_version.published"]
-    timestamp: Moment
+    timestamp: AwareDatetime
     data: VersionFacts
 
 
@@ -76,7 +77,7 @@ class BudgetFacts(BaseModel):
 
 class BudgetNews(BaseModel):
     type: Literal["budget.exhausted"]
-    timestamp: Moment
+    timestamp: AwareDatetime
     data: BudgetFacts
 
 
@@ -88,7 +89,7 @@ class TestFacts(BaseModel):
 
 class TestNews(BaseModel):
     type: Literal["webhook.test"]
-    timestamp: Moment
+    timestamp: AwareDatetime
     data: TestFacts
 
 

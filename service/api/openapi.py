@@ -29,6 +29,7 @@ HEADERS: dict[str, tuple[str, Node]] = {
 }
 _ALWAYS = {"401": "WWW-Authenticate", "403": None, "429": "Retry-After", "503": "Retry-After"}
 _TAGS = {
+    "actors": "Who holds keys, by name; the audit log has their ids alone.",
     "audit log": "What happened, in a Merkle tree with signed heads (RFC 6962, C2SP).",
     "certificates": "Certificates of erasure.",
     "consumers": "Who serves which version.",
@@ -92,6 +93,11 @@ _PROBLEM_SCHEMA: Node = {
         "instance": {"type": "string", "format": "uri"},
         "code": {"type": "string", "pattern": "^[a-z][a-z0-9_]*$"},
         "errors": {"type": "array", "items": {"type": "object", "additionalProperties": {"type": "string"}}},
+        "actions": {
+            "type": "array",
+            "description": "the steps that do help, where there are any",
+            "items": {"$ref": "#/components/schemas/ActionView"},
+        },
     },
 }
 
@@ -182,7 +188,7 @@ def _complete(made: Node, of_key: str) -> Node:
 
 def _complete_operation(method: str, path: str, operation: Node, of_key: str) -> None:
     answers = operation["responses"]
-    codes = [400, 408, 413, 415, 500] if method in {"post", "put", "delete"} else [500]
+    codes = [400, 408, 413, 415, 500] if method in {"post", "put", "patch", "delete"} else [500]
     for code in codes:
         answers.setdefault(str(code), problem())
     for parameter in operation.get("parameters", []):

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from service.cli.output import UNREACHABLE, USAGE, CommandError
+from service.cli.output import UNREACHABLE, USAGE, CommandError, commands_of
 
 ATTEMPTS = 4
 ID_DIGITS = 32
@@ -136,11 +136,26 @@ class Client:
     def put(self, path: str, body: dict[str, Any]) -> Any:
         return self._send("PUT", path, json=body)
 
+    def patch(self, path: str, body: dict[str, Any]) -> Any:
+        return self._send("PATCH", path, json=body)
+
     def delete(self, path: str) -> Any:
         return self._send("DELETE", path)
 
     def text(self, path: str) -> str:
         return self._answer("GET", path).text
+
+    def download(self, path: str, target: Path) -> None:
+        """Write what the service answers to a file, as it comes."""
+        try:
+            with self._http.stream("GET", path) as answer, target.open("wb") as file:
+                if not answer.is_success:
+                    answer.read()
+                    raise _refused(answer)
+                for block in answer.iter_bytes():
+                    file.write(block)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
 
     def pages(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
         """Yield every item of a paged list."""
@@ -224,7 +239,9 @@ def _refused(answer: httpx.Response) -> CommandError:
         problem = {}
     what = problem.get("detail") or problem.get("title") or f"The service answered {answer.status_code}."
     fields = "; ".join(_field(each) for each in problem.get("errors") or [])
-    return CommandError(f"{what} {fields}".strip(), problem.get("hint") or _HINTS.get(answer.status_code, ""))
+    steps = commands_of(problem.get("actions") or [])
+    hint = f"One of these helps:{steps}" if steps else _HINTS.get(answer.status_code, "")
+    return CommandError(f"{what} {fields}".strip(), hint)
 
 
 def _field(error: Any) -> str:

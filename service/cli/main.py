@@ -44,6 +44,8 @@ GROUPS = {
         "keys": "keys:commands",
         "webhooks": "webhooks:commands",
         "consumers": "consumers:commands",
+        "drop": "connect.drop:commands",
+        "registry": "connect.registry:commands",
     },
     "Operate": {
         "up": "processes:up",

@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,6 +49,11 @@ def show_hint(hint: str) -> None:
     """Print what to do, on standard error; nothing where there is nothing to do."""
     if hint:
         errors.print(f" hint: {hint}", style="yellow", markup=False, soft_wrap=True)
+
+
+def commands_of(actions: Iterable[dict[str, Any]]) -> str:
+    """Return the commands of the steps that the service names, one a line, each once."""
+    return "".join(dict.fromkeys(f"\n       {each['command']}" for each in actions))
 
 
 def show_json(value: Any) -> None:

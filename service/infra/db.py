@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
+from service.infra.actors import OPERATOR, Actor, actor_of_call
 from service.infra.fault_injection import armed, crash_point
 from service.infra.files import filesystem_of
 
@@ -29,8 +30,6 @@ CLOCKS = {
     "sqlite": "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000",
     "postgresql": "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)",
 }
-BATCH = 500
-"""values in one statement: SQLite allows 32,766 variables, and PostgreSQL plans short lists better"""
 _PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"}
 
@@ -58,7 +57,11 @@ def log_after_commit(session: Session, log: logging.Logger, message: str, **fact
 class Database:
     """One database. Safe to share between threads; each scope opens a new session."""
 
-    def __init__(self, url: str) -> None:
+    actor = OPERATOR
+    """who acts in a transaction that no caller of the API asked for"""
+
+    def __init__(self, url: str, actor: str = OPERATOR) -> None:
+        self.actor = actor
         parsed = make_url(url)
         if parsed.drivername in {"postgresql", "postgres"}:
             parsed = parsed.set(drivername="postgresql+psycopg")
@@ -78,6 +81,7 @@ class Database:
         """
         with _busy(), Session(self._writer, expire_on_commit=False) as session:
             with session.begin():
+                session.info["actor"] = actor_of_call() or Actor(self.actor)
                 yield session
                 session.flush()
                 if crash is not None and armed(crash):

@@ -10,7 +10,7 @@ from service.infra.db import Database, now
 from service.infra.tables import DeletionRequest
 from service.infra.time import DAY_SECONDS, SECOND, instant, moment
 from service.requests.states import Regulation, Status, extended, require_extendable
-from service.requests.status import announce_request
+from service.requests.status import announce_requests
 from service.requests.webhooks import News
 
 NEAR_SECONDS = 7 * DAY_SECONDS
@@ -25,9 +25,10 @@ def extend(session: Session, request: DeletionRequest) -> None:
     """
     session.refresh(request, with_for_update=True)
     at = recorded_at(session)
-    require_extendable(Status(request.status), request.due_at, request.extended_at, at)
+    require_extendable(Status(request.status), request.regulation, request.due_at, request.extended_at, at)
     later = extended(instant(request.received_at), Regulation(request.regulation or ""))
-    request.first_due_at, request.due_at, request.extended_at = request.due_at, moment(later), at
+    request.first_due_at, request.extended_at = request.due_at, at
+    request.due_at = None if later is None else moment(later)
     record(
         session,
         request.tenant_id,
@@ -52,7 +53,7 @@ def warn(database: Database) -> int:
     with database.write() as session:
         rows = select(DeletionRequest).where(DeletionRequest.id.in_(found), open_ones, unwarned)
         requests = session.scalars(rows.order_by(DeletionRequest.id).with_for_update()).all()
+        announce_requests(session, *((News.REQUEST_DUE_SOON, request) for request in requests))
         for request in requests:
-            announce_request(session, News.REQUEST_DUE_SOON, request)
             request.warned_due_at = request.due_at
         return len(requests)

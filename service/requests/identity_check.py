@@ -29,7 +29,7 @@ from service.requests.intake import (
 )
 from service.requests.reasons import Reason
 from service.requests.states import Status, awaits_decision, may_reject, may_verify, step
-from service.requests.status import announce_request, record_status
+from service.requests.status import announce_requests, record_status
 from service.requests.suppression import registered_after
 from service.requests.webhooks import News
 
@@ -57,7 +57,7 @@ def verify(session: Session, request: DeletionRequest, windows: Windows) -> tupl
         return ()
     names = sorted(name for _, name in found.places)
     record(session, request.tenant_id, "request.verified", request_id=request.id, models=names)
-    announce_request(session, News.REQUEST_VERIFIED, request)
+    announce_requests(session, (News.REQUEST_VERIFIED, request))
     if request.status != Status.QUEUED:
         record_status(session, request)
     session.flush()
@@ -105,10 +105,11 @@ def put_in_force(session: Session, request: DeletionRequest, at: int) -> Named:
     mine = SuppressionEntry.request_id == request.id
     values = {"created_at": at, "lifted_at": None, "lifted_reason": None}
     session.execute(update(SuppressionEntry).where(mine).values(values))
-    samples = session.scalars(
-        select(SuppressionEntry.sample_digest).where(mine, SuppressionEntry.sample_digest.is_not(None))
+    entries = session.execute(select(SuppressionEntry.subject_digest, SuppressionEntry.sample_digest).where(mine)).all()
+    return Named(
+        tuple(sorted(subject for subject, _ in entries if subject)),
+        tuple(sorted(sample for _, sample in entries if sample)),
     )
-    return Named(request.subject_digest, tuple(sorted(sample for sample in samples if sample)))
 
 
 def reject(session: Session, request: DeletionRequest, why: str) -> None:

@@ -14,13 +14,14 @@ import pytest
 from fastapi.testclient import TestClient
 
 import expunge_client
-from expunge_client import NotAuthentic, answers, calls, verify_certificate, verify_webhook
+from expunge_client import NotAuthentic, answers, calls, certificates, verify_certificate, verify_webhook
 from service.api.app import create_app
 from service.api.dependencies import Service
 from service.audit.signed_note import NotAuthentic as ServiceNotAuthentic
 from service.audit.signed_note import Signer
 from service.certificates.envelope import sign, verify
 from service.infra.settings import Settings
+from service.requests.intake import Order, commitment
 from service.requests.webhooks import News, add_endpoint, public_key, signature
 from tests.service.test_certificates import forgeries, issued
 
@@ -107,6 +108,26 @@ def test_the_client_checks_whom_a_certificate_is_about(service: Service, issued:
         verify_certificate(envelope)
     with pytest.raises(NotAuthentic):
         verify_certificate(envelope, key.replace("+", "-"))
+
+
+@ON_SQLITE
+def test_the_client_opens_what_the_service_commits_to(service: Service, issued: Any) -> None:
+    """Several ids of one person, samples, and a case: the same commitment on both sides."""
+    _, envelope, _ = issued
+    statement = verify(envelope, Signer.of(service.settings).verifier)
+    salt = b"o" * 32
+    for order in (
+        Order(subject_ids=("b", "a")),
+        Order(subject_ids=("a",), case_id="C-1"),
+        Order(subject_id="é", case_id="C-1"),
+        Order(sample_ids=("2", "1")),
+    ):
+        entries = statement["predicate"]["audit"]["entries"]
+        entries[0]["body"] = json.dumps({"commitment": commitment(salt, order)})
+        people = sorted({order.subject_id} - {None} | set(order.subject_ids or ()))
+        certificates._check_opening(statement, salt, people, order.sample_ids or (), order.case_id)
+        with pytest.raises(NotAuthentic):
+            certificates._check_opening(statement, salt, people, order.sample_ids or (), "other")
 
 
 @ON_SQLITE

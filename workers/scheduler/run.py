@@ -23,6 +23,7 @@ from service.audit.log import integrate, record
 from service.audit.self_check import keep_checking
 from service.audit.signed_note import Signer
 from service.certificates.issue import issue_due
+from service.infra.actors import SCHEDULER
 from service.infra.db import Busy, Database, now
 from service.infra.fault_injection import crash_point
 from service.infra.files import Store
@@ -35,6 +36,7 @@ from service.models import consumers
 from service.models.figures import FOLDER as FIGURES
 from service.models.figures import Figures
 from service.models.restore_guard import UPDATES, unconfirmed
+from service.models.retrain_plan import retrain_lease
 from service.models.tallies import tally
 from service.requests import legal_holds as holds
 from service.requests.deadlines import warn
@@ -42,11 +44,10 @@ from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from service.requests.status import settle
 from workers.runtime.db_retry import retry
 from workers.runtime.heartbeat import Pulse
-from workers.runtime.lease import retrain_lease
 from workers.runtime.recipe_messages import drop_messages
 from workers.scheduler.ssrf_guard import Outbound
 from workers.scheduler.webhook_sender import WebhookSender
-from workers.storage.crypto_erase import bury, destroy_keys
+from workers.storage.crypto_erase import bury, destroy_keys, erase_ended
 from workers.storage.key_store import KeyStore
 from workers.storage.release_journal import confirm_committed
 from workers.storage.storage import open_places
@@ -103,6 +104,7 @@ class Scheduler:
             lambda: sweep(self.database, self.notifier),
             lambda: extend_log(self.database, self.signer()),
             lambda: destroy_keys(self.database, self.keys, self.store.folder.inside(UPDATES), self.tenants),
+            lambda: erase_ended(self.database, self.private, self.keys, self.tenants),
             lambda: issue(self.database, self.signer(), self.pepper),
             lambda: purge(self.database, self.store, self.grace_seconds),
             lambda: bury(self.database),
@@ -331,7 +333,7 @@ def _prepared(session: Session) -> set[str]:
 def open_scheduler(settings: Settings) -> Scheduler:
     """Open a scheduler. Raises Busy, and SettingsError where a secret is missing or a place is another's."""
     Signer.of(settings)  # a missing key is reported now
-    database, pepper = Database(settings.database_url), Pepper.load(settings.pepper_file)
+    database, pepper = Database(settings.database_url, SCHEDULER), Pepper.load(settings.pepper_file)
     check_pepper(database, pepper)
     store, private, keys = open_places(database, settings)
     return Scheduler(

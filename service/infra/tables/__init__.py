@@ -1,6 +1,8 @@
 """The tables. One schema for SQLite and PostgreSQL."""
 
+from service.infra.tables.feeds import FeedItem, FeedMatch
 from service.infra.tables.installation import (
+    ActorName,
     ApiKey,
     AuditEntry,
     ClaimedPlace,
@@ -30,6 +32,7 @@ from service.infra.tables.models import (
 )
 from service.infra.tables.record import Record, Serial
 from service.infra.tables.requests import (
+    LONGEST_REASON,
     Certificate,
     DeletionRequest,
     Hold,
@@ -41,6 +44,8 @@ from service.infra.tables.requests import (
 )
 
 __all__ = [
+    "LONGEST_REASON",
+    "ActorName",
     "ApiKey",
     "AuditEntry",
     "BudgetEntry",
@@ -51,6 +56,8 @@ __all__ = [
     "DeletionRequest",
     "EndedSession",
     "Erasure",
+    "FeedItem",
+    "FeedMatch",
     "Generation",
     "Heartbeat",
     "Hold",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy import Boolean, CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column, synonym
 
 from service.infra.tables.record import Count, Digest, Id, Moment, Name, Record, Serial
@@ -16,7 +16,7 @@ class Model(Record):
     __tablename__ = "models"
     __table_args__ = (
         UniqueConstraint("tenant_id", "name"),
-        CheckConstraint("status IN ('preparing','live','refused','exhausted','retired')", name="status"),
+        CheckConstraint("status IN ('preparing','cancelled','live','refused','exhausted','retired')", name="status"),
     )
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     tenant_id: Mapped[str] = mapped_column(Name)
@@ -182,17 +182,20 @@ class BudgetEntry(Record):
 
 
 class Erasure(Record):
-    """A key that must be destroyed: written by the publish transaction, carried out after it."""
+    """A key that must be destroyed: written by the transaction that deletes what it opens, carried out after it."""
 
     __tablename__ = "erasures"
     __table_args__ = (UniqueConstraint("generation_id", "key_id"),)
     id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)
     tenant_id: Mapped[str] = mapped_column(Name)
     generation_id: Mapped[int] = mapped_column(Serial)
-    version_id: Mapped[str] = mapped_column(Id, index=True)
+    version_id: Mapped[str | None] = mapped_column(Id, index=True)
+    """the version that its person left with; None: the model was retired"""
     key_id: Mapped[str] = mapped_column(Id)
     created_at: Mapped[int] = mapped_column(Moment)
     destroyed_at: Mapped[int | None] = mapped_column(Moment, index=True)
+    in_place: Mapped[bool | None] = mapped_column(Boolean)
+    """whether the key's share was overwritten where it lay; False: replaced in a bucket; None: not destroyed yet"""
 
 
 class Consumer(Record):

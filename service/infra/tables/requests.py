@@ -9,21 +9,27 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from service.infra.tables.record import Count, Digest, Id, Moment, Name, Record, Serial
 
+LONGEST_REASON = 120
+"""characters of a reason: its code and, behind it, the type and the place of an error"""
+
 
 class DeletionRequest(Record):
     __tablename__ = "deletion_requests"
     __table_args__ = (
         CheckConstraint("status IN ('queued','running','completed','cancelled','rejected','blocked')", name="status"),
         Index("ix_deletion_requests_page", "tenant_id", "created_at", "id"),
+        Index("ix_deletion_requests_case", "tenant_id", "case_id"),
         Index("ix_deletion_requests_status", "tenant_id", "status"),
         Index("ix_deletion_requests_due", "status", "due_at"),
     )
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     tenant_id: Mapped[str] = mapped_column(Name)
     subject_digest: Mapped[str | None] = mapped_column(Digest)
-    """HMAC of the subject id; None when the request names samples"""
+    """HMAC of the subject id; None when the request names samples, or several ids of one person"""
+    case_id: Mapped[str | None] = mapped_column(String(64))
+    """the controller's own name for the case; not in the audit log"""
     status: Mapped[str] = mapped_column(String(9))
-    reason: Mapped[str | None] = mapped_column(String(64))
+    reason: Mapped[str | None] = mapped_column(String(LONGEST_REASON))
     models: Mapped[list[str] | None]
     """the model names the client limited the request to; None: every model"""
     suppress_after: Mapped[int | None] = mapped_column(Serial)
@@ -62,7 +68,7 @@ class Task(Record):
     request_id: Mapped[str] = mapped_column(Id, ForeignKey("deletion_requests.id"))
     model_id: Mapped[str] = mapped_column(Id, ForeignKey("models.id"))
     status: Mapped[str] = mapped_column(String(9))
-    reason: Mapped[str | None] = mapped_column(String(64))
+    reason: Mapped[str | None] = mapped_column(String(LONGEST_REASON))
     samples: Mapped[int | None] = mapped_column(Count)
     """how many samples it forgot; None until known"""
     method: Mapped[str | None] = mapped_column(String(32))

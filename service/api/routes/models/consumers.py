@@ -12,7 +12,7 @@ from service.access.api_keys import Caller, Scope
 from service.api.dependencies import Running, holding, problems
 from service.api.http.pagination import Listed
 from service.api.problems import ApiProblem, not_found
-from service.api.routes.models import find as find_model
+from service.api.routes.models.models import find as find_model
 from service.api.types import LARGEST_NUMBER, WHOLE, ModelName
 from service.infra.tables import Consumer, Version
 from service.models.consumers import leave, report, standing
