@@ -81,9 +81,9 @@ def verify_certificate(
     """Verify the signature and the proofs of a certificate, and return its statement.
 
     ``keys`` are the log's public key (``log.vkey``) and any that it has retired. Get them another way than the
-    certificate: one that brings its own key proves nothing. ``opening`` with ``subject_id``,
-    ``subject_ids`` or ``sample_ids``, and the ``case_id`` if there was one, checks as well whom the certificate is about. That the claim itself is true is not checked; its guarantee says what it depends
-    on.
+    certificate: one that brings its own key proves nothing. ``opening`` with ``subject_id``, ``subject_ids`` or
+    ``sample_ids``, and with the ``case_id`` if there was one, checks as well whom the certificate is about. That the
+    claim itself is true is not checked; its guarantee says what it depends on.
 
     Raises:
         NotAuthentic: something does not fit; the message says what.
