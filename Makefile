@@ -36,9 +36,9 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	PYTHONPATH=client $(BIN)/lint-imports
 	$(BIN)/python -m tests.docs.plain_english
-	$(BIN)/bandit -q -c pyproject.toml -r unlearning service workers migrations
+	$(BIN)/bandit -q -c pyproject.toml -r unlearning service workers migrations client/expunge_client
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks

@@ -159,6 +159,7 @@ class Worker:
             self._benches.drop()
             prepare(self._process, job, watch)
         else:
+            log.info("deletions claimed", extra={"model": job.model_name, "count": len(job.tasks)})
             _log_traces(job, "claimed")
             update(Errand(self._process, self._benches, job, watch))
             _log_traces(job, "attempted")

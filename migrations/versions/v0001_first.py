@@ -92,6 +92,7 @@ def upgrade() -> None:
         sa.Column("completed_at", BIGINT, nullable=True),
         sa.Column("extended_at", BIGINT, nullable=True),
         sa.Column("first_due_at", BIGINT, nullable=True),
+        sa.Column("warned_due_at", BIGINT, nullable=True),
         sa.Column("traceparent", sa.String(length=55), nullable=True),
         sa.Column("rejection", sa.Text(), nullable=True),
         sa.CheckConstraint(

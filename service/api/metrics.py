@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version as metadata_version
 from itertools import accumulate
+from platform import python_version
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from sqlalchemy import Select, case, func, select
 from sqlalchemy.orm import Session
 
 from service.infra.db import Database, now
 from service.infra.queue.messages import FAILED_NOTIFICATIONS
 from service.infra.tables import (
+    ApiKey,
     AuditEntry,
     BudgetEntry,
     Certificate,
@@ -25,6 +34,8 @@ from service.infra.tables import (
     Model,
     Task,
     Version,
+    WebhookDelivery,
+    WebhookEndpoint,
     WorkUnit,
 )
 from service.infra.tenants import DEFAULT_TENANT
@@ -32,7 +43,8 @@ from service.infra.time import ALIVE_SECONDS, BUCKETS, SECOND
 from service.models.consumers import standing
 from service.models.tallies import BEYOND, ENTRIES, LATENCY, LATENCY_BUCKETS, PHASE, PUBLISHED, SAMPLES, Key, counts
 from service.requests.reasons import Reason
-from unlearning.accounting.budget import epsilon_of
+from service.requests.webhooks import MAX_ATTEMPTS
+from unlearning.accounting.budget import epsilon_of, updates_left
 
 KINDS = ("worker", "scheduler")
 _OPEN = ("queued", "running", "blocked")
@@ -55,12 +67,44 @@ def render(database: Database) -> bytes:
     with database.snapshot() as session:
         counted = counts(session)
         metrics = [*_requests(session, counted), *_updates(session, counted)]
-        for part in (_certificates, _preparations, _budgets, _consumers, _processes):
+        for part in (_certificates, _preparations, _budgets, _consumers, _webhooks, _keys, _processes):
             metrics += part(session)
     registry = CollectorRegistry()
-    registry.register(_Scrape(metrics))
+    registry.register(_Scrape([_build(), *metrics]))
     registry.register(FAILED_NOTIFICATIONS)
     return generate_latest(REGISTRY) + generate_latest(registry)
+
+
+def _build() -> Metric:
+    """Show which release answers; the value is always 1."""
+    facts = {"version": metadata_version("expunge"), "python": python_version()}
+    return InfoMetricFamily("expunge_build", "The release that answers", value=facts)
+
+
+def _webhooks(session: Session) -> Iterator[Metric]:
+    """Show what waits to be delivered to endpoints that are in force: how many, and since when."""
+    waiting = (
+        select(func.count(), func.min(WebhookDelivery.created_at))
+        .join(WebhookEndpoint, WebhookEndpoint.id == WebhookDelivery.endpoint_id)
+        .where(WebhookDelivery.delivered_at.is_(None), WebhookEndpoint.disabled_at.is_(None))
+        .where(WebhookDelivery.attempts - WebhookDelivery.attempts_before < MAX_ATTEMPTS)
+    )
+    count, oldest = session.execute(waiting).one()
+    age = (now(session) - oldest) / SECOND if oldest is not None else 0
+    yield GaugeMetricFamily("expunge_webhook_deliveries_pending", "Deliveries that no receiver has taken yet", count)
+    yield GaugeMetricFamily("expunge_webhook_oldest_pending_seconds", "Age of the oldest of them", age)
+
+
+def _keys(session: Session) -> Iterator[Metric]:
+    """Show when the next API key that is in force expires; no value where none does."""
+    expiry = GaugeMetricFamily(
+        "expunge_api_key_next_expiry_timestamp_seconds", "When the next API key in force expires", labels=["tenant"]
+    )
+    in_force = (ApiKey.revoked_at.is_(None), ApiKey.expires_at > now(session))
+    rows = select(ApiKey.tenant_id, func.min(ApiKey.expires_at)).where(*in_force).group_by(ApiKey.tenant_id)
+    for tenant_id, expires_at in session.execute(rows):
+        expiry.add_metric([tenant_id], (expires_at or 0) / SECOND)
+    yield expiry
 
 
 def _requests(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
@@ -82,6 +126,10 @@ def _requests(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
     oldest = _per_model(
         "expunge_deletion_oldest_pending_seconds", "Age of the oldest unfinished task, from its receipt"
     )
+    queued = _per_model(
+        "expunge_deletion_oldest_queued_seconds",
+        "Age of the oldest unfinished task, from its intake; blocked ones wait for people and are left out",
+    )
     held = _per_model("expunge_requests_blocked", "Tasks of a model that wait for an operator")
     due = _per_model(
         "expunge_deletion_next_due_timestamp_seconds", "The nearest statutory deadline of unfinished tasks"
@@ -94,19 +142,21 @@ def _requests(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
             func.min(DeletionRequest.received_at),
             stopped,
             func.min(DeletionRequest.due_at),
+            func.min(case((Task.status != "blocked", DeletionRequest.created_at))),
         )
         .select_from(Model)
         .outerjoin(Task, (Task.model_id == Model.id) & Task.status.in_(_OPEN))
         .outerjoin(DeletionRequest, DeletionRequest.id == Task.request_id)
         .group_by(_LABEL)
     )
-    for model, count, received_at, stands, due_at in session.execute(waiting):
+    for model, count, received_at, stands, due_at, queued_at in session.execute(waiting):
+        queued.add_metric([model], (at - queued_at) / SECOND if queued_at is not None else 0)
         pending.add_metric([model], count)
         oldest.add_metric([model], (at - received_at) / SECOND if received_at is not None else 0)
         held.add_metric([model], int(stands or 0))
         if due_at is not None:
             due.add_metric([model], due_at / SECOND)
-    yield from (pending, oldest, held, due, *_deadlines(session, at), *_unverified(session))
+    yield from (pending, oldest, queued, held, due, *_deadlines(session, at), *_unverified(session))
 
 
 def _deadlines(session: Session, at: int) -> Iterator[Metric]:
@@ -204,9 +254,13 @@ def _updates(session: Session, counted: Counter[Key]) -> Iterator[Metric]:
     for model_id, model in labels.items():
         published.add_metric([model, "failed"], counted[Key(ENTRIES, model_id, label="attempt.failed")])
     head = _per_model("expunge_model_version", "Number of the version that is served")
-    for model, number in session.execute(select(_LABEL, Version.number).join(Version, Version.id == Model.current_id)):
+    accuracy = _per_model("expunge_model_holdout_accuracy", "Holdout accuracy of the version that is served, 0 to 1")
+    served = select(_LABEL, Version.number, Version.holdout_accuracy).join(Version, Version.id == Model.current_id)
+    for model, number, share in session.execute(served):
         head.add_metric([model], number)
-    yield from (forgotten, published, head)
+        if share is not None:
+            accuracy.add_metric([model], share)
+    yield from (forgotten, published, head, accuracy)
 
 
 def _histograms(counted: Counter[Key], name: str, labels: Mapping[str, str]) -> dict[tuple[str, ...], Counter[str]]:
@@ -251,16 +305,22 @@ def _budgets(session: Session) -> Iterator[Metric]:
     )
     limit = _per_model("expunge_budget_epsilon_limit", "Epsilon that the policy allows the generation")
     ratio = _per_model("expunge_budget_spent_ratio", "Spent share of the generation's budget, in mu squared")
+    left = _per_model("expunge_budget_updates_left", "Updates that the rest of the generation's budget pays for")
     rows = (
-        select(_LABEL, Generation.spent, Generation.budget, Generation.epsilon, Generation.delta)
+        select(
+            _LABEL, Generation.spent, Generation.budget, Generation.epsilon, Generation.delta, Generation.budget_cost
+        )
         .join(Generation, (Generation.id == Model.generation_id) & (Generation.status == "live"))
         .where(Generation.budget.is_not(None), Generation.epsilon.is_not(None), Generation.delta.is_not(None))
     )
-    for model, units, budget, epsilon, delta in session.execute(rows):
+    for model, units, budget, epsilon, delta, cost in session.execute(rows):
+        updates = updates_left(units, budget, cost or 0)
+        if updates is not None:
+            left.add_metric([model], updates)
         spent.add_metric([model], epsilon_of(units, delta))
         limit.add_metric([model], epsilon)
         ratio.add_metric([model], units / budget if budget else 1)
-    yield from (spent, limit, ratio)
+    yield from (spent, limit, ratio, left)
 
 
 def _processes(session: Session) -> Iterator[Metric]:

@@ -10,6 +10,9 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
+from service.api.examples import exemplify
+from service.api.news import SCHEMAS
+
 Node = dict[str, Any]
 _TEXT = {"type": "string"}
 HEADERS: dict[str, tuple[str, Node]] = {
@@ -40,11 +43,21 @@ _TAGS = {
     "versions": "Versions and their checkpoints.",
     "webhooks": "Endpoints, and what was sent to them.",
 }
+_VERBS = {
+    "estimate_cost": "estimate",
+    "withdraw": "cancel",
+    "others": "related",
+    "prolong": "extend",
+    "lift_hold": "lift",
+    "retry_request": "retry",
+    "send_again": "replay",
+}
+"""the words of the API, where a function has another name than its operation"""
 _REQUEST = {"request_id": "$response.body#/id"}
 _LINKS: dict[tuple[str, str], dict[str, Node]] = {
     ("post", "/v1/deletion-requests"): {
         "deletion_requests_show": _REQUEST,
-        "deletion_requests_withdraw": _REQUEST,
+        "deletion_requests_cancel": _REQUEST,
         "certificates_show": _REQUEST,
         "suppressions_create": _REQUEST,
         "deletion_requests_verify": _REQUEST,
@@ -56,7 +69,7 @@ _LINKS: dict[tuple[str, str], dict[str, Node]] = {
     },
     ("post", "/v1/holds"): {
         "holds_show": {"hold_id": "$response.body#/id"},
-        "holds_release": {"hold_id": "$response.body#/id"},
+        "holds_lift": {"hold_id": "$response.body#/id"},
     },
     ("post", "/v1/keys"): {
         "keys_show": {"key_id": "$response.body#/id"},
@@ -92,7 +105,7 @@ _PROBLEM_SCHEMA: Node = {
 def operation_id(route: APIRoute) -> str:
     """Return the tag and the function's name, as ``deletion_requests_show``, so that generated clients read well."""
     tag = str(route.tags[0]).replace(" ", "_") if route.tags else "console"
-    return f"{tag}_{route.name}"
+    return f"{tag}_{_VERBS.get(route.name, route.name)}"
 
 
 def document(app: FastAPI, kept_seconds: float) -> Node:
@@ -106,6 +119,7 @@ def document(app: FastAPI, kept_seconds: float) -> Node:
                 summary="Deletion requests for trained models.",
                 description="Forget a person, publish a new version, prove what was done.",
                 tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
+                webhooks=SCHEMAS.routes,
             ),
             f"one new random value for each new request; its answer is replayed for {kept_seconds:g} seconds",
         )
@@ -164,6 +178,9 @@ def _complete(made: Node, of_key: str) -> Node:
     for path, methods in made["paths"].items():
         for method, operation in methods.items():
             _complete_operation(method, path, operation, of_key)
+    for each in made["webhooks"].values():
+        each["post"]["responses"] = {"204": {"description": "Any 2xx: it was received. 410: send nothing more."}}
+    exemplify(made)
     for schema in _integers(made):
         schema.setdefault("format", "int64")  # generated clients would take 32 bits
     return made

@@ -62,17 +62,20 @@ register_url_convertor("digest", _Digest())
 def one_of(**kinds: str) -> dict[str, Any]:
     """Return the part of a JSON schema that demands exactly one of these fields (name, JSON type); the others null or
     absent.
+
+    It is said with ``if`` and ``else``: of ``oneOf`` both common client generators make one class for each choice, and
+    lose every other field.
     """
-    absent = {name: {"type": "null"} for name in kinds}
-    return {
-        "oneOf": [
-            {
-                "required": [name],
-                "properties": absent | {name: {"type": kind} | ({"items": {}} if kind == "array" else {})},
-            }
-            for name, kind in kinds.items()
-        ]
-    }
+    *names, last = kinds
+    schema = _given(last, kinds[last])
+    for place, name in reversed(list(enumerate(names))):
+        others = {other: {"type": "null"} for other in [*names, last][place + 1 :]}
+        schema = {"if": _given(name, kinds[name]), "then": {"properties": others}, "else": schema}
+    return schema
+
+
+def _given(name: str, kind: str) -> dict[str, Any]:
+    return {"required": [name], "properties": {name: {"type": kind} | ({"items": {}} if kind == "array" else {})}}
 
 
 WHOLE = BeforeValidator(_whole)

@@ -43,7 +43,7 @@ def verify(envelope: dict[str, Any], *verifiers: Verifier) -> dict[str, Any]:
         _verify_audit(statement["predicate"]["audit"], statement["predicate"]["request"], verifier)
     except NotAuthentic:
         raise
-    except (KeyError, TypeError, IndexError, ValueError) as error:
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
         raise NotAuthentic(f"The certificate is malformed: {error!r}") from None
     return statement
 

@@ -45,6 +45,7 @@ from service.models.consumers import standing
 from service.models.publications import PUBLISHING, require_published
 from service.requests.intake import opening
 from service.requests.reasons import Reason
+from service.requests.webhooks import News, announce
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.composition import Allowance
 
@@ -121,6 +122,7 @@ def _keep(session: Session, outcomes: Mapping[tuple[str, int | None], Outcome]) 
         match outcomes.get((row.request_id, row.completed_at)):
             case str(envelope):
                 row.envelope, row.issued_at, row.refused = envelope, at, None
+                announce(session, row.tenant_id, News.CERTIFICATE_ISSUED, {"id": row.request_id})
                 issued += 1
             case NotAuthentic() as error:
                 _refuse(session, row, error)

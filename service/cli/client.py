@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -14,9 +14,12 @@ from typing import Any
 import httpx
 
 from service.cli.output import UNREACHABLE, USAGE, CommandError, commands_of
-from service.infra.settings import Settings
 
 ATTEMPTS = 4
+ID_DIGITS = 32
+MOST_CHOICES = 5
+REQUESTS = "/v1/deletion-requests"
+_LISTS = {REQUESTS: "requests list", "/v1/holds": "holds list", "/v1/webhooks": "webhooks list"}
 _HINTS = {
     400: "Check the command's options: expunge COMMAND --help.",
     401: "Set EXPUNGE_API_KEY to a valid key; `expunge keys create` makes one.",
@@ -35,24 +38,28 @@ class Account:
     api_key: str
 
     @classmethod
-    def find(cls, settings: Settings) -> Account:
-        """Read the account from EXPUNGE_API_KEY and EXPUNGE_URL, else from the home folder.
+    def find(cls, environment: Mapping[str, str]) -> Account:
+        """Read the account of EXPUNGE_SERVER, else that of EXPUNGE_API_KEY and EXPUNGE_URL, else the home folder's.
 
-        Raises CommandError where there is neither, and where EXPUNGE_URL names another service than the stored key's:
-        the command would reach the wrong one. The stored key is only ever sent to the stored URL.
+        Raises CommandError where there is none, and where EXPUNGE_URL names another service than the stored key's: the
+        command would reach the wrong one. A stored key is only ever sent to the URL that it is stored with.
         """
-        if settings.api_key:
-            return cls(settings.url, settings.api_key)
-        stored = cls.read(settings.home)
+        # not through Settings: to import pydantic takes longer than all the rest of a command
+        if name := environment.get("EXPUNGE_SERVER"):
+            return _named(name, servers_file(environment))
+        url, home = environment.get("EXPUNGE_URL"), Path(environment.get("EXPUNGE_HOME") or ".expunge")
+        if api_key := environment.get("EXPUNGE_API_KEY"):
+            return cls(url or "http://127.0.0.1:8750", api_key)
+        stored = cls.read(home.expanduser().resolve())
         if stored is None:
             raise CommandError(
                 "No service is configured.",
-                "Run `expunge up`, or set EXPUNGE_URL and EXPUNGE_API_KEY.",
+                "Run `expunge up`, or `expunge servers add NAME URL`, or set EXPUNGE_URL and EXPUNGE_API_KEY.",
                 UNREACHABLE,
             )
-        if "url" in settings.model_fields_set and settings.url.rstrip("/") != stored.url.rstrip("/"):
+        if url is not None and url.rstrip("/") != stored.url.rstrip("/"):
             raise CommandError(
-                f"EXPUNGE_URL is {settings.url}, but the key in {settings.home / 'client.json'} is for {stored.url}.",
+                f"EXPUNGE_URL is {url}, but the key in {home / 'client.json'} is for {stored.url}.",
                 "Set EXPUNGE_API_KEY to a key of that service, or unset EXPUNGE_URL.",
                 USAGE,
             )
@@ -67,18 +74,50 @@ class Account:
             return None
 
     def write(self, home: Path) -> None:
-        path = home / "client.json"
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(json.dumps({"url": self.url, "api_key": self.api_key}) + "\n")
+        write_private(home / "client.json", {"url": self.url, "api_key": self.api_key})
+
+
+def servers_file(environment: Mapping[str, str]) -> Path:
+    """Return the file with the servers that have a name, in the user's configuration folder."""
+    folder = environment.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
+    return Path(folder) / "expunge" / "servers.json"
+
+
+def read_servers(path: Path) -> dict[str, Account]:
+    """Return the servers by name; none where there is no file. Raises CommandError where it cannot be read."""
+    try:
+        return {name: Account(each["url"], each["api_key"]) for name, each in json.loads(path.read_text()).items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise CommandError(f"{path} is damaged.", "Delete it, and add the servers again.", USAGE) from None
+
+
+def write_private(path: Path, record: dict[str, Any]) -> None:
+    """Write a file with keys (JSON, mode 0600), whole or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    part.unlink(missing_ok=True)
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(json.dumps(record) + "\n")
+    part.replace(path)
+
+
+def _named(name: str, path: Path) -> Account:
+    servers = read_servers(path)
+    if name not in servers:
+        known = ", ".join(sorted(servers)) or "none"
+        raise CommandError(f"There is no server {name!r}.", f"Known: {known}. `expunge servers add` adds one.", USAGE)
+    return servers[name]
 
 
 class Client:
     """JSON over HTTP with one key. Every method raises CommandError: refused (exit 1) or unreachable (exit 3)."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: Account, attempts: int = ATTEMPTS, timeout_seconds: float = 30.0) -> None:
         headers = {"Authorization": f"Bearer {account.api_key}"}
         # trust_env off: a proxy from the environment must not see keys and subject ids
-        self._http = httpx.Client(base_url=account.url, headers=headers, timeout=30, trust_env=False)
+        self._http = httpx.Client(base_url=account.url, headers=headers, timeout=timeout_seconds, trust_env=False)
+        self._attempts = attempts
         self.url = account.url
 
     def __enter__(self) -> Client:
@@ -128,13 +167,28 @@ class Client:
             if not page.get("has_more") or cursor is None:
                 return
 
+    def whole_id(self, path: str, prefix: str) -> str:
+        """Return the one id in a list that begins with ``prefix``. Raises CommandError for none, and for several."""
+        if len(prefix) == ID_DIGITS:
+            return prefix
+        query = {"id_prefix": prefix} if path == REQUESTS else {}
+        found = [row for row in self.pages(path, **query) if str(row["id"]).startswith(prefix)]
+        if len(found) == 1:
+            return str(found[0]["id"])
+        noun = path.rpartition("/")[2].replace("-", " ").removesuffix("s")
+        if not found:
+            raise CommandError(f"No {noun} has an id that begins with {prefix!r}.", f"`expunge {_LISTS[path]}` lists.")
+        choices = ", ".join(f"{row['id'][:12]} ({_told_apart(row)})" for row in found[:MOST_CHOICES])
+        more = f" and {len(found) - MOST_CHOICES} more" if len(found) > MOST_CHOICES else ""
+        raise CommandError(f"{len(found)} ids begin with {prefix!r}.", f"Type more of one: {choices}{more}.", USAGE)
+
     def _send(self, method: str, path: str, **arguments: Any) -> Any:
         answer = self._answer(method, path, **arguments)
         return answer.json() if answer.content else None
 
     def _answer(self, method: str, path: str, **arguments: Any) -> httpx.Response:
-        for attempt in range(ATTEMPTS):
-            last = attempt == ATTEMPTS - 1
+        for attempt in range(self._attempts):
+            last = attempt == self._attempts - 1
             try:
                 answer = self._http.request(method, path, **arguments)
             except httpx.TransportError as error:
@@ -158,7 +212,13 @@ class Client:
 
 def connect() -> Client:
     """Return a client of the configured service. Raises CommandError where none is configured."""
-    return Client(Account.find(Settings()))
+    return Client(Account.find(os.environ))
+
+
+def _told_apart(row: dict[str, Any]) -> str:
+    """Return what tells two rows with similar ids apart."""
+    words = (row.get(name) for name in ("status", "url", "reason", "received_at", "created_at"))
+    return ", ".join(str(word) for word in words if word)
 
 
 def _repeatable(method: str, error: httpx.TransportError, arguments: dict[str, Any]) -> bool:

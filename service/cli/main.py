@@ -1,46 +1,65 @@
-"""``expunge``: the command line. Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not reachable."""
+"""``expunge``: the command line.
+
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not reachable, 4 blocked: the request waits for somebody.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 from typer.core import TyperGroup
 
+from service.cli.completion import server_names
 from service.cli.output import FAILED, USAGE, CommandError, show_error
-from service.infra.settings import SettingsError
 
-COMMANDS = {
-    "up": "processes:up",
-    "api": "processes:api",
-    "worker": "processes:worker",
-    "updater": "processes:updater",
-    "scheduler": "processes:scheduler",
-    "migrate": "processes:migrate",
-    "backup": "backups:backup",
-    "restore": "backups:restore",
-    "doctor": "doctor:doctor",
-    "delete": "deletions:delete",
-    "versions": "models:versions",
-    "budget": "models:budget",
-    "check": "evaluate:check",
-    "advise": "evaluate:advise",
-    "evaluate": "evaluate:evaluate",
-    "models": "models:commands",
-    "requests": "deletions:commands",
-    "suppressions": "suppression:commands",
-    "holds": "holds:commands",
-    "webhooks": "webhooks:commands",
-    "consumers": "consumers:commands",
-    "certificate": "certificate:commands",
-    "audit": "audit:commands",
-    "keys": "keys:commands",
-    "drop": "connect.drop:commands",
-    "registry": "connect.registry:commands",
+GROUPS = {
+    "Look": {
+        "status": "overview:status",
+        "open": "overview:open_page",
+        "versions": "models:versions",
+        "budget": "models:budget",
+    },
+    "Delete": {
+        "delete": "deletions:delete",
+        "requests": "deletions:commands",
+        "holds": "holds:commands",
+        "suppressions": "suppression:commands",
+    },
+    "Models": {
+        "check": "evaluate:check",
+        "advise": "evaluate:advise",
+        "models": "models:commands",
+        "evaluate": "evaluate:evaluate",
+    },
+    "Prove": {
+        "certificate": "certificate:commands",
+        "audit": "audit:commands",
+    },
+    "Connect": {
+        "servers": "servers:commands",
+        "keys": "keys:commands",
+        "webhooks": "webhooks:commands",
+        "consumers": "consumers:commands",
+        "drop": "connect.drop:commands",
+        "registry": "connect.registry:commands",
+    },
+    "Operate": {
+        "up": "processes:up",
+        "doctor": "doctor:doctor",
+        "migrate": "processes:migrate",
+        "backup": "backups:backup",
+        "restore": "backups:restore",
+        "api": "processes:api",
+        "worker": "processes:worker",
+        "updater": "processes:updater",
+        "scheduler": "processes:scheduler",
+    },
 }
+COMMANDS = {name: place for group in GROUPS.values() for name, place in group.items()}
 """module and name in ``service.cli.commands``: a function, or a Typer with more commands"""
 FORWARDED: dict[str, Any] = {
     "add_help_option": False,
@@ -68,33 +87,54 @@ class Commands(TyperGroup):
         command.name = cmd_name
         return command
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands in groups, each by what it is for."""
+        for title, names in GROUPS.items():
+            commands = [(name, self.get_command(ctx, name)) for name in names]
+            with formatter.section(title):
+                formatter.write_dl([(name, command.get_short_help_str(90)) for name, command in commands])
+
 
 app = typer.Typer(
     name="expunge",
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version  # noqa: PLC0415  (reads the disk)
+
+        typer.echo(f"expunge {version('expunge')}")
+        raise typer.Exit
+
+
 @app.callback()
-def expunge() -> None:
+def expunge(
+    server: Annotated[
+        str | None,
+        typer.Option(help="A server of `expunge servers`, instead of the configured one.", autocompletion=server_names),
+    ] = None,
+    version: Annotated[  # noqa: ARG001
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the release, and end.")
+    ] = False,
+) -> None:
     """Forget people in trained models, publish new versions, and prove what was done."""
+    if server is not None:
+        os.environ["EXPUNGE_SERVER"] = server
 
 
 def main() -> None:
     try:
-        app()
+        app(prog_name="expunge")
     except CommandError as error:
         show_error(error)
         sys.exit(error.code)
-    except SettingsError as error:
-        show_error(CommandError(str(error), ""))
-        sys.exit(USAGE)
-    except ValidationError as error:
-        show_error(CommandError(_settings(error), "Every setting is explained in docs/operations.md."))
+    except ValueError as error:
+        show_error(_wrong_setting(error))
         sys.exit(USAGE)
     except OSError as error:
         if error.filename is None:
@@ -111,9 +151,18 @@ def main() -> None:
         sys.exit(FAILED)
 
 
-def _settings(error: ValidationError) -> str:
-    faults = (f"EXPUNGE_{'_'.join(map(str, fault['loc'])).upper()}: {fault['msg']}" for fault in error.errors())
-    return "; ".join(faults)
+def _wrong_setting(error: ValueError) -> CommandError:
+    """Return the error of a setting that is missing or wrong. Raises the given error where it is another."""
+    from pydantic import ValidationError  # noqa: PLC0415  (who gets here has imported them already)
+
+    from service.infra.settings import SettingsError  # noqa: PLC0415
+
+    if isinstance(error, ValidationError):
+        faults = (f"EXPUNGE_{'_'.join(map(str, fault['loc'])).upper()}: {fault['msg']}" for fault in error.errors())
+        return CommandError("; ".join(faults), "Every setting is explained in docs/operations.md.")
+    if isinstance(error, SettingsError):
+        return CommandError(str(error), "")
+    raise error
 
 
 if __name__ == "__main__":

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-OK, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+OK, FAILED, USAGE, UNREACHABLE, BLOCKED = 0, 1, 2, 3, 4
 """exit codes"""
 LINE_SECONDS = 2.0
 """least time between two lines of progress that say the same with another figure"""
@@ -22,6 +26,7 @@ LINE_SECONDS = 2.0
 errors = Console(stderr=True, highlight=False)
 output = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -53,6 +58,35 @@ def commands_of(actions: Iterable[dict[str, Any]]) -> str:
 
 def show_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2))
+
+
+def show_list(rows: Sequence[dict[str, Any]], columns: Sequence[str], as_json: bool, as_csv: bool) -> None:
+    """Print a list as JSON (every field), as CSV, or as a table (the columns)."""
+    if as_json:
+        show_json(rows)
+    elif as_csv:
+        table = csv.writer(sys.stdout, lineterminator="\n")
+        table.writerow(columns)
+        table.writerows([_for_a_spreadsheet(nested(row, column)) for column in columns] for row in rows)
+    else:
+        show_rows(rows, columns)
+
+
+def due_in(request: dict[str, Any]) -> str:
+    """Return how long a request has until its deadline, in the two largest units; "-" where nothing is due."""
+    due_at = request.get("due_at")
+    if due_at is None or request["status"] in {"completed", "cancelled", "rejected"}:
+        return "-"
+    minutes = round((datetime.fromisoformat(due_at) - datetime.now(UTC)).total_seconds() / 60)
+    days, hours, rest = abs(minutes) // 1440, abs(minutes) // 60 % 24, abs(minutes) % 60
+    text = f"{days} d {hours} h" if days else f"{hours} h {rest} min"
+    return text if minutes > 0 else f"late by {text}"
+
+
+def _for_a_spreadsheet(value: Any) -> str:
+    """Return a cell of CSV. A text that a spreadsheet would compute gets an apostrophe in front of it."""
+    text = "" if value is None else cell(value)
+    return f"'{text}" if isinstance(value, str) and text[:1] in set("=+-@\t\r") and text != "-" else text
 
 
 def show_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
@@ -119,6 +153,9 @@ def meter(title: str) -> Iterator[Meter]:
     if not errors.is_terminal:
         yield Meter(title, None)
         return
+    # here alone: most commands show no progress, and it takes long to import
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(30), TimeElapsedColumn())
     with Progress(*columns, console=errors, transient=True) as live:
         yield Meter(title, live)

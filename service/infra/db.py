@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
@@ -42,6 +43,17 @@ class Busy(RuntimeError):
     retry_after_seconds = 1
 
 
+_LINES = "lines to log"
+
+
+def log_after_commit(session: Session, log: logging.Logger, message: str, **facts: object) -> None:
+    """Log an INFO line when the transaction has committed, and nothing where it is rolled back.
+
+    ``facts``: fields that service/infra/logging.py lists. None of them may be a person's.
+    """
+    session.info.setdefault(_LINES, []).append((log, message, facts))
+
+
 class Database:
     """One database. Safe to share between threads; each scope opens a new session."""
 
@@ -67,12 +79,15 @@ class Database:
 
         ``crash`` names the crash point inside COMMIT (test builds only). Raises Busy.
         """
-        with _busy(), Session(self._writer, expire_on_commit=False) as session, session.begin():
-            session.info["actor"] = actor_of_call() or Actor(self.actor)
-            yield session
-            session.flush()
-            if crash is not None and armed(crash):
-                _die_inside_commit(crash, session.connection())
+        with _busy(), Session(self._writer, expire_on_commit=False) as session:
+            with session.begin():
+                session.info["actor"] = actor_of_call() or Actor(self.actor)
+                yield session
+                session.flush()
+                if crash is not None and armed(crash):
+                    _die_inside_commit(crash, session.connection())
+            for log, message, facts in session.info.get(_LINES, ()):
+                log.info(message, extra=facts)
 
     @contextmanager
     def read(self) -> Iterator[Session]:

@@ -1,13 +1,21 @@
-"""Extending a deadline: once, before it has passed, and on record."""
+"""Deadlines: extending one, once and on record; and warning of those that are near."""
 
 from __future__ import annotations
 
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from service.audit.log import record, recorded_at
+from service.infra.db import Database, now
 from service.infra.tables import DeletionRequest
-from service.infra.time import instant, moment
+from service.infra.time import DAY_SECONDS, SECOND, instant, moment
 from service.requests.states import Regulation, Status, extended, require_extendable
+from service.requests.status import announce_requests
+from service.requests.webhooks import News
+
+NEAR_SECONDS = 7 * DAY_SECONDS
+"""as the alert ExpungeDeadlineNear"""
+WARNED_AT_ONCE = 500
 
 
 def extend(session: Session, request: DeletionRequest) -> None:
@@ -31,3 +39,21 @@ def extend(session: Session, request: DeletionRequest) -> None:
         due_at=request.due_at,
     )
     session.flush()
+
+
+def warn(database: Database) -> int:
+    """Announce the open requests whose deadline is near, once for each deadline; return how many. Raises Busy."""
+    open_ones = DeletionRequest.status.in_((Status.QUEUED, Status.RUNNING, Status.BLOCKED))
+    unwarned = or_(DeletionRequest.warned_due_at.is_(None), DeletionRequest.warned_due_at != DeletionRequest.due_at)
+    with database.read() as session:
+        near = DeletionRequest.due_at < now(session) + NEAR_SECONDS * SECOND
+        found = session.scalars(select(DeletionRequest.id).where(open_ones, near, unwarned).limit(WARNED_AT_ONCE)).all()
+    if not found:
+        return 0
+    with database.write() as session:
+        rows = select(DeletionRequest).where(DeletionRequest.id.in_(found), open_ones, unwarned)
+        requests = session.scalars(rows.order_by(DeletionRequest.id).with_for_update()).all()
+        announce_requests(session, *((News.REQUEST_DUE_SOON, request) for request in requests))
+        for request in requests:
+            request.warned_due_at = request.due_at
+        return len(requests)

@@ -29,8 +29,9 @@ from service.requests.intake import (
 )
 from service.requests.reasons import Reason
 from service.requests.states import Status, awaits_decision, may_reject, may_verify, step
-from service.requests.status import record_status
+from service.requests.status import announce_requests, record_status
 from service.requests.suppression import registered_after
+from service.requests.webhooks import News
 
 
 def accept_unverified(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> Accepted:
@@ -56,6 +57,7 @@ def verify(session: Session, request: DeletionRequest, windows: Windows) -> tupl
         return ()
     names = sorted(name for _, name in found.places)
     record(session, request.tenant_id, "request.verified", request_id=request.id, models=names)
+    announce_requests(session, (News.REQUEST_VERIFIED, request))
     if request.status != Status.QUEUED:
         record_status(session, request)
     session.flush()

@@ -24,7 +24,8 @@ from service.infra.trace import carried
 from service.requests import suppression
 from service.requests.reasons import Reason
 from service.requests.states import Regulation, RequestRefused, Status, Suppress, due_at
-from service.requests.status import record_status
+from service.requests.status import announce_requests, record_status
+from service.requests.webhooks import News
 
 FORGETTING = ("preparing", "live", "exhausted")
 
@@ -174,7 +175,9 @@ def write(
         verified=order.verified,
     )
     session.execute(insert(AuditEntry), accepted)
-    return DeletionRequest(**row)
+    request = DeletionRequest(**row)
+    announce_requests(session, (News.REQUEST_ACCEPTED, request))
+    return request
 
 
 def reach(session: Session, models: Iterable[Model], named: Named, windows: Windows) -> Reach:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,9 +12,9 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
 from service.audit.log import entry, recorded_at
-from service.infra.db import batches
+from service.infra.db import batches, log_after_commit
 from service.infra.tables import AuditEntry, Certificate, DeletionRequest, Model, Task
-from service.infra.time import rfc_3339
+from service.infra.time import SECOND, rfc_3339
 from service.requests.reasons import Reason, explain
 from service.requests.states import Status, derive, stands_alone, step
 from service.requests.suppression import holds_on
@@ -36,7 +37,13 @@ class _Settled:
     recorded: bool
 
 
-_NEWS = {Status.COMPLETED: News.REQUEST_COMPLETED, Status.BLOCKED: News.REQUEST_BLOCKED}
+log = logging.getLogger(__name__)
+_NEWS = {
+    Status.COMPLETED: News.REQUEST_COMPLETED,
+    Status.BLOCKED: News.REQUEST_BLOCKED,
+    Status.CANCELLED: News.REQUEST_CANCELLED,
+    Status.REJECTED: News.REQUEST_REJECTED,
+}
 SETTLED_AT_ONCE = 5_000
 _UNRECORDED = {(Status.QUEUED, Status.RUNNING), (Status.RUNNING, Status.QUEUED)}
 
@@ -138,14 +145,25 @@ def record_status(session: Session, *requests: DeletionRequest) -> None:
     entries = [_entry(session, request) for request in requests]
     if entries:
         session.execute(insert(AuditEntry), entries)
-    places = _places(session, requests)
-    for request in requests:
-        news = _NEWS.get(Status(request.status))
-        if news is not None:
-            models, holds = places.get(request.id, ([], []))
-            facts = {"id": request.id, "case_id": request.case_id, "status": request.status}
-            facts |= explain(request.reason, request.id, models, holds)
-            announce(session, request.tenant_id, news, facts | _times(request))
+    kinds = [(_NEWS.get(Status(request.status)), request) for request in requests]
+    announce_requests(session, *((news, request) for news, request in kinds if news is not None))
+
+
+def announce_requests(session: Session, *happened: tuple[News, DeletionRequest]) -> None:
+    """Announce what happened to requests: id, status, reason and moments, and nothing of the person. Log it as well.
+
+    ``seconds`` of a line are those since the request was received.
+    """
+    at = recorded_at(session)
+    places = _places(session, [request for _, request in happened])
+    for news, request in happened:
+        known = {"request_id": request.id, "status": request.status, "reason": request.reason}
+        line = news.value.replace("deletion_request.", "request ")
+        log_after_commit(session, log, line, **known, seconds=round((at - request.received_at) / SECOND, 3))
+        models, holds = places.get(request.id, ([], []))
+        facts = {"id": request.id, "case_id": request.case_id, "status": request.status}
+        facts |= explain(request.reason, request.id, models, holds)
+        announce(session, request.tenant_id, news, facts | _times(request))
 
 
 def _places(session: Session, requests: Sequence[DeletionRequest]) -> dict[str, tuple[list[str], list[str]]]:

@@ -41,29 +41,54 @@ class DeliveryOutcome(StrEnum):
 
 
 class News(StrEnum):
-    REQUEST_COMPLETED = "deletion_request.completed"
+    """The kinds of news. service/api/routes/webhooks.py describes what each one carries."""
+
+    REQUEST_ACCEPTED = "deletion_request.accepted"
+    REQUEST_VERIFIED = "deletion_request.verified"
+    REQUEST_REJECTED = "deletion_request.rejected"
     REQUEST_BLOCKED = "deletion_request.blocked"
+    REQUEST_CANCELLED = "deletion_request.cancelled"
+    REQUEST_DUE_SOON = "deletion_request.due_soon"
+    REQUEST_COMPLETED = "deletion_request.completed"
+    CERTIFICATE_ISSUED = "certificate.issued"
     VERSION_PUBLISHED = "model_version.published"
     BUDGET_EXHAUSTED = "budget.exhausted"
+    TEST = "webhook.test"
+
+
+SUBSCRIBED: tuple[News, ...] = tuple(kind for kind in News if kind is not News.TEST)
+"""what an endpoint gets that names no kinds; a test is sent to the one endpoint that it tests"""
 
 
 def announce(session: Session, tenant_id: str, news: News, data: dict[str, Any]) -> None:
     """Put the news into the outbox of every endpoint of the tenant that wants it. ``data`` names no person."""
     at = recorded_at(session)
     rows = [
-        {
-            "id": f"msg_{new_id()}",
-            "endpoint_id": endpoint_id,
-            "kind": news,
-            "payload": canonical({"type": news, "timestamp": rfc_3339(at), "data": data}),
-            "next_at": at,
-            "created_at": at,
-        }
-        for endpoint_id, kinds in _endpoints(session, tenant_id)
-        if news in kinds
+        _delivery(endpoint_id, news, data, at) for endpoint_id, kinds in _endpoints(session, tenant_id) if news in kinds
     ]
     if rows:
         session.execute(insert(WebhookDelivery), rows)
+
+
+def send_test(session: Session, endpoint: WebhookEndpoint) -> WebhookDelivery:
+    """Put a delivery that says nothing into the outbox of one endpoint, and return it."""
+    row = _delivery(endpoint.id, News.TEST, {"endpoint": endpoint.id}, recorded_at(session))
+    delivery = WebhookDelivery(**row)
+    session.add(delivery)
+    session.flush()
+    return delivery
+
+
+def _delivery(endpoint_id: str, news: News, data: dict[str, Any], at: int) -> dict[str, Any]:
+    payload = canonical({"type": news, "timestamp": rfc_3339(at), "data": data})
+    return {
+        "id": f"msg_{new_id()}",
+        "endpoint_id": endpoint_id,
+        "kind": news,
+        "payload": payload,
+        "next_at": at,
+        "created_at": at,
+    }
 
 
 def announce_exhaustion(session: Session, generation_id: int) -> None:

@@ -18,7 +18,6 @@ import pytest
 from service.api.routes.models.models import Registration
 from service.cli.client import Account, Client
 from service.cli.output import CommandError
-from service.infra.settings import Settings
 from tests.harness.servers import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -233,11 +232,11 @@ def test_a_stored_key_goes_to_its_own_service_only(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("EXPUNGE_URL", "http://elsewhere.example")
     monkeypatch.delenv("EXPUNGE_API_KEY", raising=False)
     with pytest.raises(CommandError, match=r"elsewhere\.example, but the key in .* is for http:") as refused:
-        Account.find(Settings())
+        Account.find(os.environ)
     assert "EXPUNGE_API_KEY" in refused.value.hint
     for same in ("http://127.0.0.1:1", "http://127.0.0.1:1/"):
         monkeypatch.setenv("EXPUNGE_URL", same)
-        assert Account.find(Settings()) == Account("http://127.0.0.1:1", "stored")
+        assert Account.find(os.environ) == Account("http://127.0.0.1:1", "stored")
     monkeypatch.setenv("EXPUNGE_URL", "http://elsewhere.example")
     monkeypatch.setenv("EXPUNGE_API_KEY", "given")
-    assert Account.find(Settings()) == Account("http://elsewhere.example", "given")
+    assert Account.find(os.environ) == Account("http://elsewhere.example", "given")

@@ -6,10 +6,13 @@ import base64
 import hashlib
 import hmac
 import json
+from collections import Counter
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 from sqlalchemy import select
 
@@ -17,14 +20,18 @@ from service.access.api_keys import create_key
 from service.api.app import create_app
 from service.api.dependencies import Service
 from service.audit.log import charge
+from service.infra.db import now
 from service.infra.settings import Settings
-from service.infra.tables import Generation, Task, WebhookDelivery, WebhookEndpoint
+from service.infra.tables import DeletionRequest, Generation, Task, WebhookDelivery, WebhookEndpoint
+from service.requests.deadlines import warn
 from service.requests.status import settle
-from service.requests.webhooks import MAX_ATTEMPTS, News, announce, announce_exhaustion, signature
+from service.requests.webhooks import MAX_ATTEMPTS, SUBSCRIBED, News, announce, announce_exhaustion, signature
+from tests.service.test_certificates import carry_out, tick
 from tests.service.worlds import live_model
 
 PATH = "/v1/webhooks"
 URL = {"url": "https://hooks.example.com/expunge"}
+ENDS = URL | {"kinds": ["deletion_request.completed", "deletion_request.blocked"]}
 
 
 def outbox(service: Service) -> list[WebhookDelivery]:
@@ -37,7 +44,7 @@ def test_an_endpoint_shows_its_secret_once_and_keeps_it_nowhere(client: TestClie
     assert answer.status_code == 201
     made = answer.json()
     secret = base64.b64decode(made.pop("secret").removeprefix("whsec_"))
-    assert made["kinds"] == sorted(News)
+    assert made["kinds"] == sorted(SUBSCRIBED)
     assert client.get(PATH).json()["data"] == [made | {"secret": None}]
     with service.database.read() as session:
         endpoint = session.scalars(select(WebhookEndpoint)).one()
@@ -49,7 +56,7 @@ def test_an_endpoint_shows_its_secret_once_and_keeps_it_nowhere(client: TestClie
 
 
 def test_completed_and_held_requests_are_news_that_names_nobody(client: TestClient, service: Service) -> None:
-    client.post(PATH, json=URL)
+    client.post(PATH, json=ENDS)
     live_model(service)
     done = client.post("/v1/deletion-requests", json={"subject_id": "nobody"}, headers={"Idempotency-Key": "1"}).json()
     held = client.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers={"Idempotency-Key": "2"}).json()
@@ -135,7 +142,7 @@ def test_a_malformed_endpoint_is_refused(client: TestClient, body: dict[str, Any
 def test_a_delivery_is_replayed_under_its_id_by_its_tenant_alone(
     client: TestClient, service: Service, key_of: Any
 ) -> None:
-    made = client.post(PATH, json=URL).json()
+    made = client.post(PATH, json=ENDS).json()
     client.post("/v1/deletion-requests", json={"subject_id": "nobody"}, headers={"Idempotency-Key": "1"})
     (sent,) = outbox(service)
     with service.database.write() as session:
@@ -163,3 +170,75 @@ def test_plain_http_to_this_machine_is_for_development(settings: Settings) -> No
         assert client.post(PATH, json=order, headers={"Authorization": f"Bearer {key.secret}"}).status_code == 201
     with pytest.raises(ValidationError, match="EXPUNGE_WEBHOOK_LOOPBACK"):
         Settings(mode="production", webhook_loopback=True)
+
+
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+def ask(client: TestClient, subject: str, **more: Any) -> dict[str, Any]:
+    body = {"subject_id": subject} | more
+    made: dict[str, Any] = client.post("/v1/deletion-requests", json=body, headers={"Idempotency-Key": subject}).json()
+    return made
+
+
+@ON_SQLITE
+def test_every_step_of_a_request_is_news_and_fits_its_schema(client: TestClient, service: Service) -> None:
+    client.post(PATH, json=URL)
+    model = live_model(service)
+    first, second = (ask(client, name, verified=False)["id"] for name in ("ada", "bob"))
+    client.post(f"/v1/deletion-requests/{first}/verify")
+    client.post(f"/v1/deletion-requests/{second}/reject", json={"reason": "somebody else"})
+    third = ask(client, "eve", verified=False)["id"]
+    client.delete(f"/v1/deletion-requests/{third}")
+    carry_out(service, model, first)
+    assert tick(service) == 1
+    sent = [json.loads(each.payload) for each in outbox(service)]
+    assert {kind: Counter(each["type"] for each in sent)[kind] for kind in SUBSCRIBED} == {
+        News.REQUEST_ACCEPTED: 3,
+        News.REQUEST_BLOCKED: 3,
+        News.REQUEST_VERIFIED: 1,
+        News.REQUEST_REJECTED: 1,
+        News.REQUEST_CANCELLED: 1,
+        News.REQUEST_COMPLETED: 1,
+        News.CERTIFICATE_ISSUED: 1,
+        News.REQUEST_DUE_SOON: 0,
+        News.VERSION_PUBLISHED: 0,
+        News.BUDGET_EXHAUSTED: 0,
+    }
+    document = client.get("/openapi.json").json()
+    for each in sent:
+        body = document["webhooks"][each["type"]]["post"]["requestBody"]["content"]["application/json"]
+        schema = body["schema"] | {"components": document["components"]}
+        Draft202012Validator(schema).validate(each)
+        assert "somebody else" not in json.dumps(each) and "ada" not in json.dumps(each)
+
+
+@ON_SQLITE
+def test_a_near_deadline_is_news_once_and_again_after_an_extension(client: TestClient, service: Service) -> None:
+    client.post(PATH, json=URL | {"kinds": [News.REQUEST_DUE_SOON]})
+    live_model(service)
+    received = (datetime.now(UTC) - timedelta(days=27)).isoformat()
+    late = ask(client, "ada", regulation="gdpr", received_at=received)["id"]
+    ask(client, "bob", regulation="gdpr")
+    ask(client, "nobody", regulation="gdpr", received_at=received)  # completed at once: nothing is due
+    assert [warn(service.database) for _ in range(2)] == [1, 0]
+    (sent,) = outbox(service)
+    assert json.loads(sent.payload)["data"]["id"] == late
+    client.post(f"/v1/deletion-requests/{late}/extend")
+    assert warn(service.database) == 0, "two months are not near"
+    with service.database.write() as session:
+        row = session.get_one(DeletionRequest, late)
+        row.due_at = now(session) + 1
+    assert warn(service.database) == 1
+
+
+@ON_SQLITE
+def test_an_endpoint_can_be_tested(client: TestClient, service: Service, key_of: Any) -> None:
+    made, other = (client.post(PATH, json=URL).json() for _ in range(2))
+    sent = client.post(f"{PATH}/{made['id']}/test")
+    assert (sent.status_code, sent.json()["kind"], sent.json()["state"]) == (202, "webhook.test", "pending")
+    (row,) = outbox(service)
+    assert row.endpoint_id == made["id"] and json.loads(row.payload)["data"] == {"endpoint": made["id"]}
+    assert client.post(f"{PATH}/{made['id']}/test", headers=key_of(tenant_id="other")).status_code == 404
+    client.delete(f"{PATH}/{other['id']}")
+    assert client.post(f"{PATH}/{other['id']}/test").status_code == 409

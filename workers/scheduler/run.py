@@ -39,6 +39,7 @@ from service.models.restore_guard import UPDATES, unconfirmed
 from service.models.retrain_plan import retrain_lease
 from service.models.tallies import tally
 from service.requests import legal_holds as holds
+from service.requests.deadlines import warn
 from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from service.requests.status import settle
 from workers.runtime.db_retry import retry
@@ -111,6 +112,7 @@ class Scheduler:
             lambda: settle_unmatched(self.database),
             lambda: complete_served(self.database),
             lambda: retry_large(self.database),
+            lambda: warn(self.database),
             lambda: expire_idempotency(self.database),
             lambda: forget_processes(self.database),
             lambda: drop_messages(self.database),

@@ -6,6 +6,7 @@ synced before; keys are destroyed and files purged after.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
 from service.audit import log as ledger
-from service.infra.db import Database, batches, now
+from service.infra.db import Database, batches, log_after_commit, now
 from service.infra.fault_injection import crash_point
 from service.infra.files import Stored
 from service.infra.pseudonyms import new_id
@@ -40,6 +41,9 @@ from workers.update.task_results import Published, Result, finish, note_exhausti
 
 class Replan(RuntimeError):
     """A legal hold or a request appeared while the version was drafted. Nothing was written: select again."""
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -194,6 +198,9 @@ def make_version(session: Session, job: Job, draft: Draft, parent: Version | Non
     )
     facts = {"model": model.name, "version": number, "checkpoint_sha256": draft.checkpoint.digest}
     announce(session, job.tenant_id, News.VERSION_PUBLISHED, facts)
+    said = {"model": model.name, "version": number, "method": version.method, "count": version.people}
+    # as coarse as the metric: exact seconds would tell how many steps were taken
+    log_after_commit(session, log, "version published", **said, seconds=bucket(sum(draft.seconds.values())))
     _time_phases(session, job, draft, at)
     session.flush()
     crash_point("publish-after-audit")

@@ -18,7 +18,17 @@ from service.api.openapi import answer
 from service.api.problems import ApiProblem, not_found
 from service.api.types import Moment, RequestId
 from service.infra.tables import WebhookDelivery, WebhookEndpoint
-from service.requests.webhooks import MAX_ATTEMPTS, DeliveryOutcome, News, add_endpoint, disable, public_key, replay
+from service.requests.webhooks import (
+    MAX_ATTEMPTS,
+    SUBSCRIBED,
+    DeliveryOutcome,
+    News,
+    add_endpoint,
+    disable,
+    public_key,
+    replay,
+    send_test,
+)
 
 router = APIRouter(tags=["webhooks"])
 Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
@@ -42,7 +52,7 @@ class EndpointOrder(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     url: Annotated[str, StringConstraints(max_length=2048, pattern=r"^https?://[\x21-\x7e]+$")]
-    kinds: list[News] = Field(default_factory=lambda: list(News), min_length=1, max_length=20)
+    kinds: list[News] = Field(default_factory=lambda: [*SUBSCRIBED], min_length=1, max_length=20)
 
 
 class EndpointView(BaseModel):
@@ -165,6 +175,21 @@ def send_again(endpoint_id: RequestId, delivery_id: DeliveryId, service: Running
             raise not_found("delivery")
         replay(session, endpoint, delivery)
         return _delivery(delivery)
+
+
+@router.post(
+    _PATH + "/{endpoint_id}/test",
+    status_code=202,
+    response_model=DeliveryView,
+    responses=problems(404, 409),
+    summary="Send a test delivery to an endpoint",
+)
+def test(endpoint_id: RequestId, service: Running, caller: Admin) -> DeliveryView:
+    with service.database.write() as session:
+        endpoint = _find(session, caller.tenant_id, endpoint_id)
+        if endpoint.disabled_at is not None:
+            raise ApiProblem(409, "endpoint_disabled", "Nothing is sent to a disabled endpoint. Add it again.")
+        return _delivery(send_test(session, endpoint))
 
 
 def _delivery(row: WebhookDelivery) -> DeliveryView:

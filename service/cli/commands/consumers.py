@@ -7,23 +7,23 @@ from typing import Annotated
 import typer
 
 from service.cli.client import connect
-from service.cli.output import AsJson, errors, show_facts, show_json, show_rows
+from service.cli.completion import ModelArgument
+from service.cli.output import AsCsv, AsJson, errors, show_facts, show_json, show_list
 
 commands = typer.Typer(no_args_is_help=True, help="Who serves which version: list, report, remove.")
-Model = Annotated[str, typer.Argument(help="Name of a model.")]
 
 
 @commands.command("list")
-def list_consumers(model: Model, as_json: AsJson = False) -> None:
+def list_consumers(model: ModelArgument, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """List the consumers of a model: current, behind, or unknown after five silent minutes."""
     with connect() as client:
         rows = client.get(f"/v1/models/{model}/consumers")["data"]
-    show_json(rows) if as_json else show_rows(rows, ("name", "version", "status"))
+    show_list(rows, ("name", "version", "status"), as_json, as_csv)
 
 
 @commands.command("report")
 def report(
-    model: Model,
+    model: ModelArgument,
     consumer: Annotated[str, typer.Argument(help="Your name for the program that serves it.")],
     version: Annotated[int, typer.Argument(help="The version that it serves now.", min=1)],
     as_json: AsJson = False,
@@ -35,7 +35,7 @@ def report(
 
 
 @commands.command("remove")
-def remove(model: Model, consumer: Annotated[str, typer.Argument(help="Name of a consumer.")]) -> None:
+def remove(model: ModelArgument, consumer: Annotated[str, typer.Argument(help="Name of a consumer.")]) -> None:
     """Remove a consumer that no longer serves the model. Nothing waits for it then."""
     with connect() as client:
         client.delete(f"/v1/models/{model}/consumers/{consumer}")

@@ -12,16 +12,22 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.client import Client, connect
+from service.cli.client import REQUESTS, Client, connect
+from service.cli.completion import Request, model_names
 from service.cli.output import (
+    BLOCKED,
+    FAILED,
+    AsCsv,
     AsJson,
     CommandError,
     commands_of,
+    due_in,
     errors,
     meter,
     show_facts,
     show_hint,
     show_json,
+    show_list,
     show_rows,
 )
 from service.cli.people import read_people
@@ -35,8 +41,6 @@ BATCH = 500
 """requests in one call: with ids of 512 characters they fill half of the largest body"""
 _COLUMNS = ("id", "case_id", "status", "reason", "received_at", "due_at", "completed_at")
 ENDED = {"completed", "cancelled", "rejected", "blocked"}
-
-Request = Annotated[str, typer.Argument(help="Id of a deletion request.")]
 
 
 def delete(
@@ -52,7 +56,10 @@ def delete(
         list[str] | None, typer.Option(help="A sample's id instead of a person; may be repeated.")
     ] = None,
     model: Annotated[
-        list[str] | None, typer.Option(help="Only this model forgets; may be repeated. Left out: every model.")
+        list[str] | None,
+        typer.Option(
+            help="Only this model forgets; may be repeated. Left out: every model.", autocompletion=model_names
+        ),
     ] = None,
     suppress: Annotated[
         str | None,
@@ -106,7 +113,8 @@ def delete(
     _show(request, as_json)
     _show_rest(request)
     if wait and request["status"] != "completed":
-        raise CommandError(f"The request is {request['status']}. {_reasons(request)}", _remedies(request))
+        code = BLOCKED if request["status"] == "blocked" else FAILED
+        raise CommandError(f"The request is {request['status']}. {_reasons(request)}", _remedies(request), code)
 
 
 def _named(subjects: list[str], samples: list[str]) -> dict[str, Any]:
@@ -146,14 +154,19 @@ def list_requests(
     status: Annotated[
         str | None, typer.Option(help="queued, running, completed, cancelled, rejected or blocked.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Only requests that touch this model.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Only requests that touch this model.", autocompletion=model_names)
+    ] = None,
     case: Annotated[str | None, typer.Option(help="Only requests of this case.")] = None,
     as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """List all deletion requests, newest first."""
     with connect() as client:
-        rows = list(client.pages("/v1/deletion-requests", status=status, model=model, case_id=case))
-    show_json(rows) if as_json else show_rows(rows, _COLUMNS)
+        rows = list(client.pages(REQUESTS, status=status, model=model, case_id=case))
+    shown = [row | {"due in": due_in(row)} for row in rows]
+    columns = ("id", "status", "reason", "due in", "received_at", "due_at", "completed_at")
+    show_list(rows if as_json else shown, columns, as_json, as_csv)
 
 
 @commands.command("find")
@@ -179,7 +192,7 @@ def find(
 def show(request: Request, as_json: AsJson = False) -> None:
     """Show one request and what each model did."""
     with connect() as client:
-        record = client.get(f"/v1/deletion-requests/{request}")
+        record = client.get(_at(client, request))
     _show(record, as_json)
 
 
@@ -187,7 +200,8 @@ def show(request: Request, as_json: AsJson = False) -> None:
 def cancel(request: Request, as_json: AsJson = False) -> None:
     """Cancel a request inside its cancel window."""
     with connect() as client:
-        record = client.delete(f"/v1/deletion-requests/{request}") or client.get(f"/v1/deletion-requests/{request}")
+        path = _at(client, request)
+        record = client.delete(path) or client.get(path)
     _show(record, as_json)
 
 
@@ -195,7 +209,7 @@ def cancel(request: Request, as_json: AsJson = False) -> None:
 def verify(request: Request, as_json: AsJson = False) -> None:
     """Continue an unverified request: it does come from the person it names."""
     with connect() as client:
-        record = client.post(f"/v1/deletion-requests/{request}/verify", {})
+        record = client.post(_at(client, request) + "/verify", {})
     _show(record, as_json)
 
 
@@ -207,7 +221,7 @@ def reject(
 ) -> None:
     """Turn an unverified request down. Tell the person why, within a month."""
     with connect() as client:
-        record = client.post(f"/v1/deletion-requests/{request}/reject", {"reason": reason})
+        record = client.post(_at(client, request) + "/reject", {"reason": reason})
     _show(record, as_json)
 
 
@@ -215,7 +229,7 @@ def reject(
 def retry(request: Request, as_json: AsJson = False) -> None:
     """Retry a blocked request, after what held it was put right."""
     with connect() as client:
-        record = client.post(f"/v1/deletion-requests/{request}/retry", {})
+        record = client.post(_at(client, request) + "/retry", {})
     _show(record, as_json)
 
 
@@ -223,7 +237,7 @@ def retry(request: Request, as_json: AsJson = False) -> None:
 def extend(request: Request, as_json: AsJson = False) -> None:
     """Extend the deadline by what the regulation allows, once: the GDPR two months. Tell the person first."""
     with connect() as client:
-        record = client.post(f"/v1/deletion-requests/{request}/extend", {})
+        record = client.post(_at(client, request) + "/extend", {})
     _show(record, as_json)
 
 
@@ -234,8 +248,13 @@ def certificate(
 ) -> None:
     """Print the certificate of a completed request as JSON: a DSSE envelope over an in-toto statement."""
     with connect() as client:
-        envelope = client.get(f"/v1/deletion-requests/{request}/certificate")
+        envelope = client.get(_at(client, request) + "/certificate")
     show_json(json.loads(b64decode(envelope["payload"])) if statement else envelope)
+
+
+def _at(client: Client, request: str) -> str:
+    """Return the address of the request whose id begins so."""
+    return f"{REQUESTS}/{client.whole_id(REQUESTS, request)}"
 
 
 def _typed(subject: str) -> str:

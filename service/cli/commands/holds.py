@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from service.cli.client import connect
-from service.cli.output import AsJson, errors, show_facts, show_json, show_rows
+from service.cli.output import AsCsv, AsJson, errors, show_facts, show_json, show_list
 
 commands = typer.Typer(no_args_is_help=True, help="Legal holds: place, list, show, lift.")
 _PATH = "/v1/holds"
@@ -33,11 +33,11 @@ def place(
 
 
 @commands.command("list")
-def list_holds(as_json: AsJson = False) -> None:
+def list_holds(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """List all holds, newest first, lifted ones included."""
     with connect() as client:
         rows = list(client.pages(_PATH))
-    show_json(rows) if as_json else show_rows(rows, ("id", "reason", "created_at", "lifted_at"))
+    show_list(rows, ("id", "reason", "created_at", "lifted_at"), as_json, as_csv)
 
 
 @commands.command("show")
@@ -49,8 +49,8 @@ def show(hold: Annotated[str, typer.Argument(help="Id of a hold.")], as_json: As
 
 
 @commands.command("lift")
-def lift(hold: Annotated[str, typer.Argument(help="Id of a hold.")]) -> None:
+def lift(hold: Annotated[str, typer.Argument(help="Id of a hold, or its first digits.")]) -> None:
     """Release a hold; the requests that waited for it go on."""
     with connect() as client:
-        client.delete(f"{_PATH}/{hold}")
+        client.delete(f"{_PATH}/{client.whole_id(_PATH, hold)}")
     errors.print("lifted.")

@@ -23,7 +23,7 @@ from service.access.api_keys import (
 from service.audit.key_rotation import rotate
 from service.audit.log import newest_key
 from service.audit.signed_note import Signer
-from service.cli.output import AsJson, CommandError, errors, show_json, show_rows
+from service.cli.output import AsCsv, AsJson, CommandError, errors, show_json, show_list
 from service.infra.db import Database, now
 from service.infra.migrate import SchemaState, schema_state
 from service.infra.pseudonyms import Pepper
@@ -76,7 +76,7 @@ def create(
 
 
 @commands.command("list")
-def list_all(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
+def list_all(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """List all keys, revoked ones included. The keys themselves are not shown."""
     with _database(Settings()) as database, database.read() as session:
         rows = [
@@ -92,9 +92,7 @@ def list_all(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
             }
             for key in list_keys(session, tenant)
         ]
-    show_json(rows) if as_json else show_rows(
-        rows, ("prefix", "label", "actor", "created_at", "expires_at", "revoked_at", "scopes")
-    )
+    show_list(rows, ("prefix", "label", "actor", "created_at", "expires_at", "revoked_at", "scopes"), as_json, as_csv)
 
 
 @commands.command("rotate")
@@ -132,7 +130,7 @@ def actors(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
     with _database(Settings()) as database, database.read() as session:
         found = list_actors(session, tenant)
     rows = [{"id": each.id, "name": each.name, "created_at": _iso(each.created_at)} for each in found]
-    show_json(rows) if as_json else show_rows(rows, ("id", "name", "created_at"))
+    show_list(rows, ("id", "name", "created_at"), as_json, as_csv=False)
 
 
 @commands.command("rename")

@@ -9,8 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from service.cli.client import Client, connect
+from service.cli.completion import ModelArgument
 from service.cli.output import (
     USAGE,
+    AsCsv,
     AsJson,
     CommandError,
     commands_of,
@@ -21,6 +23,7 @@ from service.cli.output import (
     show_facts,
     show_hint,
     show_json,
+    show_list,
     show_rows,
 )
 
@@ -131,15 +134,15 @@ def add(
 
 
 @commands.command("list")
-def list_models(as_json: AsJson = False) -> None:
+def list_models(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """List all models."""
     with connect() as client:
         rows = list(client.pages("/v1/models"))
-    show_json(rows) if as_json else show_rows(rows, ("name", "status", "method", "guarantee", "recipe", "current"))
+    show_list(rows, ("name", "status", "method", "guarantee", "recipe", "current"), as_json, as_csv)
 
 
 @commands.command("show")
-def show(name: Name, as_json: AsJson = False) -> None:
+def show(name: ModelArgument, as_json: AsJson = False) -> None:
     """Show one model: status, policy, current version, what preparation measured, and the dry run."""
     with connect() as client:
         record = client.get(f"/v1/models/{name}") | {"preparation": client.get(f"/v1/models/{name}/preparation")}
@@ -148,7 +151,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
 
 @commands.command("retrain")
 def retrain(
-    name: Name,
+    name: ModelArgument,
     new_data: Annotated[
         bool, typer.Option("--new-data", help="Train on what the recipe gives now, without who asked to be forgotten.")
     ] = False,
@@ -266,15 +269,15 @@ def _show_changes(found: dict[str, int]) -> None:
     errors.print(f"A retrain trains on {found['samples']:,} samples.")
 
 
-def versions(name: Name, as_json: AsJson = False) -> None:
+def versions(name: ModelArgument, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """List the published versions of a model, with what each one claims."""
     columns = ("number", "status", "method", "samples", "people", "holdout_accuracy", "claim.guarantee", "published_at")
     with connect() as client:
         rows = list(client.pages(f"/v1/models/{name}/versions"))
-    show_json(rows) if as_json else show_rows(rows, columns)
+    show_list(rows, columns, as_json, as_csv)
 
 
-def budget(name: Name, as_json: AsJson = False) -> None:
+def budget(name: ModelArgument, as_json: AsJson = False) -> None:
     """Show what is spent, the limit, what remains, and how many updates are left."""
     with connect() as client:
         record = client.get(f"/v1/models/{name}/budget")

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from service.cli.client import connect
-from service.cli.commands.deletions import Request
+from service.cli.client import REQUESTS, connect
+from service.cli.completion import Request
 from service.cli.output import AsJson, show_facts, show_json
 
 commands = typer.Typer(no_args_is_help=True, help="Suppression entries: lift.")
@@ -26,5 +26,5 @@ def lift(
 ) -> None:
     """Admit the person of an ended request to models that are trained from now on."""
     with connect() as client:
-        lifted = client.post(f"/v1/deletion-requests/{request}/lift", {"reason": reason})
+        lifted = client.post(f"{REQUESTS}/{client.whole_id(REQUESTS, request)}/lift", {"reason": reason})
     show_json(lifted) if as_json else show_facts(lifted)

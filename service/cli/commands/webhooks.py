@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from service.cli.client import connect
-from service.cli.output import AsJson, errors, show_facts, show_json, show_rows
+from service.cli.output import AsCsv, AsJson, errors, show_facts, show_json, show_list
 
-commands = typer.Typer(no_args_is_help=True, help="Webhooks: add, list, disable, deliveries, replay.")
-Endpoint = Annotated[str, typer.Argument(help="Id of an endpoint.")]
+commands = typer.Typer(no_args_is_help=True, help="Webhooks: add, list, test, disable, deliveries, replay.")
+Endpoint = Annotated[str, typer.Argument(help="Id of an endpoint, or its first digits.")]
 _PATH = "/v1/webhooks"
 
 
@@ -27,29 +27,35 @@ def add(
 
 
 @commands.command("list")
-def list_endpoints(as_json: AsJson = False) -> None:
+def list_endpoints(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """List all endpoints, disabled ones included."""
     with connect() as client:
         rows = client.get(_PATH)["data"]
-    show_json(rows) if as_json else show_rows(rows, ("id", "url", "kinds", "disabled_at"))
+    show_list(rows, ("id", "url", "kinds", "disabled_at"), as_json, as_csv)
+
+
+@commands.command("test")
+def test(endpoint: Endpoint, as_json: AsJson = False) -> None:
+    """Send a delivery that says nothing; `deliveries` shows what the receiver answered."""
+    with connect() as client:
+        sent = client.post(f"{_PATH}/{client.whole_id(_PATH, endpoint)}/test", {})
+    show_json(sent) if as_json else show_facts(sent)
 
 
 @commands.command("disable")
 def disable(endpoint: Endpoint) -> None:
     """Send nothing more to an endpoint."""
     with connect() as client:
-        client.delete(f"{_PATH}/{endpoint}")
+        client.delete(f"{_PATH}/{client.whole_id(_PATH, endpoint)}")
     errors.print("disabled.")
 
 
 @commands.command("deliveries")
-def deliveries(endpoint: Endpoint, as_json: AsJson = False) -> None:
+def deliveries(endpoint: Endpoint, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """List what was sent to an endpoint, newest first."""
     with connect() as client:
-        rows = list(client.pages(f"{_PATH}/{endpoint}/deliveries"))
-    show_json(rows) if as_json else show_rows(
-        rows, ("id", "kind", "state", "attempts", "last_outcome", "last_status", "next_at")
-    )
+        rows = list(client.pages(f"{_PATH}/{client.whole_id(_PATH, endpoint)}/deliveries"))
+    show_list(rows, ("id", "kind", "state", "attempts", "last_outcome", "last_status", "next_at"), as_json, as_csv)
 
 
 @commands.command("replay")
@@ -60,5 +66,5 @@ def replay(
 ) -> None:
     """Send a delivery again, under the same id."""
     with connect() as client:
-        sent = client.post(f"{_PATH}/{endpoint}/deliveries/{delivery}/replay", {})
+        sent = client.post(f"{_PATH}/{client.whole_id(_PATH, endpoint)}/deliveries/{delivery}/replay", {})
     show_json(sent) if as_json else show_facts(sent)

@@ -47,6 +47,8 @@ class DeletionRequest(Record):
     """when the controller took the one extension that the law allows"""
     first_due_at: Mapped[int | None] = mapped_column(Moment)
     """the deadline before it was extended"""
+    warned_due_at: Mapped[int | None] = mapped_column(Moment)
+    """the deadline that webhooks were warned of; an extended request has another, and is warned of again"""
     rejection: Mapped[str | None] = mapped_column(Text)
     """why it was rejected, in the controller's words"""
 

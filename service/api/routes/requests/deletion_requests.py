@@ -156,6 +156,9 @@ def index(
     caller: Reader,
     status: Annotated[Status | None, Query()] = None,
     model: Annotated[ModelName | None, Query()] = None,
+    id_prefix: Annotated[
+        str | None, Query(pattern="^[0-9a-f]{1,32}$", description="the first digits of the ids that are wanted")
+    ] = None,
     case_id: Annotated[CaseId | None, Query()] = None,
     cursor: MomentCursor = None,
     limit: Limit = 50,
@@ -170,6 +173,8 @@ def index(
         rows = rows.where(
             DeletionRequest.id.in_(with_model.where(Model.tenant_id == caller.tenant_id, Model.name == model))
         )
+    if id_prefix is not None:
+        rows = rows.where(DeletionRequest.id.startswith(id_prefix))
     if cursor is not None:
         place = tuple_(DeletionRequest.created_at, DeletionRequest.id)
         rows = rows.where(place < after(cursor))

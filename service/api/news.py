@@ -1,0 +1,128 @@
+"""What webhooks carry, as schemas: the ``webhooks`` of the OpenAPI document. Nothing here is called."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import AwareDatetime, BaseModel
+
+from service.api.request_views import ActionView, RemedyView
+from service.requests.webhooks import News
+
+SCHEMAS = APIRouter()
+
+
+class RequestFacts(BaseModel):
+    """A deletion request as news tells of it. It names nobody."""
+
+    id: str
+    case_id: str | None
+    status: str
+    reason: str | None
+    title: str | None
+    remedy: RemedyView | None
+    actions: list[ActionView]
+    received_at: AwareDatetime
+    due_at: AwareDatetime | None
+    completed_at: AwareDatetime | None
+
+
+class RequestNews(BaseModel):
+    type: Literal[
+        "deletion_request.accepted",
+        "deletion_request.verified",
+        "deletion_request.rejected",
+        "deletion_request.blocked",
+        "deletion_request.cancelled",
+        "deletion_request.due_soon",
+        "deletion_request.completed",
+    ]
+    timestamp: AwareDatetime
+    data: RequestFacts
+
+
+class CertificateFacts(BaseModel):
+    """The id of the request whose certificate can be fetched now."""
+
+    id: str
+
+
+class CertificateNews(BaseModel):
+    type: Literal["certificate.issued"]
+    timestamp: AwareDatetime
+    data: CertificateFacts
+
+
+class VersionFacts(BaseModel):
+    model: str
+    version: int
+    checkpoint_sha256: str
+
+
+class VersionNews(BaseModel):
+    type: Literal["model_version.published"]
+    timestamp: AwareDatetime
+    data: VersionFacts
+
+
+class BudgetFacts(BaseModel):
+    """A generation whose budget does not pay for another update; units of 1e-12 mu^2."""
+
+    model: str
+    generation: int
+    spent: int
+    limit: int
+
+
+class BudgetNews(BaseModel):
+    type: Literal["budget.exhausted"]
+    timestamp: AwareDatetime
+    data: BudgetFacts
+
+
+class TestFacts(BaseModel):
+    """The endpoint that is tested."""
+
+    endpoint: str
+
+
+class TestNews(BaseModel):
+    type: Literal["webhook.test"]
+    timestamp: AwareDatetime
+    data: TestFacts
+
+
+_SUMMARIES = {
+    News.REQUEST_ACCEPTED: "A request was accepted",
+    News.REQUEST_VERIFIED: "A request was verified: it does come from the person",
+    News.REQUEST_REJECTED: "A request was rejected",
+    News.REQUEST_BLOCKED: "A request is blocked and waits for somebody",
+    News.REQUEST_CANCELLED: "A request was cancelled",
+    News.REQUEST_DUE_SOON: "An open request is due within seven days, or late; once for each deadline",
+    News.REQUEST_COMPLETED: "A request was completed in every model",
+    News.CERTIFICATE_ISSUED: "The certificate of a request can be fetched",
+    News.VERSION_PUBLISHED: "A version was published",
+    News.BUDGET_EXHAUSTED: "The budget of a generation does not pay for another update",
+    News.TEST: "Somebody tests the endpoint",
+}
+_BODIES: dict[News, type[BaseModel]] = {
+    News.CERTIFICATE_ISSUED: CertificateNews,
+    News.VERSION_PUBLISHED: VersionNews,
+    News.BUDGET_EXHAUSTED: BudgetNews,
+    News.TEST: TestNews,
+}
+
+
+def _describe(kind: News) -> None:
+    """Add the description of one kind. Its body is the annotation of a function that is never called."""
+
+    def receive(body: BaseModel) -> None: ...
+
+    receive.__annotations__ = {"body": _BODIES.get(kind, RequestNews), "return": None}
+    receive.__name__ = kind.value.replace(".", "_")
+    SCHEMAS.post(kind.value, summary=_SUMMARIES[kind], tags=["webhooks"], status_code=204)(receive)
+
+
+for _kind in News:
+    _describe(_kind)
