@@ -84,7 +84,7 @@ def upgrade() -> None:
         sa.Column("reason", sa.String(length=120), nullable=True),
         sa.Column("models", sa.JSON(), nullable=True),
         sa.Column("suppress_after", BIGINT, nullable=True),
-        sa.Column("regulation", sa.String(length=8), nullable=True),
+        sa.Column("regulation", sa.String(length=16), nullable=True),
         sa.Column("salt", sa.LargeBinary(), nullable=False),
         sa.Column("received_at", BIGINT, nullable=False),
         sa.Column("due_at", BIGINT, nullable=True),

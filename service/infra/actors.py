@@ -35,7 +35,7 @@ _CALL: ContextVar[_Call | None] = ContextVar("call", default=None)
 
 
 def act_for(actor: Actor) -> None:
-    """Set whom the call that is being answered acts for."""
+    """Store the actor of the call that is being answered."""
     call = _CALL.get()
     if call is not None:
         call.actor = actor

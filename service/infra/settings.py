@@ -36,7 +36,9 @@ Place: TypeAlias = Annotated[Path | str, BeforeValidator(_place)]
 """a folder, or ``s3://bucket/prefix``"""
 
 
-RegulationName = Literal["gdpr", "uk-gdpr", "ccpa", "cpa", "ctdpa", "lgpd", "pipeda", "tdpsa", "ucpa", "vcdpa"]
+RegulationName = Literal[
+    "gdpr", "uk-gdpr", "ccpa", "cpa", "ctdpa", "delete-act", "lgpd", "pipeda", "tdpsa", "ucpa", "vcdpa"
+]
 """as in ``service.requests.states.Regulation``"""
 
 

@@ -48,7 +48,7 @@ class KnownIn:
 
 
 @dataclass(frozen=True)
-class Found:
+class PersonFound:
     requests: list[DeletionRequest]
     """newest first, at most ``MOST_REQUESTS``"""
     has_more: bool
@@ -56,7 +56,7 @@ class Found:
     """by name"""
 
 
-def find_person(session: Session, pepper: Pepper, tenant_id: str, subject_id: str) -> Found:
+def find_person(session: Session, pepper: Pepper, tenant_id: str, subject_id: str) -> PersonFound:
     """Return the tenant's requests that name the person or their samples, and the models that know the person.
 
     Requests of every status count, also unverified, cancelled and lifted ones. Models that were refused or retired are
@@ -66,7 +66,9 @@ def find_person(session: Session, pepper: Pepper, tenant_id: str, subject_id: st
     requests = _requests(session, tenant_id, person)
     models = select(Model).where(Model.tenant_id == tenant_id).order_by(Model.name)
     known = [_known_in(session, model, person) for model in session.scalars(models).all()]
-    return Found(requests[:MOST_REQUESTS], len(requests) > MOST_REQUESTS, [each for each in known if each is not None])
+    return PersonFound(
+        requests[:MOST_REQUESTS], len(requests) > MOST_REQUESTS, [each for each in known if each is not None]
+    )
 
 
 def _requests(session: Session, tenant_id: str, person: str) -> list[DeletionRequest]:

@@ -29,6 +29,7 @@ class Regulation(StrEnum):
     CCPA = "ccpa"
     CPA = "cpa"
     CTDPA = "ctdpa"
+    DELETE_ACT = "delete-act"
     LGPD = "lgpd"
     PIPEDA = "pipeda"
     TDPSA = "tdpsa"
@@ -64,6 +65,7 @@ REGULATIONS: dict[Regulation, Law] = {
     Regulation.CCPA: _AMERICAN,
     Regulation.CPA: _AMERICAN,
     Regulation.CTDPA: _AMERICAN,
+    Regulation.DELETE_ACT: Law(Term(days=45)),
     Regulation.LGPD: Law(Term(days=15)),
     Regulation.PIPEDA: Law(Term(days=30), Term(days=60)),
     Regulation.TDPSA: _AMERICAN,
@@ -76,6 +78,7 @@ REGULATIONS: dict[Regulation, Law] = {
 - CCPA, California Civil Code 1798.130(a)(2)(A): 45 days, once by 45 more.
 - CPA, Colorado Revised Statutes 6-1-1306(2)(a) and (b): 45 days, once by 45 more.
 - CTDPA, Connecticut General Statutes 42-518(c)(1): 45 days, once by 45 more.
+- Delete Act, California Civil Code 1798.99.86(c): within 45 days of fetching the list; no extension.
 - LGPD, Brazil, Law 13.709/2018: Article 18, paragraph 5 leaves the term of a deletion to a regulation that is not made.
   The 15 days are those of Article 19, II for access, taken here because they are the only term that the law gives.
 - PIPEDA, Canada, section 8(3) and (4): 30 days, by at most 30 more. Written for access requests.

@@ -106,7 +106,7 @@ def test_from_the_download_to_the_answer(world: World, expunge: Expunge, tmp_pat
     assert expunge("export", str(tmp_path / "again"))["answers"] == 0
 
     requests = {row.id: row for row in world.rows_of(DeletionRequest)}
-    assert [row.regulation for row in requests.values()] == ["ccpa", "ccpa"]
+    assert [row.regulation for row in requests.values()] == ["delete-act", "delete-act"]
     assert len({row.due_at for row in requests.values()}) == 1, "45 days after the day of the download"
 
 

@@ -292,7 +292,7 @@ def _ask(session: Session, feed: Feed, person: str, sources: Mapping[str, str]) 
     if not new:
         return None
     received = min(received_at(sources[item]) for item in new)
-    order = Order(subject_id=person, regulation=Regulation.CCPA, received_at=received)
+    order = Order(subject_id=person, regulation=Regulation.DELETE_ACT, received_at=received)
     accepted = accept(session, feed.pepper, feed.tenant_id, order)
     same = {"tenant_id": feed.tenant_id, "subject_digest": digest, "request_id": accepted.request.id}
     session.execute(insert(FeedMatch), [same | {"item": item} for item in new])

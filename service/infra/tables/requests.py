@@ -36,7 +36,7 @@ class DeletionRequest(Record):
     """of a limited request: models whose first generation has a greater id are suppressed too; None: the named alone"""
     traceparent: Mapped[str | None] = mapped_column(String(55))
     """the W3C trace context of the call that made it; opaque, and only for the logs"""
-    regulation: Mapped[str | None] = mapped_column(String(8))
+    regulation: Mapped[str | None] = mapped_column(String(16))
     salt: Mapped[bytes]
     """32 random bytes: the certificate commits with it"""
     received_at: Mapped[int] = mapped_column(Moment)
