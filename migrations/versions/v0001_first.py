@@ -485,6 +485,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["request_id"], ["deletion_requests.id"], name="fk_feed_matches_request_id"),
         sa.PrimaryKeyConstraint("tenant_id", "item", "subject_digest", name="pk_feed_matches"),
     )
+    op.create_index("ix_feed_matches_subject", "feed_matches", ["tenant_id", "subject_digest"])
     op.create_index("ix_feed_matches_request_id", "feed_matches", ["request_id"])
     op.create_table(
         "holdout_people",

@@ -37,6 +37,7 @@ class FeedMatch(Record):
 
     __tablename__ = "feed_matches"
     __table_args__ = (
+        Index("ix_feed_matches_subject", "tenant_id", "subject_digest"),
         ForeignKeyConstraint(["tenant_id", "item"], ["feed_items.tenant_id", "feed_items.item"], name="fk_feed_item"),
     )
     tenant_id: Mapped[str] = mapped_column(Name, primary_key=True)
