@@ -16,18 +16,9 @@ from service.api.dependencies import Service
 from service.api.http.bodies import Bodies
 from service.api.http.limits import Limiter, Quotas
 from service.api.openapi import document, operation_id
-from service.api.routes import (
-    audit,
-    batches,
-    certificates,
-    deletion_requests,
-    events,
-    holds,
-    keys,
-    suppressions,
-    webhooks,
-)
+from service.api.routes import audit, events, keys, webhooks
 from service.api.routes.models import consumers, models, retrains, versions
+from service.api.routes.requests import batches, certificates, deletion_requests, holds, suppressions
 from service.infra.db import Busy, Database
 from service.infra.files import folder_at
 from service.infra.logging import configure

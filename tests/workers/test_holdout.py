@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from fastapi.testclient import TestClient
 
-from service.api.routes.holds import ONLY_HELD_OUT
+from service.api.routes.requests.holds import ONLY_HELD_OUT
 from service.infra.tables import HoldoutPerson, Task
 from service.requests import legal_holds as holds
 from tests.unit.recipes import softmax

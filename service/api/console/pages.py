@@ -22,8 +22,8 @@ from service.api.dependencies import Running, Service, known, require_writable, 
 from service.api.problems import ApiProblem, not_found
 from service.api.request_views import Justification, ModelPart
 from service.api.request_views import views as request_views
-from service.api.routes import deletion_requests
 from service.api.routes.models import models
+from service.api.routes.requests import deletion_requests
 from service.api.types import ModelName, RequestId
 from service.audit.key_rotation import verifiers
 from service.audit.signed_note import NotAuthentic, Signer

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from service.access.api_keys import Caller, Scope
 from service.api.dependencies import Running, holding, problems
 from service.api.problems import ApiProblem
-from service.api.routes.deletion_requests import find
+from service.api.routes.requests.deletion_requests import find
 from service.api.types import RequestId
 from service.infra.tables import Certificate
 from service.requests.states import Status

@@ -11,7 +11,7 @@ from service.access.api_keys import Caller, Scope
 from service.api.dependencies import Running, holding, problems
 from service.api.http.etag import IfMatch, require
 from service.api.request_views import Justification, views
-from service.api.routes.deletion_requests import find
+from service.api.routes.requests.deletion_requests import find
 from service.api.types import RequestId
 from service.requests.suppression import lift
 

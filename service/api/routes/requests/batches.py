@@ -14,7 +14,7 @@ from service.access.api_keys import Caller, Scope, searched
 from service.api.dependencies import Running, Service, holding, problems
 from service.api.problems import problem_of
 from service.api.request_views import AcceptedView, ReceiptView, accepted_view, answer_for
-from service.api.routes.deletion_requests import (
+from service.api.routes.requests.deletion_requests import (
     DeletionOrder,
     KeyHeader,
     accept_order,

@@ -16,7 +16,7 @@ from service.api.http.pagination import Limit, MomentCursor, Page, after, link
 from service.api.openapi import answer
 from service.api.problems import ApiProblem, not_found
 from service.api.request_views import DeletionRequestView, views
-from service.api.routes.deletion_requests import find
+from service.api.routes.requests.deletion_requests import find
 from service.api.types import FreeText, Moment, PersonalId, RequestId, one_of
 from service.infra.tables import Hold
 from service.requests.legal_holds import (
