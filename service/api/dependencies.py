@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _BEARER = HTTPBearer(auto_error=False, description="An API key: exp_..., made by `expunge keys create`.")
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_ASKED: dict[Callable[..., Caller], tuple[Collection[Scope], ...]] = {}
+"""what the dependencies ask of a caller: at least one scope of each collection"""
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="expunge"'}
 
 
@@ -88,6 +90,7 @@ def holding(*scopes: Scope) -> Callable[..., Caller]:
             require_writable(service)
         return permitted
 
+    _ASKED[caller] = (scopes,)
     return caller
 
 
@@ -105,6 +108,7 @@ def holding_all(first: Scope, *others: Scope) -> Callable[..., Caller]:
             _permitted(found, (scope,))
         return found
 
+    _ASKED[caller] = ((first,), *((scope,) for scope in others))
     return caller
 
 
@@ -199,6 +203,22 @@ def _within_limits(service: Service, request: Request, found: Caller) -> None:
     request.state.quota = service.limiter.headers(found.key_id)
     if wait:
         raise ApiProblem(429, "too_many_calls", "This key calls too often.", headers={"Retry-After": str(wait)})
+
+
+def allows(route: Callable[..., Any], found: Caller) -> bool:
+    """Return whether the caller holds the scopes that this route asks for. The route's own signature says which."""
+    return all(not found.scopes.isdisjoint(each) for each in _asked(route))
+
+
+def require_scopes_of(route: Callable[..., Any], found: Caller) -> None:
+    """Check the same for who is about to carry the route out. Raises ApiProblem (403)."""
+    for each in _asked(route):
+        _permitted(found, each)
+
+
+def _asked(route: Callable[..., Any]) -> tuple[Collection[Scope], ...]:
+    dependency = get_type_hints(route, include_extras=True)["caller"].__metadata__[0].dependency
+    return _ASKED[dependency]
 
 
 def _permitted(found: Caller, scopes: Collection[Scope]) -> Caller:

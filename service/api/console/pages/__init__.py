@@ -1,0 +1,32 @@
+"""The pages' addresses, one file a page. Each asks for a session; what its key may not read is not on the page."""
+
+from service.api.console.pages import (
+    audit,
+    certificate,
+    consumers,
+    holds,
+    keys,
+    model,
+    overview,
+    request,
+    requests,
+    sessions,
+    webhooks,
+)
+
+ROUTERS = tuple(
+    page.router
+    for page in (
+        sessions,
+        overview,
+        requests,  # before the page of one request: its fixed addresses are no ids
+        certificate,
+        request,
+        model,
+        holds,
+        consumers,
+        audit,
+        keys,
+        webhooks,
+    )
+)

@@ -1,0 +1,122 @@
+"""``/console/requests/{id}``: one request, what happened to it, and what can be done about it."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+from sqlalchemy.orm import Session
+
+from service.access.api_keys import Scope
+from service.api.console import views
+from service.api.console.render import PageRoute
+from service.api.console.visit import Fields, Form, PageAction, Visit, Visitor, field, filled
+from service.api.problems import not_found
+from service.api.request_views import DeletionRequestView, Justification, ModelPart
+from service.api.request_views import views as request_views
+from service.api.routes.requests import deletion_requests, holds
+from service.api.types import RequestId
+from service.infra.db import now
+from service.infra.tables import DeletionRequest
+from service.requests.reasons import Reason, reason_of
+from service.requests.states import RequestRefused, Status, awaits_decision, require_extendable
+from service.requests.suppression import related
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+ACTIONS = {
+    "verify": PageAction(
+        "Verify and go on",
+        deletion_requests.verify,
+        "Verified. The models that hold this person forget them now.",
+        "You confirm that the request comes from the person it names. The models then forget this person. That cannot "
+        "be undone.",
+    ),
+    "reject": PageAction(
+        "Reject the request",
+        deletion_requests.reject,
+        "Rejected. The request has changed no model.",
+        "The request ends and cannot be opened again. Tell the person why; the reason is kept and must name nobody.",
+    ),
+    "approve": PageAction(
+        "Approve",
+        holds.retry_request,
+        "Approved. The request is in the queue.",
+        "The request removes unusually many samples. The models forget them for ever once a worker has begun.",
+    ),
+    "retry": PageAction("Retry", holds.retry_request, "Retried. The request is in the queue again."),
+    "cancel": PageAction(
+        "Cancel the request",
+        deletion_requests.withdraw,
+        "Cancelled. The person stays in the models.",
+        "The request ends, the person stays in the models, and a cancelled request cannot be opened again.",
+    ),
+    "extend": PageAction(
+        "Extend the deadline",
+        deletion_requests.prolong,
+        "Extended. The new deadline is below.",
+        "The law allows one extension, and wants the person to be informed of it and of its reasons within the first "
+        "deadline. It is on record and cannot be taken back.",
+    ),
+}
+"""what can be done about a request, by the last part of its address"""
+
+
+@router.get("/console/requests/{request_id}")
+def show(request_id: RequestId, visit: Visitor) -> Response:
+    visit.need(Scope.DELETIONS_READ)
+    with visit.service.database.read() as session:
+        row = deletion_requests.find(session, visit.caller.tenant_id, request_id)
+        view = request_views(session, [row])[0]
+        issued = views.has_certificate(session, row)
+        expected = view.status == Status.COMPLETED and any(part.version for part in view.models)
+        ends = views.window_ends(session, row)
+        offered = [name for name in _possible(session, row, view, ends) if visit.allows(ACTIONS[name].route)]
+        facts = {
+            "request": view,
+            "timeline": views.timeline(session, row),
+            "certificate": issued,
+            "awaited": expected and not issued,
+            "window_ends": ends,
+            "held": any(part.reason == Reason.LEGAL_HOLD for part in view.models) and visit.allows(holds.index),
+            "related": related(session, row),
+            "busy": view.status in (Status.QUEUED, Status.RUNNING) or (expected and not issued),
+        }
+    return visit.page("request.html", **facts, offered=offered, actions=ACTIONS)
+
+
+@router.post("/console/requests/{request_id}/{name}")
+def act(request_id: RequestId, name: str, visit: Visitor, fields: Form) -> Response:
+    if name not in ACTIONS:
+        raise not_found("page")
+    visit.check_form(fields)
+    arguments = {"request_id": request_id} | ({"body": _why(fields)} if name == "reject" else {})
+    return visit.carry_out(ACTIONS[name], fields, f"/console/requests/{request_id}", **arguments)
+
+
+def _why(fields: Fields) -> Justification:
+    hint = "Say why, in 1 to 1,000 characters without control characters."
+    why: Justification = filled(Justification, hint, reason=field(fields, "reason"))
+    return why
+
+
+def _possible(session: Session, row: DeletionRequest, view: DeletionRequestView, ends: int | None) -> list[str]:
+    """Return the names of the actions that would change something now. ``ends``: when it can no longer be cancelled."""
+    if awaits_decision(view.status, view.reason):
+        found = ["verify", "reject"]
+    elif any(map(_retry_may_help, view.models)):
+        found = ["approve" if view.reason == Reason.LARGE else "retry"]
+    else:
+        found = []
+    if ends is not None:
+        found.append("cancel")
+    try:
+        require_extendable(view.status, row.due_at, row.extended_at, now(session))
+    except RequestRefused:
+        return found
+    return [*found, "extend"]
+
+
+def _retry_may_help(part: ModelPart) -> bool:
+    """Return whether to offer a retry. The reason of a newer worker is unknown here: a retry may help there."""
+    if part.scheduled_at is not None:
+        return True
+    reason = reason_of(part.reason or "")
+    return part.status == Status.BLOCKED and (reason is None or reason.retry_helps)
