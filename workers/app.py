@@ -13,7 +13,7 @@ from service.infra.db import Busy, now
 from service.infra.fault_injection import crash_point
 from service.infra.queue import notify as queue
 from service.infra.queue.messages import MODEL_ID, TASK
-from service.infra.tables import Model
+from service.infra.tables import LONGEST_REASON, Model
 from service.requests.reasons import Reason
 from workers.runtime.db_retry import retry
 from workers.runtime.failures import of_the_machine
@@ -128,7 +128,7 @@ class Worker:
             return
         except Exception as error:  # a recipe or a disk may raise anything: the tasks wait again, the process continues
             log.error("attempt on model %s failed: %s", model_id, _where(error))
-            why = f"{Reason.FAILED}:{type(error).__name__}"[:64]
+            why = f"{Reason.FAILED}:{_where(error)}"[:LONGEST_REASON]
             pause, most = (MACHINE_PAUSE_SECONDS, HALVE_AFTER) if of_the_machine(error) else (PAUSE_SECONDS, HOLD_AFTER)
             retry(lambda: give_up(self._database, job, why, pause, most))
         finally:

@@ -17,7 +17,7 @@ from service.api.http.bodies import Bodies
 from service.api.http.limits import Limiter, Quotas
 from service.api.openapi import document, operation_id
 from service.api.routes import audit, events, keys, webhooks
-from service.api.routes.models import consumers, models, retrains, versions
+from service.api.routes.models import consumers, lifecycle, models, retrains, versions
 from service.api.routes.requests import batches, certificates, deletion_requests, holds, suppressions
 from service.infra.db import Busy, Database
 from service.infra.files import folder_at
@@ -64,6 +64,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         deletion_requests,
         certificates,
         models,
+        lifecycle,
         retrains,
         versions,
         consumers,

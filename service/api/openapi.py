@@ -79,6 +79,11 @@ _PROBLEM_SCHEMA: Node = {
         "instance": {"type": "string", "format": "uri"},
         "code": {"type": "string", "pattern": "^[a-z][a-z0-9_]*$"},
         "errors": {"type": "array", "items": {"type": "object", "additionalProperties": {"type": "string"}}},
+        "actions": {
+            "type": "array",
+            "description": "the steps that do help, where there are any",
+            "items": {"$ref": "#/components/schemas/ActionView"},
+        },
     },
 }
 
@@ -165,7 +170,7 @@ def _complete(made: Node, of_key: str) -> Node:
 
 def _complete_operation(method: str, path: str, operation: Node, of_key: str) -> None:
     answers = operation["responses"]
-    codes = [400, 408, 413, 415, 500] if method in {"post", "put", "delete"} else [500]
+    codes = [400, 408, 413, 415, 500] if method in {"post", "put", "patch", "delete"} else [500]
     for code in codes:
         answers.setdefault(str(code), problem())
     for parameter in operation.get("parameters", []):

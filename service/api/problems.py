@@ -32,6 +32,7 @@ class ApiProblem(Exception):
         code: a stable name in snake_case that clients may test for.
         detail: what happened and what to do.
         errors: one entry for each faulty field: ``pointer`` or ``header`` or ``parameter``, and ``detail``.
+        actions: the steps that do help, as a blocked request shows them.
     """
 
     def __init__(
@@ -41,8 +42,11 @@ class ApiProblem(Exception):
         detail: str,
         errors: Sequence[Error] = (),
         headers: Mapping[str, str] | None = None,
+        *,
+        actions: Sequence[dict[str, Any]] = (),
     ) -> None:
         super().__init__(f"{status} {code}")
+        self.actions = list(actions)
         self.status = status
         self.code = code
         self.detail = detail
@@ -58,7 +62,7 @@ class ApiProblem(Exception):
             "instance": f"urn:expunge:occurrence:{new_id()}",
             "code": self.code,
             "errors": self.errors,
-        }
+        } | ({"actions": self.actions} if self.actions else {})
 
     def response(self) -> JSONResponse:
         return JSONResponse(self.body(), self.status, self.headers, media_type="application/problem+json")
@@ -96,7 +100,7 @@ def _busy(_: Request, error: Exception) -> JSONResponse:
 def problem_of(error: RequestRefused) -> ApiProblem:
     """Return the problem that a refused deletion request is answered with."""
     headers = {} if error.retry_seconds is None else {"Retry-After": str(error.retry_seconds)}
-    return ApiProblem(error.status, error.code, str(error), error.errors, headers)
+    return ApiProblem(error.status, error.code, str(error), error.errors, headers, actions=error.actions)
 
 
 def _request_refused(_: Request, error: Exception) -> JSONResponse:

@@ -15,18 +15,27 @@ from service.infra.tables import DeletionRequest, Model, Task, Version
 from service.requests.intake import Accepted
 from service.requests.reasons import Reason, Role, explain
 from service.requests.states import Status, Suppress, awaits_decision
-from service.requests.suppression import suppressed
+from service.requests.suppression import holds_on, suppressed
 
 _OPENING = Field(description="opens the commitment in the audit log and the certificate; it is not stored here")
 
 
 class RemedyView(BaseModel):
-    """What to do about a reason. Words in capitals in the call and the command are to be replaced."""
+    """What to do about a reason."""
 
     action: str
     by: Role = Field(description="who can do it")
-    call: str | None = Field(description="the API call, where there is one")
-    command: str | None = Field(description="the command, where there is one")
+
+
+class ActionView(BaseModel):
+    """A step out: one call, and the command that makes it. Words in capitals stand for your own values."""
+
+    verb: str
+    method: Literal["GET", "POST", "PATCH", "DELETE"]
+    path: str
+    command: str
+    scopes: list[Scope] = Field(description="what the key must hold, all of them")
+    body: dict[str, Any] | None = Field(description="the call's JSON; null: it has none")
 
 
 class _Explained(BaseModel):
@@ -35,6 +44,7 @@ class _Explained(BaseModel):
     reason: str | None = Field(description="a code of docs/reasons.md")
     title: str | None = Field(description="the reason in one sentence")
     remedy: RemedyView | None = Field(description="null: nothing is left to do")
+    actions: list[ActionView] = Field(description="the steps of the remedy; any of them may end the wait")
 
 
 class ModelPart(_Explained):
@@ -102,24 +112,28 @@ def answer_for(caller: Caller, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def views(session: Session, requests: Sequence[DeletionRequest]) -> list[DeletionRequestView]:
-    """Return the requests with every model's part, in two queries."""
+    """Return the requests with every model's part."""
     parts: dict[str, list[ModelPart]] = {request.id: [] for request in requests}
     rows = (
-        select(Task, Model.name, Version.number)
+        select(Task, Model, Version.number)
         .join(Model, Model.id == Task.model_id)
         .outerjoin(Version, Version.id == Task.version_id)
         .where(Task.request_id.in_(parts))
         .order_by(Model.name)
     )
-    for task, name, number in session.execute(rows):
+    found = session.execute(rows).all()
+    holds = holds_on(
+        session, [(task.request_id, model) for task, model, _ in found if task.reason == Reason.LEGAL_HOLD]
+    )
+    for task, model, number in found:
         part = ModelPart(
-            model=name,
+            model=model.name,
             status=task.status,
             samples=task.samples,
             version=number,
             method=task.method,
             scheduled_at=task.not_before if _waits_for_others(task) else None,
-            **explain(task.reason, task.request_id),
+            **explain(task.reason, task.request_id, [model.name], holds.get((task.request_id, model.id), ())),
         )
         parts[task.request_id].append(part)
     return [_view(request, parts[request.id]) for request in requests]
@@ -132,7 +146,7 @@ def accepted_view(accepted: Accepted) -> dict[str, Any]:
     for name in accepted.models:
         large = name in accepted.large
         status, reason = ("blocked", Reason.LARGE) if large else ("queued", None)
-        why = explain(reason, request.id)
+        why = explain(reason, request.id, [name])
         empty = dict.fromkeys(("samples", "version", "method", "scheduled_at"))
         parts.append(ModelPart(model=name, status=status, **empty, **why))
     return _view(request, parts).model_dump(mode="json") | {"remains_in": accepted.remains_in}
@@ -140,6 +154,9 @@ def accepted_view(accepted: Accepted) -> dict[str, Any]:
 
 def _view(request: DeletionRequest, parts: list[ModelPart]) -> DeletionRequestView:
     status = Status(request.status)
+    theirs = [part for part in parts if part.reason == request.reason]
+    why = explain(request.reason, request.id, [part.model for part in theirs])
+    steps = {repr(step): step for part in theirs for step in part.actions}
     return DeletionRequestView(
         id=request.id,
         status=status,
@@ -154,7 +171,7 @@ def _view(request: DeletionRequest, parts: list[ModelPart]) -> DeletionRequestVi
         first_due_at=request.first_due_at,
         rejection=request.rejection,
         models=parts,
-        **explain(request.reason, request.id),
+        **why | ({"actions": list(steps.values())} if theirs else {}),
     )
 
 

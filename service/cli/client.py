@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from service.cli.output import UNREACHABLE, USAGE, CommandError
+from service.cli.output import UNREACHABLE, USAGE, CommandError, commands_of
 from service.infra.settings import Settings
 
 ATTEMPTS = 4
@@ -164,7 +164,9 @@ def _refused(answer: httpx.Response) -> CommandError:
         problem = {}
     what = problem.get("detail") or problem.get("title") or f"The service answered {answer.status_code}."
     fields = "; ".join(_field(each) for each in problem.get("errors") or [])
-    return CommandError(f"{what} {fields}".strip(), problem.get("hint") or _HINTS.get(answer.status_code, ""))
+    steps = commands_of(problem.get("actions") or [])
+    hint = f"One of these helps:{steps}" if steps else _HINTS.get(answer.status_code, "")
+    return CommandError(f"{what} {fields}".strip(), hint)
 
 
 def _field(error: Any) -> str:

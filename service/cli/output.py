@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -44,6 +44,11 @@ def show_hint(hint: str) -> None:
     """Print what to do, on standard error; nothing where there is nothing to do."""
     if hint:
         errors.print(f" hint: {hint}", style="yellow", markup=False, soft_wrap=True)
+
+
+def commands_of(actions: Iterable[dict[str, Any]]) -> str:
+    """Return the commands of the steps that the service names, each on a line of its own, once."""
+    return "".join(dict.fromkeys(f"\n       {each['command']}" for each in actions))
 
 
 def show_json(value: Any) -> None:

@@ -20,7 +20,8 @@ LONGEST_NAME = 63
 def register(session: Session, tenant_id: str, name: str, recipe: str, policy: Policy) -> Model:
     """Add a model in status ``preparing`` with an empty generation. Raises RequestRefused where the name is taken.
 
-    A model whose registration was refused gives its name up, and is kept as ``NAME-refused-N``. The recipe is only
+    A model whose registration was refused or cancelled gives its name up, and is kept as ``NAME-refused-N`` or
+    ``NAME-cancelled-N``. The recipe is only
     named here: neither it nor torch is ever loaded by the API. Guarantee, charge and budget of the generation are
     ``none``, 0 and None until preparation, which knows the model, sets them.
     """
@@ -49,20 +50,20 @@ def _named(tenant_id: str, name: str) -> Select[Model]:
 
 
 def _give_name_up(session: Session, model: Model) -> None:
-    """Rename a refused model, which never had a version. Raises RequestRefused for any other."""
-    if model.status != "refused":
+    """Rename a refused or cancelled model, which never had a version. Raises RequestRefused for any other."""
+    if model.status not in ("refused", "cancelled"):
         errors = [{"pointer": "/name", "detail": "This name is taken."}]
         raise RequestRefused(409, "model_exists", "There is a model of this name; choose another.", errors)
     old, number = model.name, 1
-    while session.scalar(_named(model.tenant_id, name := _refused_name(old, number))) is not None:
+    while session.scalar(_named(model.tenant_id, name := _former_name(old, model.status, number))) is not None:
         number += 1
     model.name = name
     session.flush()
     record(session, model.tenant_id, "model.renamed", model_id=model.id, name=name, was=old)
 
 
-def _refused_name(name: str, number: int) -> str:
-    suffix = f"-refused-{number}"
+def _former_name(name: str, status: str, number: int) -> str:
+    suffix = f"-{status}-{number}"
     return name[: LONGEST_NAME - len(suffix)] + suffix
 
 

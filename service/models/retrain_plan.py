@@ -43,6 +43,11 @@ class PlannedRetrain:
     """None: no training of this model was ever timed"""
 
 
+def retrain_lease(model_id: str) -> str:
+    """Return the name of the lease under which a model's candidate generation is built."""
+    return f"retrain:{model_id}"
+
+
 def candidate_of(session: Session, model_id: str) -> Generation | None:
     """Return the model's candidate generation, if one is planned or being built."""
     query = select(Generation).where(Generation.model_id == model_id, Generation.status == "candidate")

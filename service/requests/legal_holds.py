@@ -19,7 +19,8 @@ from service.infra.db import now
 from service.infra.pseudonyms import Pepper, new_id, sample_digest, subject_digest
 from service.infra.tables import AuditEntry, DeletionRequest, Hold, Membership, Model, Removal, Task, Version
 from service.requests import suppression
-from service.requests.reasons import Reason
+from service.requests.reasons import Reason, explain, reason_of
+from service.requests.states import RequestRefused
 from service.requests.status import settle
 
 _SERVED = ("preparing", "live", "exhausted")
@@ -71,22 +72,45 @@ def end(session: Session, hold: Hold, at: int) -> list[str]:
     waiting = select(Task).where(
         Task.tenant_id == hold.tenant_id, Task.status == "blocked", Task.reason == Reason.LEGAL_HOLD
     )
-    return _queue_again(session, session.scalars(waiting).all())
+    return queue_again(session, session.scalars(waiting).all())
 
 
 def retry(session: Session, request: DeletionRequest) -> list[str]:
     """Queue a blocked request's tasks again, with no attempts counted; return the ids of the models that have work.
 
-    A legal hold that is still in force blocks them again. Tasks that wait for others wait no longer.
+    A task stays blocked where a retry cannot help: by a legal hold, or an exhausted budget. Tasks that wait for others
+    wait no longer. Raises RequestRefused, with the steps that do help, where a retry helps none of the tasks.
     """
-    mine = select(Task).where(Task.request_id == request.id)
-    blocked = session.scalars(mine.where(Task.status == "blocked")).all()
+    mine = select(Task).where(Task.request_id == request.id).order_by(Task.id)
+    stopped = session.scalars(mine.where(Task.status == "blocked")).all()
+    blocked = [task for task in stopped if _may_retry(task)]
     collected = session.scalars(mine.where(Task.status == "queued", Task.reason == Reason.AWAITING_OTHERS)).all()
     for task in collected:
         task.not_before = now(session)
+    if stopped and not (blocked or collected):
+        raise _no_retry(session, request, stopped)
     if blocked or collected:
         record(session, request.tenant_id, "request.retried", request_id=request.id)
-    return sorted({*_queue_again(session, blocked), *(task.model_id for task in collected)})
+    return sorted({*queue_again(session, blocked), *(task.model_id for task in collected)})
+
+
+def _may_retry(task: Task) -> bool:
+    """Return whether a retry may help. The reason of a newer worker is unknown here: there it may."""
+    reason = reason_of(task.reason or "")
+    return reason is None or reason.retry_helps
+
+
+def _no_retry(session: Session, request: DeletionRequest, tasks: Sequence[Task]) -> RequestRefused:
+    """Return the refusal of a retry, with the ways out of the first reason that blocks the request."""
+    code = tasks[0].reason or ""
+    models = {task.id: session.get_one(Model, task.model_id) for task in tasks if task.reason == code}
+    holds: list[str] = []
+    if code == Reason.LEGAL_HOLD:
+        held = suppression.holds_on(session, [(request.id, model) for model in models.values()])
+        holds = sorted({hold for each in held.values() for hold in each})
+    why = explain(code, request.id, sorted(model.name for model in models.values()), holds)
+    what = f"A retry cannot help. {why['title']} {why['remedy']['action']}"
+    return RequestRefused(409, "retry_cannot_help", what, actions=why["actions"])
 
 
 def large_and_due(session: Session) -> list[str]:
@@ -102,10 +126,11 @@ def retry_large(session: Session) -> list[str]:
     tasks = [session.get_one(Task, task_id) for task_id in large_and_due(session)]
     for request_id, tenant_id in sorted({(task.request_id, task.tenant_id) for task in tasks}):
         record(session, tenant_id, "request.retried", request_id=request_id, why="window_over")
-    return _queue_again(session, tasks)
+    return queue_again(session, tasks)
 
 
-def _queue_again(session: Session, tasks: Iterable[Task]) -> list[str]:
+def queue_again(session: Session, tasks: Iterable[Task]) -> list[str]:
+    """Queue blocked tasks again, with no attempts counted; return the ids of the models that have work."""
     at = now(session)
     driven = list(tasks)
     for task in driven:

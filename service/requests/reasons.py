@@ -5,9 +5,12 @@ docs/reasons.md is made from this table by ``python -m tests.docs.reasons``.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
+
+from service.access.api_keys import Scope
 
 
 class Role(StrEnum):
@@ -19,26 +22,112 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True)
+class Action:
+    """A step that a caller can take about a reason: one call, and the command that makes the same call.
+
+    ``{request}``, ``{model}`` and ``{hold}`` stand for ids. Words in capitals stand for the caller's own values.
+
+    Args:
+        verb: names the step in one word.
+        method, path: the call.
+        command: the command.
+        scopes: what the key must hold, all of them.
+        body: the call's JSON; None: it has none.
+    """
+
+    verb: str
+    method: str
+    path: str
+    command: str
+    scopes: tuple[Scope, ...]
+    body: Mapping[str, Any] | None = None
+
+    def filled(self, ids: Mapping[str, Sequence[str]]) -> list[Action]:
+        """Return the step once for each id of its kind; once with the kind in capitals where none is known."""
+        steps = [self]
+        for kind, values in ids.items():
+            slot = f"{{{kind}}}"
+            if slot in self.path:
+                steps = [
+                    replace(step, path=step.path.replace(slot, value), command=step.command.replace(slot, value))
+                    for step in steps
+                    for value in values or [kind.upper()]
+                ]
+        return steps
+
+
+_DECIDE = (Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
+_ADMIN = (Scope.MODELS_ADMIN,)
+_REQUEST, _MODEL = "/v1/deletion-requests/{request}", "/v1/models/{model}"
+
+
+def _policy(field: str, value: str) -> Action:
+    """Return the step that sets a field of the model's policy."""
+    command = f"expunge models policy {{model}} --{field.replace('_', '-')} {value}"
+    return Action("policy", "PATCH", f"{_MODEL}/policy", command, _ADMIN, {field: value})
+
+
+VERIFY = Action("verify", "POST", f"{_REQUEST}/verify", "expunge requests verify {request}", _DECIDE)
+REJECT = Action(
+    "reject",
+    "POST",
+    f"{_REQUEST}/reject",
+    "expunge requests reject {request} --reason TEXT",
+    _DECIDE,
+    {"reason": "TEXT"},
+)
+CANCEL = Action("cancel", "DELETE", _REQUEST, "expunge requests cancel {request}", _DECIDE)
+RETRY = Action("retry", "POST", f"{_REQUEST}/retry", "expunge requests retry {request}", _ADMIN)
+APPROVE = replace(RETRY, verb="approve")
+OPEN_HOLD = Action("open", "GET", "/v1/holds/{hold}", "expunge holds show {hold}", _ADMIN)
+LIFT = Action("lift", "DELETE", "/v1/holds/{hold}", "expunge holds lift {hold}", _ADMIN)
+NAME_THE_PERSON = Action(
+    "delete",
+    "POST",
+    "/v1/deletion-requests",
+    "expunge delete --subject ID",
+    (Scope.DELETIONS_WRITE,),
+    {"subject_id": "ID"},
+)
+WATCH = Action("watch", "GET", f"{_MODEL}/preparation", "expunge models show {model}", (Scope.MODELS_READ,))
+CONSUMERS = Action("consumers", "GET", f"{_MODEL}/consumers", "expunge consumers list {model}", (Scope.MODELS_READ,))
+REMOVE_CONSUMER = Action(
+    "remove", "DELETE", f"{_MODEL}/consumers/CONSUMER", "expunge consumers remove {model} CONSUMER", _ADMIN
+)
+RETRAIN = Action("retrain", "POST", f"{_MODEL}/retrains", "expunge models retrain {model} --new-data", _ADMIN, {})
+RETRAIN_BY_POLICY, FALL_BACK = _policy("on_exhausted", "retrain"), _policy("fallback", "retrain")
+TOLERATE = _policy("utility_tolerance", "NUMBER")
+RETIRE = Action("retire", "POST", f"{_MODEL}/retire", "expunge models retire {model}", _ADMIN)
+STOP_PREPARATION = Action("cancel", "POST", f"{_MODEL}/cancel", "expunge models cancel {model}", _ADMIN)
+REGISTER = Action(
+    "register",
+    "POST",
+    "/v1/models",
+    "expunge models add {model} --recipe RECIPE",
+    _ADMIN,
+    {"name": "MODEL", "recipe": "RECIPE"},
+)
+
+
+@dataclass(frozen=True)
 class Remedy:
-    """What to do about a reason. ``{id}`` in ``call`` and ``command`` is the request's id."""
+    """What to do about a reason, in a sentence, who does it, and the steps that do it."""
 
     action: str
     by: Role
-    call: str | None = None
-    command: str | None = None
+    steps: tuple[Action, ...]
 
 
-_RETRY = ("POST /v1/deletion-requests/{id}/retry", "expunge requests retry {id}")
-_REGISTER = ("POST /v1/models", "expunge models add NAME --recipe RECIPE")
-_NEW_MODEL = "Register the recipe under a new name with on_suppressed: leave_out"
+_IN_PLACE = "Train the model again now, or set its policy to fallback: retrain, which does so for all such requests."
 
 
-def _retry(action: str, by: Role = Role.OPERATOR) -> Remedy:
-    return Remedy(action, by, *_RETRY)
+def _in_place(*more: Action, first: str = "") -> Remedy:
+    """Return the remedy where a retrain serves the request under the model's name."""
+    return Remedy(f"{first}{_IN_PLACE}", Role.ML_ENGINEER, (RETRAIN, FALL_BACK, *more))
 
 
-def _register(action: str) -> Remedy:
-    return Remedy(action, Role.ML_ENGINEER, *_REGISTER)
+def _retry(action: str, by: Role = Role.OPERATOR, *more: Action) -> Remedy:
+    return Remedy(action, by, (RETRY, *more))
 
 
 class Reason(StrEnum):
@@ -60,36 +149,34 @@ class Reason(StrEnum):
         Remedy(
             "Verify the request, or reject it and tell the person why.",
             Role.PRIVACY_OFFICER,
-            "POST /v1/deletion-requests/{id}/verify; POST /v1/deletion-requests/{id}/reject",
-            "expunge requests verify {id}; expunge requests reject {id} --reason TEXT",
+            (VERIFY, REJECT),
         ),
     )
     LARGE = (
         "large",
         "The request removes unusually many samples and waits for an approval.",
-        _retry(
-            "Approve it by retrying it, or cancel it. It continues without you when its waiting time is over.",
+        Remedy(
+            "Approve it, or cancel it. It continues without you when its waiting time is over.",
             Role.PRIVACY_OFFICER,
+            (APPROVE, CANCEL),
         ),
     )
     LEGAL_HOLD = (
         "legal_hold",
         "A legal hold keeps this person's samples.",
         Remedy(
-            "Lift the hold when the legal reason is gone. The request then continues without a retry.",
+            "Open the hold, and lift it when its legal reason is gone. The request then continues without a retry.",
             Role.PRIVACY_OFFICER,
-            "DELETE /v1/holds/HOLD",
-            "expunge holds lift HOLD",
+            (OPEN_HOLD, LIFT),
         ),
     )
     PARTIAL_SUBJECT = (
         "partial_subject",
         "The request names some of a person's samples, and this model forgets whole people only.",
         Remedy(
-            "Send a new request that names the person (subject_id).",
+            "Send a new request that names the person (subject_id), or train the model again now.",
             Role.PRIVACY_OFFICER,
-            "POST /v1/deletion-requests",
-            "expunge delete --subject ID",
+            (NAME_THE_PERSON, RETRAIN, FALL_BACK),
         ),
     )
 
@@ -100,8 +187,7 @@ class Reason(StrEnum):
         Remedy(
             "Wait. The preparation of the model shows how far the retraining is.",
             Role.OPERATOR,
-            "GET /v1/models/NAME/preparation",
-            "expunge models show NAME",
+            (WATCH,),
         ),
     )
     AWAITING_OTHERS = (
@@ -115,8 +201,7 @@ class Reason(StrEnum):
         Remedy(
             "Move the consumer to the current version, or remove it if it no longer exists.",
             Role.OPERATOR,
-            "GET /v1/models/NAME/consumers; DELETE /v1/models/NAME/consumers/CONSUMER",
-            "expunge consumers list NAME; expunge consumers remove NAME CONSUMER",
+            (CONSUMERS, REMOVE_CONSUMER),
         ),
     )
 
@@ -124,45 +209,52 @@ class Reason(StrEnum):
     BUDGET_EXHAUSTED = (
         "budget_exhausted",
         "The model's privacy budget does not allow another update.",
-        _register(f"Train the model again. {_NEW_MODEL}; the new model begins a new budget."),
+        Remedy(
+            "Train the model again now: the retrain forgets who waits and begins a new budget. Or change the policy "
+            "to on_exhausted: retrain, which does so each time.",
+            Role.ML_ENGINEER,
+            (RETRAIN, RETRAIN_BY_POLICY),
+        ),
     )
     BEYOND_CALIBRATION = (
         "beyond_calibration",
         "More people asked to be forgotten than the model's calibration covers.",
-        _register(f"{_NEW_MODEL} and larger calibration sizes, or with fallback: retrain."),
+        _in_place(),
     )
     CAP_NOT_REACHED = (
         "cap_not_reached",
         "The update could not bring the weights within max_distance of a retraining.",
-        _register(f"{_NEW_MODEL} and a larger max_distance, or with fallback: retrain."),
+        _in_place(RETRY, first="Retry if many were forgotten at once. "),
     )
     METHOD_REFUSED = (
         "method_refused",
         "The method cannot forget these samples.",
-        _register(f"{_NEW_MODEL} and another method, or with fallback: retrain."),
+        _in_place(RETRY, first="Retry if many were forgotten at once. "),
     )
     WEIGHTS_NOT_FINITE = (
         "weights_not_finite",
         "The update gave weights that are not finite numbers. Nothing was published.",
-        _register(f"{_NEW_MODEL} and other method options, or with fallback: retrain."),
+        _in_place(RETRY, first="Retry if many were forgotten at once. "),
     )
     VECTORS_MISSING = (
         "vectors_missing",
         "The stored vectors of some people, which the method needs, are missing.",
-        _register(f"{_NEW_MODEL}."),
+        _in_place(),
     )
     NOBODY_LEFT = (
         "nobody_left",
         "No training sample would be left in the model.",
-        Remedy("Stop serving the model. It cannot be trained on nobody.", Role.ML_ENGINEER),
+        Remedy("Retire the model. It cannot be trained on nobody.", Role.ML_ENGINEER, (RETIRE,)),
     )
     UTILITY_GATE = (
         "utility_gate",
         "The new version's accuracy on the holdout fell by more than the policy allows. It was not published.",
         _retry(
             "Retry: the next draw of the noise may pass, and each draw is charged to the budget. If it fails again, "
-            "register the recipe under a new name with a larger utility_tolerance.",
+            "train the model again, or allow a larger utility_tolerance and retry.",
             Role.ML_ENGINEER,
+            RETRAIN,
+            TOLERATE,
         ),
     )
 
@@ -170,7 +262,12 @@ class Reason(StrEnum):
     ENVIRONMENT_CHANGED = (
         "environment_changed",
         "The worker's software or device is not the one that the model was prepared with.",
-        _retry("Start a worker with that software and device (expunge doctor says what differs), then retry."),
+        _retry(
+            "Start a worker with that software and device (expunge doctor says what differs), then retry. Or train the "
+            "model again.",
+            Role.OPERATOR,
+            RETRAIN,
+        ),
     )
     RECIPE_CHANGED = (
         "recipe_changed",
@@ -186,20 +283,20 @@ class Reason(StrEnum):
         "samples_changed",
         "The recipe gives other samples than at registration.",
         _retry(
-            "Put the registered data back, then retry. Or train on the new data: expunge models retrain NAME "
-            "--new-data. That serves the request too.",
+            "Put the registered data back, then retry. Or train on the new data: that serves the request too.",
             Role.ML_ENGINEER,
+            RETRAIN,
         ),
     )
     STATE_DAMAGED = (
         "state_damaged",
         "The model's encrypted state cannot be read.",
-        _retry("Put the file back into EXPUNGE_PRIVATE_STORE, then retry."),
+        _retry("Put the file back into EXPUNGE_PRIVATE_STORE, then retry. Or train again.", Role.OPERATOR, RETRAIN),
     )
     STATE_FORMAT_UNKNOWN = (
         "state_format_unknown",
         "The model's encrypted state was written by another version of Expunge.",
-        _retry("Start a worker of that version of Expunge, then retry."),
+        _retry("Start a worker of that version of Expunge, then retry. Or train again.", Role.OPERATOR, RETRAIN),
     )
     WORKER_LOST = (
         "worker_lost",
@@ -209,7 +306,7 @@ class Reason(StrEnum):
     FAILED = (
         "failed",
         "Three attempts ended with an error.",
-        _retry("Read the worker's log for the error's place, remove its cause, then retry."),
+        _retry("Remove the cause of the error, which the code names with its place, then retry."),
     )
     RETRAIN_REFUSED = (
         "retrain_refused",
@@ -223,17 +320,23 @@ class Reason(StrEnum):
     ALREADY_FORGOTTEN = ("already_forgotten", "An earlier request removed these samples.")
     LEFT_OUT = ("left_out", "The samples were left out of the training.")
     MODEL_REFUSED = ("model_refused", "The model was refused at registration and was never published.")
+    MODEL_CANCELLED = ("model_cancelled", "The model's preparation was cancelled. It was never published.")
     MODEL_RETIRED = ("model_retired", "The model is retired. No version of it is served.")
 
     @property
+    def steps(self) -> tuple[Action, ...]:
+        """Return the steps of the remedy; none where nothing is left to do."""
+        return () if self.remedy is None else self.remedy.steps
+
+    @property
     def retry_helps(self) -> bool:
-        return self.remedy is not None and self.remedy.command == _RETRY[1]
+        return RETRY in self.steps or APPROVE in self.steps
 
 
 def reason_of(code: str) -> Reason | None:
     """Return the reason of a stored code; None where this version of the software does not know the code.
 
-    ``failed:KeyError`` names the error's type behind its code.
+    ``failed:KeyError at digits.py:41`` names the error's type and place behind its code.
     """
     try:
         return Reason(code.partition(":")[0])
@@ -241,17 +344,30 @@ def reason_of(code: str) -> Reason | None:
         return None
 
 
-def explain(code: str | None, request_id: str) -> dict[str, Any]:
-    """Return ``reason``, ``title`` and ``remedy`` of a stored code as JSON, for the API and for webhooks.
+def explain(code: str | None, request_id: str, models: Sequence[str] = (), holds: Sequence[str] = ()) -> dict[str, Any]:
+    """Return ``reason``, ``title``, ``remedy`` and ``actions`` of a stored code as JSON, for the API and for webhooks.
 
     A code that this version of the software does not know is its own title.
+
+    Args:
+        code: the stored code; None: there is no reason.
+        request_id: the request that has it.
+        models: the names of the models whose part of the request has it.
+        holds: the ids of the legal holds that keep samples of the request.
     """
     reason = None if code is None else reason_of(code)
     if reason is None:
-        return {"reason": code, "title": code, "remedy": None}
-    remedy = None if reason.remedy is None else asdict(reason.remedy)
-    filled = remedy and {name: text and text.replace("{id}", request_id) for name, text in remedy.items()}
-    return {"reason": code, "title": reason.sentence, "remedy": filled}
+        return {"reason": code, "title": code, "remedy": None, "actions": []}
+    remedy = None if reason.remedy is None else {"action": reason.remedy.action, "by": reason.remedy.by}
+    _, _, error = (code or "").partition(":")
+    title = f"{reason.sentence[:-1]}: {error}." if error else reason.sentence
+    steps = actions(reason.steps, request=[request_id], model=models, hold=holds)
+    return {"reason": code, "title": title, "remedy": remedy, "actions": steps}
+
+
+def actions(steps: Iterable[Action], **ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the steps as JSON with these ids filled in: ``request``, ``model``, ``hold``."""
+    return [asdict(filled) for step in steps for filled in step.filled(ids)]
 
 
 NOT_FOR_AN_UPDATE = (Reason.AWAITING_RETRAIN, Reason.AWAITING_CONSUMERS)

@@ -6,6 +6,7 @@ import calendar
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from typing import Any
 
 from service.requests.reasons import Reason
 
@@ -40,6 +41,7 @@ class RequestRefused(Exception):
         what: what happened and what to do, without any value that the client sent.
         errors: one entry for each faulty field: ``pointer`` or ``header``, and ``detail``.
         retry_seconds: when the same call may succeed; None: not by waiting.
+        actions: the steps that do help, as ``service.requests.reasons.actions`` gives them.
     """
 
     def __init__(
@@ -49,8 +51,11 @@ class RequestRefused(Exception):
         what: str,
         errors: Sequence[dict[str, str]] = (),
         retry_seconds: int | None = None,
+        *,
+        actions: Sequence[dict[str, Any]] = (),
     ) -> None:
         super().__init__(what)
+        self.actions = actions
         self.status = status
         self.code = code
         self.errors = errors

@@ -12,10 +12,11 @@ from sqlalchemy.orm.attributes import set_committed_value
 
 from service.audit.log import entry, recorded_at
 from service.infra.db import batches
-from service.infra.tables import AuditEntry, Certificate, DeletionRequest, Task
+from service.infra.tables import AuditEntry, Certificate, DeletionRequest, Model, Task
 from service.infra.time import rfc_3339
 from service.requests.reasons import Reason, explain
 from service.requests.states import Status, derive, stands_alone, step
+from service.requests.suppression import holds_on
 from service.requests.webhooks import News, announce
 
 
@@ -36,6 +37,7 @@ class _Settled:
 
 
 _NEWS = {Status.COMPLETED: News.REQUEST_COMPLETED, Status.BLOCKED: News.REQUEST_BLOCKED}
+SETTLED_AT_ONCE = 5_000
 _UNRECORDED = {(Status.QUEUED, Status.RUNNING), (Status.RUNNING, Status.QUEUED)}
 
 
@@ -80,6 +82,21 @@ def settle(session: Session, request_ids: Iterable[str]) -> list[str]:
     return [each.request.id for each in settled]
 
 
+def end_open_tasks(session: Session, model_id: str, reason: Reason) -> None:
+    """Complete every open task of a model that is not served, or not any more; ``reason`` says so in each.
+
+    No sample leaves with it. A task whose version is published and that waits for consumers keeps what it did.
+    """
+    at = recorded_at(session)
+    open_ones = Task.status.in_(("queued", "running", "blocked"))
+    tasks = session.scalars(select(Task).where(Task.model_id == model_id, open_ones)).all()
+    for task in tasks:
+        done = task.samples if task.reason == Reason.AWAITING_CONSUMERS else 0
+        task.status, task.samples, task.reason, task.completed_at = "completed", done, reason, at
+    for batch in batches((task.request_id for task in tasks), SETTLED_AT_ONCE):
+        settle(session, batch)
+
+
 def _settled(request: DeletionRequest, tasks: list[Any], at: int) -> _Settled | None:
     """Return the change of status that follows from the tasks; None where the stored one is right."""
     old = Status(request.status)
@@ -121,11 +138,30 @@ def record_status(session: Session, *requests: DeletionRequest) -> None:
     entries = [_entry(request, recorded_at(session)) for request in requests]
     if entries:
         session.execute(insert(AuditEntry), entries)
+    places = _places(session, requests)
     for request in requests:
         news = _NEWS.get(Status(request.status))
         if news is not None:
-            facts = {"id": request.id, "status": request.status} | explain(request.reason, request.id)
+            models, holds = places.get(request.id, ([], []))
+            facts = {"id": request.id, "status": request.status} | explain(request.reason, request.id, models, holds)
             announce(session, request.tenant_id, news, facts | _times(request))
+
+
+def _places(session: Session, requests: Sequence[DeletionRequest]) -> dict[str, tuple[list[str], list[str]]]:
+    """Return, for each request that a model blocks, the names of those models, and the ids of the legal holds."""
+    reasons = {request.id: request.reason for request in requests if request.status == Status.BLOCKED}
+    rows: list[tuple[Task, Model]] = []
+    for batch in batches(reasons):
+        query = select(Task, Model).join(Model, Model.id == Task.model_id).order_by(Model.name)
+        found = session.execute(query.where(Task.request_id.in_(batch), Task.status == Status.BLOCKED))
+        rows += [(task, model) for task, model in found if task.reason == reasons[task.request_id]]
+    held = holds_on(session, [(task.request_id, model) for task, model in rows if task.reason == Reason.LEGAL_HOLD])
+    places: dict[str, tuple[list[str], list[str]]] = {}
+    for task, model in rows:
+        models, holds = places.setdefault(task.request_id, ([], []))
+        models.append(model.name)
+        holds += [hold for hold in held.get((task.request_id, model.id), []) if hold not in holds]
+    return places
 
 
 def _entry(request: DeletionRequest, at: int) -> dict[str, Any]:

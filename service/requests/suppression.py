@@ -19,6 +19,7 @@ from service.infra.db import batches
 from service.infra.tables import (
     DeletionRequest,
     Generation,
+    Hold,
     HoldoutPerson,
     Membership,
     Model,
@@ -222,6 +223,35 @@ def positions(
         for name, position in _outstanding(session, generation_id, column, requests):
             for request_id in requests[name]:
                 found.setdefault(request_id, set()).add(position)
+    return found
+
+
+def held_by(session: Session, tenant_id: str, generation_id: int) -> dict[str, set[int]]:
+    """Return the positions that each hold in force protects, by its id; a twin counts as its original."""
+    found: dict[str, set[int]] = {}
+    same = (Membership.subject_digest == Hold.subject_digest, Membership.sample_digest == Hold.sample_digest)
+    for each in same:
+        query = select(Hold.id, Membership.position).join(Membership, each)
+        mine = (Membership.generation_id == generation_id, Hold.tenant_id == tenant_id, Hold.lifted_at.is_(None))
+        for hold, position in session.execute(query.where(*mine)):
+            found.setdefault(hold, set()).add(position)
+    return found
+
+
+def holds_on(session: Session, parts: Iterable[tuple[str, Model]]) -> dict[tuple[str, str], list[str]]:
+    """Return the ids of the holds in force that keep what a request names in a model, by the ids of the two.
+
+    ``parts``: a request's id and a model, for each pair that is asked about.
+    """
+    by_model: dict[str, tuple[Model, list[str]]] = {}
+    for request_id, model in parts:
+        by_model.setdefault(model.id, (model, []))[1].append(request_id)
+    found: dict[tuple[str, str], list[str]] = {}
+    for model, requests in by_model.values():
+        generation = model.generation_id or 0
+        held = held_by(session, model.tenant_id, generation)
+        for request_id, named in positions(session, model.tenant_id, model.name, generation, requests).items():
+            found[request_id, model.id] = sorted(hold for hold, kept in held.items() if not kept.isdisjoint(named))
     return found
 
 

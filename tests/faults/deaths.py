@@ -16,11 +16,11 @@ from service.api.app import create_app
 from service.infra.db import Database
 from service.infra.settings import session_key
 from service.infra.tables import Heartbeat, Lease, WebhookDelivery
+from service.models.retrain_plan import retrain_lease
 from service.requests.webhooks import News, add_endpoint, announce
 from tests.faults.invariants import Broken
 from tests.faults.places import Place
 from tests.workers.worlds import end_schedulers_lease
-from workers.runtime.lease import retrain_lease
 from workers.scheduler.run import open_scheduler
 from workers.scheduler.ssrf_guard import Outbound
 from workers.scheduler.webhook_sender import WebhookSender

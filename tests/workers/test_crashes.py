@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from service.infra.tables import BudgetEntry, Erasure, Lease, Membership, Removal, StoredVector
+from service.models.retrain_plan import retrain_lease
 from tests.faults.invariants import broken
 from tests.harness.files import names_in, root_of
 from tests.workers.worlds import World, fork, open_world
-from workers.runtime.lease import retrain_lease
 from workers.scheduler.run import open_scheduler, sweep_files
 
 pytestmark = pytest.mark.both_engines

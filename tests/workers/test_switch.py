@@ -22,7 +22,7 @@ from service.infra.tables import (
     Task,
     Version,
 )
-from service.models.retrain_plan import PlannedRetrain, plan_of
+from service.models.retrain_plan import PlannedRetrain, plan_of, retrain_lease
 from service.requests import cancel as cancellation
 from service.requests import intake
 from service.requests import legal_holds as holds
@@ -32,7 +32,6 @@ from tests.workers.test_retrain import entries, exhausted, finish_retrain, gener
 from tests.workers.worlds import TENANT, World, seconds
 from unlearning.accounting.certificate import Claim, Guarantee
 from workers.runtime.jobs import Deletions, Preparation
-from workers.runtime.lease import retrain_lease
 from workers.runtime.stopwatch import Stopwatch
 from workers.scheduler import run as scheduler
 from workers.storage import checkpoint_format as codec

@@ -19,6 +19,7 @@ from service.infra.pseudonyms import new_id, sample_digest
 from service.infra.settings import session_key
 from service.infra.tables import AuditEntry, BudgetEntry, DeletionRequest, Lease, Membership, Removal, Task
 from service.models import restore_guard as backups
+from service.models.retrain_plan import retrain_lease
 from service.requests import intake
 from service.requests.states import Status
 from service.requests.webhooks import News, add_endpoint
@@ -27,7 +28,6 @@ from tests.workers.test_restore import Snapshot, export, signer, snapshot
 from tests.workers.test_retrain import ONE_UPDATE
 from tests.workers.test_webhook_sender import Receiver, receiver
 from tests.workers.worlds import TENANT, World
-from workers.runtime.lease import retrain_lease
 from workers.scheduler.restore import restore
 from workers.scheduler.run import LEASE, open_scheduler
 from workers.scheduler.ssrf_guard import Outbound

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from service.infra.tables import Lease, Model
 from service.infra.time import SECOND
+from service.models.retrain_plan import retrain_lease
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,6 @@ class TakenLease:
     model_id: str
     token: int
     name: str | None = None
-
-
-def retrain_lease(model_id: str) -> str:
-    """Return the name of the lease under which a model's candidate generation is built."""
-    return f"retrain:{model_id}"
 
 
 class Stale(RuntimeError):

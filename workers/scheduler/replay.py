@@ -12,7 +12,9 @@ from sqlalchemy.orm import Session
 from service.audit import hold_names as held_names
 from service.audit.signed_note import NotAuthentic
 from service.infra.pseudonyms import Pepper
-from service.infra.tables import ApiKey, DeletionRequest, Hold, SuppressionEntry, Task, WebhookEndpoint
+from service.infra.tables import ApiKey, DeletionRequest, Hold, Model, SuppressionEntry, Task, WebhookEndpoint
+from service.models.policy import apply_policy
+from service.models.retire import SERVED, end_cancelled, end_retired
 from service.requests import identity_check as verification
 from service.requests import legal_holds as holds
 from service.requests.intake import AT_ONCE
@@ -52,7 +54,7 @@ class RestoreReport:
     """live in the backup; without an export nobody knows whether they were disabled since"""
     reapplied: list[str] = field(default_factory=list)
     """what the log says and was repeated: cancellations, verifications, rejections, lifted suppression entries,
-    holds placed and released, keys rotated and revoked, webhooks disabled"""
+    holds placed and released, keys rotated and revoked, webhooks disabled, models retired and cancelled, policies"""
     replaced: dict[str, str] = field(default_factory=dict)
     """keys that were rotated: the prefix of the old one, by the id of its lost successor"""
     to_do: list[str] = field(default_factory=list)
@@ -74,7 +76,7 @@ def follow(session: Session, report: RestoreReport, said: Iterable[Said], pepper
         else:
             done = body["kind"] in _OF_THE_REST and _OF_THE_REST[body["kind"]](session, report, body)
         if done:
-            what = next(body[name] for name in ("hold", "key", "endpoint", "request") if body.get(name))
+            what = next(body[name] for name in ("hold", "key", "endpoint", "request", "model") if body.get(name))
             report.reapplied.append(f"{body['kind']} {what}")
 
 
@@ -158,6 +160,26 @@ def _disable(session: Session, report: RestoreReport, body: Said) -> bool:
     return True
 
 
+def _model_ended(session: Session, report: RestoreReport, body: Said) -> bool:  # noqa: ARG001
+    """End the model again. What it was made of is destroyed, whatever the backup says."""
+    model = session.get(Model, body["model"])
+    if model is None or model.status in ("retired", "cancelled") or body.get("reason") == "restored":
+        return False
+    if body["kind"] == "model.cancelled":
+        end_cancelled(session, model)
+    else:
+        end_retired(session, model)
+    return True
+
+
+def _policy_changed(session: Session, report: RestoreReport, body: Said) -> bool:  # noqa: ARG001
+    model = session.get(Model, body["model"])
+    if model is None or model.status not in SERVED:
+        return False
+    apply_policy(session, model, body["changed"])
+    return True
+
+
 _OF_REQUESTS = (
     "request.accepted",
     "request.verified",
@@ -172,6 +194,9 @@ _OF_THE_REST: dict[str, Callable[[Session, RestoreReport, Said], bool]] = {
     "key.revoked": _revoke,
     "webhook.added": _webhook_added,
     "webhook.disabled": _disable,
+    "model.retired": _model_ended,
+    "model.cancelled": _model_ended,
+    "model.policy_changed": _policy_changed,
 }
 """Each returns whether it changed a row of the backup."""
 

@@ -45,15 +45,15 @@ from service.requests import legal_holds as holds
 from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from service.requests.states import Status, awaits_decision, derive
-from service.requests.status import record_status, settle
+from service.requests.status import end_open_tasks, record_status, settle
 from workers.runtime.lease import give_back
 from workers.scheduler.replay import RestoreReport, follow, to_do
 from workers.storage.private_state import drop_vectors
 from workers.storage.release_journal import SET_ASIDE, JournalEntry, revived
 from workers.storage.storage import Storage
 from workers.update.publish import erase, mark_forgotten
-from workers.update.select import held_by, target_of
-from workers.update.task_results import end_open_tasks, note_exhaustion, queue_tasks
+from workers.update.select import target_of
+from workers.update.task_results import note_exhaustion, queue_tasks
 
 BEYOND_ANY_CLAIM = 1 << 20
 """Added to every lease's token, so that a worker from before the restore never passes the fence."""
@@ -175,7 +175,7 @@ def _adopt(session: Session, report: RestoreReport, entry: JournalEntry, model: 
 def _end_holds(session: Session, report: RestoreReport, entry: JournalEntry, in_log: bool) -> None:
     """End the backup's holds on people whom the update forgot: they were lifted before it."""
     gone = frozenset(entry.positions)
-    for hold_id, kept in held_by(session, entry.tenant_id, entry.generation_id).items():
+    for hold_id, kept in suppressions.held_by(session, entry.tenant_id, entry.generation_id).items():
         if gone.isdisjoint(kept):
             continue
         holds.end(session, session.get_one(Hold, hold_id), entry.at)
@@ -212,7 +212,7 @@ def _retire(session: Session, report: RestoreReport, model: Model) -> None:
     current = session.get(Version, model.current_id) if model.current_id else None
     if current is not None:
         current.status, current.retired_at = "retired", at
-    end_open_tasks(session, model, Reason.MODEL_RETIRED)
+    end_open_tasks(session, model.id, Reason.MODEL_RETIRED)
     ledger.record(session, model.tenant_id, "model.retired", model_id=model.id, name=model.name, reason="restored")
     report.retired.append(model.name)
 

@@ -35,17 +35,17 @@ from service.models import consumers
 from service.models.figures import FOLDER as FIGURES
 from service.models.figures import Figures
 from service.models.restore_guard import UPDATES, unconfirmed
+from service.models.retrain_plan import retrain_lease
 from service.models.tallies import tally
 from service.requests import legal_holds as holds
 from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
 from service.requests.status import settle
 from workers.runtime.db_retry import retry
 from workers.runtime.heartbeat import Pulse
-from workers.runtime.lease import retrain_lease
 from workers.runtime.recipe_messages import drop_messages
 from workers.scheduler.ssrf_guard import Outbound
 from workers.scheduler.webhook_sender import WebhookSender
-from workers.storage.crypto_erase import bury, destroy_keys
+from workers.storage.crypto_erase import bury, destroy_keys, erase_ended
 from workers.storage.key_store import KeyStore
 from workers.storage.release_journal import confirm_committed
 from workers.storage.storage import open_places
@@ -102,6 +102,7 @@ class Scheduler:
             lambda: sweep(self.database, self.notifier),
             lambda: extend_log(self.database, self.signer()),
             lambda: destroy_keys(self.database, self.keys, self.store.folder.inside(UPDATES), self.tenants),
+            lambda: erase_ended(self.database, self.private, self.keys, self.tenants),
             lambda: issue(self.database, self.signer(), self.pepper),
             lambda: purge(self.database, self.store, self.grace_seconds),
             lambda: bury(self.database),

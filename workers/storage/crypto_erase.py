@@ -9,17 +9,21 @@ from collections import Counter
 from collections.abc import Collection
 
 from sqlalchemy import ColumnElement, or_, select, true, update
+from sqlalchemy.orm import InstrumentedAttribute
 
 from service.audit.log import record, recorded_at
-from service.infra.db import Database, batches
+from service.infra.db import Database, batches, now
 from service.infra.fault_injection import crash_point
 from service.infra.files import Folder, Store
-from service.infra.tables import Certificate, Erasure, Generation, Task, Version
+from service.infra.tables import Certificate, Erasure, Generation, Model, Task, Version
+from service.infra.time import SECOND
 from service.models.generations import empty_generation
 from workers.storage.key_store import KeyStore
 from workers.storage.release_journal import confirm_committed
 
 EMPTIED = "emptied"
+ERASED_AGAIN_SECONDS = 86_400.0
+"""A worker that did not notice yet may make another key for a model that has ended: it is looked for this long."""
 
 
 def destroy_keys(database: Database, keys: KeyStore, updates: Folder, tenants: Collection[str] | None = None) -> int:
@@ -32,7 +36,7 @@ def destroy_keys(database: Database, keys: KeyStore, updates: Folder, tenants: C
     with database.read() as session:
         due = session.execute(
             select(Erasure.id, Erasure.key_id, Erasure.version_id, Erasure.tenant_id)
-            .where(Erasure.destroyed_at.is_(None), _of(tenants))
+            .where(Erasure.destroyed_at.is_(None), _of(tenants, Erasure.tenant_id))
             .order_by(Erasure.id)
         ).all()
         confirm_committed(session, updates, sorted({row.version_id for row in due if row.version_id}))
@@ -51,8 +55,8 @@ def destroy_keys(database: Database, keys: KeyStore, updates: Folder, tenants: C
     return len(due)
 
 
-def _of(tenants: Collection[str] | None) -> ColumnElement[bool]:
-    return true() if tenants is None else Erasure.tenant_id.in_(sorted(tenants))
+def _of(tenants: Collection[str] | None, column: InstrumentedAttribute[str]) -> ColumnElement[bool]:
+    return true() if tenants is None else column.in_(sorted(tenants))
 
 
 def drop_superseded_state(database: Database, private: Store, version_id: str | None) -> None:
@@ -68,6 +72,41 @@ def drop_superseded_state(database: Database, private: Store, version_id: str | 
         )
     if shared is None:
         private.delete(version.state)
+
+
+def erase_ended(database: Database, private: Store, keys: KeyStore, tenants: Collection[str] | None = None) -> int:
+    """Destroy what models that were retired or cancelled lately leave; return how many generations were looked at.
+
+    Of a retired model: the sealed state of the version that was served last. Of a generation without a version: every
+    key, and the state that its work units start from. ``tenants`` as in ``destroy_keys``.
+    Raises Busy, KeyFileMissing, OSError.
+    """
+    with database.read() as session:
+        since = now(session) - int(ERASED_AGAIN_SECONDS * SECOND)
+        published = select(Version.id).where(Version.generation_id == Generation.id).exists()
+        over = (
+            select(Generation.id, Generation.manifest, published)
+            .join(Model, Model.id == Generation.model_id)
+            .where(Model.status.in_(("retired", "cancelled")), Generation.status == "ended")
+            .where(Generation.ended_at >= since, _of(tenants, Generation.tenant_id))
+        )
+        generations = session.execute(over).all()
+        last = select(Model.current_id).where(
+            Model.status == "retired", Model.generation_id.in_([row.id for row in generations])
+        )
+        versions = session.scalars(last).all()
+    for version_id in versions:
+        drop_superseded_state(database, private, version_id)
+    for generation_id, manifest, has_version in generations:
+        if has_version:
+            continue
+        notes = [(manifest or {}).get(name) for name in ("trained", "prepared")]
+        for note in notes:
+            if note:
+                private.delete(note["state"])
+        crash_point("erase-after-state")
+        keys.destroy_generation(generation_id)
+    return len(generations)
 
 
 def bury(database: Database) -> int:

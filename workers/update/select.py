@@ -133,18 +133,6 @@ def begins_model(job: Job) -> bool:
     return isinstance(job, Preparation) and not job.retrains
 
 
-def held_by(session: Session, tenant_id: str, generation_id: int) -> dict[str, set[int]]:
-    """Return the positions that each hold in force protects, by its id; a twin counts as its original."""
-    found: dict[str, set[int]] = {}
-    same = (Membership.subject_digest == Hold.subject_digest, Membership.sample_digest == Hold.sample_digest)
-    for each in same:
-        query = select(Hold.id, Membership.position).join(Membership, each)
-        mine = (Membership.generation_id == generation_id, Hold.tenant_id == tenant_id, Hold.lifted_at.is_(None))
-        for hold, position in session.execute(query.where(*mine)):
-            found.setdefault(hold, set()).add(position)
-    return found
-
-
 def forgotten(session: Session, generation_id: int) -> frozenset[int]:
     """Return every position of the generation that is forgotten."""
     return frozenset(session.scalars(select(Removal.position).where(Removal.generation_id == generation_id)))

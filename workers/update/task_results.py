@@ -30,7 +30,7 @@ from service.models.retrain_plan import (
 )
 from service.requests import suppression as suppressions
 from service.requests.reasons import NOT_FOR_AN_UPDATE, Reason
-from service.requests.status import change_tasks, settle
+from service.requests.status import SETTLED_AT_ONCE, change_tasks, end_open_tasks, settle
 from service.requests.webhooks import announce_exhaustion
 from unlearning.accounting.policy import CompleteWhen
 from unlearning.types import Json
@@ -38,7 +38,6 @@ from workers.runtime.jobs import Claimed, Deletions, Job
 from workers.runtime.lease import fence, give_back, give_back_beside
 from workers.storage.storage import Storage
 
-SETTLED_AT_ONCE = 5_000
 OPEN = ("queued", "running", "blocked")
 NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 """Numbers in a refusal are computed from people's data, so what is stored for long leaves them out."""
@@ -205,7 +204,7 @@ def refuse(
         model.status, model.reason = "refused", f"{what} {hint}"
         give_back(model)
         ledger.record(session, model.tenant_id, "preparation.refused", **facts, what=NUMBERS.sub("#", what))
-        end_open_tasks(session, model, Reason.MODEL_REFUSED)
+        end_open_tasks(session, model.id, Reason.MODEL_REFUSED)
         return
     model.reason = f"The retrain was refused. {what} {hint}"
     schedule_retrain(session, model)
@@ -225,15 +224,6 @@ def end_dry_run(session: Session, model: Model, generation: Generation, found: M
     give_back_beside(session, model.id)
     facts: dict[str, Any] = {"model_id": model.id, "generation": generation.id}
     ledger.record(session, model.tenant_id, "retrain.dry_run_ended", **facts, refused="refused" in found)
-
-
-def end_open_tasks(session: Session, model: Model, reason: Reason) -> None:
-    """Complete every open task of a model that is served no more: no sample leaves with it."""
-    at = ledger.recorded_at(session)
-    tasks = session.scalars(select(Task).where(Task.model_id == model.id, Task.status.in_(OPEN))).all()
-    for task in tasks:
-        task.status, task.samples, task.reason, task.completed_at = "completed", 0, reason, at
-    settle(session, [task.request_id for task in tasks])
 
 
 def queue_newcomers(session: Session, job: Job, model: Model, since: int = 0) -> None:

@@ -12,7 +12,17 @@ from typing import Annotated, Any
 import typer
 
 from service.cli.client import Client, connect
-from service.cli.output import AsJson, CommandError, errors, meter, show_facts, show_hint, show_json, show_rows
+from service.cli.output import (
+    AsJson,
+    CommandError,
+    commands_of,
+    errors,
+    meter,
+    show_facts,
+    show_hint,
+    show_json,
+    show_rows,
+)
 
 commands = typer.Typer(
     no_args_is_help=True,
@@ -174,7 +184,7 @@ def _show(request: dict[str, Any], as_json: bool) -> None:
     if as_json:
         show_json(request)
         return
-    show_facts({name: value for name, value in request.items() if name not in ("models", "remedy")})
+    show_facts({name: value for name, value in request.items() if name not in ("models", "remedy", "actions")})
     if request.get("models"):
         show_rows(request["models"], ("model", "status", "samples", "version", "method", "reason"))
     if request.get("status") == "blocked":
@@ -201,7 +211,7 @@ def _reasons(request: dict[str, Any]) -> str:
 
 
 def _remedies(request: dict[str, Any]) -> str:
-    """Return what to do, one remedy a reason, with its command."""
-    remedies = [each["remedy"] for each in _explained(request) if each["remedy"] is not None]
-    said = dict.fromkeys(each["action"] + (f" ({each['command']})" if each["command"] else "") for each in remedies)
-    return " ".join(said)
+    """Return what to do: the remedy of each reason, then the commands of its steps, one a line."""
+    explained = [each for each in _explained(request) if each["remedy"] is not None]
+    said = dict.fromkeys(each["remedy"]["action"] for each in explained)
+    return " ".join(said) + commands_of(step for each in explained for step in each["actions"])

@@ -10,7 +10,7 @@ import typer
 from service.cli.client import connect
 from service.cli.output import AsJson, errors, show_facts, show_json, show_rows
 
-commands = typer.Typer(no_args_is_help=True, help="Legal holds: place, list, lift.")
+commands = typer.Typer(no_args_is_help=True, help="Legal holds: place, list, show, lift.")
 _PATH = "/v1/holds"
 
 
@@ -38,6 +38,14 @@ def list_holds(as_json: AsJson = False) -> None:
     with connect() as client:
         rows = list(client.pages(_PATH))
     show_json(rows) if as_json else show_rows(rows, ("id", "reason", "created_at", "lifted_at"))
+
+
+@commands.command("show")
+def show(hold: Annotated[str, typer.Argument(help="Id of a hold.")], as_json: AsJson = False) -> None:
+    """Show one hold: why it was placed, and since when."""
+    with connect() as client:
+        found = client.get(f"{_PATH}/{hold}")
+    show_json(found) if as_json else show_facts(found)
 
 
 @commands.command("lift")

@@ -30,6 +30,7 @@ from service.infra.tables.models import (
 )
 from service.infra.tables.record import Record, Serial
 from service.infra.tables.requests import (
+    LONGEST_REASON,
     Certificate,
     DeletionRequest,
     Hold,
@@ -41,6 +42,7 @@ from service.infra.tables.requests import (
 )
 
 __all__ = [
+    "LONGEST_REASON",
     "ApiKey",
     "AuditEntry",
     "BudgetEntry",

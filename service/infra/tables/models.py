@@ -16,7 +16,7 @@ class Model(Record):
     __tablename__ = "models"
     __table_args__ = (
         UniqueConstraint("tenant_id", "name"),
-        CheckConstraint("status IN ('preparing','live','refused','exhausted','retired')", name="status"),
+        CheckConstraint("status IN ('preparing','cancelled','live','refused','exhausted','retired')", name="status"),
     )
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     tenant_id: Mapped[str] = mapped_column(Name)
@@ -182,14 +182,15 @@ class BudgetEntry(Record):
 
 
 class Erasure(Record):
-    """A key that must be destroyed: written by the publish transaction, carried out after it."""
+    """A key that must be destroyed: written by the transaction that deletes what it opens, carried out after it."""
 
     __tablename__ = "erasures"
     __table_args__ = (UniqueConstraint("generation_id", "key_id"),)
     id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)
     tenant_id: Mapped[str] = mapped_column(Name)
     generation_id: Mapped[int] = mapped_column(Serial)
-    version_id: Mapped[str] = mapped_column(Id, index=True)
+    version_id: Mapped[str | None] = mapped_column(Id, index=True)
+    """the version that its person left with; None: the model was retired"""
     key_id: Mapped[str] = mapped_column(Id)
     created_at: Mapped[int] = mapped_column(Moment)
     destroyed_at: Mapped[int | None] = mapped_column(Moment, index=True)

@@ -9,6 +9,9 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from service.infra.tables.record import Count, Digest, Id, Moment, Name, Record, Serial
 
+LONGEST_REASON = 120
+"""characters of a reason: its code and, behind it, the type and the place of an error"""
+
 
 class DeletionRequest(Record):
     __tablename__ = "deletion_requests"
@@ -23,7 +26,7 @@ class DeletionRequest(Record):
     subject_digest: Mapped[str | None] = mapped_column(Digest)
     """HMAC of the subject id; None when the request names samples"""
     status: Mapped[str] = mapped_column(String(9))
-    reason: Mapped[str | None] = mapped_column(String(64))
+    reason: Mapped[str | None] = mapped_column(String(LONGEST_REASON))
     models: Mapped[list[str] | None]
     """the model names the client limited the request to; None: every model"""
     suppress_after: Mapped[int | None] = mapped_column(Serial)
@@ -60,7 +63,7 @@ class Task(Record):
     request_id: Mapped[str] = mapped_column(Id, ForeignKey("deletion_requests.id"))
     model_id: Mapped[str] = mapped_column(Id, ForeignKey("models.id"))
     status: Mapped[str] = mapped_column(String(9))
-    reason: Mapped[str | None] = mapped_column(String(64))
+    reason: Mapped[str | None] = mapped_column(String(LONGEST_REASON))
     samples: Mapped[int | None] = mapped_column(Count)
     """how many samples it forgot; None until known"""
     method: Mapped[str | None] = mapped_column(String(32))

@@ -16,13 +16,16 @@ from service.api.http.etag import IfNoneMatch, shown
 from service.api.http.pagination import Limit, NameCursor, Page, link
 from service.api.openapi import answer
 from service.api.problems import ApiProblem, not_found
+from service.api.request_views import ActionView
 from service.api.types import LARGEST_NUMBER, WHOLE, ModelName, Moment, RecipeName
 from service.infra.tables import BudgetEntry, Generation, Model, Version
 from service.infra.tenants import recipes_of
 from service.models.figures import Figures
 from service.models.recipe_files import require_recipe
 from service.models.register import register
+from service.models.retire import steps_of
 from service.models.retrain_plan import plan_of, work_units_of
+from service.requests.reasons import actions
 from unlearning.accounting.budget import epsilon_of, updates_left
 from unlearning.accounting.policy import LARGEST_ORDERS, Policy, PolicyError
 from unlearning.methods import NAMES
@@ -122,6 +125,7 @@ class ModelView(BaseModel):
     current: int | None = Field(description="number of the version that is served")
     generation: int | None
     created_at: Moment
+    actions: list[ActionView] = Field(description="the steps out, where the model is blocked; and how to stop")
 
 
 class PlanView(BaseModel):
@@ -298,9 +302,24 @@ def _rows() -> Any:
     """
     return (
         select(Model, Version.number, Generation.method, Generation.guarantee)
-        .outerjoin(Version, Version.id == Model.current_id)
+        .outerjoin(Version, (Version.id == Model.current_id) & (Version.status == "current"))
         .outerjoin(Generation, Generation.id == Version.generation_id)
     )
+
+
+def view_of(session: Session, model: Model) -> ModelView:
+    """Return the model as clients see it."""
+    session.flush()
+    return _view(*session.execute(_rows().where(Model.id == model.id)).one())
+
+
+def locked(session: Session, tenant_id: str, name: str) -> Model:
+    """Return the tenant's model, its row locked until the transaction ends. Raises ApiProblem (404)."""
+    mine = select(Model).where(Model.tenant_id == tenant_id, Model.name == name).with_for_update()
+    model = session.scalars(mine.execution_options(populate_existing=True)).one_or_none()
+    if model is None:
+        raise not_found("model")
+    return model
 
 
 def _view(model: Model, head: int | None, method: str | None, guarantee: str | None) -> ModelView:
@@ -316,4 +335,5 @@ def _view(model: Model, head: int | None, method: str | None, guarantee: str | N
         current=head,
         generation=model.generation_id,
         created_at=model.created_at,
+        actions=[ActionView(**each) for each in actions(steps_of(model), model=[model.name])],
     )

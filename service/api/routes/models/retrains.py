@@ -14,6 +14,7 @@ from service.api.dependencies import Running, holding, problems
 from service.api.openapi import answer
 from service.api.problems import not_found
 from service.api.routes.models.models import find as find_model
+from service.api.routes.models.models import locked
 from service.api.types import LARGEST_NUMBER, ModelName, Moment
 from service.infra.tables import Generation, Model
 from service.models.retrain_plan import is_dry_run, plan_new_data
@@ -73,9 +74,7 @@ class RetrainView(BaseModel):
 )
 def retrain(name: ModelName, body: RetrainOrder, service: Running, caller: Admin, response: Response) -> RetrainView:
     with service.database.write() as session:
-        find_model(session, caller.tenant_id, name)
-        mine = (Model.tenant_id == caller.tenant_id, Model.name == name)
-        model = session.scalars(select(Model).where(*mine).with_for_update()).one()
+        model = locked(session, caller.tenant_id, name)
         view = _view(model, plan_new_data(session, model, dry_run=body.dry_run))
     service.notify([model.id])
     response.headers["Location"] = f"/v1/models/{name}/retrains/{view.generation}"

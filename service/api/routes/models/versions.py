@@ -31,6 +31,7 @@ Downloader = Annotated[Caller, Depends(holding(Scope.CHECKPOINTS_READ))]
 Number = Annotated[str, Path(pattern=r"^(current|[1-9][0-9]{0,17})$", description="a version's number, or current")]
 _PATH = "/v1/models/{name}/versions"
 _BLOCK = 1 << 18
+_GONE = "The model is retired, and no version of it is served. Stop serving it, and delete the copies that you have."
 _NAMED = 5
 """requests that a refusal names"""
 _FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
@@ -89,7 +90,7 @@ def index(
 @router.get(
     _PATH + "/{number}",
     response_model=VersionView,
-    responses=reading(404),
+    responses=reading(404, 410),
     summary="Show a version, or the current one",
 )
 def show(
@@ -106,6 +107,8 @@ def show(
         row = session.execute(_one(model, number)).one_or_none()
         if row is None:
             raise not_found("version")
+        if number == "current" and model.status == "retired":
+            raise ApiProblem(410, "model_retired", _GONE)
         return shown(_views(session, model, [row])[0], response, if_none_match)
 
 
@@ -124,6 +127,8 @@ def restore(name: ModelName, number: Number, service: Running, caller: Admin) ->
         row = session.execute(_one(model, number)).one_or_none()
         if row is None:
             raise not_found("version")
+        if model.status == "retired":
+            raise ApiProblem(409, "model_retired", _GONE)
         if row[0].status != "current":
             raise ApiProblem(409, "rollback_refused", _why_never(session, row[0]))
         return _views(session, model, [row])[0]
@@ -149,6 +154,8 @@ def checkpoint(*, name: ModelName, number: Number, request: Request, service: Ru
         if row is None:
             raise not_found("version")
         version: Version = row[0]
+        if model.status == "retired":
+            raise ApiProblem(410, "model_retired", _GONE)
         if version.status != "current":
             why = f"{_why_never(session, version)} Download the current version instead."
             raise ApiProblem(410, "version_superseded", why)

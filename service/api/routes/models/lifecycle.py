@@ -1,0 +1,110 @@
+"""What may be done to a registered model: change its policy, cancel its preparation, retire it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Response
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from service.access.api_keys import Caller, Scope
+from service.api.dependencies import Running, holding, problems
+from service.api.http.etag import IfMatch, changed, require
+from service.api.openapi import answer
+from service.api.routes.models.models import ModelView, locked, view_of
+from service.api.types import WHOLE, ModelName
+from service.models.policy import change_policy, require_changeable
+from service.models.retire import cancel_preparation, retire
+
+router = APIRouter(tags=["models"])
+Admin = Annotated[Caller, Depends(holding(Scope.MODELS_ADMIN))]
+_MODEL = "/v1/models/{name}"
+_Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+_Seconds = Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE]
+
+
+class PolicyChange(BaseModel):
+    """The fields to change; those that are left out stay as they are, and null is the policy's default.
+
+    What the claims of the model's versions rest on cannot change: method, guarantee, noise, bound and budget.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    on_exhausted: Literal["retrain", "hold"] | None = None
+    fallback: Literal["retrain"] | None = Field(default=None, description="null: none")
+    cadence_seconds: _Seconds | None = None
+    collect_seconds: _Seconds | None = None
+    retrain_every_seconds: _Seconds | None = None
+    complete_when: Literal["published", "served"] | None = None
+    threshold: _Number | None = None
+    utility_tolerance: _Number | None = Field(default=None, description="null: no gate")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _changeable(cls, sent: Any) -> Any:
+        if isinstance(sent, dict):
+            require_changeable(sent)
+        return sent
+
+
+@router.patch(
+    _MODEL + "/policy",
+    response_model=ModelView,
+    responses=problems(404, 409, 412) | answer(200, "ETag"),
+    summary="Change what may change of a model's policy",
+)
+def policy(
+    *,
+    name: ModelName,
+    body: PolicyChange,
+    service: Running,
+    caller: Admin,
+    response: Response,
+    if_match: IfMatch = None,
+) -> ModelView:
+    """Change the policy. Requests that were blocked go on where the new policy lets them."""
+    with service.database.write(crash="policy-inside-commit") as session:
+        model = locked(session, caller.tenant_id, name)
+        require(view_of(session, model), if_match)
+        waits = change_policy(session, model, body.model_dump(exclude_unset=True))
+        view, model_id = view_of(session, model), model.id
+    if waits:
+        service.notify([model_id])
+    return changed(view, response)
+
+
+@router.post(
+    _MODEL + "/cancel",
+    response_model=ModelView,
+    responses=problems(404, 409, 412) | answer(200, "ETag"),
+    summary="Cancel the preparation of a model that was never published",
+)
+def cancel(name: ModelName, service: Running, caller: Admin, response: Response, if_match: IfMatch = None) -> ModelView:
+    """Cancel the preparation: its name is free, what was built is destroyed, requests go on without it."""
+    with service.database.write(crash="cancel-inside-commit") as session:
+        model = locked(session, caller.tenant_id, name)
+        require(view_of(session, model), if_match)
+        cancel_preparation(session, model)
+        return changed(view_of(session, model), response)
+
+
+@router.post(
+    _MODEL + "/retire",
+    name="retire",
+    response_model=ModelView,
+    responses=problems(404, 409, 412) | answer(200, "ETag"),
+    summary="Stop serving a model for good",
+)
+def retire_model(
+    name: ModelName, service: Running, caller: Admin, response: Response, if_match: IfMatch = None
+) -> ModelView:
+    """Retire the model: no version is served, its requests end with it, its state and keys are destroyed.
+
+    Copies of its versions that somebody downloaded are not known here, and nothing is claimed about them.
+    """
+    with service.database.write(crash="retire-inside-commit") as session:
+        model = locked(session, caller.tenant_id, name)
+        require(view_of(session, model), if_match)
+        retire(session, model)
+        return changed(view_of(session, model), response)

@@ -1,0 +1,100 @@
+"""Changing a model's policy after registration: what may change, and what a change sets going."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.audit.log import record
+from service.infra.db import now
+from service.infra.fault_injection import crash_point
+from service.infra.tables import Model, Task
+from service.models.retire import SERVED
+from service.models.retrain_plan import plan_retrain, schedule_retrain
+from service.requests.legal_holds import queue_again
+from service.requests.reasons import FALL_BACK, RETRAIN_BY_POLICY, STOP_PREPARATION, Action, actions, reason_of
+from service.requests.states import RequestRefused
+from unlearning.accounting.policy import Policy, PolicyError
+
+CHANGEABLE = (
+    "on_exhausted",
+    "fallback",
+    "cadence_seconds",
+    "collect_seconds",
+    "retrain_every_seconds",
+    "complete_when",
+    "threshold",
+    "utility_tolerance",
+)
+FIXED = {field.name for field in fields(Policy)}.difference(CHANGEABLE)
+_READ = ("on_suppressed", "requests_per_month")
+_NEW = "Register the recipe under another name to have it otherwise."
+_CLAIMED = f"It is fixed at registration, because the claims of the model's versions rest on it. {_NEW}"
+_READ_ONCE = f"It is read at registration alone. {_NEW}"
+
+
+def change_policy(session: Session, model: Model, changes: Mapping[str, Any]) -> bool:
+    """Set these fields of the model's policy; return whether work waits now that did not before. Idempotent.
+
+    What was blocked and may go on under the new policy is queued again. An update that is being computed ends under
+    the policy that it began with. The caller has locked the model's row.
+
+    Raises:
+        RequestRefused: the model is not served (409); a field may not change, or its value is not allowed (422).
+    """
+    require_changeable(changes)
+    if model.status not in SERVED:
+        steps = (STOP_PREPARATION,) if model.status == "preparing" else ()
+        what = f"The model is {model.status}: only the policy of a model that is served can change."
+        raise RequestRefused(409, "not_served", what, actions=actions(steps, model=[model.name]))
+    old = Policy.from_json(model.policy).to_json()
+    try:
+        new = Policy.from_json(old | dict(changes)).to_json()
+    except PolicyError as error:
+        errors = [{"pointer": f"/{error.field}", "detail": error.hint}]
+        raise RequestRefused(422, "invalid_policy", "The policy cannot be used; see errors.", errors) from None
+    changed = {name: new[name] for name in CHANGEABLE if new[name] != old[name]}
+    if not changed:
+        return False
+    apply_policy(session, model, changed)
+    record(session, model.tenant_id, "model.policy_changed", model_id=model.id, changed=changed)
+    queued = _go_on(session, model, changed)
+    session.flush()
+    crash_point("policy-after-audit")
+    return queued
+
+
+def apply_policy(session: Session, model: Model, changed: Mapping[str, Any]) -> None:
+    """Write these fields into the policy, and plan the next scheduled retrain by it."""
+    model.policy = model.policy | dict(changed)
+    if "retrain_every_seconds" in changed:
+        schedule_retrain(session, model)
+
+
+def require_changeable(names: Iterable[str]) -> None:
+    """Check that none of these is a field of a policy that stays as registered. Raises RequestRefused (422)."""
+    fixed = sorted(FIXED.intersection(names))
+    if fixed:
+        errors = [{"pointer": f"/{name}", "detail": _READ_ONCE if name in _READ else _CLAIMED} for name in fixed]
+        raise RequestRefused(422, "fixed_at_registration", "These fields cannot change; see errors.", errors)
+
+
+def _go_on(session: Session, model: Model, changed: Mapping[str, Any]) -> bool:
+    """Queue the tasks again for whose reason this change is a way out, and plan the retrain that is now due."""
+    steps = [step for step in (RETRAIN_BY_POLICY, FALL_BACK) if (step.body or {}).items() <= changed.items()]
+    blocked = session.scalars(select(Task).where(Task.model_id == model.id, Task.status == "blocked")).all()
+    helped = [task for task in blocked if _is_way_out(task, steps)]
+    queue_again(session, helped)
+    planned = plan_retrain(session, model)
+    if helped or planned is not None:
+        model.due_at = now(session)
+    return bool(helped) or planned is not None
+
+
+def _is_way_out(task: Task, steps: list[Action]) -> bool:
+    reason = reason_of(task.reason or "")
+    return reason is not None and any(step in reason.steps for step in steps)

@@ -1,0 +1,143 @@
+"""Ending a model: retiring one that is served, or cancelling one that is still prepared.
+
+Both are one transaction under the model's row lock. A worker that computes for the model loses its lease in it, so it
+publishes nothing afterwards. What is left of the weights and the keys is destroyed by the scheduler right after, see
+``workers.storage.crypto_erase``.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.orm import Session
+
+from service.audit.log import record, recorded_at
+from service.infra.db import batches
+from service.infra.fault_injection import crash_point
+from service.infra.tables import Erasure, Generation, Lease, Model, Removal, StoredVector, Version
+from service.models.figures import withdraw
+from service.models.retrain_plan import retrain_lease
+from service.requests.reasons import (
+    LIFT,
+    OPEN_HOLD,
+    REGISTER,
+    RETIRE,
+    RETRAIN,
+    STOP_PREPARATION,
+    Action,
+    Reason,
+    actions,
+)
+from service.requests.states import RequestRefused
+from service.requests.status import end_open_tasks
+from service.requests.suppression import held_by
+
+SERVED = ("live", "exhausted")
+_RETIRED = "It was retired. No version is served, and its state and keys are destroyed."
+_CANCELLED = "Its preparation was cancelled. Nothing was published."
+
+
+def retire(session: Session, model: Model) -> None:
+    """Stop serving a model for good. Idempotent.
+
+    Its people's requests end in it, which their tasks say (``model_retired``). Nothing is known about copies of its
+    versions, so nothing is claimed about them. The caller has locked the model's row.
+
+    Raises:
+        RequestRefused: the model is not served, or a legal hold keeps samples in it.
+    """
+    if model.status == "retired":
+        return
+    if model.status not in SERVED:
+        steps = (STOP_PREPARATION,) if model.status == "preparing" else ()
+        what = f"The model is {model.status}: only a model that is served can be retired."
+        raise RequestRefused(409, "not_served", what, actions=actions(steps, model=[model.name]))
+    _require_no_hold(session, model)
+    end_retired(session, model)
+    record(session, model.tenant_id, "model.retired", model_id=model.id, name=model.name, reason="asked")
+    session.flush()
+    crash_point("retire-after-audit")
+
+
+def cancel_preparation(session: Session, model: Model) -> None:
+    """Cancel the preparation of a model that was never published. Its name is free for another. Idempotent.
+
+    Requests that waited for it go on without it. The caller has locked the model's row. Raises RequestRefused.
+    """
+    if model.status == "cancelled":
+        return
+    if model.status != "preparing":
+        what = f"The model is {model.status}: only a model that is being prepared can be cancelled."
+        steps = (RETIRE,) if model.status in SERVED else ()
+        raise RequestRefused(409, "not_preparing", what, actions=actions(steps, model=[model.name]))
+    end_cancelled(session, model)
+    record(session, model.tenant_id, "model.cancelled", model_id=model.id, name=model.name)
+    session.flush()
+    crash_point("cancel-after-audit")
+
+
+def end_retired(session: Session, model: Model) -> None:
+    """Do what ``retire`` does for a model that is served, without its checks and its audit entry."""
+    at = recorded_at(session)
+    _end(session, model, "retired", _RETIRED)
+    served = session.get(Version, model.current_id) if model.current_id else None
+    if served is not None and served.status == "current":
+        served.status, served.retired_at = "retired", at
+    _erase_people(session, model, at)
+    end_open_tasks(session, model.id, Reason.MODEL_RETIRED)
+
+
+def end_cancelled(session: Session, model: Model) -> None:
+    """Do what ``cancel_preparation`` does, without its checks and its audit entry."""
+    _end(session, model, "cancelled", _CANCELLED)
+    end_open_tasks(session, model.id, Reason.MODEL_CANCELLED)
+
+
+def steps_of(model: Model) -> tuple[Action, ...]:
+    """Return the steps out that a model offers by itself: where it is blocked, refused, or not yet published."""
+    match model.status:
+        case "preparing":
+            return (STOP_PREPARATION,)
+        case "refused" | "cancelled":
+            return (REGISTER,)
+        case "exhausted":
+            return Reason.BUDGET_EXHAUSTED.steps
+        case "live" if model.reason is not None:  # its last retrain was refused
+            return (RETRAIN,)
+    return ()
+
+
+def _end(session: Session, model: Model, status: str, why: str) -> None:
+    """Write the status, end the model's generations, and take the leases from whoever works on them."""
+    model.status, model.reason, model.due_at, model.retrain_at = status, why, None, None
+    model.lease_token, model.lease_owner, model.lease_expires_at = model.lease_token + 1, None, 0
+    beside = update(Lease).where(Lease.name == retrain_lease(model.id))
+    session.execute(beside.values(token=Lease.token + 1, expires_at=0))
+    withdraw(session, Generation.model_id == model.id)
+    open_ones = update(Generation).where(
+        Generation.model_id == model.id, Generation.status.in_(("preparing", "candidate", "live"))
+    )
+    session.execute(open_ones.values(status="ended", phase=None, ended_at=recorded_at(session)))
+    session.flush()
+
+
+def _erase_people(session: Session, model: Model, at: int) -> None:
+    """Delete the vectors of everyone in the served generation, and order the destruction of their keys."""
+    generation_id = model.generation_id or 0
+    gone = delete(StoredVector).where(StoredVector.generation_id == generation_id).returning(StoredVector.key_id)
+    rows = [
+        {"tenant_id": model.tenant_id, "generation_id": generation_id, "key_id": key_id, "created_at": at}
+        for key_id in session.scalars(gone.execution_options(synchronize_session=False))
+    ]
+    for batch in batches(rows):
+        session.execute(insert(Erasure), batch)
+
+
+def _require_no_hold(session: Session, model: Model) -> None:
+    """Check that no legal hold keeps samples in the model, which are destroyed with it. Raises RequestRefused."""
+    generation_id = model.generation_id or 0
+    gone = set(session.scalars(select(Removal.position).where(Removal.generation_id == generation_id)))
+    held = held_by(session, model.tenant_id, generation_id)
+    holds = sorted(hold for hold, kept in held.items() if not kept <= gone)
+    if holds:
+        what = "A legal hold keeps samples in this model. Lift the hold when its legal reason is gone, then retire it."
+        raise RequestRefused(409, "legal_hold", what, actions=actions((OPEN_HOLD, LIFT), hold=holds))
