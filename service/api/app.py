@@ -18,7 +18,7 @@ from service.api.http.limits import Limiter, Quotas
 from service.api.openapi import document, operation_id
 from service.api.routes import audit, events, keys, webhooks
 from service.api.routes.models import consumers, lifecycle, models, retrains, versions
-from service.api.routes.requests import batches, certificates, deletion_requests, holds, suppressions
+from service.api.routes.requests import batches, certificates, deletion_requests, holds, search, suppressions
 from service.infra.db import Busy, Database
 from service.infra.files import folder_at
 from service.infra.logging import configure
@@ -42,6 +42,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         pepper=pepper,
         session_key=session_key(settings),
         limiter=Limiter(settings.rate_per_second, settings.rate_burst),
+        searches=Limiter(settings.searches_per_minute / 60, settings.searches_per_minute),
     )
 
     @asynccontextmanager
@@ -62,6 +63,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     for room in (
         batches,
         deletion_requests,
+        search,
         certificates,
         models,
         lifecycle,

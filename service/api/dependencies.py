@@ -41,6 +41,8 @@ class Service:
     pepper: Pepper
     session_key: bytes = field(repr=False)
     limiter: Limiter
+    searches: Limiter
+    """of people, by key: a key must not try all ids of a population"""
     wrong_keys: Limiter = field(default_factory=wrong_keys)
     """by client address"""
 
@@ -109,6 +111,19 @@ def holding_all(first: Scope, *others: Scope) -> Callable[..., Caller]:
         return found
 
     _ASKED[caller] = ((first,), *((scope,) for scope in others))
+    return caller
+
+
+def seeking(service: Running, caller: Annotated[Caller, Depends(holding(Scope.PEOPLE_SEARCH))]) -> Caller:
+    """Return the caller, who may learn whether a person is in the data, and count the search.
+
+    Raises ApiProblem (429) where the key has searched too often.
+    """
+    wait = service.searches.wait_of(caller.key_id)
+    if wait:
+        limit = service.settings.searches_per_minute
+        detail = f"This key searches for people too often: at most {limit} times a minute. Wait {wait} s."
+        raise ApiProblem(429, "too_many_searches", detail, headers={"Retry-After": str(wait)})
     return caller
 
 

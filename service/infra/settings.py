@@ -72,6 +72,7 @@ class Settings(BaseSettings):
     max_sample_ids: int = Field(default=10_000, gt=0)
     rate_per_second: float = Field(default=100, gt=0)
     rate_burst: int = Field(default=2000, ge=1)
+    searches_per_minute: int = Field(default=60, ge=1)
     work_units: int = Field(default=8, ge=1, le=10_000)
     trial_seconds: float = Field(default=300, ge=0)
     vector_bytes: int = Field(default=64 * 2**30, gt=0)

@@ -1,4 +1,5 @@
-"""A canary person is forgotten, and every byte that the installation wrote or holds is searched for them.
+"""A canary person is found, forgotten and found again by the search over HTTP, and every byte that the installation
+wrote or holds is searched for them.
 
 Searched: database files and write-ahead logs, SQLite's and PostgreSQL's, Redis by dump and by SCAN, both stores, the
 key store, logs, temporary folders, metrics, the webhooks that were received, and each process's environment and
@@ -55,6 +56,7 @@ def _forget(where: Site, method: str, death: str | None, heard: list[bytes]) -> 
     stack, canary = where.stack, residue.load_recipe("canary")
     name = stack.live("canary", method, min_guarantee="proved")
     residue.complain(stack, canary.PERSON)
+    residue.seek(stack, canary.PERSON)
     secret = residue.secret_of(stack, name, canary.PERSON)
     weights = residue.windows(residue.head_weights(stack, name))
     shares = [] if secret is None else [secret.share]
@@ -72,6 +74,7 @@ def _forget(where: Site, method: str, death: str | None, heard: list[bytes]) -> 
         stack.start("worker")
     if stack.ended(request)["status"] != "completed":
         left.append("the deletion was not completed")
+    residue.seek(stack, canary.PERSON)
     since = time.monotonic()
     eventually(lambda: not residue.found(stack, transient, heard), BOUND_SECONDS)
     seconds = time.monotonic() - since

@@ -86,6 +86,12 @@ def complain(stack: Stack, person: str) -> None:
     assert stack.http.get("/v1/deletion-requests", headers=headers, params={"cursor": person}).is_client_error
 
 
+def seek(stack: Stack, person: str) -> list[str]:
+    """Search for the person over HTTP, as a privacy officer does; return the states in which models know them."""
+    found = stack.client.post("/v1/deletion-requests/search", {"subject_id": person})
+    return [model["state"] for model in found["models"]]
+
+
 @dataclass(frozen=True)
 class Secret:
     """What the workers hold of a person. ``share`` is the half of the key that lies in a key file."""

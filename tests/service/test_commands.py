@@ -37,8 +37,8 @@ def run(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Run:
     for room in (consumers, deletions, holds, models, suppressions, webhooks):
         monkeypatch.setattr(room, "connect", Here)
 
-    def command(*arguments: str) -> Any:
-        result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    def command(*arguments: str, typed: str | None = None) -> Any:
+        result = CliRunner().invoke(app, arguments, input=typed, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout) if "--json" in arguments else result.output
 
@@ -70,6 +70,18 @@ def test_a_consumer_reports_what_it_serves(run: Run, service: Service) -> None:
     assert run("consumers", "list", "digits", "--json") == [{"name": "web", "version": 1, "status": "current"}]
     run("consumers", "remove", "digits", "web")
     assert run("consumers", "list", "digits", "--json") == []
+
+
+def test_a_person_is_found_by_an_id_that_no_command_line_shows(run: Run, service: Service, client: TestClient) -> None:
+    live_model(service)
+    order = {"json": {"subject_id": "ada"}, "headers": {"Idempotency-Key": "1"}}
+    request = client.post("/v1/deletion-requests", **order).json()["id"]  # type: ignore[arg-type]
+    found = run("requests", "find", "--subject", "-", "--json", typed="ada\n")
+    assert [each["id"] for each in found["requests"]] == [request]
+    assert [(each["model"], each["state"]) for each in found["models"]] == [("digits", "holds")]
+    shown = run("requests", "find", "--subject", "ada")
+    assert request in shown and "digits" in shown
+    assert "No model and no request" in run("requests", "find", "--subject", "nobody")
 
 
 def test_a_suppression_is_lifted(run: Run, client: TestClient) -> None:

@@ -10,8 +10,10 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
+from service.access.api_keys import Scope
 from service.api.dependencies import Service
-from service.infra.tables import AuditEntry, DeletionRequest, Removal
+from service.infra.pseudonyms import subject_digest
+from service.infra.tables import AuditEntry, DeletionRequest, HoldoutPerson, Membership, Model, Removal, Task
 from tests.service.worlds import live_model, publish
 
 pytestmark = pytest.mark.both_engines
@@ -96,3 +98,110 @@ def test_a_hold_tells_who_was_forgotten_only_to_who_may_search(api: TestClient, 
     assert len(searches(service)) == 1
     with service.database.read() as session:
         assert session.scalars(select(DeletionRequest)).all() == []
+
+
+def find(client: TestClient, key: dict[str, str], subject: str) -> Any:
+    answer = client.post(f"{PATH}/search", json={"subject_id": subject}, headers=key)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def forget(service: Service, model: Model, request: str, positions: list[int]) -> int:
+    """Do what a worker does: publish a version that forgot these samples for this request; return its number."""
+    version = publish(service, model, f"without {request}".encode())
+    with service.database.write() as session:
+        task = session.scalars(select(Task).where(Task.request_id == request, Task.model_id == model.id)).one()
+        task.status, task.samples, task.version_id = "completed", len(positions), version.id
+        generation = session.get_one(Model, model.id).generation_id or 0
+        session.add_all(Removal(generation_id=generation, position=each, version_id=version.id) for each in positions)
+    return version.number
+
+
+def test_a_person_is_found_in_every_model_and_request(api: TestClient, service: Service, key_of: Keys) -> None:
+    digits, faces = live_model(service, "digits"), live_model(service, "faces", {"bob": ["b"]})
+    live_model(service, "ranking", {"ada": ["r"]})
+    with service.database.write() as session:
+        row = HoldoutPerson(
+            generation_id=faces.generation_id or 0, subject_digest=subject_digest(service.pepper, "default", "ada")
+        )
+        session.add(row)
+        session.add(
+            Model(
+                id="p" * 32, tenant_id="default", name="soon", status="preparing", recipe="r", policy={}, created_at=1
+            )
+        )
+    key = key_of()
+    before = find(api, key, "ada")
+    assert before["requests"] == [] and before["has_more"] is False
+    assert {each["model"]: (each["state"], each["samples"]) for each in before["models"]} == {
+        "digits": ("holds", 2),
+        "faces": ("holdout", 0),
+        "ranking": ("holds", 1),
+        "soon": ("preparing", None),
+    }
+    asked = send(api, key, "k", subject_id="ada", models=["digits"]).json()["id"]
+    number = forget(service, digits, asked, [0, 1])
+    unverified = send(api, key, "l", subject_id="ada", verified=False).json()["id"]
+    by_sample = send(api, key, "m", sample_ids=["r"]).json()["id"]
+    send(api, key, "n", subject_id="bob")
+    after = find(api, key, "ada")
+    assert [each["id"] for each in after["requests"]] == [by_sample, unverified, asked]
+    digits_now = next(each for each in after["models"] if each["model"] == "digits")
+    assert (digits_now["state"], digits_now["samples"], digits_now["version"]) == ("forgot", 0, number)
+    assert digits_now["forgotten_at"] is not None
+    nobody = find(api, key, "nobody")
+    assert nobody["requests"] == [] and [each["model"] for each in nobody["models"]] == ["soon"]
+
+
+def test_what_ended_generations_forgot_is_found_and_only_the_persons(
+    api: TestClient, service: Service, key_of: Keys
+) -> None:
+    model = live_model(service)
+    key = key_of()
+    asked = send(api, key, "k", subject_id="ada").json()["id"]
+    number = forget(service, model, asked, [0, 1])
+    samples = send(api, key, "l", sample_ids=["bob-1", "ada-1"]).json()["id"]
+    later = forget(service, model, samples, [2])
+    with service.database.write() as session:  # a retrain: the new generation knows neither
+        session.execute(Membership.__table__.delete())
+        session.execute(Removal.__table__.delete())
+    (ada,) = find(api, key, "ada")["models"]
+    assert (ada["state"], ada["version"]) == ("forgot", number), f"version {later} forgot samples of others too"
+    assert find(api, key, "bob")["models"] == [], "which samples were whose is not kept"
+
+
+def test_a_search_names_who_searched_and_never_who_was_searched(
+    api: TestClient, service: Service, key_of: Keys
+) -> None:
+    live_model(service)
+    for scope in set(Scope) - {Scope.PEOPLE_SEARCH}:
+        refused = api.post(f"{PATH}/search", json={"subject_id": "ada"}, headers=key_of(scope))
+        assert (refused.status_code, refused.json()["code"]) == (403, "scope_missing")
+    assert searches(service) == []
+    told = [find(api, key_of("people:search"), who)["search"] for who in ("ada", "nobody")]
+    written = searches(service)
+    assert [each["search"] for each in written] == told
+    person = subject_digest(service.pepper, "default", "ada")
+    assert "ada" not in json.dumps(written) and person not in json.dumps(written)
+    assert written[0].keys() == written[1].keys(), "the entry does not depend on who was found"
+
+
+def test_another_tenants_people_are_not_found(api: TestClient, service: Service, key_of: Keys) -> None:
+    live_model(service)
+    send(api, key_of(), "k", subject_id="ada")
+    other = find(api, key_of(tenant_id="other"), "ada")
+    assert (other["models"], other["requests"]) == ([], [])
+
+
+def test_nobody_tries_all_ids_of_a_population(api: TestClient, service: Service, key_of: Keys) -> None:
+    service.searches.burst, service.searches.per_second = 2, 0.1
+    busy, other = key_of(), key_of()
+    body = {"subject_id": "ada"}
+    codes = [
+        api.post(f"{PATH}/{what}", json=body, headers=busy).status_code for what in ("search", "estimate", "search")
+    ]
+    assert codes == [200, 200, 429]
+    refused = api.post(f"{PATH}/estimate", json=body, headers=busy)
+    assert refused.json()["code"] == "too_many_searches" and 1 <= int(refused.headers["retry-after"]) <= 10
+    assert api.post(f"{PATH}/search", json=body, headers=other).status_code == 200
+    assert len(searches(service)) == 3, "what was refused told nothing"

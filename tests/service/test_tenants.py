@@ -26,6 +26,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/v1/deletion-requests"): ORDER,
     ("POST", "/v1/deletion-requests/batch"): {"requests": [ORDER]},
     ("POST", "/v1/deletion-requests/estimate"): ORDER,
+    ("POST", "/v1/deletion-requests/search"): ORDER,
     ("POST", "/v1/deletion-requests/{request_id}/lift"): {"reason": "by mistake"},
     ("POST", "/v1/deletion-requests/{request_id}/reject"): {"reason": "not them"},
     ("POST", "/v1/models"): {"name": "another", "recipe": "digits", "method": "recollection"},

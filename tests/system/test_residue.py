@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.residue import complain, ear, found, head_weights, listen, load_recipe, personal, secret_of, windows
+from tests.harness.residue import (
+    complain,
+    ear,
+    found,
+    head_weights,
+    listen,
+    load_recipe,
+    personal,
+    secret_of,
+    seek,
+    windows,
+)
 from tests.harness.stack import Stack
 
 pytestmark = pytest.mark.both_engines
@@ -14,6 +25,7 @@ def test_nothing_of_a_forgotten_person_is_left_in_any_byte(stack: Stack) -> None
     canary = load_recipe("canary")
     name = stack.live("canary", min_guarantee="proved")
     complain(stack, canary.PERSON)
+    assert seek(stack, canary.PERSON) == ["holds"]
     secret = secret_of(stack, name, canary.PERSON)
     assert secret is not None
     weights = windows(head_weights(stack, name))
@@ -28,5 +40,6 @@ def test_nothing_of_a_forgotten_person_is_left_in_any_byte(stack: Stack) -> None
         stack.forgotten(name, subject_id=canary.PERSON)
         stack.eventually(lambda: found(stack, [secret.share, *weights], listener.heard), lambda places: not places)
         stack.eventually(lambda: len(listener.heard), lambda count: count >= 2)
+        assert seek(stack, canary.PERSON) == ["forgot"]
         assert found(stack, needles, listener.heard) == []
     assert secret_of(stack, name, canary.PERSON) is None

@@ -26,7 +26,7 @@ from service.cli.output import (
 
 commands = typer.Typer(
     no_args_is_help=True,
-    help="Deletion requests: list, show, cancel, verify, reject, retry, extend, certificate.",
+    help="Deletion requests: list, find, show, cancel, verify, reject, retry, extend, certificate.",
 )
 POLL_SECONDS = 0.3
 ENDED = {"completed", "cancelled", "rejected", "blocked"}
@@ -70,9 +70,7 @@ def delete(
         "regulation": regulation,
         "received_at": received_at,
     }
-    body |= (
-        {"subject_id": sys.stdin.read().strip() if subject == "-" else subject} if subject else {"sample_ids": sample}
-    )
+    body |= {"subject_id": _typed(subject)} if subject else {"sample_ids": sample}
     order = {field: value for field, value in body.items() if value is not None}
     if not verified:
         order["verified"] = False
@@ -102,6 +100,25 @@ def list_requests(
     with connect() as client:
         rows = list(client.pages("/v1/deletion-requests", status=status, model=model))
     show_json(rows) if as_json else show_rows(rows, ("id", "status", "reason", "received_at", "due_at", "completed_at"))
+
+
+@commands.command("find")
+def find(
+    subject: Annotated[str, typer.Option(help="The person's id; - reads it from standard input, which no log sees.")],
+    as_json: AsJson = False,
+) -> None:
+    """Find a person: every request that concerns them, and every model that holds them or forgot them."""
+    with connect() as client:
+        found = client.post("/v1/deletion-requests/search", {"subject_id": _typed(subject)})
+    if as_json:
+        show_json(found)
+        return
+    if found["models"]:
+        show_rows(found["models"], ("model", "state", "samples", "in_holdout", "version", "forgotten_at"))
+    if found["requests"]:
+        show_rows(found["requests"], ("id", "status", "reason", "received_at", "due_at", "completed_at"))
+    if not found["models"] and not found["requests"]:
+        errors.print("No model and no request knows this person.", markup=False)
 
 
 @commands.command("show")
@@ -165,6 +182,11 @@ def certificate(
     with connect() as client:
         envelope = client.get(f"/v1/deletion-requests/{request}/certificate")
     show_json(json.loads(b64decode(envelope["payload"])) if statement else envelope)
+
+
+def _typed(subject: str) -> str:
+    """Return the person's id, read from standard input where - was given."""
+    return sys.stdin.read().strip() if subject == "-" else subject
 
 
 def await_ended(client: Client, request_id: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.access.api_keys import Caller, Scope, searched
-from service.api.dependencies import Running, Service, holding, problems
+from service.api.dependencies import Running, Service, holding, problems, seeking
 from service.api.problems import problem_of
 from service.api.request_views import AcceptedView, ReceiptView, accepted_view, answer_for
 from service.api.routes.requests.deletion_requests import (
@@ -29,7 +29,7 @@ from service.requests.states import RequestRefused
 
 router = APIRouter(tags=["deletion requests"])
 Writer = Annotated[Caller, Depends(holding(Scope.DELETIONS_WRITE))]
-Searcher = Annotated[Caller, Depends(holding(Scope.PEOPLE_SEARCH))]
+Seeker = Annotated[Caller, Depends(seeking)]
 _BATCH = "/v1/deletion-requests/batch"
 
 
@@ -106,7 +106,7 @@ def create_batch(batch: BatchOrder, service: Running, caller: Writer, idempotenc
     responses=problems(),
     summary="What a request would cost",
 )
-def estimate_cost(order: DeletionOrder, service: Running, caller: Searcher) -> EstimateView:
+def estimate_cost(order: DeletionOrder, service: Running, caller: Seeker) -> EstimateView:
     check_length(order, service.settings.max_sample_ids)
     with service.database.write() as session:
         costs = estimate(session, service.pepper, caller.tenant_id, order.order())

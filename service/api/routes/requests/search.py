@@ -1,0 +1,65 @@
+"""Finding a person: what a privacy officer asks before and after a deletion."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.access.api_keys import Caller, searched
+from service.api.dependencies import Running, problems, seeking
+from service.api.request_views import DeletionRequestView, views
+from service.api.types import Moment, PersonalId
+from service.requests.search import find_person
+
+router = APIRouter(tags=["deletion requests"])
+Seeker = Annotated[Caller, Depends(seeking)]
+
+
+class SearchOrder(BaseModel):
+    """Whom to find. The id is in the body, because addresses end up in logs."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    subject_id: PersonalId
+
+
+class KnownInView(BaseModel):
+    """One model that knows the person, or may."""
+
+    model: str
+    state: Literal["holds", "forgot", "holdout", "preparing"] = Field(
+        description="holds: trained on the person; forgot: was, and is no more; holdout: only measured on the person; "
+        "preparing: its samples are not known yet"
+    )
+    samples: int | None = Field(description="trained on and not forgotten; null while the model is being prepared")
+    in_holdout: bool
+    version: int | None = Field(description="the last version that forgot samples of the person; null: none did")
+    forgotten_at: Moment | None = Field(description="when that version was published")
+
+
+class SearchView(BaseModel):
+    search: str = Field(description="id of this search: the audit log's entry names it and the key, not the person")
+    requests: list[DeletionRequestView] = Field(
+        description="that name the person, or samples which a model knows as the person's; newest first, at most 500"
+    )
+    has_more: bool = Field(description="there are older requests")
+    models: list[KnownInView] = Field(description="by name; a model that is not listed does not know the person")
+
+
+@router.post(
+    "/v1/deletion-requests/search",
+    response_model=SearchView,
+    responses=problems(),
+    summary="Find a person's requests and the models that know them",
+)
+def search(order: SearchOrder, service: Running, caller: Seeker) -> SearchView:
+    with service.database.write() as session:
+        found = find_person(session, service.pepper, caller.tenant_id, order.subject_id)
+        return SearchView(
+            search=searched(session, caller),
+            requests=views(session, found.requests),
+            has_more=found.has_more,
+            models=[KnownInView(**vars(each)) for each in found.models],
+        )
