@@ -441,6 +441,34 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("generation_id", "number", name="pk_calibration_orders"),
     )
     op.create_table(
+        "feed_items",
+        sa.Column("tenant_id", sa.String(length=63), nullable=False),
+        sa.Column("item", sa.String(length=12), nullable=False),
+        sa.Column("list_name", sa.String(length=8), nullable=False),
+        sa.Column("source", sa.String(length=13), nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("imported_at", BIGINT, nullable=False),
+        sa.Column("checked_at", BIGINT, nullable=True),
+        sa.Column("shared", sa.Boolean(), nullable=False),
+        sa.Column("removed_at", BIGINT, nullable=True),
+        sa.Column("reported", sa.SmallInteger(), nullable=True),
+        sa.PrimaryKeyConstraint("tenant_id", "item", name="pk_feed_items"),
+    )
+    op.create_index("ix_feed_items_open", "feed_items", ["tenant_id", "removed_at", "list_name"])
+    op.create_table(
+        "feed_matches",
+        sa.Column("tenant_id", sa.String(length=63), nullable=False),
+        sa.Column("item", sa.String(length=12), nullable=False),
+        sa.Column("subject_digest", sa.String(length=64), nullable=False),
+        sa.Column("request_id", sa.String(length=36), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "item"], ["feed_items.tenant_id", "feed_items.item"], name="fk_feed_item"
+        ),
+        sa.ForeignKeyConstraint(["request_id"], ["deletion_requests.id"], name="fk_feed_matches_request_id"),
+        sa.PrimaryKeyConstraint("tenant_id", "item", "subject_digest", name="pk_feed_matches"),
+    )
+    op.create_index("ix_feed_matches_request_id", "feed_matches", ["request_id"])
+    op.create_table(
         "holdout_people",
         sa.Column("generation_id", BIGINT, autoincrement=False, nullable=False),
         sa.Column("subject_digest", sa.String(length=64), nullable=False),

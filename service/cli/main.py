@@ -38,6 +38,7 @@ COMMANDS = {
     "certificate": "certificate:commands",
     "audit": "audit:commands",
     "keys": "keys:commands",
+    "drop": "drop:commands",
 }
 """module and name in ``service.cli.commands``: a function, or a Typer with more commands"""
 FORWARDED: dict[str, Any] = {

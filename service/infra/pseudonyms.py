@@ -18,7 +18,18 @@ from typing import Literal
 from service.infra.settings import read_secret
 
 Kind = Literal[
-    "subject", "sample", "content", "holder", "hold", "api-key", "idempotency", "opening", "webhook", "session", "form"
+    "subject",
+    "sample",
+    "content",
+    "holder",
+    "hold",
+    "api-key",
+    "idempotency",
+    "opening",
+    "webhook",
+    "session",
+    "form",
+    "feed",
 ]
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.ensemble import RandomForestClassifier
 from torch import nn
 
 import unlearning as ul
@@ -92,6 +93,7 @@ def test_weights_of_another_model_are_refused(change: Any, message: str) -> None
         (lambda: nn.LSTM(4, 3, num_layers=2, dropout=0.2), "dropout"),
         (lambda: nn.Linear(4, 3).requires_grad_(False), "no trainable parameter"),
         (lambda: "model", "returned a str"),
+        (RandomForestClassifier, "returned a RandomForestClassifier.* trees"),
     ],
 )
 def test_a_model_that_cannot_be_replayed_is_refused_with_the_reason(model: Any, message: str) -> None:

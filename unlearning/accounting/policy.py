@@ -52,6 +52,13 @@ class ForgottenInRecipe(StrEnum):
     LEAVE_OUT = "leave_out"
 
 
+class UncheckedFeed(StrEnum):
+    """What a registration does whose recipe names no ``identities`` to compare a state's deletion lists with."""
+
+    REFUSE = "refuse"
+    ACCEPT = "accept"
+
+
 class PolicyError(ValueError):
     """A policy says something that is not allowed. ``field`` is the field's name."""
 
@@ -140,6 +147,7 @@ class Policy:
     on_exhausted: OnExhausted = OnExhausted.RETRAIN
     complete_when: CompleteWhen = CompleteWhen.PUBLISHED
     on_suppressed: ForgottenInRecipe = ForgottenInRecipe.REFUSE
+    on_unchecked_feed: UncheckedFeed = UncheckedFeed.REFUSE
     cadence_seconds: int = 0
     requests_per_month: float = 10.0
     collect_seconds: int = 0
@@ -169,10 +177,7 @@ class Policy:
 
     def _check_guarantee(self) -> None:
         if self.guarantee is not None and not self.guarantee.satisfies(self.min_guarantee):
-            what = (
-                f"guarantee is {self.guarantee.value} and min_guarantee is {self.min_guarantee.value}, which is "
-                f"stronger."
-            )
+            what = f"guarantee {self.guarantee.value} is weaker than min_guarantee {self.min_guarantee.value}."
             raise PolicyError("guarantee", what, "Ask for a guarantee that is at least as strong as the required one.")
 
     def in_force(self, method: str) -> Policy:
@@ -200,11 +205,8 @@ class Policy:
         )
 
     def _nothing_fits(self) -> tuple[str, str]:
-        what = (
-            f"One update costs {self.budget_cost} units (max_distance {self.max_distance:g}, noise_std "
-            f"{self.noise_std:g}) and "
-            f"epsilon {self.epsilon:g} at delta {self.delta:g} allows {self.limit}."
-        )
+        cost = f"{self.budget_cost} units (max_distance {self.max_distance:g}, noise_std {self.noise_std:g})"
+        what = f"One update costs {cost}; epsilon {self.epsilon:g} at delta {self.delta:g} allows {self.limit}."
         if self.limit == 0:
             return what, "Raise epsilon or delta."
         enough = 1.01 * self.max_distance * math.sqrt(UNITS / self.limit)
@@ -261,9 +263,8 @@ def _read(name: str, value: object, methods: Collection[str] | None) -> Any:
 
 def _calibration(value: object) -> Calibration:
     if not isinstance(value, Mapping):
-        raise PolicyError(
-            "calibration", f"calibration is {_shown(value)}.", "It must be an object: alpha, orders, sizes."
-        )
+        what = f"calibration is {_shown(value)}."
+        raise PolicyError("calibration", what, "It must be an object: alpha, orders, sizes.")
     _known(value, Calibration, "A calibration")
     given = {name: each for name, each in value.items() if each is not None}
     sizes = given.get("sizes", ())
@@ -281,6 +282,7 @@ _CHOICES: dict[str, type[StrEnum]] = {
     "on_exhausted": OnExhausted,
     "complete_when": CompleteWhen,
     "on_suppressed": ForgottenInRecipe,
+    "on_unchecked_feed": UncheckedFeed,
 }
 
 
@@ -327,9 +329,6 @@ def _seconds(name: str, value: object) -> None:
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-# The planner
 
 
 @dataclass(frozen=True)

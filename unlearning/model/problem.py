@@ -204,7 +204,8 @@ def build(recipe: Recipe, seed: int) -> nn.Module:
         torch.manual_seed(seed)
         module = recipe.model()
     if not isinstance(module, nn.Module):
-        raise RecipeError(f"model() returned a {type(module).__name__}.", "Return a torch.nn.Module.")
+        fix = "Return a torch.nn.Module: trees and models of other libraries cannot be unlearned here."
+        raise RecipeError(f"model() returned a {type(module).__name__}.", fix)
     if recipe.weights is not None:
         load_constants(module, recipe.weights)
     return module

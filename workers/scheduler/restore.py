@@ -263,7 +263,7 @@ def _finish_request(session: Session, request: DeletionRequest, at: int) -> None
 def _certify_again(session: Session, new: Iterable[JournalEntry]) -> None:
     """Let the scheduler certify what is completed and was not so in the backup: the certificates are lost with it.
 
-    A completion that the log does not tell of is told now, and so are the webhooks.
+    A completion that is missing in the log is recorded now, and the webhooks are sent.
     """
     session.flush()
     for request_id in sorted({each["request"]["id"] for entry in new for each in entry.requests}):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from torch import Tensor
 
+from service.audit.log import record
+from service.connect.drop.identifiers import PERSON
+from service.connect.drop.items import Feed, count_open, match
+from service.connect.drop.lists import ListError, identities
 from service.infra.db import Database
+from service.infra.queue import notify as queue
 from service.infra.tables import (
     DeletionRequest,
     Generation,
@@ -31,7 +37,7 @@ from service.requests import suppression as suppressions
 from service.requests.reasons import Reason
 from service.requests.suppression import concerns, registration_of
 from unlearning.accounting.certificate import Guarantee
-from unlearning.accounting.policy import ForgottenInRecipe
+from unlearning.accounting.policy import ForgottenInRecipe, UncheckedFeed
 from unlearning.methods.recollection import room
 from unlearning.model.method import Method
 from unlearning.recipe import Recipe
@@ -102,6 +108,42 @@ def _seconds(recipe: Recipe) -> float:
     first = torch.arange(min(len(samples), block_of(samples.rows)))
     next(iter(samples.rows.read([first])))
     return (time.perf_counter() - start) * len(samples) / len(first)
+
+
+def require_compared(process: Process, job: Preparation, recipe: Recipe) -> None:
+    """Compare the recipe's people with the state's deletion lists that are kept, and ask for whom they name.
+
+    Who is named is left out by ``admit``, like everybody who asks while a model is prepared. A retrain without
+    ``identities`` is built all the same, and the audit log says how many entries were not compared.
+
+    Raises:
+        Refused: there are lists to compare with, the recipe names no identities, and the policy does not accept that;
+            or the file cannot be read.
+    """
+    storage = process.storage
+    with storage.database.read() as session:
+        waiting = count_open(session, job.tenant_id)
+    if not waiting:
+        return
+    if recipe.identities is None:
+        if not job.retrains and job.policy.on_unchecked_feed is UncheckedFeed.REFUSE:
+            what = f"{waiting} entries of a state's deletion lists cannot be compared with the recipe's people."
+            fix = "Give the recipe identities=FILE.csv (docs/deletion-lists.md), or register with"
+            raise Refused(what, f"{fix} --on-unchecked-feed accept: then somebody whom they name may be trained on.")
+        with storage.database.write() as session:
+            record(session, job.tenant_id, "feed.unchecked", model_id=job.model_id, items=waiting)
+        return
+    ours = {name for names in recipe.samples.subjects for name in names}
+    try:
+        with identities(Path(recipe.identities)) as rows:
+            found = match(
+                Feed(storage.database, storage.pepper, job.tenant_id), (row for row in rows if row[PERSON] in ours)
+            )
+    except (OSError, ListError) as error:
+        raise Refused(
+            f"The recipe's identities cannot be read. {error}", "Correct the file, and register again."
+        ) from None
+    queue.notify(storage.database, process.notifier, found.to_notify)
 
 
 def admit(

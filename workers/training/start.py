@@ -36,7 +36,7 @@ from workers.runtime.stopwatch import Stopwatch
 from workers.storage import manifest
 from workers.storage.storage import Storage
 from workers.training.changes import count_changes
-from workers.training.cohort import admit, require_fits, require_readable, require_room
+from workers.training.cohort import admit, require_compared, require_fits, require_readable, require_room
 from workers.training.parallel import VectorUnits, divisible, wanted
 from workers.training.public_parts import require_nobody_in_public
 from workers.training.trial import Trial, tried
@@ -79,6 +79,7 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun:
         storage.figures.keep(job.generation_id, {"expected": expected})
         everyone = manifest.entries(storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
         require_room(storage.database, everyone)
+        require_compared(process, job, bench.recipe)
         kept, left_out = admit(storage, job, bench, everyone)
         if job.retrains:
             count_changes(storage, job, everyone, kept)

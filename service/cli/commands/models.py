@@ -78,6 +78,9 @@ def add(
     on_suppressed: Annotated[
         str | None, typer.Option(help="People who asked before and are still in the recipe: refuse, or leave_out.")
     ] = None,
+    on_unchecked_feed: Annotated[
+        str | None, typer.Option(help="A recipe without identities while deletion lists are kept: refuse, or accept.")
+    ] = None,
     rank: Annotated[
         int | None, typer.Option(help="Recollection by sketch: directions kept, e.g. 64. Left out: exact vectors.")
     ] = None,
@@ -112,6 +115,7 @@ def add(
         "on_exhausted": on_exhausted,
         "complete_when": complete_when,
         "on_suppressed": on_suppressed,
+        "on_unchecked_feed": on_unchecked_feed,
     }
     given: dict[str, Any] = {field: value for field, value in body.items() if value is not None}
     if utility_tolerance is not None:

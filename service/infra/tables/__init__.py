@@ -1,5 +1,6 @@
 """The tables. One schema for SQLite and PostgreSQL."""
 
+from service.infra.tables.feeds import FeedItem, FeedMatch
 from service.infra.tables.installation import (
     ApiKey,
     AuditEntry,
@@ -53,6 +54,8 @@ __all__ = [
     "DeletionRequest",
     "EndedSession",
     "Erasure",
+    "FeedItem",
+    "FeedMatch",
     "Generation",
     "Heartbeat",
     "Hold",

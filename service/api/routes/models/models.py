@@ -82,6 +82,9 @@ class Registration(BaseModel):
     on_suppressed: Literal["refuse", "leave_out"] | None = Field(
         default=None, description="samples of people who asked to be forgotten before this registration"
     )
+    on_unchecked_feed: Literal["refuse", "accept"] | None = Field(
+        default=None, description="a recipe without identities while a state's deletion lists are kept"
+    )
     cadence_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = None
     requests_per_month: _Number | None = Field(default=None, description="how many people will ask; auto reads it")
     collect_seconds: Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE] | None = Field(

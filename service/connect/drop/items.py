@@ -1,0 +1,335 @@
+"""The work items of deletion lists: keep them, find the people whom they name, ask for their deletion, and answer.
+
+An item that names nobody is kept, because the person may come with later data. Everything may be repeated: an item is
+stored once, and a person is asked for once for each item.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, bindparam, func, insert, select, update
+from sqlalchemy.orm import Session
+
+from service.audit.log import record
+from service.connect.drop.identifiers import PERSON, Row, hash_of
+from service.connect.drop.lists import ListEntry, received_at
+from service.infra.db import Database, batches, now
+from service.infra.pseudonyms import Pepper, digests, subject_digest
+from service.infra.tables import DeletionRequest, FeedItem, FeedMatch
+from service.requests.cancel import cancel
+from service.requests.intake import Accepted, Order, accept
+from service.requests.reasons import Reason
+from service.requests.states import Regulation, RequestRefused
+
+ROWS = 5_000
+"""that are stored, hashed or marked together"""
+PEOPLE = 100
+"""whose requests are accepted in one transaction: other writers wait for it, about a third of a second"""
+ITEM_LENGTH, DIGEST_BYTES = 12, 32
+
+
+@dataclass(frozen=True)
+class Feed:
+    """The items that one tenant was sent."""
+
+    database: Database
+    pepper: Pepper
+    tenant_id: str
+
+    def digests(self, hashes: Sequence[bytes]) -> list[bytes]:
+        """Return the keyed digests of a list's hashes, by which items are kept."""
+        joined = digests(self.pepper, "feed", self.tenant_id, hashes)
+        return [joined[start : start + DIGEST_BYTES] for start in range(0, len(joined), DIGEST_BYTES)]
+
+    def digest_of(self, person: str) -> str:
+        return subject_digest(self.pepper, self.tenant_id, person)
+
+
+class AnswerCode(IntEnum):
+    """What the state is answered (DROP, technical specifications 1.2.0, status codes)."""
+
+    EXEMPTED = 2
+    DELETED = 3
+    OPTED_OUT = 4
+    NOT_FOUND = 5
+
+
+@dataclass
+class Matched:
+    """What a comparison with known people found."""
+
+    people: int = 0
+    """lines that were compared"""
+    requests: list[str] = field(default_factory=list)
+    """deletion requests that were made"""
+    shared: int = 0
+    """items whose identifier several people have"""
+    to_notify: set[str] = field(default_factory=set)
+    """models whose workers have work now"""
+
+
+class Answer(NamedTuple):
+    """One line of an answer."""
+
+    source: str
+    list_name: str
+    item: str
+    status: AnswerCode
+    amends: bool
+    """the state was answered otherwise before"""
+
+
+def store(feed: Feed, source: str, entries: Iterable[ListEntry]) -> int:
+    """Keep the entries of a list that are not kept yet; return how many. An interrupted call is simply repeated."""
+    stored = 0
+    for read in batches(entries, ROWS):
+        batch = list({each.item: each for each in read}.values())
+        found = feed.digests([each.hash for each in batch])
+        with feed.database.write() as session:
+            known = _known(session, feed.tenant_id, [each.item for each in batch])
+            at = now(session)
+            rows = [
+                {
+                    "tenant_id": feed.tenant_id,
+                    "item": each.item,
+                    "list_name": each.list_name,
+                    "source": source,
+                    "digest": digest.hex(),
+                    "imported_at": at,
+                    "shared": False,
+                }
+                for each, digest in zip(batch, found, strict=True)
+                if each.item not in known
+            ]
+            if rows:
+                session.execute(insert(FeedItem), rows)
+                record(session, feed.tenant_id, "feed.imported", source=source, items=len(rows))
+        stored += len(rows)
+    return stored
+
+
+def withdraw(feed: Feed, entries: Iterable[ListEntry]) -> int:
+    """Take back the items that the state withdrew, and cancel their requests where that is still possible.
+
+    Return how many requests could not be cancelled: these people stay deleted.
+    """
+    kept = 0
+    for batch in batches(entries, ROWS):
+        with feed.database.write() as session:
+            items = [each.item for each in batch]
+            for part in batches(items):
+                gone = update(FeedItem).where(FeedItem.tenant_id == feed.tenant_id, FeedItem.item.in_(part))
+                session.execute(gone.where(FeedItem.removed_at.is_(None)).values(removed_at=now(session)))
+                named = select(FeedMatch.request_id).where(
+                    FeedMatch.tenant_id == feed.tenant_id, FeedMatch.item.in_(part)
+                )
+                for request_id in session.scalars(named.where(FeedMatch.request_id.is_not(None)).distinct()).all():
+                    kept += not _cancelled(session, request_id or "")
+            record(session, feed.tenant_id, "feed.withdrawn", items=len(items))
+    return kept
+
+
+def _cancelled(session: Session, request_id: str) -> bool:
+    """Cancel a request that no other item asks for as well; return whether its person stays in the models."""
+    others = (
+        select(FeedMatch.item)
+        .join(FeedItem, (FeedItem.tenant_id == FeedMatch.tenant_id) & (FeedItem.item == FeedMatch.item))
+        .where(FeedMatch.request_id == request_id, FeedItem.removed_at.is_(None))
+    )
+    if session.scalar(others.limit(1)) is not None:
+        return False
+    with suppress(RequestRefused):
+        cancel(session, session.get_one(DeletionRequest, request_id))
+        return True
+    return False
+
+
+def match(feed: Feed, people: Iterable[Row]) -> Matched:
+    """Ask for the deletion of everybody among ``people`` whom an item names.
+
+    An identifier that several of them have deletes nobody: the item is answered as opted out. One that named a person
+    before names each further one as well, so that nobody comes back under another id.
+    """
+    index, names = _open_items(feed)
+    result = Matched()
+    holders: dict[str, set[str]] = defaultdict(set)
+    for batch in batches(people, ROWS) if index else ():
+        result.people += len(batch)
+        for row, item in _named(feed, batch, index, names):
+            holders[item].add(row[PERSON])
+    sources = _sources(feed, holders)
+    shared = {item for item, them in holders.items() if len(them) > 1 and not sources[item].matched}
+    result.shared = _mark_shared(feed, {item: holders[item] for item in shared})
+    wanted: dict[str, list[str]] = defaultdict(list)
+    for item in holders.keys() - shared:
+        for person in holders[item]:
+            wanted[person].append(item)
+    for part in batches(sorted(wanted), PEOPLE):
+        with feed.database.write() as session:
+            for person in part:
+                accepted = _ask(session, feed, person, {item: sources[item].source for item in wanted[person]})
+                if accepted is not None:
+                    result.requests.append(accepted.request.id)
+                    result.to_notify.update(accepted.to_notify)
+    return result
+
+
+def mark_checked(feed: Feed) -> None:
+    """Note that everybody who is known was compared with every item; from then on it may be answered "not found"."""
+    with feed.database.write() as session:
+        here = update(FeedItem).where(FeedItem.tenant_id == feed.tenant_id, FeedItem.removed_at.is_(None))
+        session.execute(here.values(checked_at=now(session)))
+
+
+def count_open(session: Session, tenant_id: str) -> int:
+    """Count the items that a person who is registered now must be compared with."""
+    return session.scalar(select(func.count()).where(*_open(tenant_id))) or 0
+
+
+def counts(session: Session, tenant_id: str) -> dict[str, int]:
+    """Count the items by what they would be answered now; ``waiting``: nothing yet."""
+    found: Counter[str] = Counter()
+    for row, status in _statuses(session, tenant_id):
+        found["waiting" if status is None else status.name.lower()] += 1
+        found["to_report"] += status is not None and status != row.reported
+    return dict(found)
+
+
+def answers(session: Session, tenant_id: str) -> Iterator[Answer]:
+    """Yield the answers that the state was not given yet, in the order of lists and items."""
+    for row, status in _statuses(session, tenant_id):
+        if status is not None and status != row.reported:
+            yield Answer(row.source, row.list_name, row.item, status, amends=row.reported is not None)
+
+
+def mark_reported(feed: Feed, given: Iterable[Answer]) -> None:
+    """Note the answers as given."""
+    here = FeedItem.tenant_id == feed.tenant_id, FeedItem.item == bindparam("named")
+    mark = update(FeedItem).where(*here).values(reported=bindparam("answered"))
+    for batch in batches(given, ROWS):
+        with feed.database.write() as session:
+            rows = [{"named": each.item, "answered": int(each.status)} for each in batch]
+            session.connection().execute(mark, rows)
+            record(session, feed.tenant_id, "feed.reported", items=len(rows))
+
+
+def _open(tenant_id: str) -> tuple[ColumnElement[bool], ...]:
+    return FeedItem.tenant_id == tenant_id, FeedItem.removed_at.is_(None), FeedItem.shared.is_(False)
+
+
+def _open_items(feed: Feed) -> tuple[dict[bytes, str], list[str]]:
+    """Return the ids of the open items by digest, joined where several have the same, and the lists they are on."""
+    index: dict[bytes, str] = {}
+    with feed.database.read() as session:
+        columns = select(FeedItem.digest, FeedItem.item).where(*_open(feed.tenant_id)).execution_options(yield_per=ROWS)
+        for digest, item in session.execute(columns):
+            key = bytes.fromhex(digest)
+            index[key] = index.get(key, "") + item
+        names = session.scalars(select(FeedItem.list_name).where(*_open(feed.tenant_id)).distinct())
+        return index, sorted(names)
+
+
+def _named(
+    feed: Feed, rows: Sequence[Row], index: Mapping[bytes, str], names: Iterable[str]
+) -> Iterator[tuple[Row, str]]:
+    """Yield each row with each item that names it."""
+    for list_name in names:
+        hashed = [(row, found) for row in rows if (found := hash_of(list_name, row)) is not None]
+        for (row, _), digest in zip(hashed, feed.digests([each for _, each in hashed]), strict=True):
+            items = index.get(digest, "")
+            for start in range(0, len(items), ITEM_LENGTH):
+                yield row, items[start : start + ITEM_LENGTH]
+
+
+class _Source(NamedTuple):
+    source: str
+    matched: bool
+    """it named somebody before"""
+
+
+def _sources(feed: Feed, items: Iterable[str]) -> dict[str, _Source]:
+    found: dict[str, _Source] = {}
+    with feed.database.read() as session:
+        for part in batches(sorted(items)):
+            here = select(FeedItem.item, FeedItem.source).where(
+                FeedItem.tenant_id == feed.tenant_id, FeedItem.item.in_(part)
+            )
+            before = set(
+                session.scalars(
+                    select(FeedMatch.item).where(FeedMatch.tenant_id == feed.tenant_id, FeedMatch.item.in_(part))
+                )
+            )
+            found |= {item: _Source(source, item in before) for item, source in session.execute(here)}
+    return found
+
+
+def _mark_shared(feed: Feed, holders: Mapping[str, Iterable[str]]) -> int:
+    for part in batches(sorted(holders), PEOPLE):
+        with feed.database.write() as session:
+            here = FeedItem.tenant_id == feed.tenant_id, FeedItem.item.in_(part)
+            session.execute(update(FeedItem).where(*here).values(shared=True))
+            rows = [
+                {"tenant_id": feed.tenant_id, "item": item, "subject_digest": feed.digest_of(person)}
+                for item in part
+                for person in sorted(holders[item])
+            ]
+            session.execute(insert(FeedMatch), rows)
+            record(session, feed.tenant_id, "feed.shared", items=len(part))
+    return len(holders)
+
+
+def _ask(session: Session, feed: Feed, person: str, sources: Mapping[str, str]) -> Accepted | None:
+    """Make one request for the person and all items that do not ask for them yet; None where all do."""
+    digest = feed.digest_of(person)
+    asked = select(FeedMatch.item).where(FeedMatch.tenant_id == feed.tenant_id, FeedMatch.subject_digest == digest)
+    new = sorted(sources.keys() - set(session.scalars(asked)))
+    if not new:
+        return None
+    received = min(received_at(sources[item]) for item in new)
+    order = Order(subject_id=person, regulation=Regulation.CCPA, received_at=received)
+    accepted = accept(session, feed.pepper, feed.tenant_id, order)
+    same = {"tenant_id": feed.tenant_id, "subject_digest": digest, "request_id": accepted.request.id}
+    session.execute(insert(FeedMatch), [same | {"item": item} for item in new])
+    return accepted
+
+
+def _statuses(session: Session, tenant_id: str) -> Iterator[tuple[FeedItem, AnswerCode | None]]:
+    """Yield every item that the state has not withdrawn with what it is answered; None: that is not known yet."""
+    states: dict[str, list[tuple[str, str | None]]] = defaultdict(list)
+    asked = select(FeedMatch.item, DeletionRequest.status, DeletionRequest.reason).join(
+        DeletionRequest, DeletionRequest.id == FeedMatch.request_id
+    )
+    for item, status, reason in session.execute(asked.where(FeedMatch.tenant_id == tenant_id)):
+        states[item].append((status, reason))
+    items = select(FeedItem).where(FeedItem.tenant_id == tenant_id, FeedItem.removed_at.is_(None))
+    order = items.order_by(FeedItem.source, FeedItem.list_name, FeedItem.item)
+    for row in session.scalars(order.execution_options(yield_per=ROWS)):
+        yield row, status_of(shared=row.shared, checked=row.checked_at is not None, requests=states.get(row.item, ()))
+
+
+def status_of(*, shared: bool, checked: bool, requests: Sequence[tuple[str, str | None]]) -> AnswerCode | None:
+    """Return what an item is answered, from the status and reason of its requests; None: that is not known yet.
+
+    A legal hold is an exemption. A request that was cancelled or blocked otherwise needs somebody's decision first.
+    """
+    if shared:
+        return AnswerCode.OPTED_OUT
+    if not requests:
+        return AnswerCode.NOT_FOUND if checked else None
+    if all(status == "completed" for status, _ in requests):
+        return AnswerCode.DELETED
+    held = any(status == "blocked" and reason == Reason.LEGAL_HOLD for status, reason in requests)
+    return AnswerCode.EXEMPTED if held else None
+
+
+def _known(session: Session, tenant_id: str, items: Sequence[str]) -> set[str]:
+    here = (
+        select(FeedItem.item).where(FeedItem.tenant_id == tenant_id, FeedItem.item.in_(part)) for part in batches(items)
+    )
+    return {item for query in here for item in session.scalars(query)}

@@ -1,0 +1,258 @@
+"""A state's deletion lists: whom they name leaves every model, stays out of later ones, and the state is answered."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from service.cli.main import app
+from service.connect.drop.identifiers import hash_of
+from service.connect.drop.items import AnswerCode, Feed, answers, mark_checked, match, status_of, store
+from service.connect.drop.lists import ListEntry
+from service.infra.tables import DeletionRequest, FeedItem, FeedMatch
+from service.requests.legal_holds import place
+from tests.workers.worlds import TENANT, World
+
+Expunge = Callable[..., dict[str, Any]]
+SOURCE = "20261101_4821"
+
+
+def mail_of(person: str) -> str:
+    return f"{person}@example.org"
+
+
+def entry(item: str, person: str) -> ListEntry:
+    found = hash_of("Email", {"email": mail_of(person)})
+    assert found is not None
+    return ListEntry(item.ljust(12, "0"), found, "Email")
+
+
+def write_list(folder: Path, name: str, *entries: ListEntry) -> Path:
+    removed = name.endswith("_Removed.csv")
+    with (folder / name).open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["ID", "Hash", *(["ListType"] if removed else [])])
+        for each in entries:
+            writer.writerow([each.item, base64.b64encode(each.hash).decode(), *([each.list_name] if removed else [])])
+    return folder / name
+
+
+def write_people(folder: Path, *people: str, mails: dict[str, str] | None = None) -> Path:
+    with (folder / "people.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["person", "email"])
+        writer.writerows([person, (mails or {}).get(person, mail_of(person))] for person in people)
+    return folder / "people.csv"
+
+
+@pytest.fixture
+def expunge(world: World, monkeypatch: pytest.MonkeyPatch) -> Expunge:
+    monkeypatch.setenv("EXPUNGE_HOME", str(world.settings.home))
+    monkeypatch.setenv("EXPUNGE_DATABASE_URL", world.settings.database_url)
+    monkeypatch.setenv("EXPUNGE_BROKER_URL", world.settings.broker_url)
+    monkeypatch.setenv("EXPUNGE_PEPPER_FILE", str(world.settings.pepper_file))
+
+    def run(*words: str) -> dict[str, Any]:
+        done = CliRunner().invoke(app, ["drop", *words, "--json"])
+        assert done.exit_code == 0, done.output
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    return run
+
+
+def answered(folder: Path, name: str) -> dict[str, int]:
+    with (folder / name).open() as file:
+        return {row["Id"].rstrip("0"): int(row["Status"]) for row in csv.DictReader(file)}
+
+
+@pytest.mark.both_engines
+def test_from_the_download_to_the_answer(world: World, expunge: Expunge, tmp_path: Path) -> None:
+    """p1 is deleted, p2 under a hold, p3 and p4 share an address, nobody knows the stranger."""
+    model_id = world.live(min_guarantee="proved")
+    with world.database.write() as session:
+        place(session, world.storage.pepper, TENANT, subject_id="p2", sample_id=None, reason="court")
+    named = [entry("one", "p1"), entry("two", "p2"), entry("both", "p3"), entry("none", "stranger")]
+    listed = write_list(tmp_path, f"{SOURCE}_Email.csv", *named)
+    people = write_people(tmp_path, "p1", "p2", "p3", "p4", "p5", mails={"p4": mail_of("p3")})
+
+    first = expunge("import", str(listed))
+    assert first["items"] == 4 and expunge("status") == {"waiting": 4, "to_report": 0}
+    assert expunge("import", str(listed), "--identities", str(people)) == {
+        "items": 0,
+        "withdrawn_too_late": 0,
+        "people": 5,
+        "requests": 2,
+        "shared": 1,
+    }
+    assert expunge("match", "--identities", str(people))["requests"] == 0, "a person is asked for once"
+    world.work(model_id)
+
+    given = expunge("export", str(tmp_path / "out"))
+    assert given == {"answers": 4, "waiting": 0, "files": [f"{SOURCE}_Email.csv"]}
+    assert answered(tmp_path / "out", f"{SOURCE}_Email.csv") == {"one": 3, "two": 2, "both": 4, "none": 5}
+    assert expunge("export", str(tmp_path / "again"))["answers"] == 0
+
+    requests = {row.id: row for row in world.rows_of(DeletionRequest)}
+    assert [row.regulation for row in requests.values()] == ["ccpa", "ccpa"]
+    assert len({row.due_at for row in requests.values()}) == 1, "45 days after the day of the download"
+
+
+def test_who_is_registered_later_stays_out_and_the_answer_is_amended(
+    world: World, expunge: Expunge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = write_list(tmp_path, f"{SOURCE}_Email.csv", entry("late", "p1"), entry("none", "stranger"))
+    monkeypatch.setenv("LISTED_PEOPLE", str(write_people(tmp_path, "somebody")))
+    expunge("import", str(listed), "--identities", str(tmp_path / "people.csv"))
+    assert expunge("export", str(tmp_path / "out"))["answers"] == 2
+
+    refused = world.register("convex", name="unchecked")
+    world.work(refused)
+    assert "2 entries" in (world.model(refused).reason or "")
+
+    write_people(tmp_path, "p1", "p2", "stranger")
+    model_id = world.live("listed", name="m")
+    assert "p1" not in members(world, model_id) and "p2" in members(world, model_id)
+    given = expunge("export", str(tmp_path / "changed"))
+    assert given["files"] == [f"{SOURCE}_Email_amended.csv"]
+    assert answered(tmp_path / "changed", given["files"][0]) == {"late": 3}, "the stranger is in no recipe"
+
+
+def members(world: World, model_id: str) -> set[str]:
+    """Who is in the served generation, of the people p0 to p11."""
+    from service.infra.pseudonyms import subject_digest  # noqa: PLC0415
+    from service.infra.tables import Membership  # noqa: PLC0415
+
+    generation = world.generation(model_id).id
+    digests = {row.subject_digest for row in world.rows_of(Membership) if row.generation_id == generation}
+    everyone = {f"p{number}" for number in range(12)}
+    return {each for each in everyone if subject_digest(world.storage.pepper, TENANT, each) in digests}
+
+
+def test_a_registration_may_accept_that_nobody_was_compared(world: World, expunge: Expunge, tmp_path: Path) -> None:
+    listed = write_list(tmp_path, f"{SOURCE}_Email.csv", entry("one", "p1"))
+    expunge("import", str(listed))
+    model_id = world.live("convex", on_unchecked_feed="accept")
+    assert "p1" in members(world, model_id)
+    assert "feed.unchecked" in world.kinds()
+
+
+def test_what_the_state_withdraws_is_cancelled_where_it_still_can_be(
+    world: World, expunge: Expunge, tmp_path: Path
+) -> None:
+    model_id = world.live(min_guarantee="proved")
+    gone, kept = entry("gone", "stranger"), entry("kept", "p1")
+    people = write_people(tmp_path, "p1")
+    expunge("import", str(write_list(tmp_path, f"{SOURCE}_Email.csv", gone, kept)), "--identities", str(people))
+    world.work(model_id)
+    removed = write_list(tmp_path, f"{SOURCE}_Removed.csv", gone, kept)
+    assert expunge("import", str(removed)) == {"items": 0, "withdrawn_too_late": 1}
+    assert expunge("status") == {}, "what was withdrawn is not answered"
+    later = world.live("convex", name="later", on_suppressed="leave_out")
+    assert "p1" not in members(world, later), "who was deleted stays out"
+
+
+def test_an_import_that_was_interrupted_is_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It dies between two transactions; afterwards everything is there once."""
+    from service.connect.drop import items  # noqa: PLC0415
+
+    monkeypatch.setattr(items, "ROWS", 2)
+    monkeypatch.setattr(items, "PEOPLE", 1)
+    world.live(min_guarantee="proved")
+    feed = Feed(world.database, world.storage.pepper, TENANT)
+    entries = [entry(f"i{number}", f"p{number}") for number in range(5)]
+    people = [{"person": f"p{number}", "email": mail_of(f"p{number}")} for number in range(5)]
+
+    def dying(left: int, values: list[Any]) -> Any:
+        for number, each in enumerate(values):
+            if number == left:
+                raise KeyboardInterrupt
+            yield each
+
+    with pytest.raises(KeyboardInterrupt):
+        store(feed, SOURCE, dying(3, entries))
+    assert store(feed, SOURCE, entries) == 3
+    real, calls = items._ask, []
+
+    def third_dies(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(items, "_ask", third_dies)
+    with pytest.raises(KeyboardInterrupt):
+        match(feed, people)
+    assert world.count(FeedMatch) == world.count(DeletionRequest) == 2
+    assert len(match(feed, people).requests) == 3
+    assert (world.count(FeedItem), world.count(FeedMatch), world.count(DeletionRequest)) == (5, 5, 5)
+
+
+def test_answers_equal_those_of_the_obvious_way(world: World) -> None:
+    """600 entries of all lists against 300 people, some of whom share identifiers."""
+    dice = Random(20261122)
+    people = []
+    for number in range(300):
+        whose = dice.choice([number, number, number, dice.randrange(300)])
+        people.append({"person": f"x{number}", "email": f"m{whose}@b.c", "phone": f"{5550000000 + whose}"})
+    entries, expected = [], {}
+    for number in range(600):
+        list_name, whose = dice.choice(["Email", "Phone"]), dice.randrange(600)
+        row = {"email": f"M{whose}@b.c ", "phone": f"+1 {5550000000 + whose}"}
+        found = hash_of(list_name, row)
+        assert found is not None
+        item = f"{number:012d}"
+        entries.append(ListEntry(item, found, list_name))
+        same = [each for each in people if hash_of(list_name, each) == found]
+        several = AnswerCode.OPTED_OUT if len(same) > 1 else AnswerCode.DELETED
+        expected[item] = several if same else AnswerCode.NOT_FOUND
+    feed = Feed(world.database, world.storage.pepper, TENANT)
+    assert store(feed, SOURCE, entries) == 600
+    match(feed, people)
+    mark_checked(feed)
+    with world.database.read() as session:
+        assert {each.item: each.status for each in answers(session, TENANT)} == expected
+    assert set(expected.values()) == {AnswerCode.NOT_FOUND, AnswerCode.OPTED_OUT, AnswerCode.DELETED}
+
+
+@pytest.mark.parametrize(
+    ("requests", "status"),
+    [
+        ([], AnswerCode.NOT_FOUND),
+        ([("completed", None)], AnswerCode.DELETED),
+        ([("completed", None), ("running", None)], None),
+        ([("blocked", "legal_hold")], AnswerCode.EXEMPTED),
+        ([("blocked", "large")], None),
+        ([("cancelled", None)], None),
+    ],
+)
+def test_an_item_is_answered_by_what_became_of_its_requests(requests: list[Any], status: AnswerCode | None) -> None:
+    assert status_of(shared=False, checked=True, requests=requests) == status
+    assert status_of(shared=True, checked=False, requests=()) == AnswerCode.OPTED_OUT
+    assert status_of(shared=False, checked=False, requests=()) is None
+
+
+def test_no_identifier_and_no_hash_of_one_is_stored(world: World, expunge: Expunge, tmp_path: Path) -> None:
+    """Everything that Expunge has written is searched, byte by byte."""
+    model_id = world.live(min_guarantee="proved")
+    listed = write_list(tmp_path, f"{SOURCE}_Email.csv", entry("one", "p1"), entry("none", "stranger"))
+    people = write_people(tmp_path, "p1", "p2")
+    expunge("import", str(listed), "--identities", str(people))
+    world.work(model_id)
+    expunge("export", str(tmp_path / "out"))
+    hashes = [entry("x", person).hash for person in ("p1", "p2", "stranger")]
+    needles = [mail_of(person).encode() for person in ("p1", "p2", "stranger")]
+    for found in hashes:
+        needles += [found, found.hex().encode(), base64.b64encode(found)]
+    files = [each for each in world.settings.home.rglob("*") if each.is_file()] + list(tmp_path.glob("expunge.db*"))
+    content = b"".join(each.read_bytes() for each in files)
+    assert len(content) > 100_000, "there is something to search"
+    assert [needle for needle in needles if needle in content] == []
