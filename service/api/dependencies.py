@@ -127,6 +127,9 @@ def seeking(service: Running, caller: Annotated[Caller, Depends(holding(Scope.PE
     return caller
 
 
+_ASKED[seeking] = ((Scope.PEOPLE_SEARCH,),)
+
+
 def _identified(service: Service, request: Request, credentials: HTTPAuthorizationCredentials | None) -> Caller:
     """Return the caller whose key was sent. Raises ApiProblem (401, 429)."""
     if credentials is None:

@@ -129,8 +129,11 @@ def _relies_on(parts: list[Mapping[str, Any]]) -> tuple[str, ...]:
     for name, what in (
         ("checked", "Checked by the service: {count}."),
         ("tried", "Only tried on a few samples: {count}."),
-        ("declared", "Taken from the organisation's word, and checked by nobody: {count}. If one of them is wrong, "
-                     "this certificate is wrong."),
+        (
+            "declared",
+            "Taken from the organisation's word, and checked by nobody: {count}. If one of them is wrong, "
+            "this certificate is wrong.",
+        ),
         ("assumptions", "Assumed: {count}."),
     ):
         lines = {line for part in parts for line in part["claim"].get(name) or ()}

@@ -50,6 +50,8 @@ def test_an_unverified_request_is_rejected_with_a_reason(login: Login, client: T
     for reason in ("", "  ", "x" * 1001, "a\x00b"):
         answer = client.post(f"{place}/reject", data={"token": token, "reason": reason})
         assert answer.status_code == 422 and "Nothing was changed" in answer.text
-    after = client.post(f"{place}/reject", data={"token": token, "sure": "yes", "reason": "could not show <who> they are"})
+    after = client.post(
+        f"{place}/reject", data={"token": token, "sure": "yes", "reason": "could not show <who> they are"}
+    )
     assert "badge rejected" in after.text and "could not show &lt;who&gt; they are" in after.text
     assert client.post(f"{place}/verify", data={"token": token, "sure": "yes"}).status_code == 409

@@ -50,7 +50,9 @@ def town(client: TestClient, service: Service) -> list[str]:
         )
         settle(session, [ids[1]])
         for place, days in ((0, -2), (1, 3), (2, 20)):
-            session.execute(update(DeletionRequest).where(DeletionRequest.id == ids[place]).values(due_at=at + days * DAY))
+            session.execute(
+                update(DeletionRequest).where(DeletionRequest.id == ids[place]).values(due_at=at + days * DAY)
+            )
         session.execute(
             update(DeletionRequest)
             .where(DeletionRequest.id == ids[3])
@@ -165,7 +167,9 @@ def test_every_tile_leads_to_the_list_that_it_counts(login: Login, town: list[st
 
 def test_the_table_has_every_row_and_no_formula(login: Login, town: list[str]) -> None:
     answer = login().get(f"{PATH}.csv", params={"sort": "due"})
-    assert answer.headers["content-type"].startswith("text/csv") and "attachment" in answer.headers["content-disposition"]
+    assert (
+        answer.headers["content-type"].startswith("text/csv") and "attachment" in answer.headers["content-disposition"]
+    )
     rows = list(csv.DictReader(io.StringIO(answer.text)))
     assert [row["id"] for row in rows] == [town[3], town[0], town[1], town[2], town[4], town[5]]
     assert rows[2] == rows[2] | {"status": "blocked", "reason": "worker_lost", "regulation": "ccpa", "models": "faces"}

@@ -135,7 +135,7 @@ async def sent(request: Request) -> Fields:
     """Return the fields of a form, each with its values. Raises ApiProblem (422) where there are too many."""
     text = (await request.body()).decode("utf-8", "replace")
     try:
-        return parse_qs(text, max_num_fields=_MOST_FIELDS)
+        return parse_qs(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
     except ValueError:
         raise ApiProblem(422, "too_many_fields", f"A form may have at most {_MOST_FIELDS} fields.") from None
 

@@ -22,7 +22,9 @@ _LIFT = PageAction(
 @router.get("/console/holds")
 def index(visit: Visitor, cursor: MomentCursor = None) -> Response:
     found = visit.call(holds.index, cursor=cursor)
-    return visit.page("holds.html", holds=found.data, more=found.next_cursor, places=visit.allows(holds.create))
+    return visit.page(
+        "holds.html", holds=found.data, more=found.next_cursor, lift=_LIFT, places=visit.allows(holds.create)
+    )
 
 
 @router.post("/console/holds")

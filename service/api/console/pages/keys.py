@@ -44,7 +44,9 @@ def create(visit: Visitor, fields: Form) -> Response:
         scopes=fields.get("scope", []),
         expires_at=f"{ends}T00:00:00Z" if ends else None,
     )
-    return visit.page("secret.html", what="API key", secret=visit.call(keys.create, body=order).key, back="/console/keys")
+    return visit.page(
+        "secret.html", what="API key", secret=visit.call(keys.create, body=order).key, back="/console/keys"
+    )
 
 
 @router.post("/console/keys/{key_id}/revoke")

@@ -8,15 +8,15 @@ from sqlalchemy.orm import Session
 from service.access.api_keys import Scope
 from service.api.console import views
 from service.api.console.render import PageRoute
-from service.api.console.visit import Fields, Form, PageAction, Visit, Visitor, field, filled
+from service.api.console.visit import Fields, Form, PageAction, Visitor, field, filled
+from service.api.console.ways import ways
 from service.api.problems import not_found
-from service.api.request_views import DeletionRequestView, Justification, ModelPart
+from service.api.request_views import Justification
 from service.api.request_views import views as request_views
 from service.api.routes.requests import deletion_requests, holds
 from service.api.types import RequestId
 from service.infra.db import now
 from service.infra.tables import DeletionRequest
-from service.requests.reasons import Reason, reason_of
 from service.requests.states import RequestRefused, Status, awaits_decision, require_extendable
 from service.requests.suppression import related
 
@@ -68,18 +68,22 @@ def show(request_id: RequestId, visit: Visitor) -> Response:
         issued = views.has_certificate(session, row)
         expected = view.status == Status.COMPLETED and any(part.version for part in view.models)
         ends = views.window_ends(session, row)
-        offered = [name for name in _possible(session, row, view, ends) if visit.allows(ACTIONS[name].route)]
+        extendable = _may_extend(session, row) and visit.allows(ACTIONS["extend"].route)
+        steps = [*view.actions, *(step for part in view.models for step in part.actions)]
         facts = {
             "request": view,
             "timeline": views.timeline(session, row),
             "certificate": issued,
             "awaited": expected and not issued,
             "window_ends": ends,
-            "held": any(part.reason == Reason.LEGAL_HOLD for part in view.models) and visit.allows(holds.index),
+            "ways": [way for way in ways(steps, visit.caller) if way.verb != "cancel" or ends is not None],
+            "undecided": awaits_decision(view.status, view.reason) and visit.allows(ACTIONS["verify"].route),
+            "cancellable": ends is not None and visit.allows(ACTIONS["cancel"].route),
+            "extendable": extendable,
             "related": related(session, row),
             "busy": view.status in (Status.QUEUED, Status.RUNNING) or (expected and not issued),
         }
-    return visit.page("request.html", **facts, offered=offered, actions=ACTIONS)
+    return visit.page("request.html", **facts, actions=ACTIONS)
 
 
 @router.post("/console/requests/{request_id}/{name}")
@@ -97,26 +101,9 @@ def _why(fields: Fields) -> Justification:
     return why
 
 
-def _possible(session: Session, row: DeletionRequest, view: DeletionRequestView, ends: int | None) -> list[str]:
-    """Return the names of the actions that would change something now. ``ends``: when it can no longer be cancelled."""
-    if awaits_decision(view.status, view.reason):
-        found = ["verify", "reject"]
-    elif any(map(_retry_may_help, view.models)):
-        found = ["approve" if view.reason == Reason.LARGE else "retry"]
-    else:
-        found = []
-    if ends is not None:
-        found.append("cancel")
+def _may_extend(session: Session, row: DeletionRequest) -> bool:
     try:
-        require_extendable(view.status, row.due_at, row.extended_at, now(session))
+        require_extendable(Status(row.status), row.due_at, row.extended_at, now(session))
     except RequestRefused:
-        return found
-    return [*found, "extend"]
-
-
-def _retry_may_help(part: ModelPart) -> bool:
-    """Return whether to offer a retry. The reason of a newer worker is unknown here: a retry may help there."""
-    if part.scheduled_at is not None:
-        return True
-    reason = reason_of(part.reason or "")
-    return part.status == Status.BLOCKED and (reason is None or reason.retry_helps)
+        return False
+    return True

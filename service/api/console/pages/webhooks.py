@@ -37,9 +37,7 @@ def create(visit: Visitor, fields: Form) -> Response:
 
 
 @router.get("/console/webhooks/{endpoint_id}")
-def show(
-    endpoint_id: RequestId, visit: Visitor, cursor: MomentCursor = None
-) -> Response:
+def show(endpoint_id: RequestId, visit: Visitor, cursor: MomentCursor = None) -> Response:
     endpoint = visit.call(webhooks.show, endpoint_id=endpoint_id)
     found = visit.call(webhooks.deliveries, endpoint_id=endpoint_id, cursor=cursor)
     return visit.page("webhook.html", endpoint=endpoint, deliveries=found.data, more=found.next_cursor)
