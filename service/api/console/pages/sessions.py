@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, RedirectResponse
 
-from service.access.session_cookie import COOKIE, begin, end, set_cookie
+from service.access.session_cookie import COOKIE, begin, end, set_cookie, use_link
 from service.api.console.render import HEADERS, PageRoute, login_page
 from service.api.console.visit import Form, Visitor, field
 from service.api.dependencies import Running, known
@@ -46,6 +47,30 @@ def _from_here(request: Request, url: str) -> bool:
     if origin == "null":
         return site is not None
     return urlsplit(origin).netloc in (request.headers.get("host"), urlsplit(url).netloc)
+
+
+@router.post("/console/link")
+def follow_link(request: Request, service: Running, fields: Form) -> Response:
+    """Log in by the link that ``expunge up`` printed. It works on this machine alone, and not through a proxy."""
+    if not (_from_here(request, service.settings.url) and _is_local(request)):
+        return login_page(403, "A log-in link works on the machine of the service alone. Log in with a key.")
+    with service.database.write() as session:
+        value = use_link(session, service.session_key, field(fields, "link"))
+    if not value:
+        return login_page(401, "This link was used before or is older than five minutes. Log in with a key.")
+    response = RedirectResponse("/", 303, HEADERS)
+    set_cookie(request, response, value, service.settings.mode == "production")
+    return response
+
+
+def _is_local(request: Request) -> bool:
+    """Return whether the caller is on this machine. Behind a proxy everybody would be, so its headers refuse."""
+    if {"forwarded", "x-forwarded-for", "x-real-ip", "via"}.intersection(request.headers):
+        return False
+    try:
+        return request.client is not None and ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False
 
 
 @router.post("/console/logout")
