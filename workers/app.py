@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sysconfig
 import time
 import traceback
+from pathlib import Path
 
 from celery import Celery
 from sqlalchemy import select
@@ -34,6 +36,9 @@ from workers.update.task_results import give_up
 PAUSE_SECONDS = 2.0
 MACHINE_PAUSE_SECONDS = 5.0
 """after a failure that no other request is spared either"""
+
+_OURS = tuple(f"{Path(__file__).parents[1] / name}/" for name in ("service", "workers", "unlearning"))
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +188,11 @@ def _log_traces(job: Deletions, what: str) -> None:
 
 
 def _where(error: Exception) -> str:
-    """Return the error's kind and place. Its message is left out: it may contain a person's data."""
+    """Return the error's kind and its place: the last line of ours or of a recipe, not one deep in a library.
+
+    The error's message is left out: it may contain a person's data.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    place = f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else "?"
-    return f"{type(error).__name__} at {place}"
+    own = [each for each in frames if each.filename.startswith(_OURS) or not each.filename.startswith(_LIBRARIES)]
+    places = [f"{Path(each.filename).name}:{each.lineno}" for each in own or frames]
+    return f"{type(error).__name__} at {places[-1] if places else '?'}"

@@ -99,6 +99,7 @@ def upgrade() -> None:
         sa.Column("key_id", sa.String(length=36), nullable=False),
         sa.Column("created_at", BIGINT, nullable=False),
         sa.Column("destroyed_at", BIGINT, nullable=True),
+        sa.Column("in_place", sa.Boolean(), nullable=True),
         sa.PrimaryKeyConstraint("id", name="pk_erasures"),
         sa.UniqueConstraint("generation_id", "key_id", name="uq_erasures_generation_id_key_id"),
     )
@@ -190,7 +191,9 @@ def upgrade() -> None:
         sa.Column("notified_at", BIGINT, server_default=sa.text("0"), nullable=False),
         sa.Column("due_at", BIGINT, nullable=True),
         sa.Column("retrain_at", BIGINT, nullable=True),
-        sa.CheckConstraint("status IN ('preparing','cancelled','live','refused','exhausted','retired')", name="ck_models_status"),
+        sa.CheckConstraint(
+            "status IN ('preparing','cancelled','live','refused','exhausted','retired')", name="ck_models_status"
+        ),
         sa.PrimaryKeyConstraint("id", name="pk_models"),
         sa.UniqueConstraint("tenant_id", "name", name="uq_models_tenant_id_name"),
     )

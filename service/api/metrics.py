@@ -253,7 +253,7 @@ def _budgets(session: Session) -> Iterator[Metric]:
     ratio = _per_model("expunge_budget_spent_ratio", "Spent share of the generation's budget, in mu squared")
     rows = (
         select(_LABEL, Generation.spent, Generation.budget, Generation.epsilon, Generation.delta)
-        .join(Generation, Generation.id == Model.generation_id)
+        .join(Generation, (Generation.id == Model.generation_id) & (Generation.status == "live"))
         .where(Generation.budget.is_not(None), Generation.epsilon.is_not(None), Generation.delta.is_not(None))
     )
     for model, units, budget, epsilon, delta in session.execute(rows):

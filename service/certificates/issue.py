@@ -44,6 +44,7 @@ from service.infra.tables import (
 from service.models.consumers import standing
 from service.models.publications import PUBLISHING, require_published
 from service.requests.intake import opening
+from service.requests.reasons import Reason
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.composition import Allowance
 
@@ -148,6 +149,7 @@ def _completions(session: Session, requests: Sequence[str]) -> tuple[list[Comple
     query = select(Task, Version).join(Version, Version.id == Task.version_id).where(Task.request_id.in_(requests))
     for task, version in session.execute(query.order_by(Task.id)):
         carried[task.request_id].append((task, version))
+    ended = _without_version(session, requests)
     releases, faults = _releases(session, {version.id: version for each in carried.values() for _, version in each})
     own: dict[str, list[AuditEntry]] = defaultdict(list)
     for entry in session.scalars(select(AuditEntry).where(AuditEntry.request_id.in_(requests))):
@@ -164,8 +166,20 @@ def _completions(session: Session, requests: Sequence[str]) -> tuple[list[Comple
         done = [(task, releases[version.id]) for task, version in carried[request.id]]
         entries = {entry.id: entry for entry in chain(own[request.id], *(release.publications for _, release in done))}
         in_order = [entries[each] for each in sorted(entries)]
-        found.append(Completion(request, done, in_order, asked.get(request.id), samples[request.id]))
+        known = asked.get(request.id), samples[request.id]
+        found.append(Completion(request, done, ended[request.id], in_order, *known))
     return found, faults
+
+
+def _without_version(session: Session, requests: Sequence[str]) -> dict[str, list[tuple[str, Reason]]]:
+    """Return, by request, the models that ended before they carried it out, and the reason of each."""
+    reasons = (Reason.MODEL_RETIRED, Reason.MODEL_CANCELLED, Reason.MODEL_REFUSED)
+    query = select(Task.request_id, Model.name, Task.reason).join(Model, Model.id == Task.model_id)
+    mine = (Task.request_id.in_(requests), Task.version_id.is_(None), Task.reason.in_(reasons))
+    ended: dict[str, list[tuple[str, Reason]]] = defaultdict(list)
+    for request, name, reason in session.execute(query.where(*mine).order_by(Model.name)):
+        ended[request].append((name, Reason(reason or "")))
+    return ended
 
 
 def _releases(session: Session, versions: Mapping[str, Version]) -> tuple[dict[str, Release], dict[str, NotAuthentic]]:
@@ -184,8 +198,10 @@ def _releases(session: Session, versions: Mapping[str, Version]) -> tuple[dict[s
 def _release(session: Session, version: Version, publications: Sequence[AuditEntry]) -> Release:
     model = session.get_one(Model, version.model_id)
     cost = session.scalar(select(func.sum(BudgetEntry.budget_cost)).where(BudgetEntry.version_id == version.id))
-    keys, destroyed_at = session.execute(
-        select(func.count(), func.max(Erasure.destroyed_at)).where(Erasure.version_id == version.id)
+    keys, destroyed_at, replaced = session.execute(
+        select(func.count(), func.max(Erasure.destroyed_at), func.count().filter(Erasure.in_place.is_not(True))).where(
+            Erasure.version_id == version.id
+        )
     ).one()
     later = select(Generation).where(
         Generation.model_id == version.model_id,
@@ -199,6 +215,7 @@ def _release(session: Session, version: Version, publications: Sequence[AuditEnt
         budget_cost=int(cost or 0),
         keys=keys,
         destroyed_at=destroyed_at,
+        keys_replaced=replaced,
         consumers=standing(session, model, version),
         later=tuple((each.created_at, _allowance(each)) for each in session.scalars(later.order_by(Generation.id))),
         publications=tuple(publications),

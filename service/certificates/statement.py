@@ -13,11 +13,20 @@ from service.audit.signed_note import Signer
 from service.certificates.envelope import PREDICATE_TYPE, STATEMENT_TYPE
 from service.infra.tables import AuditEntry, DeletionRequest, Task, TreeHead, Version
 from service.infra.time import rfc_3339
+from service.requests.reasons import Reason
 from unlearning.accounting.certificate import Claim, Guarantee, together
 from unlearning.accounting.composition import Allowance, Composition, at_limit, over_models
 
 _Part: TypeAlias = tuple[dict[str, Any], Composition | None]
 """a model's part of the certificate, and the bound over its later versions"""
+_NO_CLAIM = "Nothing is claimed about this model, nor about copies of versions that it once had."
+
+
+OVERWRITTEN = "A key is two shares. One was overwritten in its file, and the row of the other was deleted."
+REPLACED = (
+    "A key is two shares. The object that held one was replaced in a bucket, and the row of the other was deleted. "
+    "Whether the bucket's server keeps replaced bytes is not checked; a bucket that keeps versions is refused."
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +35,8 @@ class Release:
 
     Args:
         budget_cost: what it was charged, in units of 1e-12 mu^2.
-        keys: how many keys were destroyed with it; ``destroyed_at``: the last of them.
+        keys: how many keys were destroyed with it; ``destroyed_at``: the last of them; ``keys_replaced``: how many of
+            them were not overwritten where they lay.
         consumers: who serves the model, and which version.
         later: the model's generations after the version's own, each with the moment that it was created.
         publications: the entries of the audit log that publish it.
@@ -38,6 +48,7 @@ class Release:
     budget_cost: int
     keys: int
     destroyed_at: int | None
+    keys_replaced: int
     consumers: list[dict[str, Any]]
     later: tuple[tuple[int, Allowance], ...]
     publications: tuple[AuditEntry, ...]
@@ -48,12 +59,14 @@ class Completion:
     """A completed request, what carried it out, and its audit entries.
 
     Args:
+        without_version: the names of the models that ended before they carried it out, and the reason of each.
         asked: when the last of its suppression entries was made.
         samples: the keyed digests of the samples that each version (by id) forgot for it.
     """
 
     request: DeletionRequest
     done: Sequence[tuple[Task, Release]]
+    without_version: Sequence[tuple[str, Reason]]
     entries: Sequence[AuditEntry]
     asked: int | None
     samples: Mapping[str, Sequence[str]]
@@ -66,7 +79,7 @@ def statement(key: bytes, completion: Completion, audit: Mapping[str, Any]) -> d
         "_type": STATEMENT_TYPE,
         "subject": [_subject(part) for part, _ in parts],
         "predicateType": PREDICATE_TYPE,
-        "predicate": _predicate(completion.request, parts) | {"audit": audit},
+        "predicate": _predicate(completion, parts) | {"audit": audit},
     }
 
 
@@ -74,7 +87,8 @@ def _subject(part: dict[str, Any]) -> dict[str, Any]:
     return {"name": f"{part['model']}/versions/{part['version']}", "digest": {"sha256": part["checkpoint_sha256"]}}
 
 
-def _predicate(request: DeletionRequest, parts: Sequence[_Part]) -> dict[str, Any]:
+def _predicate(completion: Completion, parts: Sequence[_Part]) -> dict[str, Any]:
+    request = completion.request
     return {
         "request": request.id,
         "regulation": request.regulation,
@@ -84,7 +98,11 @@ def _predicate(request: DeletionRequest, parts: Sequence[_Part]) -> dict[str, An
         "extended_at": _time(request.extended_at),
         "completed_at": _time(request.completed_at),
         "models": [part for part, _ in parts],
-        "together": _together(parts),
+        "without_version": [
+            {"model": name, "reason": reason, "statement": f"{reason.sentence} {_NO_CLAIM}"}
+            for name, reason in completion.without_version
+        ],
+        "together": _together(parts, completion.without_version),
         "commitments": "HMAC-SHA-256, keyed by the opening, over canonical JSON; see service/requests/intake.py",
     }
 
@@ -103,8 +121,13 @@ def summed(claims: list[Claim]) -> dict[str, Any] | None:
     return {"guarantee": weakest.value, "mu": total[0], "epsilon": total[1], "delta": delta}
 
 
-def _together(parts: Sequence[_Part]) -> dict[str, Any] | None:
-    """Return what all models together claim for this person, for these versions and at the limit of what may come."""
+def _together(parts: Sequence[_Part], without_version: Sequence[tuple[str, Reason]]) -> dict[str, Any] | None:
+    """Return what all models together claim for this person, for these versions and at the limit of what may come.
+
+    None where a model was retired with the person in it: its versions were published, and nothing is claimed of them.
+    """
+    if any(reason is Reason.MODEL_RETIRED for _, reason in without_version):
+        return None
     total = summed([Claim.from_json(part["claim"]) for part, _ in parts])
     return (
         None if total is None else total | {"from_these_versions_on": _shown(over_models(limit for _, limit in parts))}
@@ -158,7 +181,11 @@ def _part(key: bytes, completion: Completion, task: Task, release: Release) -> _
             "after": spent,
             "limit": version.claim.get("limit"),
         },
-        "keys_destroyed_with_release": {"count": release.keys, "last_at": _time(release.destroyed_at)},
+        "keys_destroyed_with_release": {
+            "count": release.keys,
+            "last_at": _time(release.destroyed_at),
+            "how": REPLACED if release.keys_replaced else OVERWRITTEN,
+        },
         "consumers": release.consumers,
     }
     return part, limit

@@ -97,11 +97,26 @@ class Client:
     def put(self, path: str, body: dict[str, Any]) -> Any:
         return self._send("PUT", path, json=body)
 
+    def patch(self, path: str, body: dict[str, Any]) -> Any:
+        return self._send("PATCH", path, json=body)
+
     def delete(self, path: str) -> Any:
         return self._send("DELETE", path)
 
     def text(self, path: str) -> str:
         return self._answer("GET", path).text
+
+    def download(self, path: str, target: Path) -> None:
+        """Write what the service answers to a file, as it comes."""
+        try:
+            with self._http.stream("GET", path) as answer, target.open("wb") as file:
+                if not answer.is_success:
+                    answer.read()
+                    raise _refused(answer)
+                for block in answer.iter_bytes():
+                    file.write(block)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
 
     def pages(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
         """Yield every item of a paged list."""

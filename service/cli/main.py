@@ -38,7 +38,8 @@ COMMANDS = {
     "certificate": "certificate:commands",
     "audit": "audit:commands",
     "keys": "keys:commands",
-    "drop": "drop:commands",
+    "drop": "connect.drop:commands",
+    "registry": "connect.registry:commands",
 }
 """module and name in ``service.cli.commands``: a function, or a Typer with more commands"""
 FORWARDED: dict[str, Any] = {

@@ -44,6 +44,8 @@ WRONG_TAG = '"0"'
 class Bucket(Folder):
     """The objects under one prefix. Credentials and endpoint come from the ``AWS_*`` variables of the environment."""
 
+    overwrites_in_place = False
+
     def __init__(self, url: str, store: S3Store, prefix: str = "") -> None:
         self._url = url
         self._store = store

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO, TypeAlias, cast
+from typing import BinaryIO, ClassVar, TypeAlias, cast
 
 from service.infra.fault_injection import crash_point
 
@@ -97,6 +97,9 @@ class Folder(ABC):
     Every method raises OSError where the disk or the bucket fails; FileNotFoundError and FileExistsError are such.
     """
 
+    overwrites_in_place: ClassVar[bool]
+    """whether ``overwrite`` writes over the old bytes; a bucket stores an object anew"""
+
     @abstractmethod
     def __str__(self) -> str:
         """Return how the settings name this place."""
@@ -165,6 +168,8 @@ class Folder(ABC):
 
 class DiskFolder(Folder):
     """A folder on a disk. It is made when something is written into it."""
+
+    overwrites_in_place = True
 
     def __init__(self, root: Path, disk: Files | None = None) -> None:
         self.root = root

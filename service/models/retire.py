@@ -53,7 +53,7 @@ def retire(session: Session, model: Model) -> None:
         raise RequestRefused(409, "not_served", what, actions=actions(steps, model=[model.name]))
     _require_no_hold(session, model)
     end_retired(session, model)
-    record(session, model.tenant_id, "model.retired", model_id=model.id, name=model.name, reason="asked")
+    record(session, model.tenant_id, "model.retired", model_id=model.id, name=model.name)
     session.flush()
     crash_point("retire-after-audit")
 

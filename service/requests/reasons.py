@@ -47,7 +47,7 @@ class Action:
         steps = [self]
         for kind, values in ids.items():
             slot = f"{{{kind}}}"
-            if slot in self.path:
+            if slot in self.path + self.command:
                 steps = [
                     replace(step, path=step.path.replace(slot, value), command=step.command.replace(slot, value))
                     for step in steps

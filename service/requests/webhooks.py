@@ -22,6 +22,7 @@ from service.audit.log import canonical, record, recorded_at
 from service.infra.pseudonyms import mac, new_id
 from service.infra.tables import Generation, Model, WebhookDelivery, WebhookEndpoint
 from service.infra.time import HOUR_SECONDS, rfc_3339
+from service.requests.reasons import Reason, actions
 from unlearning.accounting.budget import would_overspend
 
 BACKOFF_SECONDS = (15, 300, 1800, *(hours * HOUR_SECONDS for hours in (2, 5, 10, 14, 20, 24)))
@@ -74,7 +75,8 @@ def announce_exhaustion(session: Session, generation_id: int) -> None:
     ).one()
     if would_overspend(row.spent, row.budget, row.budget_cost):
         facts = {"model": row.name, "generation": generation_id, "spent": row.spent, "limit": row.budget}
-        announce(session, row.tenant_id, News.BUDGET_EXHAUSTED, facts)
+        steps = actions(Reason.BUDGET_EXHAUSTED.steps, model=[row.name])
+        announce(session, row.tenant_id, News.BUDGET_EXHAUSTED, facts | {"actions": steps})
 
 
 def add_endpoint(

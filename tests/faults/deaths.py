@@ -151,6 +151,39 @@ def of_the_webhook_sender(place: Place, point: str, _: Random) -> list[Broken]:
     return found + [Broken("doubled", "the same news came under two ids")] * (set(seen) > {row_id})
 
 
+def of_the_end_of_a_model(place: Place, point: str, _: Random) -> list[Broken]:
+    """Kill the API while a model is retired, cancelled or given another policy; or the scheduler that cleans up."""
+    verb, name = point.partition("-")[0], next(place.names)
+    live = verb in ("retire", "policy")
+    model_id = place.world.live(name=name) if live else place.world.register(name=name)
+    request = place.world.delete("p3", models=(name,))
+    path, headers = f"/v1/models/{name}", {"Authorization": place.api.headers["Authorization"]}
+
+    def call(client: TestClient) -> None:
+        if verb == "policy":
+            client.patch(f"{path}/policy", json={"cadence_seconds": 1}, headers=headers)
+        else:
+            client.post(f"{path}/{'retire' if live else 'cancel'}", headers=headers)
+
+    def act() -> None:
+        if verb == "erase":
+            open_scheduler(place.world.settings).tick()
+            return
+        with TestClient(create_app(place.world.settings)) as client:
+            call(client)
+
+    if verb == "erase":
+        call(place.api)
+        end_schedulers_lease(place.world)
+    place.die(point, act)
+    call(place.api)
+    place.recover(model_id)
+    status, task = place.world.model(model_id).status, place.world.task(request)
+    wanted = {"retire": ("retired", 0), "policy": ("live", SAMPLES_EACH)}.get(verb, ("cancelled", 0))
+    ended = task.status == "completed" and (status, task.samples) == wanted
+    return [Broken("lost", f"{status}, {task.status}, {task.reason}")] * (not ended) + place.wrong()
+
+
 def webhook_sender(place: Place, database: Database) -> WebhookSender:
     return WebhookSender(database, session_key(place.world.settings), Outbound(loopback=True), 0.05)
 
@@ -205,6 +238,10 @@ UPDATE = (
 API = ("api-before-transaction", "api-after-request", "api-after-audit", "api-inside-commit", "api-after-commit")
 PREPARATION = ("prepare-after-manifest", "prepare-after-train", "keys-before-rows", "prepare-after-rows")
 WORK_UNITS = ("prepare-after-work-units", "work-unit-inside", "work-unit-inside-rows", "work-unit-after")
+ENDS = (
+    *("retire-after-audit", "retire-inside-commit", "cancel-after-audit", "cancel-inside-commit"),
+    *("policy-after-audit", "policy-inside-commit", "erase-after-state"),
+)
 OF_A_BUCKET = ("bucket-before-put", "bucket-put", "bucket-created", "bucket-copied", "bucket-overwritten")
 """died at in tests/workers/test_bucket_deaths.py, by separate processes: the threads of obstore survive no fork"""
 DEATHS: list[tuple[str, Death]] = [
@@ -215,6 +252,7 @@ DEATHS: list[tuple[str, Death]] = [
     *((point, of_a_retrain) for point in ("switch-after-version", "switch-after-tasks")),
     *((point, of_a_calibration) for point in ("calibration-inside-order", "calibration-after-order")),
     *((point, of_the_scheduler) for point in ("scheduler-during-purge", "log-before-head", "log-after-head")),
+    *((point, of_the_end_of_a_model) for point in ENDS),
     *((point, of_the_webhook_sender) for point in ("webhook-before-send", "webhook-after-send")),
 ]
 """every point of the source, each with what dies there; a test compares with the source"""

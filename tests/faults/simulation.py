@@ -215,7 +215,8 @@ class Simulation(Restores):
         with self.town.database.write() as session:
             row = session.get(DeletionRequest, data.draw(st.sampled_from(self.accepted)))
             if row is not None:
-                self.town.notifier.messages.extend(holds.retry(session, row))
+                with suppress(RequestRefused):  # a retry cannot help: lifting the hold, or a retrain, does
+                    self.town.notifier.messages.extend(holds.retry(session, row))
 
     def count_fault(self) -> None:
         Simulation.faults += 1

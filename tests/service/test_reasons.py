@@ -106,9 +106,9 @@ def test_a_retry_is_offered_where_it_can_help_alone() -> None:
 
 def test_an_explanation_names_the_request() -> None:
     told = explain("failed:KeyError", "0f" * 16)
-    assert told["reason"] == "failed:KeyError" and told["title"] == Reason.FAILED.sentence
-    assert told["remedy"]["call"] == f"POST /v1/deletion-requests/{'0f' * 16}/retry"
-    assert "{id}" not in str([explain(reason, "ID") for reason in Reason])
+    assert told["reason"] == "failed:KeyError" and told["title"] == "Three attempts ended with an error: KeyError."
+    assert told["actions"][0]["path"] == f"/v1/deletion-requests/{'0f' * 16}/retry"
+    assert "{" not in "".join(each["command"] for reason in Reason for each in explain(reason, "ID")["actions"])
 
 
 def test_a_code_of_a_newer_worker_is_shown_as_it_is() -> None:
@@ -117,5 +117,6 @@ def test_a_code_of_a_newer_worker_is_shown_as_it_is() -> None:
         "reason": "some_CODE_that_is_new",
         "title": "some_CODE_that_is_new",
         "remedy": None,
+        "actions": [],
     }
-    assert explain(None, "ID") == {"reason": None, "title": None, "remedy": None}
+    assert explain(None, "ID") == {"reason": None, "title": None, "remedy": None, "actions": []}

@@ -16,6 +16,7 @@ import pytest
 
 from service.audit.signed_note import Verifier
 from service.certificates.envelope import verify
+from service.certificates.statement import REPLACED
 from service.cli.client import Client
 from service.cli.output import CommandError
 from service.infra.files import Store
@@ -138,7 +139,9 @@ def certified(town: Hosts, request_id: str) -> None:
             return None
 
     envelope = town.eventually(fetch, bool)
-    verify(envelope, Verifier.load(town.settings.home / "log.vkey"))
+    statement = verify(envelope, Verifier.load(town.settings.home / "log.vkey"))
+    destroyed = [part["keys_destroyed_with_release"] for part in statement["predicate"]["models"]]
+    assert all(each["how"] == REPLACED for each in destroyed if each["count"]), "the keys are in a bucket"
 
 
 def fetched(client: Client, key: str, name: str, number: str = "current") -> int:

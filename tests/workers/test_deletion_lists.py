@@ -19,7 +19,11 @@ from service.connect.drop.items import AnswerCode, Feed, answers, mark_checked, 
 from service.connect.drop.lists import ListEntry
 from service.infra.tables import DeletionRequest, FeedItem, FeedMatch
 from service.requests.legal_holds import place
+from tests.workers.test_restore import Snapshot, export, signer, snapshot
 from tests.workers.worlds import TENANT, World
+from workers.scheduler.restore import restore
+
+__all__ = ["snapshot"]
 
 Expunge = Callable[..., dict[str, Any]]
 SOURCE = "20261101_4821"
@@ -256,3 +260,16 @@ def test_no_identifier_and_no_hash_of_one_is_stored(world: World, expunge: Expun
     content = b"".join(each.read_bytes() for each in files)
     assert len(content) > 100_000, "there is something to search"
     assert [needle for needle in needles if needle in content] == []
+
+
+@pytest.mark.parametrize("with_log", [True, False])
+def test_a_restore_names_the_lists_that_the_backup_lacks(world: World, snapshot: Snapshot, with_log: bool) -> None:
+    """Otherwise whom they name would come back with later data."""
+    world.live(min_guarantee="proved")
+    store(Feed(world.database, world.storage.pepper, TENANT), "20261001_4821", [entry("early", "p1")])
+    export(world)  # what stands under a signed head in the backup is there
+    old = snapshot(world)
+    store(Feed(world.database, world.storage.pepper, TENANT), SOURCE, [entry("late", "p2")])
+    report = restore(old.storage, old.settings.lease_seconds, signer(old), [export(world)] if with_log else [])
+    assert (report.lists_lost, report.lists_to_check) == (([SOURCE], []) if with_log else ([], ["20261001_4821"]))
+    assert any("expunge drop import" in each for each in report.to_do)

@@ -19,6 +19,7 @@ from service.audit.verify import verify
 from service.certificates.envelope import accepted_commitment
 from service.certificates.envelope import verify as verified
 from service.certificates.issue import issue_due
+from service.certificates.statement import OVERWRITTEN
 from service.infra.files import Damaged, folder_at
 from service.infra.tables import (
     AuditEntry,
@@ -297,6 +298,7 @@ def test_who_is_known_from_the_journal_alone_gets_a_certificate(
     (kept,) = old.rows_of(Certificate)
     statement = verified(json.loads(kept.envelope or ""), signer(old).verifier)
     assert sorted(part["model"] for part in statement["predicate"]["models"]) == ["first", "second"]
+    assert {part["keys_destroyed_with_release"]["how"] for part in statement["predicate"]["models"]} == {OVERWRITTEN}
     assert (kept.request_id, kept.completed_at) == (request, old.request(request).completed_at)
     assert old.kinds().count("request.accepted") == old.kinds().count("request.completed") == 1
     with old.database.read() as session:

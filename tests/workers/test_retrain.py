@@ -22,11 +22,12 @@ from service.infra.tables import (
     StoredVector,
     Task,
 )
+from service.models.retrain_plan import retrain_lease
 from tests.workers import meanwhile
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.certificate import Claim, Guarantee
 from workers.runtime.jobs import Deletions, Preparation
-from workers.runtime.lease import Stale, retrain_lease
+from workers.runtime.lease import Stale
 from workers.runtime.stopwatch import Stopwatch
 from workers.scheduler import run as scheduler
 from workers.training import run as prepare

@@ -52,6 +52,10 @@ class RestoreReport:
     """added after the backup: neither their address nor their secret is left"""
     webhooks_to_check: list[str] = field(default_factory=list)
     """live in the backup; without an export nobody knows whether they were disabled since"""
+    lists_lost: list[str] = field(default_factory=list)
+    """deletion lists that were imported after the backup: whom they name may come back with later data"""
+    lists_to_check: list[str] = field(default_factory=list)
+    """the newest deletion list of the backup; without an export nobody knows which were imported since"""
     reapplied: list[str] = field(default_factory=list)
     """what the log says and was repeated: cancellations, verifications, rejections, lifted suppression entries,
     holds placed and released, keys rotated and revoked, webhooks disabled, models retired and cancelled, policies"""
@@ -160,6 +164,11 @@ def _disable(session: Session, report: RestoreReport, body: Said) -> bool:
     return True
 
 
+def _list_imported(session: Session, report: RestoreReport, body: Said) -> bool:  # noqa: ARG001
+    report.lists_lost = sorted({*report.lists_lost, body["source"]})
+    return False
+
+
 def _model_ended(session: Session, report: RestoreReport, body: Said) -> bool:  # noqa: ARG001
     """End the model again. What it was made of is destroyed, whatever the backup says."""
     model = session.get(Model, body["model"])
@@ -194,6 +203,7 @@ _OF_THE_REST: dict[str, Callable[[Session, RestoreReport, Said], bool]] = {
     "key.revoked": _revoke,
     "webhook.added": _webhook_added,
     "webhook.disabled": _disable,
+    "feed.imported": _list_imported,
     "model.retired": _model_ended,
     "model.cancelled": _model_ended,
     "model.policy_changed": _policy_changed,
@@ -251,6 +261,12 @@ def to_do(report: RestoreReport) -> list[str]:
             report.webhooks_to_check,
             "Check the webhooks under webhooks_to_check: one that was disabled after the backup is live again. End it "
             "with `expunge webhooks disable ID` before the scheduler is started.",
+        ),
+        (report.lists_lost, "Import the deletion lists under lists_lost again with `expunge drop import FILE`."),
+        (
+            report.lists_to_check,
+            "Import every deletion list again that was downloaded from the day under lists_to_check on, with "
+            "`expunge drop import FILE`: whom it names may come back otherwise.",
         ),
     )
     return [*lost, *(words for ids, words in kinds if ids)]

@@ -23,6 +23,7 @@ from service.infra.tables import (
     AuditEntry,
     Certificate,
     DeletionRequest,
+    FeedItem,
     Generation,
     Heartbeat,
     Hold,
@@ -98,7 +99,10 @@ def restore(storage: Storage, lease_seconds: float, signer: Signer, exports: Seq
 
 
 def _note_what_may_have_changed(session: Session, report: RestoreReport, with_log: bool) -> None:
-    """List the holds, keys and webhooks of the backup: without a log nobody knows which of them were ended since."""
+    """List the holds, keys, webhooks and deletion lists of the backup.
+
+    Without a log nobody knows which of them were ended, or imported, since.
+    """
     if with_log:
         return
     kept = select(Hold.id).where(Hold.lifted_at.is_(None)).order_by(Hold.id)
@@ -108,6 +112,8 @@ def _note_what_may_have_changed(session: Session, report: RestoreReport, with_lo
     report.holds_to_check = list(session.scalars(kept))
     report.keys_to_check = list(session.scalars(keys))
     report.webhooks_to_check = list(session.scalars(hooks))
+    newest = session.scalar(select(func.max(FeedItem.source)))
+    report.lists_to_check = [] if newest is None else [newest]
 
 
 def _require_quiet(session: Session, lease_seconds: float) -> None:

@@ -48,7 +48,8 @@ def destroy_keys(database: Database, keys: KeyStore, updates: Folder, tenants: C
         at = recorded_at(session)
         for batch in batches(row.id for row in due):
             mark = update(Erasure).where(Erasure.id.in_(batch), Erasure.destroyed_at.is_(None))
-            session.execute(mark.values(destroyed_at=at).execution_options(synchronize_session=False))
+            done = mark.values(destroyed_at=at, in_place=keys.overwrites_in_place)
+            session.execute(done.execution_options(synchronize_session=False))
         for (tenant_id, version_id), count in Counter((row.tenant_id, row.version_id) for row in due).items():
             record(session, tenant_id, "keys.destroyed", version=version_id, count=count)
     database.truncate_log()

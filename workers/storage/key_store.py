@@ -76,6 +76,11 @@ class KeyStore:
         """Open the key store that the settings name. Raises Busy."""
         return cls(settings.key_store_url, KeyFiles(folder_at(settings.key_folder)))
 
+    @property
+    def overwrites_in_place(self) -> bool:
+        """Return whether a share is overwritten where it lay; a bucket replaces the object that holds it."""
+        return self._files.folder.overwrites_in_place
+
     def create(self, generation_id: int, count: int) -> list[tuple[str, bytes]]:
         """Make ``count`` fresh keys of 32 bytes; return them with their ids, durable. Raises Busy, OSError."""
         keys = [(new_id(), new_key()) for _ in range(count)]

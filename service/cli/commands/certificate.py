@@ -139,6 +139,7 @@ def _facts(statement: dict[str, Any]) -> dict[str, Any]:
         "completed_at": predicate["completed_at"],
         "subjects": [each["name"] for each in statement["subject"]],
         "claims": [f"{part['model']}: {part['claim']['guarantee']}" for part in predicate["models"]],
+        "no claim about": [f"{each['model']}: {each['reason']}" for each in predicate["without_version"]],
         "together": f"epsilon {together['epsilon']:.4g} at delta {together['delta']:g}" if together else "no claim",
         "from_these_versions_on": limit["statement"] if limit else "no bound",
         "in_plain_words": limit["in_plain_words"] if limit else None,

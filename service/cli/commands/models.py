@@ -13,18 +13,20 @@ from service.cli.output import (
     USAGE,
     AsJson,
     CommandError,
+    commands_of,
     errors,
     meter,
     nested,
     output,
     show_facts,
+    show_hint,
     show_json,
     show_rows,
 )
 
-commands = typer.Typer(no_args_is_help=True, help="Models: register, list, show.")
+commands = typer.Typer(no_args_is_help=True, help="Models: register, list, show, retrain, policy, cancel, retire.")
 POLL_SECONDS = 0.3
-SETTLED = {"live", "refused", "exhausted", "retired"}
+SETTLED = {"live", "refused", "cancelled", "exhausted", "retired"}
 
 Name = Annotated[str, typer.Argument(help="The model's name.")]
 
@@ -177,6 +179,69 @@ def retrain(
         errors.print(f"generation {found['generation']} of {name} is {found['status']}.")
 
 
+@commands.command("policy")
+def policy(
+    name: Name,
+    on_exhausted: Annotated[str | None, typer.Option(help="retrain or hold.")] = None,
+    fallback: Annotated[str | None, typer.Option(help="retrain, or none.")] = None,
+    cadence: Annotated[int | None, typer.Option(help="Least seconds between updates.")] = None,
+    collect: Annotated[
+        int | None, typer.Option(help="Seconds that deletions repeating the whole training wait for one another.")
+    ] = None,
+    retrain_every: Annotated[
+        int | None, typer.Option(help="Seconds between two trainings on the recipe's present data; 0: none is planned.")
+    ] = None,
+    complete_when: Annotated[
+        str | None, typer.Option(help="published, or served: every consumer has moved on.")
+    ] = None,
+    threshold: Annotated[float | None, typer.Option(help="Greatest distance left that counts as working.")] = None,
+    utility_tolerance: Annotated[
+        str | None, typer.Option(help="Greatest fall of holdout accuracy in an update, 0 to 1; none: no gate.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change what may change of a model's policy, or show it. Noise, bound and method are fixed at registration."""
+    body: dict[str, Any] = {
+        "on_exhausted": on_exhausted,
+        "cadence_seconds": cadence,
+        "collect_seconds": collect,
+        "retrain_every_seconds": retrain_every,
+        "complete_when": complete_when,
+        "threshold": threshold,
+    }
+    changes = {field: value for field, value in body.items() if value is not None}
+    if fallback is not None:
+        changes["fallback"] = None if fallback == "none" else fallback
+    if utility_tolerance is not None:
+        changes["utility_tolerance"] = _tolerance(utility_tolerance)
+    with connect() as client:
+        path = f"/v1/models/{name}"
+        record = client.patch(f"{path}/policy", changes) if changes else client.get(path)
+    show_json(record) if as_json else show_facts(record["policy"])
+
+
+@commands.command("cancel")
+def cancel(name: Name, as_json: AsJson = False) -> None:
+    """Cancel the preparation of a model: what was built is destroyed, and its name is free."""
+    with connect() as client:
+        record = client.post(f"/v1/models/{name}/cancel", {})
+    show_json(record) if as_json else _show(record)
+
+
+@commands.command("retire")
+def retire(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Stop serving a model for good: its requests end with it, its state and keys are destroyed."""
+    if not (yes or typer.confirm(f"Retire {name}? It cannot be served or updated again.", err=True)):
+        raise CommandError("Nothing was retired.", "")
+    with connect() as client:
+        record = client.post(f"/v1/models/{name}/retire", {})
+    show_json(record) if as_json else _show(record)
+
+
 def _await_retrain(client: Client, name: str, generation: int) -> dict[str, Any]:
     """Return the retrain when it is over. Raises CommandError where it is refused."""
     with meter(f"retraining {name}") as progress:
@@ -235,6 +300,8 @@ def await_prepared(client: Client, name: str) -> dict[str, Any]:
 
 def _show(record: dict[str, Any]) -> None:
     """Print the facts, then what other values of noise_std and max_distance would cost, one a line."""
+    steps = record.get("actions") or []
+    record = {field: value for field, value in record.items() if field != "actions"}
     report = dict(nested(record, "preparation.report") or {})
     rows, advice = report.pop("dry_run", None), report.pop("advice", None)
     repeats = report.pop("expected_repeats", None)
@@ -251,6 +318,7 @@ def _show(record: dict[str, Any]) -> None:
         whole = report.get("seconds") or 0.0
         output.print("\nupdates: the share of a training that one repeats on average, by how many people it forgets")
         show_rows([each | {"seconds": each["share"] * whole} for each in repeats], ("requests", "share", "seconds"))
+    show_hint(commands_of(steps).strip())
 
 
 def _options(given: list[str] | None, **named: int | None) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy import Boolean, CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column, synonym
 
 from service.infra.tables.record import Count, Digest, Id, Moment, Name, Record, Serial
@@ -194,6 +194,8 @@ class Erasure(Record):
     key_id: Mapped[str] = mapped_column(Id)
     created_at: Mapped[int] = mapped_column(Moment)
     destroyed_at: Mapped[int | None] = mapped_column(Moment, index=True)
+    in_place: Mapped[bool | None] = mapped_column(Boolean)
+    """whether the key's share was overwritten where it lay; False: replaced in a bucket; None: not destroyed yet"""
 
 
 class Consumer(Record):

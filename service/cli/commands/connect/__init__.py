@@ -1,0 +1,1 @@
+"""Commands that speak with other systems."""

@@ -1,0 +1,137 @@
+"""What may change of a model's policy after registration, what may not and why, and what a change sets going."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import select
+
+from service.api.dependencies import Service
+from service.infra.tables import AuditEntry, Generation, Model, Task
+from service.models.policy import CHANGEABLE, FIXED
+from service.requests.reasons import Reason
+from service.requests.status import settle
+from tests.harness.ways_out import run
+from tests.service.worlds import live_model
+
+PATH = "/v1/models/digits/policy"
+CHANGES: dict[str, Any] = {
+    "on_exhausted": "hold",
+    "fallback": "retrain",
+    "cadence_seconds": 60,
+    "collect_seconds": 9,
+    "retrain_every_seconds": 604_800,
+    "complete_when": "served",
+    "threshold": 0.6,
+    "utility_tolerance": None,
+}
+
+
+def changed(service: Service) -> list[dict[str, Any]]:
+    with service.database.read() as session:
+        bodies = session.scalars(select(AuditEntry.body).where(AuditEntry.kind == "model.policy_changed"))
+        return [json.loads(body)["changed"] for body in bodies]
+
+
+def test_every_field_that_may_change_changes_and_is_logged_once(client: TestClient, service: Service) -> None:
+    live_model(service)
+    assert set(CHANGES) == set(CHANGEABLE)
+    answer = client.patch(PATH, json=CHANGES)
+    assert answer.status_code == 200 and answer.json()["policy"] == {"method": "recollection"} | CHANGES
+    assert client.get("/v1/models/digits").json() == answer.json()
+    again = client.patch(PATH, json=CHANGES)
+    assert (again.json(), changed(service)) == (answer.json(), [CHANGES])
+    with service.database.read() as session:
+        assert session.scalars(select(Model.retrain_at)).one() is not None
+
+
+@pytest.mark.parametrize("name", sorted(FIXED))
+def test_what_claims_rest_on_is_refused_with_the_reason(client: TestClient, service: Service, name: str) -> None:
+    live_model(service)
+    refused = client.patch(PATH, json={name: 1, "cadence_seconds": 5})
+    assert (refused.status_code, refused.json()["code"]) == (422, "fixed_at_registration")
+    (fault,) = refused.json()["errors"]
+    assert fault["pointer"] == f"/{name}" and "Register the recipe under another name" in fault["detail"]
+    assert changed(service) == []
+
+
+@pytest.mark.parametrize(
+    "body", [{"unknown": 1}, {"cadence_seconds": -1}, {"on_exhausted": "rewind"}, {"threshold": 0}]
+)
+def test_a_value_that_is_not_allowed_changes_nothing(client: TestClient, service: Service, body: Any) -> None:
+    live_model(service)
+    assert client.patch(PATH, json=body).status_code == 422 and changed(service) == []
+
+
+def test_a_model_that_is_not_served_keeps_its_policy(client: TestClient) -> None:
+    client.post("/v1/models", json={"name": "digits", "recipe": "digits", "method": "retrain"})
+    refused = client.patch(PATH, json={"cadence_seconds": 5})
+    assert (refused.status_code, refused.json()["code"]) == (409, "not_served")
+    assert [each["verb"] for each in refused.json()["actions"]] == ["cancel"]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "goes_on"),
+    [
+        ({"on_exhausted": "retrain"}, Reason.BUDGET_EXHAUSTED, True),
+        ({"fallback": "retrain"}, Reason.VECTORS_MISSING, True),
+        ({"fallback": "retrain"}, Reason.BUDGET_EXHAUSTED, False),
+        ({"cadence_seconds": 5}, Reason.BUDGET_EXHAUSTED, False),
+        ({"on_exhausted": "retrain"}, Reason.LEGAL_HOLD, False),
+    ],
+)
+def test_what_the_new_policy_lets_go_on_goes_on(
+    client: TestClient, service: Service, change: dict[str, Any], reason: Reason, goes_on: bool
+) -> None:
+    model = live_model(service)
+    client.patch(PATH, json={"on_exhausted": "hold"})
+    order = {"subject_id": "ada"}
+    request = client.post("/v1/deletion-requests", json=order, headers={"Idempotency-Key": "1"}).json()["id"]
+    with service.database.write() as session:
+        session.get_one(Model, model.id).status = "exhausted"
+        for task in session.scalars(select(Task)):
+            task.status, task.reason = "blocked", reason
+        settle(session, [request])
+    client.patch(PATH, json=change)
+    shown = client.get(f"/v1/deletion-requests/{request}").json()
+    assert shown["status"] == ("queued" if goes_on else "blocked")
+    with service.database.read() as session:
+        planned = session.scalars(select(Generation.id).where(Generation.status == "candidate")).all()
+    assert bool(planned) == ("on_exhausted" in change)
+
+
+def test_a_change_that_was_decided_on_an_older_state_is_refused(client: TestClient, service: Service) -> None:
+    live_model(service)
+    seen = {"If-Match": client.get("/v1/models/digits").headers["ETag"]}
+    assert client.patch(PATH, json={"cadence_seconds": 5}, headers=seen).status_code == 200
+    for method, path in (("PATCH", PATH), ("POST", "/v1/models/digits/retire")):
+        answer = client.request(method, path, json={"cadence_seconds": 7} if method == "PATCH" else None, headers=seen)
+        assert answer.status_code == 412
+
+
+def test_the_terminal_changes_and_shows_a_policy(
+    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live_model(service)
+    typed = ["--on-exhausted", "hold", "--fallback", "retrain", "--cadence", "60", "--collect", "9"]
+    typed += ["--retrain-every", "604800", "--complete-when", "served", "--threshold", "0.6"]
+    done = run(client, monkeypatch, "models", "policy", "digits", *typed, "--utility-tolerance", "none")
+    assert done.exit_code == 0 and changed(service) == [CHANGES]
+    assert "604800" in run(client, monkeypatch, "models", "policy", "digits").output
+    retired = run(client, monkeypatch, "models", "retire", "digits")
+    assert retired.exit_code == 0 and client.get("/v1/models/digits").json()["status"] == "retired"
+
+
+def test_the_terminal_cancels_a_preparation_and_the_name_is_free(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"name": "digits", "recipe": "digits", "method": "retrain"}
+    assert client.post("/v1/models", json=body).status_code == 202
+    assert "expunge models cancel digits" in run(client, monkeypatch, "models", "show", "digits").output
+    assert run(client, monkeypatch, "models", "cancel", "digits").exit_code == 0
+    assert client.post("/v1/models", json=body).status_code == 202
+    names = [each["name"] for each in client.get("/v1/models").json()["data"]]
+    assert names == ["digits", "digits-cancelled-1"]

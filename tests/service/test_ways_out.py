@@ -1,0 +1,207 @@
+"""What a blocked request or model says to do can be done, by the call and by the command, and ends the wait."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+import click
+import pytest
+import typer
+from fastapi.testclient import TestClient
+from sqlalchemy import select
+
+from service.access.api_keys import Scope
+from service.api.dependencies import Service
+from service.cli.main import app
+from service.infra.settings import Settings
+from service.infra.tables import Task, WebhookDelivery
+from service.requests import reasons
+from service.requests.reasons import Action, Reason
+from service.requests.status import settle
+from tests.harness.ways_out import Follow, by_call, by_command, run
+from tests.service.worlds import live_model
+
+EVERY = {id(each): each for each in vars(reasons).values() if isinstance(each, Action)} | {
+    id(step): step for reason in Reason for step in reason.steps
+}
+STEPS = sorted(
+    {(each.method, each.path, each.command): each for each in EVERY.values()}.values(), key=lambda e: e.command
+)
+IDS = {"request": ["0" * 32], "model": ["digits"], "hold": ["1" * 32]}
+PATH = "/v1/deletion-requests"
+VALUES = {"CONSUMER": "web", "TEXT": "not the person", "ID": "ada", "NUMBER": 0.5, "RECIPE": "digits", "MODEL": "new"}
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    return settings.model_copy(update={"large_request_samples": 2})
+
+
+@pytest.fixture(params=["call", "command"])
+def follow(request: pytest.FixtureRequest, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Follow:
+    return by_call(client) if request.param == "call" else by_command(client, monkeypatch)
+
+
+def test_every_reason_that_waits_has_steps_and_no_other_has() -> None:
+    assert {reason for reason in Reason if reason.steps} == {reason for reason in Reason if reason.remedy}
+    situations = {
+        Reason.LEGAL_HOLD: ["open", "lift"],
+        Reason.BUDGET_EXHAUSTED: ["retrain", "policy"],
+        Reason.UNVERIFIED: ["verify", "reject"],
+        Reason.LARGE: ["approve", "cancel"],
+        Reason.FAILED: ["retry"],
+    }
+    assert {reason: [step.verb for step in reason.steps] for reason in situations} == situations
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.command)
+def test_a_step_is_a_route_and_a_command(api: TestClient, step: Action) -> None:
+    for filled in step.filled(IDS):
+        assert "{" not in filled.path + filled.command
+        operations = api.get("/openapi.json").json()["paths"]
+        sent = [part if part.isupper() else None for part in filled.path.split("/")]
+        fits = [path for path in operations if len(path.split("/")) == len(sent) and _fits(path, filled.path)]
+        assert any(step.method.lower() in operations[path] for path in fits), filled
+        _parse(shlex.split(filled.command)[1:])
+
+
+def _fits(template: str, path: str) -> bool:
+    pairs = zip(template.split("/"), path.split("/"), strict=True)
+    return all(one.startswith("{") or one == other for one, other in pairs)
+
+
+def _parse(words: list[str]) -> None:
+    """Parse the words as a command does, without running it. Raises UsageError for an unknown command or option."""
+    command: Any = typer.main.get_command(app)
+    context = click.Context(command)
+    while isinstance(command, click.Group):
+        name, command, words = command.resolve_command(context, words)
+        context = click.Context(command, info_name=name, parent=context)
+    command.parse_args(context, [str(VALUES.get(word, word)) for word in words])
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.command)
+def test_a_step_names_the_scopes_that_its_call_asks_for(
+    api: TestClient, key_of: Callable[..., dict[str, str]], step: Action
+) -> None:
+    (filled,) = step.filled(IDS)
+
+    def status(*scopes: Scope) -> int:
+        headers = key_of(*scopes) | {"Idempotency-Key": "x"}
+        return api.request(filled.method, filled.path, json=filled.body, headers=headers).status_code
+
+    assert status(*step.scopes) != 403
+    for left_out in step.scopes:
+        assert status(*(scope for scope in Scope if scope is not left_out)) == 403
+
+
+def ask(client: TestClient, subject: str = "ada", **more: Any) -> str:
+    order = {"subject_id": subject, **more}
+    return str(client.post(PATH, json=order, headers={"Idempotency-Key": subject}).json()["id"])
+
+
+def step_of(shown: dict[str, Any], verb: str) -> dict[str, Any]:
+    (found,) = [each for each in shown["actions"] if each["verb"] == verb]
+    return dict(found)
+
+
+@pytest.mark.parametrize(("verb", "then"), [("verify", "queued"), ("reject", "rejected")])
+def test_an_unverified_request_is_resolved_by_its_steps(
+    client: TestClient, service: Service, follow: Follow, verb: str, then: str
+) -> None:
+    live_model(service)
+    request = ask(client, verified=False)
+    follow(step_of(client.get(f"{PATH}/{request}").json(), verb), TEXT="not the person")
+    assert client.get(f"{PATH}/{request}").json()["status"] == then
+
+
+@pytest.mark.parametrize(("verb", "then"), [("approve", "queued"), ("cancel", "cancelled")])
+def test_a_large_request_is_resolved_by_its_steps(
+    client: TestClient, service: Service, follow: Follow, verb: str, then: str
+) -> None:
+    live_model(service, people={"eve": ["e1", "e2", "e3"]})
+    request = ask(client, "eve")
+    shown = client.get(f"{PATH}/{request}").json()
+    assert (shown["status"], shown["reason"]) == ("blocked", "large")
+    assert shown["models"][0]["actions"] == shown["actions"]
+    follow(step_of(shown, verb))
+    assert client.get(f"{PATH}/{request}").json()["status"] == then
+
+
+def test_a_legal_hold_is_opened_and_lifted_by_the_steps(client: TestClient, service: Service, follow: Follow) -> None:
+    live_model(service)
+    holds = [
+        client.post("/v1/holds", json={"reason": "case 1"} | name).json()["id"]
+        for name in ({"subject_id": "ada"}, {"sample_id": "ada-2"}, {"subject_id": "bob"})
+    ]
+    request = ask(client)
+    block(service, request, Reason.LEGAL_HOLD)
+    shown = client.get(f"{PATH}/{request}").json()
+    lifts = [each for each in shown["actions"] if each["verb"] == "lift"]
+    assert sorted(each["path"] for each in lifts) == sorted(f"/v1/holds/{hold}" for hold in holds[:2])
+    for each in shown["actions"]:
+        follow(each)
+    assert client.get(f"{PATH}/{request}").json()["status"] == "queued"
+
+
+def block(service: Service, request: str, reason: str) -> None:
+    with service.database.write() as session:
+        for task in session.scalars(select(Task).where(Task.request_id == request)):
+            task.status, task.reason = "blocked", reason
+        settle(session, [request])
+
+
+@pytest.mark.parametrize(
+    ("reason", "verbs"), [(Reason.LEGAL_HOLD, {"open", "lift"}), (Reason.BUDGET_EXHAUSTED, {"retrain", "policy"})]
+)
+def test_a_retry_that_cannot_help_is_refused_with_the_steps_that_do(
+    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch, reason: Reason, verbs: set[str]
+) -> None:
+    live_model(service)
+    client.post("/v1/holds", json={"subject_id": "ada", "reason": "case 1"})
+    request = ask(client)
+    block(service, request, reason)
+    before = client.get(f"{PATH}/{request}").json()
+    refused = client.post(f"{PATH}/{request}/retry")
+    assert (refused.status_code, refused.json()["code"]) == (409, "retry_cannot_help")
+    assert refused.json()["actions"] == before["actions"] and {each["verb"] for each in before["actions"]} == verbs
+    assert client.get(f"{PATH}/{request}").json() == before
+    told = run(client, monkeypatch, "requests", "retry", request)
+    assert told.exit_code == 1 and getattr(told.exception, "hint", "").count("\n") == len(before["actions"])
+    assert all(each["command"] in told.exception.hint for each in before["actions"])  # type: ignore[union-attr]
+
+
+def test_a_retry_takes_up_what_it_can_and_leaves_the_rest(client: TestClient, service: Service) -> None:
+    live_model(service)
+    live_model(service, name="letters")
+    request = ask(client)
+    with service.database.write() as session:
+        one, other = session.scalars(select(Task).order_by(Task.id)).all()
+        one.status, one.reason, other.status, other.reason = "blocked", Reason.LEGAL_HOLD, "blocked", Reason.WORKER_LOST
+        settle(session, [request])
+    assert client.post(f"{PATH}/{request}/retry").status_code == 200
+    with service.database.read() as session:
+        assert [task.status for task in session.scalars(select(Task).order_by(Task.id))] == ["blocked", "queued"]
+
+
+def test_the_terminal_and_the_webhook_name_the_steps(
+    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live_model(service)
+    client.post("/v1/webhooks", json={"url": "https://hooks.example.com", "kinds": ["deletion_request.blocked"]})
+    hold = client.post("/v1/holds", json={"subject_id": "ada", "reason": "case 1"}).json()["id"]
+    request = ask(client)
+    block(service, request, Reason.LEGAL_HOLD)
+    with service.database.read() as session:
+        payload = session.scalars(select(WebhookDelivery.payload)).one()
+    assert f"expunge holds lift {hold}" in payload and f'"path":"/v1/holds/{hold}"' in payload
+    printed = run(client, monkeypatch, "requests", "show", request)
+    assert "hint:" in printed.output and f"expunge holds lift {hold}" in printed.output
+
+
+def test_a_failure_names_its_error_and_the_place() -> None:
+    told = reasons.explain("failed:KeyError at digits.py:41", "0f" * 16)
+    assert told["title"] == "Three attempts ended with an error: KeyError at digits.py:41."
+    assert told["actions"][0]["path"] == f"{PATH}/{'0f' * 16}/retry"
