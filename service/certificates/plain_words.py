@@ -45,7 +45,7 @@ _NOT_SAID = (
 
 @dataclass(frozen=True)
 class PlainWords:
-    """A certificate for everyone: what happened, what that means, what it rests on, and what it does not say."""
+    """A certificate for everyone: what happened, what that means, what it depends on, and what it does not say."""
 
     happened: tuple[str, ...]
     means: tuple[str, ...]
@@ -56,10 +56,14 @@ class PlainWords:
 def in_words(statement: Mapping[str, Any]) -> PlainWords:
     """Return the plain words of a verified statement (``envelope.verify``)."""
     facts = statement["predicate"]
-    parts = facts["models"]
+    parts, ended = facts["models"], facts.get("without_version") or ()
     of = _whose(facts)
     return PlainWords(
-        happened=(_when(facts), *(_happened(part, of) for part in parts)),
+        happened=(
+            _when(facts),
+            *(_happened(part, of) for part in parts),
+            *(f"{each['model']}: {each['statement']}" for each in ended),
+        ),
         means=_means(facts),
         relies_on=_relies_on(parts),
         not_said=(*(sentence for part in parts for sentence in _still_served(part)), *_NOT_SAID),

@@ -24,23 +24,28 @@ SCHEMES = ("light", "dark")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--keep", type=Path)
-    keep = parser.parse_args().keep
+    parser.add_argument("--only", nargs="*", help="names of pages")
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         home, recipes = Path(folder) / "home", Path(folder) / "recipes"
         shutil.copytree(ROOT / "tests" / "system" / "recipes", recipes)
         shutil.copytree(ROOT / "examples" / "digits", recipes / "digits")
         with running(home, recipes, SWEEP_SECONDS="0.3", GRACE_SECONDS="0.5", WEBHOOK_LOOPBACK="true") as stack:
-            pages = furnish(stack, "digits", "person-{:03d}")
+            pages = {"login": "/", **furnish(stack, "digits", "person-{:03d}")}
+            if arguments.only:
+                pages = {name: path for name, path in pages.items() if name in arguments.only}
             with chromium(Path(folder) / "profile") as browser:
-                take(stack, browser, pages, keep)
+                take(stack, browser, pages, arguments.keep)
 
 
 def take(stack: Stack, browser: Browser, pages: dict[str, str], keep: Path | None) -> None:
-    """Write a picture of the log-in and of each page, in each frame and scheme."""
+    """Write a picture of each page, in each frame and scheme; that of the log-in comes first."""
     PLACE.mkdir(exist_ok=True)
-    for name, path in {"login": "/", **pages}.items():
-        if name == "overview":
+    entered = False
+    for name, path in pages.items():
+        if name != "login" and not entered:
             log_in(stack, browser)
+            entered = True
         for frame, (width, height) in FRAMES.items():
             for scheme in SCHEMES:
                 browser.prefers(scheme)

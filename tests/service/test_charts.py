@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,11 +30,13 @@ def test_a_frame_places_the_corners_and_keeps_values_inside() -> None:
     assert (x, round(x + width)) == (LEFT + 1, frame.x(15) - 1) and y + height == HEIGHT - BOTTOM
 
 
-@pytest.mark.parametrize(("high", "last"), [(0, 1), (1, 1), (3, 3), (4, 4), (5, 6), (11, 15), (99, 100), (12_345, 15_000)])
+@pytest.mark.parametrize(
+    ("high", "last"), [(0, 1), (1, 1), (3, 3), (4, 4), (5, 6), (11, 15), (99, 100), (12_345, 15_000)]
+)
 def test_whole_steps_reach_the_value_in_at_most_four(high: int, last: int) -> None:
     found = whole_steps(high)
     assert found[0] == 0 and found[-1] == last and len(found) <= 5
-    assert len({after - before for before, after in zip(found, found[1:], strict=False)}) == 1
+    assert len({after - before for before, after in pairwise(found)}) == 1
 
 
 def test_spread_keeps_the_ends() -> None:
@@ -69,7 +72,9 @@ def test_updates_left_fall_in_steps_to_now() -> None:
     drawn = charts.updates_left([(AT - 4 * charts.DAY, 4), (AT - 2 * charts.DAY, 3)], AT, "At 1 a week.")
     assert drawn is not None and drawn.says == "Updates left: 4 on 17 November 2026, 3 now. At 1 a week."
     half = (LEFT + WIDTH - RIGHT) / 2
-    assert [pair.split(",")[0] for pair in drawn.lines[0].split()] == [f"{x:g}" for x in (LEFT, half, half, WIDTH - RIGHT)]
+    assert [pair.split(",")[0] for pair in drawn.lines[0].split()] == [
+        f"{x:g}" for x in (LEFT, half, half, WIDTH - RIGHT)
+    ]
     assert [tick.label for tick in drawn.up] == ["0", "1", "2", "3", "4"]
 
 

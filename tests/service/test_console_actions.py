@@ -73,7 +73,7 @@ def filled(path: str) -> str:
 
 
 def test_every_step_of_every_reason_has_a_place_on_the_page() -> None:
-    """But for two: sending a new request and registering a model are not done from the page, and their commands show."""
+    """But for two, whose commands show: sending a new request and registering a model."""
     caller = Caller("default", "k", frozenset(Scope))
     typed = set()
     for reason in Reason:
@@ -289,7 +289,8 @@ def test_the_audit_page_shows_filters_proves_and_exports(
     assert "key.created" in client.get("/console/audit").text
     assert request[:8] in client.get("/console/audit", params={"request": request}).text
     index = re.findall(r'href="/console/audit/(\d+)"', page)[0]
-    assert "lead to the signed head" in client.get(f"/console/audit/{index}").text
+    shown = client.get(f"/console/audit/{index}").text
+    assert "lead to the signed head" in shown and 'class="said"' not in shown
     lines = [json.loads(line) for line in client.get("/console/audit.jsonl").text.splitlines()]
     assert "checkpoint" in lines[-1] and [line["index"] for line in lines[:-1]] == list(range(len(lines) - 1))
     with service.database.write() as session:

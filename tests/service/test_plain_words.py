@@ -140,7 +140,7 @@ def test_checked_tried_and_declared_are_counted_apart() -> None:
     assert tried == "Only tried on a few samples: 2 statements of the formal text."
     assert "checked by nobody: 3 statements" in declared and "certificate is wrong" in declared
     assert assumed == "Assumed: 1 statement of the formal text."
-    nothing = part(Guarantee.NONE, claim=claim_of(Guarantee.NONE) | dict.fromkeys((*lists, "assumptions"), []))
+    nothing = part(Guarantee.NONE, claim=claim_of(Guarantee.NONE) | {name: [] for name in (*lists, "assumptions")})
     assert in_words(statement(nothing)).relies_on == ()
 
 
@@ -156,6 +156,12 @@ def test_the_limits_are_said_under_every_guarantee(guarantee: Guarantee) -> None
     said = " ".join(in_words(statement(part(guarantee))).not_said)
     for limit in ("every copy", "who left", "Other people", "backups", "right person"):
         assert limit in said
+
+
+def test_a_model_that_ended_without_a_version_is_said_in_the_statements_own_words() -> None:
+    ended = [{"model": "faces", "reason": "model_retired", "statement": "It is retired. Nothing is claimed about it."}]
+    words = in_words(statement(part(), without_version=ended))
+    assert words.happened[-1] == "faces: It is retired. Nothing is claimed about it."
 
 
 def test_the_words_change_nothing_in_the_statement() -> None:

@@ -55,7 +55,7 @@ def updates_left(changes: Sequence[tuple[int, int]], at: int, forecast: str) -> 
 
 
 def forecast(left: int | None, charged: int, seconds: float, at: int) -> str:
-    """Say how long the updates that are left last, at the pace of the last weeks.
+    """Write how long the updates that are left last, at the pace of the last weeks.
 
     Args:
         left: updates that the budget still allows; None: nothing limits them.

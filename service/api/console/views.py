@@ -265,7 +265,7 @@ def budget_plot(session: Session, generation: Generation, words: str) -> plots.P
 
 
 def forecast(session: Session, generation: Generation) -> str:
-    """Say in words how long the budget lasts, at the pace of the last four weeks or of the generation's life."""
+    """Write in words how long the budget lasts, at the pace of the last four weeks or of the generation's life."""
     at = now(session)
     since = max(generation.created_at, at - 4 * 7 * DAY_SECONDS * SECOND)
     charges = select(func.count()).where(

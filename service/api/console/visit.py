@@ -114,8 +114,8 @@ class Visit:
             at = now(session)
             value = renew(session, self.service.session_key, self.request.cookies[COOKIE]) if opened else ""
         said = unquote(self.request.cookies.get(SAID, "")) if opened else ""
-        common = {"at": at, "may": self.may, "token": self.token, "follows": follows, "said": said, "busy": False}
-        answer = rendered(template, **(common | {"here": self.request.url.path} | facts))
+        common = {"at": at, "may": self.may, "token": self.token, "follows": follows, "said": said}
+        answer = rendered(template, **common, here=self.request.url.path, **facts)
         if opened:
             set_cookie(self.request, answer, value, self.service.settings.mode == "production")
         if said:

@@ -76,8 +76,8 @@ def show(index: int, visit: Visitor) -> Response:
         if entry is None or (entry.tenant_id != visit.caller.tenant_id and entry.kind != ROTATED):
             raise not_found("audit_entry")
         proof, fault = _checked(session, visit, index)
-    said = json.dumps(json.loads(entry.body), indent=2)
-    return visit.page("audit_entry.html", entry=entry, said=said, proof=proof, fault=fault)
+    text = json.dumps(json.loads(entry.body), indent=2)
+    return visit.page("audit_entry.html", entry=entry, text=text, proof=proof, fault=fault)
 
 
 def _checked(session: Session, visit: Visit, index: int) -> tuple[audit.InclusionView, str]:

@@ -154,7 +154,7 @@ def _value(name: str, text: str) -> str | int | float | None:
 
 
 def _cost(session: Session, model: Model) -> str:
-    """Say what a retrain takes and what it serves."""
+    """Write what a retrain takes and what it serves."""
     generation = session.get(Generation, model.generation_id) if model.generation_id else None
     seconds = measured_seconds(generation) if generation else None
     took = "nobody has timed a training of this model" if seconds is None else f"the last training took {span(seconds)}"
