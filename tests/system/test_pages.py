@@ -1,4 +1,4 @@
-"""Every page in a real browser: axe-core finds nothing serious, nothing scrolls sideways, forms work without scripts."""
+"""Every page in a real browser: axe-core is content, nothing scrolls sideways, forms work without scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which requests a list shows: its filters, its order and its pages. The overview's figures count by the same filters."""
+"""Which requests a list shows: its filters, its order and its pages. The overview counts by the same filters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ways out of a reason, as buttons and links: each step that the API names, and the place on the page that takes it."""
+"""The ways out of a reason, as buttons and links: for each step that the API names, the place on the page."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ ACTIONS = {
         "Retire the model",
         lifecycle.retire_model,
         "Retired. No version of it is served any more.",
-        "No version is served any more, its requests end with it, and its state and keys are destroyed. A retired model "
-        "cannot be brought back. Copies that somebody downloaded are not reached.",
+        "No version is served any more, its requests end with it, and its state and keys are destroyed. A retired "
+        "model cannot be brought back. Copies that somebody downloaded are not reached.",
     ),
 }
 """what can be done about a model, by the last part of its address"""

@@ -51,7 +51,7 @@ def _from_here(request: Request, url: str) -> bool:
 
 @router.post("/console/link")
 def follow_link(request: Request, service: Running, fields: Form) -> Response:
-    """Open a session by the link that ``expunge up`` printed. It works on this machine alone, and not through a proxy."""
+    """Open a session by the link that ``expunge up`` printed. It works on this machine alone, without a proxy."""
     if not (_from_here(request, service.settings.url) and _is_local(request)):
         return login_page(403, "A log-in link works on the machine of the service alone. Log in with a key.")
     with service.database.write() as session:
