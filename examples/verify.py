@@ -1,4 +1,4 @@
-"""python verify.py CERTIFICATE KEY [LOG [OPENING SUBJECT]]; the formats are in docs/verify-a-certificate.md."""
+"""python verify.py CERTIFICATE KEY [LOG [OPENING SUBJECT [CASE]]]; the formats are in docs/verify-a-certificate.md."""
 
 import hashlib
 import hmac
@@ -51,10 +51,10 @@ for file in sys.argv[3:4]:
     *lines, last = map(json.loads, Path(file).read_text().splitlines())
     (size, root), entries = signed_head(last["checkpoint"]), entries + lines
     checks["the log has its root"] = root_of([bytes.fromhex(each["leaf_hash"]) for each in lines[:size]]) == root
-told = [each for each in entries if each["body"] is not None]
-checks["every text has its hash"] = all(sha(b"\0", each["body"].encode()).hex() == each["leaf_hash"] for each in told)
-if sys.argv[4:]:
-    opened = hmac.new(bytes.fromhex(sys.argv[4]), b'{"subject":%s}' % json.dumps(sys.argv[5]).encode(), "sha256")
-    checks["the opening and the subject fit"] = opened.hexdigest() == accepted["commitment"]
-wrong = "\n".join(f"NOT SO: {check}" for check, fits in checks.items() if not fits)
-sys.exit(wrong or print("verified:", *checks, sep="\n"))
+told = ((each["body"], each["leaf_hash"]) for each in entries if each["body"] is not None)
+checks["every text has its hash"] = all(sha(b"\0", body.encode()).hex() == leaf for body, leaf in told)
+for opening, subject, *case in [sys.argv[4:]] * bool(sys.argv[4:]):
+    named = json.dumps(({"case": case[0]} if case else {}) | {"subject": subject}, separators=(",", ":"))
+    seen = hmac.digest(bytes.fromhex(opening), named.encode(), "sha256").hex()
+    checks["the opening and the subject fit"] = seen == accepted["commitment"]
+sys.exit("\n".join(f"NOT SO: {each}" for each in checks if not checks[each]) or print("verified:", *checks, sep="\n"))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from service.audit.import_export import read_export
 from service.audit.signed_note import Signer
+from service.infra.actors import OPERATOR
 from service.infra.db import Busy, Database
 from service.infra.files import folder_at
 from service.infra.logging import configure
@@ -138,7 +139,7 @@ def _restore(settings: Settings, exports: list[Path]) -> int:
     from workers.scheduler.restore import restore  # noqa: PLC0415
     from workers.storage.storage import Storage  # noqa: PLC0415
 
-    storage = Storage.of(settings)
+    storage = Storage.of(settings, OPERATOR)
     try:
         report = restore(storage, settings.lease_seconds, Signer.of(settings), [read_export(path) for path in exports])
     except (NotAuthentic, Damaged) as error:

@@ -15,20 +15,32 @@ BIGINT = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 def upgrade() -> None:
     op.create_table(
+        "actors",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("tenant_id", sa.String(length=63), nullable=False),
+        sa.Column("name", sa.String(length=120), nullable=True),
+        sa.Column("created_at", BIGINT, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_actors"),
+    )
+    op.create_index("ix_actors_tenant_id", "actors", ["tenant_id"], unique=False)
+    op.create_table(
         "api_keys",
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("tenant_id", sa.String(length=63), nullable=False),
         sa.Column("prefix", sa.String(length=16), nullable=False),
         sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("label", sa.String(length=120), nullable=False),
+        sa.Column("actor_id", sa.String(length=36), nullable=False),
         sa.Column("scopes", sa.JSON(), nullable=False),
         sa.Column("created_at", BIGINT, nullable=False),
         sa.Column("expires_at", BIGINT, nullable=True),
         sa.Column("revoked_at", BIGINT, nullable=True),
         sa.Column("pepper_id", sa.String(length=16), nullable=False),
+        sa.ForeignKeyConstraint(["actor_id"], ["actors.id"], name="fk_api_keys_actor_id"),
         sa.PrimaryKeyConstraint("id", name="pk_api_keys"),
         sa.UniqueConstraint("prefix", name="uq_api_keys_prefix"),
     )
+    op.create_index("ix_api_keys_actor_id", "api_keys", ["actor_id"], unique=False)
     op.create_index("ix_api_keys_tenant_id", "api_keys", ["tenant_id"], unique=False)
     op.create_table(
         "audit_entries",
@@ -67,6 +79,7 @@ def upgrade() -> None:
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("tenant_id", sa.String(length=63), nullable=False),
         sa.Column("subject_digest", sa.String(length=64), nullable=True),
+        sa.Column("case_id", sa.String(length=64), nullable=True),
         sa.Column("status", sa.String(length=9), nullable=False),
         sa.Column("reason", sa.String(length=120), nullable=True),
         sa.Column("models", sa.JSON(), nullable=True),
@@ -88,6 +101,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_deletion_requests"),
     )
     op.create_index("ix_deletion_requests_page", "deletion_requests", ["tenant_id", "created_at", "id"], unique=False)
+    op.create_index("ix_deletion_requests_case", "deletion_requests", ["tenant_id", "case_id"], unique=False)
     op.create_index("ix_deletion_requests_status", "deletion_requests", ["tenant_id", "status"], unique=False)
     op.create_index("ix_deletion_requests_due", "deletion_requests", ["status", "due_at"], unique=False)
     op.create_table(

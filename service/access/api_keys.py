@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -20,7 +20,7 @@ from service.audit.log import record
 from service.infra.db import Database, now
 from service.infra.pseudonyms import Pepper, agrees, digest, new_id
 from service.infra.settings import SettingsError
-from service.infra.tables import ApiKey
+from service.infra.tables import ActorName, ApiKey
 from service.infra.tenants import DEFAULT_TENANT, require_name
 
 _KEY = re.compile(r"exp_([0-9a-f]{12})_[0-9a-f]{64}")
@@ -45,6 +45,8 @@ class Caller:
     tenant_id: str
     key_id: str
     scopes: frozenset[str]
+    actor_id: str
+    """who holds the key"""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class NewKey:
 
     id: str
     prefix: str
+    actor_id: str
     secret: str = field(repr=False)
 
 
@@ -64,19 +67,27 @@ def create_key(
     scopes: Iterable[str],
     tenant_id: str = DEFAULT_TENANT,
     expires_at: int | None = None,
+    actor_id: str | None = None,
 ) -> NewKey:
     """Make a key. ``expires_at`` in microseconds since 1970; None: never.
 
-    Raises ValueError for an unknown scope, an empty list of scopes, or a malformed tenant, and SettingsError for
-    another pepper than that of the installation.
+    ``actor_id`` says whose key it is. None: a new actor's, whose name is the label. One who holds several keys is one
+    actor in the audit log.
+
+    Raises ValueError for an unknown scope or actor, an empty list of scopes, or a malformed tenant, and SettingsError
+    for another pepper than that of the installation.
     """
     granted = sorted(Scope(scope) for scope in set(scopes))
     if not granted:
         raise ValueError(f"A key needs at least one scope of: {', '.join(Scope)}.")
     require_name(tenant_id)
     require_pepper(session, pepper)
+    if actor_id is None:
+        actor_id = _new_actor(session, tenant_id, label)
+    elif find_actor(session, tenant_id, actor_id) is None:
+        raise ValueError(f"There is no actor {actor_id}.")
     prefix = secrets.token_hex(6)
-    key = NewKey(new_id(), prefix, f"exp_{prefix}_{secrets.token_hex(32)}")
+    key = NewKey(new_id(), prefix, actor_id, f"exp_{prefix}_{secrets.token_hex(32)}")
     row = ApiKey(
         id=key.id,
         tenant_id=tenant_id,
@@ -84,12 +95,15 @@ def create_key(
         digest=digest(pepper, "api-key", key.secret),
         pepper_id=pepper.id,
         label=label,
+        actor_id=actor_id,
         scopes=list(granted),
         created_at=now(session),
         expires_at=expires_at,
     )
     session.add(row)
-    record(session, tenant_id, "key.created", key=key.id, scopes=list(granted), expires_at=expires_at)
+    record(
+        session, tenant_id, "key.created", key=key.id, issued_to=actor_id, scopes=list(granted), expires_at=expires_at
+    )
     return key
 
 
@@ -133,7 +147,7 @@ def revoke_key(session: Session, key: str, tenant_id: str = DEFAULT_TENANT) -> b
 def rotate_key(
     session: Session, pepper: Pepper, key: str, overlap: int, tenant_id: str = DEFAULT_TENANT
 ) -> NewKey | None:
-    """Make a successor of the key with this id or prefix, with the same label, scopes and lifetime.
+    """Make a successor of the key with this id or prefix, with the same actor, label, scopes and lifetime.
 
     The old key is valid for ``overlap`` microseconds more at most, so that its users can change over. Return None
     where the key is unknown, expired or revoked.
@@ -144,7 +158,15 @@ def rotate_key(
     if row is None or _caller(session, row) is None:
         return None
     ends = successor_ends(row, at)
-    made = create_key(session, pepper, label=row.label, scopes=row.scopes, tenant_id=tenant_id, expires_at=ends)
+    made = create_key(
+        session,
+        pepper,
+        label=row.label,
+        scopes=row.scopes,
+        tenant_id=tenant_id,
+        expires_at=ends,
+        actor_id=row.actor_id,
+    )
     row.expires_at = at + overlap if row.expires_at is None else min(row.expires_at, at + overlap)
     record(session, tenant_id, "key.rotated", key=row.id, successor=made.id, expires_at=row.expires_at)
     return made
@@ -172,11 +194,41 @@ def caller_of(session: Session, key_id: str) -> Caller | None:
 def searched(session: Session, caller: Caller) -> str:
     """Record that the caller learns whether a person is in the data; return the search's id.
 
-    The entry names the key and the search. The person is not written down.
+    The person is not written down.
     """
     search = new_id()
-    record(session, caller.tenant_id, "people.searched", actor=caller.key_id, search=search)
+    record(session, caller.tenant_id, "people.searched", search=search)
     return search
+
+
+def list_actors(session: Session, tenant_id: str = DEFAULT_TENANT) -> Sequence[ActorName]:
+    """Return all actors of a tenant, oldest first, erased names included."""
+    rows = select(ActorName).where(ActorName.tenant_id == tenant_id).order_by(ActorName.created_at, ActorName.id)
+    return session.scalars(rows).all()
+
+
+def find_actor(session: Session, tenant_id: str, actor_id: str) -> ActorName | None:
+    """Return the tenant's actor; None: there is none."""
+    found = session.get(ActorName, actor_id)
+    return None if found is None or found.tenant_id != tenant_id else found
+
+
+def name_actor(session: Session, actor: ActorName, name: str | None) -> None:
+    """Give the actor a name, or erase it with None. The labels of the actor's keys, which may hold it, go with it.
+
+    The audit log keeps the opaque id, and that it was renamed or erased.
+    """
+    actor.name = name
+    if name is None:
+        session.execute(update(ApiKey).where(ApiKey.actor_id == actor.id).values(label=""))
+    record(session, actor.tenant_id, "actor.erased" if name is None else "actor.renamed", whose=actor.id)
+
+
+def _new_actor(session: Session, tenant_id: str, name: str) -> str:
+    row = ActorName(id=new_id(), tenant_id=tenant_id, name=name or None, created_at=now(session))
+    session.add(row)
+    session.flush()
+    return row.id
 
 
 def _caller(session: Session, row: ApiKey | None) -> Caller | None:
@@ -184,4 +236,4 @@ def _caller(session: Session, row: ApiKey | None) -> Caller | None:
         return None
     if row.expires_at is not None and row.expires_at <= now(session):
         return None
-    return Caller(row.tenant_id, row.id, frozenset(row.scopes))
+    return Caller(row.tenant_id, row.id, frozenset(row.scopes), row.actor_id)

@@ -16,9 +16,10 @@ from service.api.dependencies import Service
 from service.api.http.bodies import Bodies
 from service.api.http.limits import Limiter, Quotas
 from service.api.openapi import document, operation_id
-from service.api.routes import audit, events, keys, webhooks
+from service.api.routes import actors, audit, events, keys, webhooks
 from service.api.routes.models import consumers, lifecycle, models, retrains, versions
 from service.api.routes.requests import batches, certificates, deletion_requests, holds, search, suppressions
+from service.infra.actors import Called
 from service.infra.db import Busy, Database
 from service.infra.files import folder_at
 from service.infra.logging import configure
@@ -32,7 +33,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = settings or Settings()
     configure(settings.log_level)
     ensure_secrets(settings, API_SECRETS)
-    database, pepper = Database(settings.database_url), Pepper.load(settings.pepper_file)
+    database, pepper = Database(settings.database_url, actor="api"), Pepper.load(settings.pepper_file)
     with suppress(Busy):  # under another pepper no API key is valid, so nothing is accepted
         check_pepper(database, pepper)
         check_places(database, {"store": folder_at(settings.store)})
@@ -72,6 +73,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         consumers,
         holds,
         keys,
+        actors,
         suppressions,
         audit,
         events,
@@ -86,6 +88,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(Quotas)
     app.add_middleware(problems.Unexpected)
     app.add_middleware(Traced)
+    app.add_middleware(Called)
     app.openapi = lambda: document(app, settings.idempotency_seconds)  # type: ignore[method-assign]
     return app
 

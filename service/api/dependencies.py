@@ -15,6 +15,7 @@ from service.access.session_cookie import COOKIE, open_session
 from service.api.http.limits import Limiter, client_of, wrong_keys
 from service.api.openapi import answer, problem
 from service.api.problems import ApiProblem
+from service.infra.actors import Actor, act_for
 from service.infra.db import Database
 from service.infra.files import Store
 from service.infra.pseudonyms import Pepper
@@ -139,7 +140,7 @@ def _identified(service: Service, request: Request, credentials: HTTPAuthorizati
     if found is None:
         challenge = {"WWW-Authenticate": _CHALLENGE["WWW-Authenticate"] + ', error="invalid_token"'}
         raise ApiProblem(401, "key_invalid", "The API key is unknown, expired or revoked.", headers=challenge)
-    return found
+    return _acting(found)
 
 
 def known(service: Service, request: Request, key: str) -> Caller | None:
@@ -200,7 +201,14 @@ def session_of(service: Service, request: Request) -> Caller | None:
     if cookie is None:
         return None
     with service.database.read() as session:
-        return open_session(session, service.session_key, cookie)
+        found = open_session(session, service.session_key, cookie)
+    return None if found is None else _acting(found)
+
+
+def _acting(caller: Caller) -> Caller:
+    """Return the caller, for whom this call acts from now on: the audit log names them."""
+    act_for(Actor(caller.actor_id, caller.key_id))
+    return caller
 
 
 def require_writable(service: Service) -> None:

@@ -26,6 +26,7 @@ HEADERS: dict[str, tuple[str, Node]] = {
 }
 _ALWAYS = {"401": "WWW-Authenticate", "403": None, "429": "Retry-After", "503": "Retry-After"}
 _TAGS = {
+    "actors": "Who holds keys, by name; the audit log has their ids alone.",
     "audit log": "What happened, in a Merkle tree with signed heads (RFC 6962, C2SP).",
     "certificates": "Certificates of erasure.",
     "consumers": "Who serves which version.",

@@ -28,7 +28,7 @@ class RemedyView(BaseModel):
 
 
 class ActionView(BaseModel):
-    """A step out: one call, and the command that makes it. Words in capitals stand for your own values."""
+    """A step out: one call, and the command that makes it. Replace words in capitals by your own values."""
 
     verb: str
     method: Literal["GET", "POST", "PATCH", "DELETE"]
@@ -63,7 +63,8 @@ class ModelPart(_Explained):
 class DeletionRequestView(_Explained):
     id: str
     status: Status
-    subject_digest: str | None
+    subject_digest: str | None = Field(description="null: the request names samples, or several ids of one person")
+    case_id: str | None = Field(description="your own id of the case")
     samples: int | None = Field(description="forgotten over all models; null while that is not known")
     suppress: Suppress = Field(description="where later registrations leave the person out")
     regulation: str | None
@@ -161,6 +162,7 @@ def _view(request: DeletionRequest, parts: list[ModelPart]) -> DeletionRequestVi
         id=request.id,
         status=status,
         subject_digest=request.subject_digest,
+        case_id=request.case_id,
         samples=None if awaits_decision(status, request.reason) else _total(part.samples for part in parts),
         suppress=suppressed(request.models, request.suppress_after),
         regulation=request.regulation,

@@ -79,6 +79,8 @@ WHOLE = BeforeValidator(_whole)
 """after a strict integer's Field"""
 ModelName = Annotated[str, StringConstraints(pattern=MODEL_NAME)]
 RecipeName = Annotated[str, StringConstraints(pattern=RECIPE_NAME, max_length=255)]
+CaseId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/#-]{0,63}$")]
+"""opaque: no space, no @ and no +, so that neither a name, an address nor a phone number with its country fits"""
 PersonalId = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 FreeText = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\x00-\x08\x0b-\x1f]+$")]
 RequestId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]

@@ -47,15 +47,24 @@ def record(
 
     ``facts`` are JSON values. People appear in them by keyed digest, never by name.
     """
-    row = entry(recorded_at(session), tenant_id, kind, request_id=request_id, model_id=model_id, **facts)
+    row = entry(session, tenant_id, kind, request_id=request_id, model_id=model_id, **facts)
     session.add(AuditEntry(**row))
 
 
 def entry(
-    at: int, tenant_id: str, kind: str, /, *, request_id: str | None = None, model_id: str | None = None, **facts: Any
+    session: Session,
+    tenant_id: str,
+    kind: str,
+    /,
+    *,
+    request_id: str | None = None,
+    model_id: str | None = None,
+    **facts: Any,
 ) -> dict[str, Any]:
-    """Return the row of an audit entry, as ``record`` appends it."""
+    """Return the row of an audit entry, as ``record`` appends it. The transaction gives its moment and its actor."""
+    at, actor = recorded_at(session), session.info["actor"]
     names = {"entry": new_id(), "at": at, "kind": kind, "tenant": tenant_id, "request": request_id, "model": model_id}
+    names |= {"actor": actor.id, "actor_key": actor.key}
     taken = names.keys() & facts.keys()
     if taken:
         raise ValueError(f"An audit entry sets {sorted(taken)} itself; name the fact otherwise.")

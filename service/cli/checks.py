@@ -26,7 +26,7 @@ from service.infra.files import filesystem_of, folder_at
 from service.infra.migrate import SchemaState, schema_state
 from service.infra.pseudonyms import Pepper
 from service.infra.settings import SECRETS, Settings, SettingsError, read_secret
-from service.infra.tables import Certificate, Heartbeat, Model, Task
+from service.infra.tables import Certificate, FeedItem, Heartbeat, Model, Task
 from service.infra.time import ALIVE_SECONDS, SECOND
 from service.models.recipe_files import is_other_module
 from service.models.retrain_plan import candidate_of
@@ -34,6 +34,8 @@ from service.requests.reasons import Reason
 
 SKEW_SECONDS = 5
 """leases and deadlines go by the database's clock alone; receipts, log lines and webhooks by each machine's own"""
+LISTS_DAYS, DAY_SECONDS = 40, 86_400
+"""five days are left then to import California's lists in time (Cal. Civ. Code 1798.99.86)"""
 _NAMED = 5
 """certificates that are named one by one"""
 KEEPS_OLD_BLOCKS = {"bcachefs", "btrfs", "f2fs", "nilfs2", "zfs"}
@@ -221,6 +223,7 @@ def _database(settings: Settings, clock: Callable[[], float]) -> Iterator[Findin
             yield from _places(database, settings)
             yield from _exhausted(database)
             yield from _certificates(database)
+            yield from _lists(database)
     finally:
         database.close()
 
@@ -286,6 +289,18 @@ def _certificates(database: Database) -> Iterator[Finding]:
             what = f"The certificate of request {row.request_id} is not signed. {row.refused}"
             hint = "Somebody edited the database: run `expunge audit verify`, and restore what was published."
             yield Finding("certificate", False, what, hint)
+
+
+def _lists(database: Database) -> Iterator[Finding]:
+    """Check when deletion lists were last imported; yield nothing where none ever were."""
+    with database.read() as session:
+        last = session.scalar(select(func.max(FeedItem.imported_at)))
+        days = None if last is None else (now(session) - last) / SECOND / DAY_SECONDS
+    if days is None:
+        return
+    what = f"Deletion lists were last imported {days:.0f} days ago; the Delete Act asks for one every 45 days."
+    hint = "Download the lists from DROP, and run `expunge drop import FILE --identities PEOPLE`."
+    yield Finding("deletion_lists", days < LISTS_DAYS, what, "" if days < LISTS_DAYS else hint)
 
 
 def _schema(state: SchemaState) -> Finding:

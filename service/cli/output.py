@@ -47,7 +47,7 @@ def show_hint(hint: str) -> None:
 
 
 def commands_of(actions: Iterable[dict[str, Any]]) -> str:
-    """Return the commands of the steps that the service names, each on a line of its own, once."""
+    """Return the commands of the steps that the service names, one a line, each once."""
     return "".join(dict.fromkeys(f"\n       {each['command']}" for each in actions))
 
 

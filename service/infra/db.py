@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
+from service.infra.actors import OPERATOR, Actor, actor_of_call
 from service.infra.fault_injection import armed, crash_point
 from service.infra.files import filesystem_of
 
@@ -44,7 +45,11 @@ class Busy(RuntimeError):
 class Database:
     """One database. Safe to share between threads; each scope opens a new session."""
 
-    def __init__(self, url: str) -> None:
+    actor = OPERATOR
+    """who acts in a transaction that no caller of the API asked for"""
+
+    def __init__(self, url: str, actor: str = OPERATOR) -> None:
+        self.actor = actor
         parsed = make_url(url)
         if parsed.drivername in {"postgresql", "postgres"}:
             parsed = parsed.set(drivername="postgresql+psycopg")
@@ -63,6 +68,7 @@ class Database:
         ``crash`` names the crash point inside COMMIT (test builds only). Raises Busy.
         """
         with _busy(), Session(self._writer, expire_on_commit=False) as session, session.begin():
+            session.info["actor"] = actor_of_call() or Actor(self.actor)
             yield session
             session.flush()
             if crash is not None and armed(crash):

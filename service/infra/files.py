@@ -98,7 +98,7 @@ class Folder(ABC):
     """
 
     overwrites_in_place: ClassVar[bool]
-    """whether ``overwrite`` writes over the old bytes; a bucket stores an object anew"""
+    """whether ``overwrite`` writes over the old bytes; a bucket stores another object"""
 
     @abstractmethod
     def __str__(self) -> str:

@@ -36,6 +36,10 @@ Place: TypeAlias = Annotated[Path | str, BeforeValidator(_place)]
 """a folder, or ``s3://bucket/prefix``"""
 
 
+RegulationName = Literal["gdpr", "uk-gdpr", "ccpa", "cpa", "ctdpa", "lgpd", "pipeda", "tdpsa", "ucpa", "vcdpa"]
+"""as in ``service.requests.states.Regulation``"""
+
+
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="EXPUNGE_", frozen=True)
 
@@ -58,7 +62,7 @@ class Settings(BaseSettings):
     port: int = Field(default=8750, ge=0, le=65535)
     url: str = "http://127.0.0.1:8750"
     api_key: str | None = Field(default=None, repr=False)
-    default_regulation: Literal["gdpr", "ccpa"] | None = None
+    default_regulation: RegulationName | None = None
     cancel_window_seconds: float = Field(default=0, ge=0)
     large_request_samples: int = Field(default=1000, ge=0)
     large_request_seconds: float = Field(default=DAY_SECONDS, gt=0)

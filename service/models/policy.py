@@ -16,7 +16,7 @@ from service.infra.tables import Model, Task
 from service.models.retire import SERVED
 from service.models.retrain_plan import plan_retrain, schedule_retrain
 from service.requests.legal_holds import queue_again
-from service.requests.reasons import FALL_BACK, RETRAIN_BY_POLICY, STOP_PREPARATION, Action, actions, reason_of
+from service.requests.reasons import FALL_BACK, RETRAIN_BY_POLICY, STOP_PREPARATION, WayOut, actions, reason_of
 from service.requests.states import RequestRefused
 from unlearning.accounting.policy import Policy, PolicyError
 
@@ -33,7 +33,7 @@ CHANGEABLE = (
 FIXED = {field.name for field in fields(Policy)}.difference(CHANGEABLE)
 _READ = ("on_suppressed", "on_unchecked_feed", "requests_per_month")
 _NEW = "Register the recipe under another name to have it otherwise."
-_CLAIMED = f"It is fixed at registration, because the claims of the model's versions rest on it. {_NEW}"
+_CLAIMED = f"It is fixed at registration, because the claims of the versions depend on it. {_NEW}"
 _READ_ONCE = f"It is read at registration alone. {_NEW}"
 
 
@@ -95,6 +95,6 @@ def _go_on(session: Session, model: Model, changed: Mapping[str, Any]) -> bool:
     return bool(helped) or planned is not None
 
 
-def _is_way_out(task: Task, steps: list[Action]) -> bool:
+def _is_way_out(task: Task, steps: list[WayOut]) -> bool:
     reason = reason_of(task.reason or "")
     return reason is not None and any(step in reason.steps for step in steps)

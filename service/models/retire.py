@@ -23,8 +23,8 @@ from service.requests.reasons import (
     RETIRE,
     RETRAIN,
     STOP_PREPARATION,
-    Action,
     Reason,
+    WayOut,
     actions,
 )
 from service.requests.states import RequestRefused
@@ -37,7 +37,7 @@ _CANCELLED = "Its preparation was cancelled. Nothing was published."
 
 
 def retire(session: Session, model: Model) -> None:
-    """Stop serving a model for good. Idempotent.
+    """Stop serving a model permanently. Idempotent.
 
     Its people's requests end in it, which their tasks say (``model_retired``). Nothing is known about copies of its
     versions, so nothing is claimed about them. The caller has locked the model's row.
@@ -92,7 +92,7 @@ def end_cancelled(session: Session, model: Model) -> None:
     end_open_tasks(session, model.id, Reason.MODEL_CANCELLED)
 
 
-def steps_of(model: Model) -> tuple[Action, ...]:
+def steps_of(model: Model) -> tuple[WayOut, ...]:
     """Return the steps out that a model offers by itself: where it is blocked, refused, or not yet published."""
     match model.status:
         case "preparing":
@@ -107,7 +107,7 @@ def steps_of(model: Model) -> tuple[Action, ...]:
 
 
 def _end(session: Session, model: Model, status: str, why: str) -> None:
-    """Write the status, end the model's generations, and take the leases from whoever works on them."""
+    """Write the status, end the model's generations, and end the leases of the workers on them."""
     model.status, model.reason, model.due_at, model.retrain_at = status, why, None, None
     model.lease_token, model.lease_owner, model.lease_expires_at = model.lease_token + 1, None, 0
     beside = update(Lease).where(Lease.name == retrain_lease(model.id))

@@ -17,9 +17,10 @@ def extend(session: Session, request: DeletionRequest) -> None:
     """
     session.refresh(request, with_for_update=True)
     at = recorded_at(session)
-    require_extendable(Status(request.status), request.due_at, request.extended_at, at)
+    require_extendable(Status(request.status), request.regulation, request.due_at, request.extended_at, at)
     later = extended(instant(request.received_at), Regulation(request.regulation or ""))
-    request.first_due_at, request.due_at, request.extended_at = request.due_at, moment(later), at
+    request.first_due_at, request.extended_at = request.due_at, at
+    request.due_at = None if later is None else moment(later)
     record(
         session,
         request.tenant_id,

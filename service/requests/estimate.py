@@ -70,6 +70,6 @@ def _count(session: Session, generation_id: int, named: Named) -> int:
     count = select(func.count(Membership.position.distinct())).where(
         Membership.generation_id == generation_id, Membership.position.not_in(gone)
     )
-    if named.subject is not None:
-        return session.scalar(count.where(Membership.subject_digest == named.subject)) or 0
+    if named.subjects:
+        return session.scalar(count.where(Membership.subject_digest.in_(named.subjects))) or 0
     return sum(session.scalar(count.where(Membership.sample_digest.in_(part))) or 0 for part in batches(named.samples))

@@ -103,10 +103,11 @@ def put_in_force(session: Session, request: DeletionRequest, at: int) -> Named:
     mine = SuppressionEntry.request_id == request.id
     values = {"created_at": at, "lifted_at": None, "lifted_reason": None}
     session.execute(update(SuppressionEntry).where(mine).values(values))
-    samples = session.scalars(
-        select(SuppressionEntry.sample_digest).where(mine, SuppressionEntry.sample_digest.is_not(None))
+    entries = session.execute(select(SuppressionEntry.subject_digest, SuppressionEntry.sample_digest).where(mine)).all()
+    return Named(
+        tuple(sorted(subject for subject, _ in entries if subject)),
+        tuple(sorted(sample for _, sample in entries if sample)),
     )
-    return Named(request.subject_digest, tuple(sorted(sample for sample in samples if sample)))
 
 
 def reject(session: Session, request: DeletionRequest, why: str) -> None:

@@ -34,14 +34,26 @@ class Order:
     """What a controller asks for: forget this subject, or these samples, in these models (None: in all)."""
 
     subject_id: str | None = None
+    subject_ids: tuple[str, ...] | None = None
+    """several ids of one person, in place of ``subject_id``"""
     sample_ids: tuple[str, ...] | None = None
     models: tuple[str, ...] | None = None
     regulation: Regulation | None = None
+    due_at: datetime | None = None
+    """a deadline of the controller's own, in place of a regulation's"""
     received_at: datetime | None = None
     verified: bool = True
     """whether the controller knows that the person asked; where not, ``identity_check`` accepts the order"""
     suppress: Suppress = Suppress.EVERYWHERE
     """of an order that names models: whether later registrations of other models leave the person out as well"""
+    case_id: str | None = None
+    """the controller's own name for the case; it is in the table and under the commitment, and not in the audit log"""
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """Return the ids of the person, sorted, each once; none where the order names samples."""
+        ids = self.subject_ids or (() if self.subject_id is None else (self.subject_id,))
+        return tuple(sorted(set(ids)))
 
 
 @dataclass(frozen=True)
@@ -73,16 +85,22 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Named:
-    """The keyed digests of the subject or the samples that an order names."""
+    """The keyed digests of what an order names: one person's ids, or samples."""
 
-    subject: str | None
+    subjects: tuple[str, ...] = ()
     samples: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, pepper: Pepper, tenant_id: str, order: Order) -> Named:
-        if order.subject_id is not None:
-            return cls(subject_digest(pepper, tenant_id, order.subject_id))
-        return cls(None, tuple(sorted({sample_digest(pepper, tenant_id, each) for each in order.sample_ids or ()})))
+        return cls(
+            tuple(sorted(subject_digest(pepper, tenant_id, each) for each in order.subjects)),
+            tuple(sorted({sample_digest(pepper, tenant_id, each) for each in order.sample_ids or ()})),
+        )
+
+    @property
+    def subject(self) -> str | None:
+        """Return the digest of the only id; None: there are several, or samples are named."""
+        return self.subjects[0] if len(self.subjects) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -142,7 +160,7 @@ def write(
     crash_point("api-after-request")
     session.execute(insert(SuppressionEntry), _suppressions(row, named, in_force=order.verified))
     accepted = entry(
-        row["created_at"],
+        session,
         row["tenant_id"],
         "request.accepted",
         request_id=row["id"],
@@ -177,10 +195,10 @@ def _remains_in(session: Session, tenant_id: str, order: Order, named: Named) ->
 
 def why_nothing(session: Session, tenant_id: str, named: Named) -> Reason:
     """Return the reason of a request that has no task."""
-    if suppression.carried_out(session, tenant_id, named.subject, named.samples):
+    kinds: list[tuple[str | None, Sequence[str]]] = [(subject, ()) for subject in named.subjects]
+    if any(suppression.carried_out(session, tenant_id, *kind) for kind in kinds or [(None, named.samples)]):
         return Reason.ALREADY_FORGOTTEN
-    subjects = [] if named.subject is None else [named.subject]
-    return Reason.IN_HOLDOUT if suppression.in_holdout(session, tenant_id, subjects) else Reason.NO_MATCH
+    return Reason.IN_HOLDOUT if suppression.in_holdout(session, tenant_id, named.subjects) else Reason.NO_MATCH
 
 
 def opening(pepper: Pepper, salt: bytes) -> bytes:
@@ -193,10 +211,17 @@ def opening(pepper: Pepper, salt: bytes) -> bytes:
 
 
 def commitment(salt: bytes, order: Order) -> str:
-    """Return HMAC-SHA-256 over the canonical JSON of what the order names, keyed by the opening: 64 hex digits."""
-    named = (
-        {"subject": order.subject_id} if order.subject_id is not None else {"samples": sorted(order.sample_ids or ())}
-    )
+    """Return HMAC-SHA-256 over the canonical JSON of what the order names, keyed by the opening: 64 hex digits.
+
+    One id is under ``subject``, several sorted under ``subjects``, samples sorted under ``samples``; the
+    controller's case, where there is one, under ``case``.
+    """
+    subjects = order.subjects
+    named: dict[str, Any] = {"samples": sorted(order.sample_ids or ())}
+    if subjects:
+        named = {"subject": subjects[0]} if len(subjects) == 1 else {"subjects": list(subjects)}
+    if order.case_id is not None:
+        named["case"] = order.case_id
     return hmac.new(salt, canonical(named).encode(), "sha256").hexdigest()
 
 
@@ -225,7 +250,9 @@ def _touches(session: Session, model: Model, named: Named) -> bool:
     """Return whether the model gets a task. A model that is preparing always does: its members are not known yet."""
     if model.status == "preparing" or model.generation_id is None:
         return model.status == "preparing"
-    return suppression.matches(session, model.generation_id, named.subject, named.samples)
+    if not named.subjects:
+        return suppression.matches(session, model.generation_id, None, named.samples)
+    return any(suppression.matches(session, model.generation_id, each, ()) for each in named.subjects)
 
 
 def _is_large(session: Session, model: Model, named: Named, windows: Windows) -> bool:
@@ -233,24 +260,28 @@ def _is_large(session: Session, model: Model, named: Named, windows: Windows) ->
 
     A request that names samples has a limit already.
     """
-    if not windows.large_samples or model.status == "preparing" or named.subject is None:
+    if not windows.large_samples or model.status == "preparing" or not named.subjects:
         return False
-    return suppression.exceeds(session, model.generation_id or 0, named.subject, windows.large_samples)
+    return suppression.exceeds(session, model.generation_id or 0, named.subjects, windows.large_samples)
 
 
 def new_row(session: Session, tenant_id: str, order: Order, named: Named) -> dict[str, Any]:
-    """Return the row of a queued request. Raises RequestRefused where it was received in the future."""
+    """Return the row of a queued request. Raises RequestRefused where it was received in the future, or due before."""
     at = recorded_at(session)
     received = instant(at) if order.received_at is None else order.received_at.astimezone(UTC)
     if moment(received) > at:
         errors = [{"pointer": "/received_at", "detail": "It must not be in the future."}]
         raise RequestRefused(422, "received_in_future", "received_at lies in the future.", errors)
-    due = due_at(received, order.regulation)
+    due = due_at(received, order.regulation) if order.due_at is None else order.due_at.astimezone(UTC)
+    if due is not None and due < received:
+        errors = [{"pointer": "/due_at", "detail": "It must not be before received_at."}]
+        raise RequestRefused(422, "due_before_receipt", "due_at lies before the receipt.", errors)
     everywhere_later = order.models is not None and order.suppress is not Suppress.NAMED_MODELS
     return {
         "id": new_id(),
         "tenant_id": tenant_id,
         "subject_digest": named.subject,
+        "case_id": order.case_id,
         "status": Status.QUEUED.value,
         "reason": None,
         "models": None if order.models is None else sorted(set(order.models)),
@@ -266,10 +297,9 @@ def new_row(session: Session, tenant_id: str, order: Order, named: Named) -> dic
 
 
 def _suppressions(request: dict[str, Any], named: Named, *, in_force: bool) -> list[dict[str, Any]]:
-    """Return the rows of the suppression entries: one for the subject, or one for each sample."""
+    """Return the rows of the suppression entries: one for each id of the subject, or one for each sample."""
     pairs: list[tuple[str | None, str | None]] = [(None, sample) for sample in named.samples]
-    if named.subject is not None:
-        pairs = [(named.subject, None)]
+    pairs += [(subject, None) for subject in named.subjects]
     return [
         {
             "id": new_id(),

@@ -130,7 +130,7 @@ def retry_large(session: Session) -> list[str]:
 
 
 def queue_again(session: Session, tasks: Iterable[Task]) -> list[str]:
-    """Queue blocked tasks again, with no attempts counted; return the ids of the models that have work."""
+    """Let blocked tasks wait in the queue again, with no attempts counted; return the models that have work, by id."""
     at = now(session)
     driven = list(tasks)
     for task in driven:

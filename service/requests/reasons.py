@@ -22,10 +22,10 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True)
-class Action:
+class WayOut:
     """A step that a caller can take about a reason: one call, and the command that makes the same call.
 
-    ``{request}``, ``{model}`` and ``{hold}`` stand for ids. Words in capitals stand for the caller's own values.
+    ``{request}``, ``{model}`` and ``{hold}`` are replaced by ids, words in capitals by the caller's own values.
 
     Args:
         verb: names the step in one word.
@@ -42,7 +42,7 @@ class Action:
     scopes: tuple[Scope, ...]
     body: Mapping[str, Any] | None = None
 
-    def filled(self, ids: Mapping[str, Sequence[str]]) -> list[Action]:
+    def filled(self, ids: Mapping[str, Sequence[str]]) -> list[WayOut]:
         """Return the step once for each id of its kind; once with the kind in capitals where none is known."""
         steps = [self]
         for kind, values in ids.items():
@@ -61,14 +61,14 @@ _ADMIN = (Scope.MODELS_ADMIN,)
 _REQUEST, _MODEL = "/v1/deletion-requests/{request}", "/v1/models/{model}"
 
 
-def _policy(field: str, value: str) -> Action:
+def _policy(field: str, value: str) -> WayOut:
     """Return the step that sets a field of the model's policy."""
     command = f"expunge models policy {{model}} --{field.replace('_', '-')} {value}"
-    return Action("policy", "PATCH", f"{_MODEL}/policy", command, _ADMIN, {field: value})
+    return WayOut("policy", "PATCH", f"{_MODEL}/policy", command, _ADMIN, {field: value})
 
 
-VERIFY = Action("verify", "POST", f"{_REQUEST}/verify", "expunge requests verify {request}", _DECIDE)
-REJECT = Action(
+VERIFY = WayOut("verify", "POST", f"{_REQUEST}/verify", "expunge requests verify {request}", _DECIDE)
+REJECT = WayOut(
     "reject",
     "POST",
     f"{_REQUEST}/reject",
@@ -76,12 +76,12 @@ REJECT = Action(
     _DECIDE,
     {"reason": "TEXT"},
 )
-CANCEL = Action("cancel", "DELETE", _REQUEST, "expunge requests cancel {request}", _DECIDE)
-RETRY = Action("retry", "POST", f"{_REQUEST}/retry", "expunge requests retry {request}", _ADMIN)
+CANCEL = WayOut("cancel", "DELETE", _REQUEST, "expunge requests cancel {request}", _DECIDE)
+RETRY = WayOut("retry", "POST", f"{_REQUEST}/retry", "expunge requests retry {request}", _ADMIN)
 APPROVE = replace(RETRY, verb="approve")
-OPEN_HOLD = Action("open", "GET", "/v1/holds/{hold}", "expunge holds show {hold}", _ADMIN)
-LIFT = Action("lift", "DELETE", "/v1/holds/{hold}", "expunge holds lift {hold}", _ADMIN)
-NAME_THE_PERSON = Action(
+OPEN_HOLD = WayOut("open", "GET", "/v1/holds/{hold}", "expunge holds show {hold}", _ADMIN)
+LIFT = WayOut("lift", "DELETE", "/v1/holds/{hold}", "expunge holds lift {hold}", _ADMIN)
+NAME_THE_PERSON = WayOut(
     "delete",
     "POST",
     "/v1/deletion-requests",
@@ -89,17 +89,17 @@ NAME_THE_PERSON = Action(
     (Scope.DELETIONS_WRITE,),
     {"subject_id": "ID"},
 )
-WATCH = Action("watch", "GET", f"{_MODEL}/preparation", "expunge models show {model}", (Scope.MODELS_READ,))
-CONSUMERS = Action("consumers", "GET", f"{_MODEL}/consumers", "expunge consumers list {model}", (Scope.MODELS_READ,))
-REMOVE_CONSUMER = Action(
+WATCH = WayOut("watch", "GET", f"{_MODEL}/preparation", "expunge models show {model}", (Scope.MODELS_READ,))
+CONSUMERS = WayOut("consumers", "GET", f"{_MODEL}/consumers", "expunge consumers list {model}", (Scope.MODELS_READ,))
+REMOVE_CONSUMER = WayOut(
     "remove", "DELETE", f"{_MODEL}/consumers/CONSUMER", "expunge consumers remove {model} CONSUMER", _ADMIN
 )
-RETRAIN = Action("retrain", "POST", f"{_MODEL}/retrains", "expunge models retrain {model} --new-data", _ADMIN, {})
+RETRAIN = WayOut("retrain", "POST", f"{_MODEL}/retrains", "expunge models retrain {model} --new-data", _ADMIN, {})
 RETRAIN_BY_POLICY, FALL_BACK = _policy("on_exhausted", "retrain"), _policy("fallback", "retrain")
 TOLERATE = _policy("utility_tolerance", "NUMBER")
-RETIRE = Action("retire", "POST", f"{_MODEL}/retire", "expunge models retire {model}", _ADMIN)
-STOP_PREPARATION = Action("cancel", "POST", f"{_MODEL}/cancel", "expunge models cancel {model}", _ADMIN)
-REGISTER = Action(
+RETIRE = WayOut("retire", "POST", f"{_MODEL}/retire", "expunge models retire {model}", _ADMIN)
+STOP_PREPARATION = WayOut("cancel", "POST", f"{_MODEL}/cancel", "expunge models cancel {model}", _ADMIN)
+REGISTER = WayOut(
     "register",
     "POST",
     "/v1/models",
@@ -115,18 +115,18 @@ class Remedy:
 
     action: str
     by: Role
-    steps: tuple[Action, ...]
+    steps: tuple[WayOut, ...]
 
 
 _IN_PLACE = "Train the model again now, or set its policy to fallback: retrain, which does so for all such requests."
 
 
-def _in_place(*more: Action, first: str = "") -> Remedy:
+def _in_place(*more: WayOut, first: str = "") -> Remedy:
     """Return the remedy where a retrain serves the request under the model's name."""
     return Remedy(f"{first}{_IN_PLACE}", Role.ML_ENGINEER, (RETRAIN, FALL_BACK, *more))
 
 
-def _retry(action: str, by: Role = Role.OPERATOR, *more: Action) -> Remedy:
+def _retry(action: str, by: Role = Role.OPERATOR, *more: WayOut) -> Remedy:
     return Remedy(action, by, (RETRY, *more))
 
 
@@ -324,7 +324,7 @@ class Reason(StrEnum):
     MODEL_RETIRED = ("model_retired", "The model is retired. No version of it is served.")
 
     @property
-    def steps(self) -> tuple[Action, ...]:
+    def steps(self) -> tuple[WayOut, ...]:
         """Return the steps of the remedy; none where nothing is left to do."""
         return () if self.remedy is None else self.remedy.steps
 
@@ -365,7 +365,7 @@ def explain(code: str | None, request_id: str, models: Sequence[str] = (), holds
     return {"reason": code, "title": title, "remedy": remedy, "actions": steps}
 
 
-def actions(steps: Iterable[Action], **ids: Sequence[str]) -> list[dict[str, Any]]:
+def actions(steps: Iterable[WayOut], **ids: Sequence[str]) -> list[dict[str, Any]]:
     """Return the steps as JSON with these ids filled in: ``request``, ``model``, ``hold``."""
     return [asdict(filled) for step in steps for filled in step.filled(ids)]
 

@@ -135,7 +135,7 @@ def _store(session: Session, settled: list[_Settled]) -> None:
 
 def record_status(session: Session, *requests: DeletionRequest) -> None:
     """Write the audit entries of the statuses that requests have just taken, and the news for the webhooks."""
-    entries = [_entry(request, recorded_at(session)) for request in requests]
+    entries = [_entry(session, request) for request in requests]
     if entries:
         session.execute(insert(AuditEntry), entries)
     places = _places(session, requests)
@@ -143,7 +143,8 @@ def record_status(session: Session, *requests: DeletionRequest) -> None:
         news = _NEWS.get(Status(request.status))
         if news is not None:
             models, holds = places.get(request.id, ([], []))
-            facts = {"id": request.id, "status": request.status} | explain(request.reason, request.id, models, holds)
+            facts = {"id": request.id, "case_id": request.case_id, "status": request.status}
+            facts |= explain(request.reason, request.id, models, holds)
             announce(session, request.tenant_id, news, facts | _times(request))
 
 
@@ -164,9 +165,9 @@ def _places(session: Session, requests: Sequence[DeletionRequest]) -> dict[str, 
     return places
 
 
-def _entry(request: DeletionRequest, at: int) -> dict[str, Any]:
+def _entry(session: Session, request: DeletionRequest) -> dict[str, Any]:
     return entry(
-        at,
+        session,
         request.tenant_id,
         f"request.{request.status}",
         request_id=request.id,

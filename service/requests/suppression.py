@@ -140,10 +140,10 @@ def effective(session: Session, tenant_id: str) -> frozenset[str]:
     return frozenset(session.scalars(query))
 
 
-def exceeds(session: Session, generation_id: int, subject_digest: str, count: int) -> bool:
-    """Return whether the generation was trained on more than ``count`` samples of the subject; count no further."""
+def exceeds(session: Session, generation_id: int, subjects: Sequence[str], count: int) -> bool:
+    """Return whether the generation was trained on more than ``count`` samples of these subjects; count no further."""
     named = select(Membership.position).where(
-        Membership.generation_id == generation_id, Membership.subject_digest == subject_digest
+        Membership.generation_id == generation_id, Membership.subject_digest.in_(subjects)
     )
     return session.scalar(select(func.count()).select_from(named.limit(count + 1).subquery())) == count + 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from service.requests.reasons import Action, Reason
+from service.requests.reasons import Reason, WayOut
 
 PAGE = Path(__file__).parents[2] / "docs" / "reasons.md"
 _HEAD = """\
@@ -77,7 +77,7 @@ def _row(reason: Reason) -> str:
     return f"| `{code}` | {reason.sentence} | {remedy.action} | {commands} | {calls} | {remedy.by} ({scopes}) |\n"
 
 
-def _call(step: Action) -> str:
+def _call(step: WayOut) -> str:
     body = f" {json.dumps(step.body)}" if step.body else ""
     return f"`{step.method} {step.path}{body}`"
 

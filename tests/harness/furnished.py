@@ -14,12 +14,12 @@ BUDGET = {"epsilon": 8, "delta": 1e-5, "noise_std": 3e-5}
 def furnish(stack: Stack, recipe: str = "tiny", people: str = "tiny-person-{}") -> dict[str, str]:
     """Make requests of every kind; return each page's name and address. Takes some seconds of a worker's time."""
     name = stack.live(recipe, **BUDGET)
-    done = [stack.forgotten(name, subject_id=people.format(number), regulation="gdpr") for number in (20, 21, 22)]
+    done = [stack.forgotten(name, subject_id=people.format(number), regulation="gdpr") for number in (11, 12, 13)]
     unverified = [
-        stack.delete(name, subject_id=people.format(23), verified=False, regulation="gdpr", received_at=received)
+        stack.delete(name, subject_id=people.format(14), verified=False, regulation="gdpr", received_at=received)
         for received in (ago(10), ago(27), ago(60))
     ]
-    held = people.format(24)
+    held = people.format(15)
     hold = stack.client.post("/v1/holds", {"subject_id": held, "reason": "Needed for a lawsuit until spring."})
     blocked = stack.ended(stack.delete(name, subject_id=held, regulation="ccpa"))
     for consumer, version in (("web-shop", 3), ("app-backend", 1)):

@@ -180,6 +180,15 @@ def test_a_key_is_made_listed_and_revoked(tmp_path: Path) -> None:
     listed = json.loads(expunge("keys", "list", "--json", home=tmp_path).stdout)
     assert [key["scopes"] for key in listed] == [["models:read"]]
     assert made["key"] not in json.dumps(listed)
+    (actor,) = json.loads(expunge("keys", "actors", "--json", home=tmp_path).stdout)
+    assert actor["id"] == made["actor"]
+    assert expunge("keys", "rename", made["actor"], "Grace", home=tmp_path).returncode == 0
+    second = json.loads(expunge("keys", "create", "--actor", made["actor"], "--json", home=tmp_path).stdout)
+    assert second["actor"] == made["actor"]
+    assert "Grace" in expunge("keys", "actors", home=tmp_path).stdout
+    assert expunge("keys", "erase", made["actor"], home=tmp_path).returncode == 0
+    assert "Grace" not in expunge("keys", "actors", home=tmp_path).stdout
+    assert "keys actors" in expunge("keys", "erase", "nobody", home=tmp_path).stderr
     assert expunge("keys", "revoke", made["prefix"], home=tmp_path).returncode == 0
     assert expunge("keys", "revoke", made["prefix"], home=tmp_path).returncode == 1
 

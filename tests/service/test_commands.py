@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,15 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from service.api.dependencies import Service
+from service.audit.import_export import read_export
+from service.audit.log import integrate
+from service.audit.signed_note import Signer
+from service.audit.verify import verify
 from service.cli.client import Account, Client
-from service.cli.commands import consumers, deletions, holds, models, webhooks
+from service.cli.commands import audit, consumers, deletions, holds, models, webhooks
 from service.cli.commands import suppression as suppressions
 from service.cli.main import app
+from service.cli.output import CommandError
 from tests.service.worlds import live_model
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -34,7 +40,7 @@ def run(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Run:
         def __exit__(self, *_: Any) -> None:
             pass
 
-    for room in (consumers, deletions, holds, models, suppressions, webhooks):
+    for room in (audit, consumers, deletions, holds, models, suppressions, webhooks):
         monkeypatch.setattr(room, "connect", Here)
 
     def command(*arguments: str, typed: str | None = None) -> Any:
@@ -82,6 +88,53 @@ def test_a_person_is_found_by_an_id_that_no_command_line_shows(run: Run, service
     shown = run("requests", "find", "--subject", "ada")
     assert request in shown and "digits" in shown
     assert "No model and no request" in run("requests", "find", "--subject", "nobody")
+
+
+def test_a_person_is_deleted_from_every_model_unless_models_are_named(run: Run, service: Service) -> None:
+    live_model(service, "digits", {"ada": ["a"], "ada-app": ["b"]})
+    live_model(service, "faces", {"ada": ["c"]})
+    everywhere = run("delete", "--subject", "ada", "--case", "C-1", "--json")
+    assert [part["model"] for part in everywhere["models"]] == ["digits", "faces"]
+    assert [each["id"] for each in run("requests", "list", "--case", "C-1", "--json")] == [everywhere["id"]]
+    one = run("delete", "--subject", "ada", "--subject", "-", "--model", "faces", "--json", typed="ada-app\n")
+    assert [part["model"] for part in one["models"]] == ["faces"] and one["remains_in"] == ["digits"]
+    assert len(run("requests", "find", "--subject", "ada-app", "--json")["requests"]) == 1
+
+
+def test_a_file_of_people_is_deleted_one_request_each(
+    run: Run, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletions, "BATCH", 2)
+    live_model(service, "digits", {"ada": ["a"], "bob": ["b"]})
+    (tmp_path / "people.csv").write_text('\ufeffsubject_id,case_id\nada,C-1\nbob,\n"carl, jr",C-3\n')
+    file = ("delete", "--file", str(tmp_path / "people.csv"), "--case", "C-0", "--idempotency-key", "import-1")
+    first = run(*file, "--json")
+    assert [each["index"] for each in first] == [0, 1, 2]
+    assert [each["request"]["case_id"] for each in first] == ["C-1", "C-0", "C-3"]
+    assert [len(each["request"]["models"]) for each in first] == [1, 1, 0]
+    assert run(*file, "--json") == first, "repeated under one key it is the same requests"
+    assert "ada" not in run(*file), "ids stay in the file"
+    (tmp_path / "people.csv").write_text("subject_id,received_at\nada,\nbob,2999-01-01T00:00:00Z\n")
+    refused = CliRunner().invoke(app, ["delete", "--file", str(tmp_path / "people.csv")])
+    assert isinstance(refused.exception, CommandError)
+    assert "1 of 2 were refused; row 2" in refused.exception.what
+
+
+def test_the_log_says_who_did_it_and_an_export_holds_no_name(
+    run: Run, service: Service, client: TestClient, tmp_path: Path
+) -> None:
+    client.post("/v1/keys", json={"label": "Grace", "scopes": ["audit:read"]})
+    actor = client.get("/v1/actors").json()["data"][0]
+    assert actor["name"] == "test"
+    with service.database.write() as session:
+        integrate(session, Signer.of(service.settings))
+    assert [each["actor_name"] for each in run("audit", "list", "--json")] == [None, "test"]
+    assert "test" in run("audit", "list")
+    run("audit", "export", str(tmp_path / "log.jsonl"))
+    exported = (tmp_path / "log.jsonl").read_text()
+    assert actor["id"] in exported and "actor_name" not in exported and "Grace" not in exported
+    head, lines = read_export(tmp_path / "log.jsonl")
+    assert verify(lines, head, Signer.of(service.settings).verifier).size == 2
 
 
 def test_a_suppression_is_lifted(run: Run, client: TestClient) -> None:

@@ -36,6 +36,7 @@ def routes(client: TestClient) -> Iterator[tuple[str, str]]:
                 .replace("{consumer_id}", "web")
                 .replace("{endpoint_id}", "0" * 32)
                 .replace("{key_id}", "0" * 32)
+                .replace("{actor_id}", "0" * 32)
                 .replace("{delivery_id}", "msg_" + "0" * 32),
             )
 

@@ -36,7 +36,7 @@ def test_sqlite_without_statistics_finds_a_person_by_the_index(
             case "matches":
                 matches(session, 1, "a" * 64, ())
             case "exceeds":
-                exceeds(session, 1, "a" * 64, 10)
+                exceeds(session, 1, ["a" * 64], 10)
             case "samples":
                 matches(session, 1, None, ("a" * 64, "b" * 64))
     database.close()

@@ -97,8 +97,11 @@ def test_deadlines_are_counted_in_utc_and_need_a_timezone() -> None:
 def test_an_extension_lies_where_the_law_puts_it(received: datetime, regulation: Regulation) -> None:
     first, second = due_at(received, regulation), extended(received, regulation)
     assert first is not None
-    if regulation is Regulation.CCPA:
-        assert second - first == timedelta(days=45)
+    if second is None:
+        assert regulation is Regulation.LGPD
+        return
+    if regulation not in (Regulation.GDPR, Regulation.UK_GDPR):
+        assert second - first == first - received, "as long again"
         return
     months = (second.year - received.year) * 12 + second.month - received.month
     assert months == 3 and timedelta(days=89) <= second - received <= timedelta(days=92)
@@ -116,17 +119,22 @@ def test_gdpr_extends_by_two_further_months(received: str, due: str) -> None:
         extended(datetime(2026, 1, 1), Regulation.GDPR)
 
 
-@given(st.sampled_from(list(Status)), *[st.none() | st.integers(0, 5)] * 2, st.integers(0, 5))
+LAWS = st.sampled_from([None, "gdpr", "ccpa", "lgpd"])
+
+
+@given(st.sampled_from(list(Status)), LAWS, *[st.none() | st.integers(0, 5)] * 2, st.integers(0, 5))
 def test_a_deadline_is_extended_once_while_it_runs(
-    status: Status, due: int | None, extended_at: int | None, now: int
+    status: Status, law: str | None, due: int | None, extended_at: int | None, now: int
 ) -> None:
-    may = status in ("queued", "running", "blocked") and due is not None and due > now and extended_at is None
+    allowed = law in ("gdpr", "ccpa") and extended_at is None
+    may = allowed and status in ("queued", "running", "blocked") and due is not None and due > now
     if may:
-        require_extendable(status, due, extended_at, now)
+        require_extendable(status, law, due, extended_at, now)
         return
     with pytest.raises(RequestRefused) as refused:
-        require_extendable(status, due, extended_at, now)
-    assert refused.value.code in {"no_deadline", "not_open", "already_extended", "deadline_passed"}
+        require_extendable(status, law, due, extended_at, now)
+    codes = {"no_deadline", "not_extendable", "not_open", "already_extended", "deadline_passed"}
+    assert refused.value.code in codes
 
 
 REASONS = st.sampled_from([None, Reason.UNVERIFIED, "large", "legal_hold", "no_match"])

@@ -46,8 +46,9 @@ def test_only_the_scope_for_searches_estimates_and_each_use_is_recorded_without_
     assert [each["samples"] for each in told] == [2, 0]
     written = searches(service)
     assert [each["search"] for each in written] == [each["search"] for each in told]
-    assert {each["actor"] for each in written} == {each["actor"] for each in written[:1]} != {None}
-    assert written[0].keys() == {"actor", "search", "entry", "at", "kind", "tenant", "request", "model"}
+    assert {each["actor_key"] for each in written} == {each["actor_key"] for each in written[:1]} != {None}
+    names = {"search", "entry", "at", "kind", "tenant", "request", "model", "actor", "actor_key"}
+    assert written[0].keys() == names
 
 
 @pytest.mark.parametrize("who", ["ada", "nobody", "large", "forgotten"])

@@ -31,9 +31,11 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/v1/deletion-requests/{request_id}/reject"): {"reason": "not them"},
     ("POST", "/v1/models"): {"name": "another", "recipe": "digits", "method": "recollection"},
     ("POST", "/v1/models/{name}/retrains"): {},
+    ("PATCH", "/v1/models/{name}/policy"): {"cadence_seconds": 1},
     ("PUT", "/v1/models/{name}/consumers/{consumer_id}"): {"version": 1},
     ("POST", "/v1/holds"): {"subject_id": "nobody-in-particular", "reason": "court"},
     ("POST", "/v1/keys"): {"scopes": ["keys:admin"]},
+    ("PUT", "/v1/actors/{actor_id}"): {"name": "an-auditor"},
     ("POST", "/v1/webhooks"): {"url": "https://example.org/hook"},
 }
 """a valid body for each route that takes one"""
@@ -98,6 +100,7 @@ def furnish(client: TestClient, service: Service, key: dict[str, str], tenant: s
         "request_id": made("/v1/deletion-requests", {"subject_id": f"ada-of-{tenant}"}),
         "key_id": made("/v1/keys", {"scopes": ["keys:admin"], "label": f"label-of-{tenant}"}),
     }
+    names["actor_id"] = client.get(f"/v1/keys/{names['key_id']}", headers=key).json()["actor"]
     planned = client.post(f"/v1/models/{name}/retrains", json={"dry_run": True}, headers=key)
     names["generation"] = str(planned.json()["generation"])
     path = f"/v1/models/{name}/consumers/{names['consumer_id']}"

@@ -18,12 +18,12 @@ from service.cli.main import app
 from service.infra.settings import Settings
 from service.infra.tables import Task, WebhookDelivery
 from service.requests import reasons
-from service.requests.reasons import Action, Reason
+from service.requests.reasons import Reason, WayOut
 from service.requests.status import settle
 from tests.harness.ways_out import Follow, by_call, by_command, run
 from tests.service.worlds import live_model
 
-EVERY = {id(each): each for each in vars(reasons).values() if isinstance(each, Action)} | {
+EVERY = {id(each): each for each in vars(reasons).values() if isinstance(each, WayOut)} | {
     id(step): step for reason in Reason for step in reason.steps
 }
 STEPS = sorted(
@@ -57,7 +57,7 @@ def test_every_reason_that_waits_has_steps_and_no_other_has() -> None:
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.command)
-def test_a_step_is_a_route_and_a_command(api: TestClient, step: Action) -> None:
+def test_a_step_is_a_route_and_a_command(api: TestClient, step: WayOut) -> None:
     for filled in step.filled(IDS):
         assert "{" not in filled.path + filled.command
         operations = api.get("/openapi.json").json()["paths"]
@@ -84,7 +84,7 @@ def _parse(words: list[str]) -> None:
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.command)
 def test_a_step_names_the_scopes_that_its_call_asks_for(
-    api: TestClient, key_of: Callable[..., dict[str, str]], step: Action
+    api: TestClient, key_of: Callable[..., dict[str, str]], step: WayOut
 ) -> None:
     (filled,) = step.filled(IDS)
 

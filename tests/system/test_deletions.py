@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -121,6 +122,26 @@ def test_the_head_can_be_downloaded_and_its_predecessor_is_gone(stack: Stack) ->
     assert stack.http.get(f"{path}/1/checkpoint", headers=headers).status_code == 410
     purged = stack.eventually(lambda: stack.client.get(f"{path}/1"), lambda version: version["status"] == "purged")
     assert not list(stack.settings.store.rglob(f"*{purged['checkpoint_sha256']}*"))
+    purges = stack.eventually(lambda: [each for each in log(stack.client) if each["kind"] == "version.purged"], bool)
+    assert {each["actor"] for each in purges} == {"scheduler"}
+
+
+def test_several_ids_of_a_person_are_forgotten_in_one_version_under_one_certificate(
+    stack: Stack, tmp_path: Path
+) -> None:
+    name = stack.live("tiny")
+    ids = ["tiny-person-1", "tiny-person-2"]
+    request = stack.delete(name, subject_ids=ids, case_id="DSR-1")
+    assert stack.ended(request)["status"] == "completed"
+    assert stack.head(name)["people"] == 2 and stack.head(name)["requests"] == [request["id"]]
+    path = f"/v1/deletion-requests/{request['id']}/certificate"
+    headers = {"Authorization": f"Bearer {stack.account.api_key}"}
+    answer = stack.eventually(lambda: stack.http.get(path, headers=headers), lambda got: got.status_code == 200)
+    (tmp_path / "certificate.json").write_text(answer.text)
+    check = ["certificate", "verify", str(tmp_path / "certificate.json"), "--key", str(stack.home / "log.vkey")]
+    check += ["--opening", request["opening"], "--subject", ids[1], "--subject", ids[0]]
+    assert expunge(stack, *check, "--case", "DSR-1")["opening"] == "fits"
+    assert "DSR-1" not in answer.text and "DSR-1" not in json.dumps(log(stack.client))
 
 
 @pytest.mark.both_engines
@@ -131,6 +152,12 @@ def test_the_audit_log_tells_the_whole_life_and_verifies_with_the_public_key(sta
     kinds = [entry["kind"] for entry in of(entries, request)]
     assert kinds[0] == "request.accepted"
     assert kinds[-1] == "request.completed"
+    whole = log(stack.client)
+    named = {entry["kind"]: entry["actor"] for entry in whole}
+    assert named["key.created"] == "operator" and named["version.published"] == named["request.completed"] == "worker"
+    (accepted,) = (entry for entry in of(entries, request) if entry["kind"] == "request.accepted")
+    assert accepted["actor_name"] == "test" and accepted["actor_key"] is not None, "the key's label named its holder"
+    assert all(entry["actor"] for entry in whole)
     head = stack.client.text("/v1/audit-log/checkpoint")
     assert verify(log(stack.client), head, Verifier.load(stack.home / "log.vkey")).size > 0
 

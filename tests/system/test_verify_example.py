@@ -29,14 +29,15 @@ def verdict(papers: Papers, folder: Path) -> subprocess.CompletedProcess[str]:
     for name in ("certificate", "key", "log"):
         (folder / name).write_text(papers[name])
     (folder / "verify.py").write_text(SCRIPT.read_text())
-    command = [sys.executable, "-I", "verify.py", "certificate", "key", "log", papers["opening"], papers["subject"]]
+    command = [sys.executable, "-I", "verify.py", "certificate", "key", "log", papers["opening"]]
+    command += [papers["subject"], papers["case"]]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
 def papers(stack: Stack) -> Papers:
     name = stack.live("tiny")
-    accepted = stack.delete(name, subject_id=PERSON)
+    accepted = stack.delete(name, subject_id=PERSON, case_id="DSR-1")
     stack.ended(accepted)
     path = f"/v1/deletion-requests/{accepted['id']}/certificate"
     stack.eventually(lambda: stack.http.get(path, headers=_key(stack)).status_code, lambda code: code == 200)
@@ -49,6 +50,7 @@ def papers(stack: Stack) -> Papers:
         "log": "\n".join([*lines, json.dumps({"checkpoint": checkpoint})]) + "\n",
         "opening": accepted["opening"],
         "subject": PERSON,
+        "case": "DSR-1",
     }
 
 
@@ -86,6 +88,7 @@ TAMPERED: dict[str, Callable[[Papers], Papers]] = {
     "log removed": lambda papers: _log(papers, lambda lines: lines.pop(0)),
     "log head": lambda papers: _log(papers, lambda lines: lines[-1].update(checkpoint=_grown(lines[-1]["checkpoint"]))),
     "opening": lambda papers: papers | {"opening": "0" * 64},
+    "case": lambda papers: papers | {"case": "DSR-2"},
     "subject": lambda papers: papers | {"subject": "tiny-person-8"},
     "key": lambda papers: papers | {"key": _other(papers["key"])},
 }

@@ -170,7 +170,7 @@ def _list_imported(session: Session, report: RestoreReport, body: Said) -> bool:
 
 
 def _model_ended(session: Session, report: RestoreReport, body: Said) -> bool:  # noqa: ARG001
-    """End the model again. What it was made of is destroyed, whatever the backup says."""
+    """End the model again. What it was made of is destroyed, although the backup shows it."""
     model = session.get(Model, body["model"])
     if model is None or model.status in ("retired", "cancelled") or body.get("reason") == "restored":
         return False

@@ -23,6 +23,7 @@ from service.audit.log import integrate, record
 from service.audit.self_check import keep_checking
 from service.audit.signed_note import Signer
 from service.certificates.issue import issue_due
+from service.infra.actors import SCHEDULER
 from service.infra.db import Busy, Database, now
 from service.infra.fault_injection import crash_point
 from service.infra.files import Store
@@ -330,7 +331,7 @@ def _prepared(session: Session) -> set[str]:
 def open_scheduler(settings: Settings) -> Scheduler:
     """Open a scheduler. Raises Busy, and SettingsError where a secret is missing or a place is another's."""
     Signer.of(settings)  # a missing key is reported now
-    database, pepper = Database(settings.database_url), Pepper.load(settings.pepper_file)
+    database, pepper = Database(settings.database_url, SCHEDULER), Pepper.load(settings.pepper_file)
     check_pepper(database, pepper)
     store, private, keys = open_places(database, settings)
     return Scheduler(

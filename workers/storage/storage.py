@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from service.access.api_keys import check_pepper
 from service.access.installation import Markable, claim_places, place_name
+from service.infra.actors import WORKER
 from service.infra.db import Database
 from service.infra.files import Store
 from service.infra.pseudonyms import Pepper
@@ -45,12 +46,12 @@ class Storage:
     pepper: Pepper
 
     @classmethod
-    def of(cls, settings: Settings) -> Storage:
-        """Open everything that the settings name.
+    def of(cls, settings: Settings, actor: str = WORKER) -> Storage:
+        """Open everything that the settings name. ``actor`` is who acts in its transactions.
 
         Raises Busy, and SettingsError where a secret is missing, or the pepper or a place is another installation's.
         """
-        database, pepper = Database(settings.database_url), Pepper.load(settings.pepper_file)
+        database, pepper = Database(settings.database_url, actor), Pepper.load(settings.pepper_file)
         check_pepper(database, pepper)
         store, private, keys = open_places(database, settings)
         return cls(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import Caller, Scope
+from service.access.api_keys import Caller, Scope, list_actors
 from service.api.dependencies import Running, holding, problems
 from service.api.http.pagination import Limit, NumberCursor, Page, link
 from service.api.problems import ApiProblem, not_found
@@ -33,6 +34,11 @@ class EntryView(BaseModel):
     kind: str | None
     request_id: str | None
     at: Moment | None
+    actor: str | None = Field(description="who did it: an opaque id, or operator, worker or scheduler")
+    actor_key: str | None = Field(description="id of the API key that was used; null: none was")
+    actor_name: str | None = Field(
+        description="as the table of actors has it now; it is not in the log. null: unknown or erased"
+    )
     body: str | None = Field(description="the leaf's exact bytes: canonical JSON")
 
 
@@ -69,7 +75,8 @@ def index(
     rows = select(AuditEntry).where(AuditEntry.log_index > after).order_by(AuditEntry.log_index).limit(limit + 1)
     with service.database.read() as session:
         found = session.scalars(rows).all()
-    data = [_view(entry, caller.tenant_id) for entry in found[:limit]]
+        names = {each.id: each.name for each in list_actors(session, caller.tenant_id)}
+    data = [_view(entry, caller.tenant_id, names) for entry in found[:limit]]
     next_cursor = str(data[-1].index) if len(found) > limit else None
     link(request, response, next_cursor)
     return Page(data=data, next_cursor=next_cursor, has_more=next_cursor is not None)
@@ -140,13 +147,18 @@ def _texts(hashes: list[bytes]) -> list[str]:
     return [b64encode(each).decode() for each in hashes]
 
 
-def _view(entry: AuditEntry, tenant_id: str) -> EntryView:
+def _view(entry: AuditEntry, tenant_id: str, names: dict[str, str | None]) -> EntryView:
+    """Return the entry; ``names`` are those of the tenant's actors. Entries of older releases name no actor."""
     own = entry.tenant_id == tenant_id or entry.kind == ROTATED  # everybody verifies with these keys
+    said = json.loads(entry.body) if own else {}
     return EntryView(
         index=entry.log_index or 0,
         leaf_hash=entry.leaf_hash or "",
         kind=entry.kind if own else None,
         request_id=entry.request_id if own else None,
         at=entry.created_at if own else None,
+        actor=said.get("actor"),
+        actor_key=said.get("actor_key"),
+        actor_name=names.get(said.get("actor", "")),
         body=entry.body if own else None,
     )

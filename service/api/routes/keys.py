@@ -8,7 +8,16 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from sqlalchemy.orm import Session
 
-from service.access.api_keys import Caller, Scope, create_key, list_keys, revoke_key, rotate_key, successor_ends
+from service.access.api_keys import (
+    Caller,
+    Scope,
+    create_key,
+    find_actor,
+    list_keys,
+    revoke_key,
+    rotate_key,
+    successor_ends,
+)
 from service.api.dependencies import Running, holding, problems, reading
 from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
 from service.api.http.pagination import Listed
@@ -33,12 +42,16 @@ class KeyOrder(BaseModel):
     label: Label = ""
     scopes: list[Scope] = Field(min_length=1, max_length=20)
     expires_at: When | None = None
+    actor: RequestId | None = Field(
+        default=None, description="who is to hold it; left out: a new actor, whose name is the label"
+    )
 
 
 class KeyView(BaseModel):
     id: str
     prefix: str
     label: str
+    actor: str = Field(description="who holds it: the id that the audit log names")
     scopes: list[str]
     created_at: Moment
     expires_at: Moment | None
@@ -62,8 +75,17 @@ def create(body: KeyOrder, service: Running, caller: Admin, response: Response) 
             fault = [{"pointer": "/expires_at", "detail": "must lie in the future"}]
             raise ApiProblem(422, "expired_already", "The key would have expired already.", fault)
         _require_within(session, caller, ends)
+        if body.actor is not None and find_actor(session, caller.tenant_id, body.actor) is None:
+            fault = [{"pointer": "/actor", "detail": "There is no such actor."}]
+            raise ApiProblem(422, "unknown_actor", "GET /v1/actors lists the actors that there are.", fault)
         made = create_key(
-            session, service.pepper, label=body.label, scopes=body.scopes, tenant_id=caller.tenant_id, expires_at=ends
+            session,
+            service.pepper,
+            label=body.label,
+            scopes=body.scopes,
+            tenant_id=caller.tenant_id,
+            expires_at=ends,
+            actor_id=body.actor,
         )
         view = _view(session.get_one(ApiKey, made.id)).model_copy(update={"key": made.secret})
     response.headers["Location"] = f"{_PATH}/{view.id}"
@@ -146,4 +168,13 @@ def _find(session: Session, tenant_id: str, key_id: str, *, lock: bool = False) 
 
 
 def _view(key: ApiKey) -> KeyView:
-    return KeyView.model_validate(key, from_attributes=True)
+    return KeyView(
+        id=key.id,
+        prefix=key.prefix,
+        label=key.label,
+        actor=key.actor_id,
+        scopes=key.scopes,
+        created_at=key.created_at,
+        expires_at=key.expires_at,
+        revoked_at=key.revoked_at,
+    )

@@ -14,11 +14,11 @@ from service.audit.import_export import read_export
 from service.audit.signed_note import NotAuthentic, Signer, Verifier
 from service.audit.verify import verify as verify_log
 from service.cli.client import connect
-from service.cli.output import AsJson, CommandError, errors, show_facts, show_json
+from service.cli.output import AsJson, CommandError, errors, show_facts, show_json, show_rows
 from service.infra.settings import Settings, SettingsError
 from service.models.publications import compare_shown, unlogged
 
-commands = typer.Typer(no_args_is_help=True, help="The audit log: verify, export.")
+commands = typer.Typer(no_args_is_help=True, help="The audit log: list, verify, export.")
 PAGE = 200
 PATIENCE_SECONDS = 10
 """how long to wait for the entries of versions that were published a moment ago"""
@@ -56,13 +56,24 @@ def verify(
     show_json(facts) if as_json else show_facts(facts)
 
 
+@commands.command("list")
+def list_entries(as_json: AsJson = False) -> None:
+    """List what happened and who did it, oldest first."""
+    with connect() as client:
+        rows = list(client.pages("/v1/audit-log", limit=PAGE))
+    for row in rows:
+        row["who"] = row["actor_name"] or row["actor"]
+    show_json(rows) if as_json else show_rows(rows, ("index", "at", "kind", "who", "request_id"))
+
+
 @commands.command("export")
 def export(file: Annotated[Path, typer.Argument(help="Where to write it, one entry a line, the head last.")]) -> None:
     """Write the whole log and its signed head to a file; `expunge audit verify --file` checks it anywhere."""
     head, entries = _served(())
     with file.open("w") as out:
         for entry in entries:
-            out.write(json.dumps(entry) + "\n")
+            # names of actors can be erased in the service, and not in files
+            out.write(json.dumps({name: value for name, value in entry.items() if name != "actor_name"}) + "\n")
         out.write(json.dumps({"checkpoint": head}) + "\n")
     errors.print(f"written: {file}", markup=False)
 

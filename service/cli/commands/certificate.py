@@ -31,15 +31,18 @@ def verify(
     log: Annotated[Path | None, typer.Option(help="An exported audit log: for certificates of retired keys.")] = None,
     checkpoint: Annotated[list[Path] | None, typer.Option(help="A safetensors file that it is about.")] = None,
     opening: Annotated[str | None, typer.Option(help="The opening, from the answer to the request.")] = None,
-    subject: Annotated[str | None, typer.Option(help="Whom the request named.")] = None,
+    subject: Annotated[
+        list[str] | None, typer.Option(help="Whom the request named; repeated for each id that it named.")
+    ] = None,
     sample: Annotated[list[str] | None, typer.Option(help="Which sample it named; may be repeated.")] = None,
+    case: Annotated[str | None, typer.Option(help="The case that the request named; needed if it named one.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a certificate without service and database: its signature, its proofs, its files, whom it is about.
 
     Exit code 0: everything that was given fits. 1: something does not. 2: it could not be checked.
     """
-    order = _order(opening, subject, sample)
+    order = _order(opening, subject, sample, case)
     verifier = _key(key)
     verifiers = [verifier, *(_retired(log, verifier) if log else [])]
     try:
@@ -65,12 +68,16 @@ def fetch(
     errors.print(f"written: {file}", markup=False)
 
 
-def _order(opening: str | None, subject: str | None, samples: list[str] | None) -> Order | None:
+def _order(
+    opening: str | None, subjects: list[str] | None, samples: list[str] | None, case: str | None
+) -> Order | None:
     """Return whom the opening must fit; None: no opening was given."""
-    named = (subject is not None) + bool(samples)
+    named = bool(subjects) + bool(samples)
     if named != (opening is not None):
         raise CommandError("An opening opens one name.", "Give --opening with --subject, or with --sample.", USAGE)
-    return Order(subject_id=subject, sample_ids=tuple(samples) if samples else None) if opening else None
+    if opening is None:
+        return None
+    return Order(subject_ids=tuple(subjects or ()), sample_ids=tuple(samples) if samples else None, case_id=case)
 
 
 def _key(path: Path) -> Verifier:
@@ -125,7 +132,10 @@ def _check_opening(statement: dict[str, Any], opening: str, order: Order) -> Non
     except ValueError:
         raise CommandError("The opening is not hexadecimal.", "It has 64 digits.", USAGE) from None
     if not hmac.compare_digest(accepted_commitment(statement), expected):
-        raise CommandError("The certificate is not about whom you named, or the opening is another request's.", "")
+        raise CommandError(
+            "The certificate is not about whom you named, or the opening is another request's.",
+            "Name every id that the request named, and its case with --case where it had one.",
+        )
 
 
 def _facts(statement: dict[str, Any]) -> dict[str, Any]:

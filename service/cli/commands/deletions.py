@@ -7,6 +7,7 @@ import sys
 import time
 import uuid
 from base64 import b64decode
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -23,19 +24,30 @@ from service.cli.output import (
     show_json,
     show_rows,
 )
+from service.cli.people import read_people
 
 commands = typer.Typer(
     no_args_is_help=True,
     help="Deletion requests: list, find, show, cancel, verify, reject, retry, extend, certificate.",
 )
 POLL_SECONDS = 0.3
+BATCH = 500
+"""requests in one call: with ids of 512 characters they fill half of the largest body"""
+_COLUMNS = ("id", "case_id", "status", "reason", "received_at", "due_at", "completed_at")
 ENDED = {"completed", "cancelled", "rejected", "blocked"}
 
 Request = Annotated[str, typer.Argument(help="Id of a deletion request.")]
 
 
 def delete(
-    subject: Annotated[str | None, typer.Option(help="The person's id; - reads it from standard input.")] = None,
+    subject: Annotated[
+        list[str] | None,
+        typer.Option(help="The person's id; - reads it from standard input. Repeated: further ids of the same person."),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(help="A CSV file of people: columns subject_id and, if you like, case_id and received_at."),
+    ] = None,
     sample: Annotated[
         list[str] | None, typer.Option(help="A sample's id instead of a person; may be repeated.")
     ] = None,
@@ -50,9 +62,12 @@ def delete(
         ),
     ] = None,
     regulation: Annotated[
-        str | None, typer.Option(help="gdpr or ccpa: sets the deadline. Left out: the installation's default.")
+        str | None,
+        typer.Option(help="gdpr, uk-gdpr, ccpa, ...: sets the deadline. Left out: the installation's default."),
     ] = None,
+    due_at: Annotated[str | None, typer.Option(help="Your own deadline instead, ISO 8601.")] = None,
     received_at: Annotated[str | None, typer.Option(help="When the person asked, ISO 8601.")] = None,
+    case: Annotated[str | None, typer.Option(help="Your own id of the case; it must not name the person.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="Repeat a request safely; random otherwise.")] = None,
     verified: Annotated[
         bool, typer.Option(help="--no-verified: it is blocked, and changes nothing, until `requests verify`.")
@@ -62,18 +77,24 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Forget a person in every model, or in those that --model names."""
-    if (subject is None) == (not sample):
-        raise typer.BadParameter("name either --subject or --sample")
+    if bool(subject) + bool(sample) + (file is not None) != 1:
+        raise typer.BadParameter("name one of --subject, --sample and --file")
     body: dict[str, Any] = {
         "models": model or None,
         "suppress": suppress,
         "regulation": regulation,
+        "due_at": due_at,
         "received_at": received_at,
+        "case_id": case,
+        "verified": None if verified else False,
     }
-    body |= {"subject_id": _typed(subject)} if subject else {"sample_ids": sample}
     order = {field: value for field, value in body.items() if value is not None}
-    if not verified:
-        order["verified"] = False
+    if file is not None:
+        if wait or estimate:
+            raise typer.BadParameter("--file cannot be combined with --wait or --estimate")
+        _delete_all(read_people(file), order, idempotency_key or str(uuid.uuid4()), as_json)
+        return
+    order |= _named(subject or [], sample or [])
     with connect() as client:
         if estimate:
             _show(client.post("/v1/deletion-requests/estimate", order), as_json)
@@ -88,18 +109,51 @@ def delete(
         raise CommandError(f"The request is {request['status']}. {_reasons(request)}", _remedies(request))
 
 
+def _named(subjects: list[str], samples: list[str]) -> dict[str, Any]:
+    """Return the part of an order that says whom it is about."""
+    if samples:
+        return {"sample_ids": samples}
+    ids = [_typed(each) for each in subjects]
+    return {"subject_id": ids[0]} if len(ids) == 1 else {"subject_ids": ids}
+
+
+def _delete_all(people: list[dict[str, str]], order: dict[str, Any], key: str, as_json: bool) -> None:
+    """Send one request for each person, ``BATCH`` in a call. Raises CommandError where one was refused."""
+    outcomes: list[dict[str, Any]] = []
+    with connect() as client, meter("deletion requests") as progress:
+        for start in range(0, len(people), BATCH):
+            requests = [order | person for person in people[start : start + BATCH]]
+            answer = client.post("/v1/deletion-requests/batch", {"requests": requests}, f"{key}-{start}")
+            outcomes += [each | {"index": start + each["index"]} for each in answer["outcomes"]]
+            progress.show(len(outcomes) / len(people), f"{len(outcomes)} of {len(people)} sent")
+    if as_json:
+        show_json(outcomes)
+    else:
+        rows = [
+            {"row": each["index"] + 1, "case_id": people[each["index"]].get("case_id")} | (each["request"] or {})
+            for each in outcomes
+        ]
+        show_rows(rows, ("row", "case_id", "id", "status", "due_at"))
+    refused = [each for each in outcomes if each["problem"]]
+    if refused:
+        first = refused[0]
+        what = f"{len(refused)} of {len(people)} were refused; row {first['index'] + 1}: {first['problem']['detail']}"
+        raise CommandError(what, "Correct these rows and send them in another file.")
+
+
 @commands.command("list")
 def list_requests(
     status: Annotated[
         str | None, typer.Option(help="queued, running, completed, cancelled, rejected or blocked.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Only requests that touch this model.")] = None,
+    case: Annotated[str | None, typer.Option(help="Only requests of this case.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List all deletion requests, newest first."""
     with connect() as client:
-        rows = list(client.pages("/v1/deletion-requests", status=status, model=model))
-    show_json(rows) if as_json else show_rows(rows, ("id", "status", "reason", "received_at", "due_at", "completed_at"))
+        rows = list(client.pages("/v1/deletion-requests", status=status, model=model, case_id=case))
+    show_json(rows) if as_json else show_rows(rows, _COLUMNS)
 
 
 @commands.command("find")
@@ -116,7 +170,7 @@ def find(
     if found["models"]:
         show_rows(found["models"], ("model", "state", "samples", "in_holdout", "version", "forgotten_at"))
     if found["requests"]:
-        show_rows(found["requests"], ("id", "status", "reason", "received_at", "due_at", "completed_at"))
+        show_rows(found["requests"], _COLUMNS)
     if not found["models"] and not found["requests"]:
         errors.print("No model and no request knows this person.", markup=False)
 
@@ -167,7 +221,7 @@ def retry(request: Request, as_json: AsJson = False) -> None:
 
 @commands.command("extend")
 def extend(request: Request, as_json: AsJson = False) -> None:
-    """Extend the deadline by what the regulation allows, once: GDPR two months, CCPA 45 days. Tell the person first."""
+    """Extend the deadline by what the regulation allows, once: the GDPR two months. Tell the person first."""
     with connect() as client:
         record = client.post(f"/v1/deletion-requests/{request}/extend", {})
     _show(record, as_json)

@@ -8,8 +8,18 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
+from sqlalchemy.orm import Session
 
-from service.access.api_keys import Scope, create_key, list_keys, revoke_key, rotate_key
+from service.access.api_keys import (
+    Scope,
+    create_key,
+    find_actor,
+    list_actors,
+    list_keys,
+    name_actor,
+    revoke_key,
+    rotate_key,
+)
 from service.audit.key_rotation import rotate
 from service.audit.log import newest_key
 from service.audit.signed_note import Signer
@@ -18,11 +28,13 @@ from service.infra.db import Database, now
 from service.infra.migrate import SchemaState, schema_state
 from service.infra.pseudonyms import Pepper
 from service.infra.settings import Settings, adopt_secret, next_secret
+from service.infra.tables import ActorName
 from service.infra.tenants import DEFAULT_TENANT
 from service.infra.time import DAY_SECONDS, HOUR_SECONDS, SECOND
 
 commands = typer.Typer(
-    no_args_is_help=True, help="API keys: create, list, rotate, revoke; rotate-signing (uses the database)."
+    no_args_is_help=True,
+    help="API keys: create, list, rotate, revoke; actors, rename, erase: who holds them; rotate-signing.",
 )
 
 Tenant = Annotated[str, typer.Option(help="Whose keys.")]
@@ -30,7 +42,11 @@ Tenant = Annotated[str, typer.Option(help="Whose keys.")]
 
 @commands.command("create")
 def create(
-    label: Annotated[str, typer.Option(help="What the key is for.")] = "",
+    label: Annotated[str, typer.Option(help="What the key is for, or who holds it.")] = "",
+    actor: Annotated[
+        str | None,
+        typer.Option(help="Who is to hold it: an id of `keys actors`; a new actor named by the label otherwise."),
+    ] = None,
     scope: Annotated[list[Scope] | None, typer.Option(help="May be repeated; all scopes otherwise.")] = None,
     days: Annotated[int | None, typer.Option(help="Days until it expires; never otherwise.", min=1)] = None,
     tenant: Tenant = DEFAULT_TENANT,
@@ -41,9 +57,19 @@ def create(
     with _database(settings) as database, database.write() as session:
         expires_at = None if days is None else now(session) + days * DAY_SECONDS * SECOND
         pepper = Pepper.load(settings.pepper_file)
-        key = create_key(session, pepper, label=label, scopes=scope or Scope, tenant_id=tenant, expires_at=expires_at)
+        if actor is not None:
+            _actor(session, tenant, actor)
+        key = create_key(
+            session,
+            pepper,
+            label=label,
+            scopes=scope or Scope,
+            tenant_id=tenant,
+            expires_at=expires_at,
+            actor_id=actor,
+        )
     if as_json:
-        show_json({"id": key.id, "prefix": key.prefix, "key": key.secret})
+        show_json({"id": key.id, "prefix": key.prefix, "actor": key.actor_id, "key": key.secret})
         return
     errors.print("The key, shown once:")
     typer.echo(key.secret)
@@ -58,6 +84,7 @@ def list_all(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
                 "id": key.id,
                 "prefix": key.prefix,
                 "label": key.label,
+                "actor": key.actor_id,
                 "scopes": list(key.scopes),
                 "created_at": _iso(key.created_at),
                 "expires_at": _iso(key.expires_at),
@@ -66,7 +93,7 @@ def list_all(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
             for key in list_keys(session, tenant)
         ]
     show_json(rows) if as_json else show_rows(
-        rows, ("prefix", "label", "created_at", "expires_at", "revoked_at", "scopes")
+        rows, ("prefix", "label", "actor", "created_at", "expires_at", "revoked_at", "scopes")
     )
 
 
@@ -99,6 +126,35 @@ def revoke(
     errors.print("revoked.")
 
 
+@commands.command("actors")
+def actors(tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
+    """List all actors, who hold the keys: the ids that the audit log names, and their names."""
+    with _database(Settings()) as database, database.read() as session:
+        found = list_actors(session, tenant)
+    rows = [{"id": each.id, "name": each.name, "created_at": _iso(each.created_at)} for each in found]
+    show_json(rows) if as_json else show_rows(rows, ("id", "name", "created_at"))
+
+
+@commands.command("rename")
+def rename(
+    actor: Annotated[str, typer.Argument(help="Id of the actor.")],
+    name: Annotated[str, typer.Argument(help="The new name.")],
+    tenant: Tenant = DEFAULT_TENANT,
+) -> None:
+    """Name an actor. The name is kept in one table, never in the audit log."""
+    with _database(Settings()) as database, database.write() as session:
+        name_actor(session, _actor(session, tenant, actor), name)
+    errors.print("renamed.")
+
+
+@commands.command("erase")
+def erase(actor: Annotated[str, typer.Argument(help="Id of the actor.")], tenant: Tenant = DEFAULT_TENANT) -> None:
+    """Erase an actor's name and the labels of their keys. The audit log keeps the id alone."""
+    with _database(Settings()) as database, database.write() as session:
+        name_actor(session, _actor(session, tenant, actor), None)
+    errors.print("erased.")
+
+
 @commands.command("rotate-signing")
 def rotate_signing() -> None:
     """Sign the log and certificates with a new key from now on; the old one is retired in the log.
@@ -116,6 +172,14 @@ def rotate_signing() -> None:
         published.write_text(f"{new.verifier}\n")
     errors.print("rotated. The log's public key from now on:")
     typer.echo(str(new.verifier))
+
+
+def _actor(session: Session, tenant_id: str, actor_id: str) -> ActorName:
+    """Return the actor. Raises CommandError where there is none."""
+    found = find_actor(session, tenant_id, actor_id)
+    if found is None:
+        raise CommandError(f"There is no actor {actor_id}.", "`expunge keys actors` lists them.")
+    return found
 
 
 @contextmanager

@@ -234,7 +234,7 @@ def retire(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Stop serving a model for good: its requests end with it, its state and keys are destroyed."""
+    """Stop serving a model permanently: its requests end with it, its state and keys are destroyed."""
     if not (yes or typer.confirm(f"Retire {name}? It cannot be served or updated again.", err=True)):
         raise CommandError("Nothing was retired.", "")
     with connect() as client:

@@ -2,6 +2,7 @@
 
 from service.infra.tables.feeds import FeedItem, FeedMatch
 from service.infra.tables.installation import (
+    ActorName,
     ApiKey,
     AuditEntry,
     ClaimedPlace,
@@ -44,6 +45,7 @@ from service.infra.tables.requests import (
 
 __all__ = [
     "LONGEST_REASON",
+    "ActorName",
     "ApiKey",
     "AuditEntry",
     "BudgetEntry",

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import String, Text, text
+from sqlalchemy import ForeignKey, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.infra.tables.record import Count, Digest, Id, Moment, Name, Record, Serial
+
+
+class ActorName(Record):
+    """Whom an actor of the audit log is: the one place that has the name, so that it can be erased."""
+
+    __tablename__ = "actors"
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    """opaque: what the log says"""
+    tenant_id: Mapped[str] = mapped_column(Name, index=True)
+    name: Mapped[str | None] = mapped_column(String(120))
+    """None: it was erased"""
+    created_at: Mapped[int] = mapped_column(Moment)
 
 
 class ApiKey(Record):
@@ -17,6 +29,8 @@ class ApiKey(Record):
     prefix: Mapped[str] = mapped_column(String(16), unique=True)
     digest: Mapped[str] = mapped_column(Digest)
     label: Mapped[str] = mapped_column(String(120))
+    actor_id: Mapped[str] = mapped_column(Id, ForeignKey("actors.id"), index=True)
+    """who holds it: one actor may hold several keys, and a rotated key keeps its actor"""
     scopes: Mapped[list[str]]
     created_at: Mapped[int] = mapped_column(Moment)
     expires_at: Mapped[int | None] = mapped_column(Moment)

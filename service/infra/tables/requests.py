@@ -18,13 +18,16 @@ class DeletionRequest(Record):
     __table_args__ = (
         CheckConstraint("status IN ('queued','running','completed','cancelled','rejected','blocked')", name="status"),
         Index("ix_deletion_requests_page", "tenant_id", "created_at", "id"),
+        Index("ix_deletion_requests_case", "tenant_id", "case_id"),
         Index("ix_deletion_requests_status", "tenant_id", "status"),
         Index("ix_deletion_requests_due", "status", "due_at"),
     )
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     tenant_id: Mapped[str] = mapped_column(Name)
     subject_digest: Mapped[str | None] = mapped_column(Digest)
-    """HMAC of the subject id; None when the request names samples"""
+    """HMAC of the subject id; None when the request names samples, or several ids of one person"""
+    case_id: Mapped[str | None] = mapped_column(String(64))
+    """the controller's own name for the case; not in the audit log"""
     status: Mapped[str] = mapped_column(String(9))
     reason: Mapped[str | None] = mapped_column(String(LONGEST_REASON))
     models: Mapped[list[str] | None]

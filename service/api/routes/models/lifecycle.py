@@ -26,7 +26,7 @@ _Seconds = Annotated[int, Field(strict=True, ge=0, le=31_536_000), WHOLE]
 class PolicyChange(BaseModel):
     """The fields to change; those that are left out stay as they are, and null is the policy's default.
 
-    What the claims of the model's versions rest on cannot change: method, guarantee, noise, bound and budget.
+    What the claims of the versions depend on cannot change: method, guarantee, noise, bound and budget.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -94,7 +94,7 @@ def cancel(name: ModelName, service: Running, caller: Admin, response: Response,
     name="retire",
     response_model=ModelView,
     responses=problems(404, 409, 412) | answer(200, "ETag"),
-    summary="Stop serving a model for good",
+    summary="Stop serving a model permanently",
 )
 def retire_model(
     name: ModelName, service: Running, caller: Admin, response: Response, if_match: IfMatch = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -32,7 +32,7 @@ from service.api.request_views import (
     answer_for,
     views,
 )
-from service.api.types import ModelName, PersonalId, RequestId, When, one_of
+from service.api.types import CaseId, ModelName, PersonalId, RequestId, When, one_of
 from service.audit.log import canonical
 from service.infra.fault_injection import crash_point
 from service.infra.pseudonyms import digest
@@ -60,37 +60,52 @@ _POLL_SECONDS = 2
 
 
 class DeletionOrder(BaseModel):
-    """Whom to forget: a data subject, or single samples."""
+    """Whom to forget: a data subject by one id or by several, or single samples."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra=one_of(subject_id="string", sample_ids="array"))
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra=one_of(subject_id="string", subject_ids="array", sample_ids="array")
+    )
 
     subject_id: PersonalId | None = None
+    subject_ids: list[PersonalId] | None = Field(
+        default=None, min_length=1, max_length=50, description="all ids of one person: one request, one certificate"
+    )
     sample_ids: list[PersonalId] | None = Field(default=None, min_length=1)
     models: list[ModelName] | None = Field(default=None, min_length=1, max_length=1000)
-    regulation: Literal["gdpr", "ccpa"] | None = None
+    regulation: Regulation | None = None
+    due_at: When | None = Field(default=None, description="your own deadline, in place of a regulation's")
     received_at: When | None = Field(default=None, description="when the person asked; now, if left out")
     verified: StrictBool = Field(default=True, description="false: held, and changes nothing, until it is verified")
     suppress: Suppress = Field(default=Suppress.EVERYWHERE, description="where later registrations leave them out")
+    case_id: CaseId | None = Field(
+        default=None, description="your own id of the case; it must not name the person. It is not in the audit log"
+    )
 
     @model_validator(mode="after")
     def _one_kind(self) -> DeletionOrder:
-        if (self.subject_id is None) == (self.sample_ids is None):
-            raise ValueError("give either subject_id or sample_ids")
+        if sum(each is not None for each in (self.subject_id, self.subject_ids, self.sample_ids)) != 1:
+            raise ValueError("give one of subject_id, subject_ids and sample_ids")
+        if self.due_at is not None and self.regulation is not None:
+            raise ValueError("give either regulation or due_at")
         if self.suppress is Suppress.NAMED_MODELS and self.models is None:
             raise ValueError("suppress: named_models needs models")
         return self
 
     def order(self, default: str | None = None) -> Order:
-        """Return the order. One that names no regulation is under ``default``."""
-        law = self.regulation if "regulation" in self.model_fields_set else default
+        """Return the order. One that names no regulation and no deadline is under ``default``."""
+        chosen = "regulation" in self.model_fields_set or self.due_at is not None
+        law = self.regulation if chosen else default
         return Order(
             subject_id=self.subject_id,
+            subject_ids=None if self.subject_ids is None else tuple(self.subject_ids),
             sample_ids=None if self.sample_ids is None else tuple(self.sample_ids),
             models=None if self.models is None else tuple(self.models),
             regulation=None if law is None else Regulation(law),
+            due_at=self.due_at,
             received_at=self.received_at,
             verified=self.verified,
             suppress=self.suppress,
+            case_id=self.case_id,
         )
 
 
@@ -141,12 +156,15 @@ def index(
     caller: Reader,
     status: Annotated[Status | None, Query()] = None,
     model: Annotated[ModelName | None, Query()] = None,
+    case_id: Annotated[CaseId | None, Query()] = None,
     cursor: MomentCursor = None,
     limit: Limit = 50,
 ) -> Page[DeletionRequestView]:
     rows = select(DeletionRequest).where(DeletionRequest.tenant_id == caller.tenant_id)
     if status is not None:
         rows = rows.where(DeletionRequest.status == status)
+    if case_id is not None:
+        rows = rows.where(DeletionRequest.case_id == case_id)
     if model is not None:
         with_model = select(Task.request_id).join(Model, Model.id == Task.model_id)
         rows = rows.where(

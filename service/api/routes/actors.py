@@ -1,0 +1,53 @@
+"""Actors: who holds the keys. The audit log names them by id; their names are here, and can be erased."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from service.access.api_keys import Caller, Scope, find_actor, list_actors, name_actor
+from service.api.dependencies import Running, holding, problems
+from service.api.http.pagination import Listed
+from service.api.problems import not_found
+from service.api.types import Moment, RequestId
+from service.infra.tables import ActorName
+
+router = APIRouter(tags=["actors"])
+Admin = Annotated[Caller, Depends(holding(Scope.KEYS_ADMIN))]
+ActorsName = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=r"^[^\x00-\x1f]+$")]
+
+
+class ActorOrder(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: ActorsName | None = Field(description="null: erase the name, and the labels of the actor's keys")
+
+
+class ActorView(BaseModel):
+    id: str = Field(description="opaque: what the audit log names")
+    name: str | None = Field(description="null: it was erased, or never given")
+    created_at: Moment
+
+
+@router.get("/v1/actors", response_model=Listed[ActorView], responses=problems(), summary="List who holds keys")
+def index(service: Running, caller: Admin) -> Listed[ActorView]:
+    with service.database.read() as session:
+        return Listed(data=[_view(actor) for actor in list_actors(session, caller.tenant_id)])
+
+
+@router.put(
+    "/v1/actors/{actor_id}", response_model=ActorView, responses=problems(404), summary="Name an actor, or erase a name"
+)
+def rename(actor_id: RequestId, body: ActorOrder, service: Running, caller: Admin) -> ActorView:
+    with service.database.write() as session:
+        actor = find_actor(session, caller.tenant_id, actor_id)
+        if actor is None:
+            raise not_found("actor")
+        name_actor(session, actor, body.name)
+        return _view(actor)
+
+
+def _view(actor: ActorName) -> ActorView:
+    return ActorView(id=actor.id, name=actor.name, created_at=actor.created_at)
