@@ -20,7 +20,7 @@ from service.api.dependencies import Service, allows
 from service.api.request_views import ActionView
 from service.audit.log import integrate
 from service.audit.signed_note import Signer
-from service.infra.tables import AuditEntry, DeletionRequest, Hold, Model, Task, Version
+from service.infra.tables import ApiKey, AuditEntry, DeletionRequest, Hold, Model, Task, Version
 from service.models.consumers import report
 from service.requests.reasons import Reason, actions
 from service.requests.status import settle
@@ -299,6 +299,17 @@ def test_the_audit_page_shows_filters_proves_and_exports(
     assert "was edited or moved" in edited and "badge verified" not in edited
     other = login("audit:read", tenant_id="other")
     assert other.get(f"/console/audit/{index}").status_code == 404
+
+
+def test_what_is_done_on_the_page_names_the_sessions_key(login: Login, service: Service) -> None:
+    live_model(service)
+    client = login()
+    token = token_in(client.get("/console/holds").text)
+    client.post("/console/holds", data={"token": token, "subject_id": "ada", "reason": "a lawsuit"})
+    with service.database.read() as session:
+        body = json.loads(session.scalars(select(AuditEntry.body).where(AuditEntry.kind == "hold.placed")).one())
+        key = session.scalars(select(ApiKey)).all()[-1]
+    assert (body["actor"], body["actor_key"]) == (key.actor_id, key.id)
 
 
 def test_nothing_is_done_without_the_sessions_token(login: Login, service: Service) -> None:
