@@ -280,7 +280,7 @@ def deadlines_plot(session: Session, tenant_id: str) -> plots.Plot | None:
     at = now(session)
     day = (DeletionRequest.due_at - at) // charts.DAY
     rows = select(day, func.count()).where(*Selection(due="45").conditions(tenant_id, at)).group_by(day)
-    counts = {int(place): many for place, many in session.execute(rows)}
+    counts = {int(place or 0): many for place, many in session.execute(rows)}
     return charts.deadlines(counts, count(session, FIGURES["overdue"], tenant_id, at), at)
 
 
@@ -295,7 +295,8 @@ def latency_plot(session: Session, tenant_id: str) -> plots.Plot | None:
         .limit(10_000)
     )
     taken: dict[int, list[float]] = {}
-    for received_at, completed_at in session.execute(done):
+    for received_at, ended_at in session.execute(done):
+        completed_at = int(ended_at or 0)
         begin = at - (at - completed_at) // week * week - week
         taken.setdefault(begin, []).append(max(0.0, (completed_at - received_at) / SECOND))
     return charts.latency([(begin, *percentiles(seconds)) for begin, seconds in sorted(taken.items())])

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Response
 from service.access.api_keys import Scope
 from service.api.console import views
 from service.api.console.render import PageRoute
+from service.api.console.selection import ROWS
 from service.api.console.visit import Visitor
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -22,8 +23,8 @@ def overview(visit: Visitor, after: Annotated[str, Query(max_length=63)] = "") -
         reads = visit.may(Scope.DELETIONS_READ)
         figures = views.figures(session, tenant) if reads else None
         facts = {
-            "rows": rows[: views.ROWS],
-            "more": rows[views.ROWS - 1].model.name if len(rows) > views.ROWS else None,
+            "rows": rows[:ROWS],
+            "more": rows[ROWS - 1].model.name if len(rows) > ROWS else None,
             "figures": figures,
             "lists": views.FIGURES,
             "latency": views.latency_plot(session, tenant) if reads else None,
