@@ -10,6 +10,7 @@ import hmac
 
 from fastapi import Request, Response
 from sqlalchemy import delete
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service.access.api_keys import Caller, caller_of
@@ -20,6 +21,7 @@ from service.infra.time import HOUR_SECONDS, SECOND
 
 COOKIE = "expunge_session"
 SESSION_SECONDS = HOUR_SECONDS
+LINK_SECONDS = 300
 
 
 def begin(session: Session, session_key: bytes, key_id: str) -> str:
@@ -57,6 +59,33 @@ def open_session(session: Session, session_key: bytes, value: str) -> Caller | N
     if int(ends) * SECOND <= now(session) or session.get(EndedSession, _id(value)) is not None:
         return None
     return caller_of(session, key_id)
+
+
+def make_link(session: Session, session_key: bytes, key_id: str) -> str:
+    """Return what a log-in link carries in its fragment: it opens one session of this key, within five minutes."""
+    text = f"{key_id}.{new_id()}.{now(session) // SECOND + LINK_SECONDS}"
+    return f"{text}.{mac(session_key, 'link', text)}"
+
+
+def use_link(session: Session, session_key: bytes, value: str) -> str:
+    """Use a log-in link, and return the cookie of its session; empty where it is forged, over, or was used before.
+
+    Its use is stored like the end of a session, so that of two that use it only one is logged in.
+    """
+    text, _, seal = value.rpartition(".")
+    if not hmac.compare_digest(mac(session_key, "link", text).encode(), seal.encode()):
+        return ""
+    key_id, link_id, ends = text.split(".")
+    used = session.get(EndedSession, link_id, with_for_update=True) is not None
+    if used or int(ends) * SECOND <= now(session) or caller_of(session, key_id) is None:
+        return ""
+    session.add(EndedSession(id=link_id, until=int(ends) * SECOND))
+    try:
+        session.flush()
+    except IntegrityError:
+        session.rollback()
+        return ""
+    return begin(session, session_key, key_id)
 
 
 def form_token(session_key: bytes, value: str) -> str:

@@ -79,10 +79,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         events,
         webhooks,
         health,
+        reference,
     ):
         app.include_router(room.router)
-    app.include_router(pages.router)
-    app.include_router(reference.router)
+    for router in pages.ROUTERS:
+        app.include_router(router)
     app.add_middleware(Bodies, max_bytes=settings.max_body_bytes)
     app.add_middleware(Quotas)
     app.add_middleware(problems.Unexpected)

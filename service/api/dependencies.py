@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _BEARER = HTTPBearer(auto_error=False, description="An API key: exp_..., made by `expunge keys create`.")
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_ASKED: dict[Callable[..., Caller], tuple[Collection[Scope], ...]] = {}
+"""what the dependencies ask of a caller: at least one scope of each collection"""
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="expunge"'}
 
 
@@ -91,6 +93,7 @@ def holding(*scopes: Scope) -> Callable[..., Caller]:
             require_writable(service)
         return permitted
 
+    _ASKED[caller] = (scopes,)
     return caller
 
 
@@ -108,6 +111,7 @@ def holding_all(first: Scope, *others: Scope) -> Callable[..., Caller]:
             _permitted(found, (scope,))
         return found
 
+    _ASKED[caller] = ((first,), *((scope,) for scope in others))
     return caller
 
 
@@ -122,6 +126,9 @@ def seeking(service: Running, caller: Annotated[Caller, Depends(holding(Scope.PE
         detail = f"This key searches for people too often: at most {limit} times a minute. Wait {wait} s."
         raise ApiProblem(429, "too_many_searches", detail, headers={"Retry-After": str(wait)})
     return caller
+
+
+_ASKED[seeking] = ((Scope.PEOPLE_SEARCH,),)
 
 
 def _identified(service: Service, request: Request, credentials: HTTPAuthorizationCredentials | None) -> Caller:
@@ -222,6 +229,22 @@ def _within_limits(service: Service, request: Request, found: Caller) -> None:
     request.state.quota = service.limiter.headers(found.key_id)
     if wait:
         raise ApiProblem(429, "too_many_calls", "This key calls too often.", headers={"Retry-After": str(wait)})
+
+
+def allows(route: Callable[..., Any], found: Caller) -> bool:
+    """Return whether the caller holds the scopes that this route asks for. The route's own signature says which."""
+    return all(not found.scopes.isdisjoint(each) for each in _asked(route))
+
+
+def require_scopes_of(route: Callable[..., Any], found: Caller) -> None:
+    """Check the same for who is about to carry the route out. Raises ApiProblem (403)."""
+    for each in _asked(route):
+        _permitted(found, each)
+
+
+def _asked(route: Callable[..., Any]) -> tuple[Collection[Scope], ...]:
+    dependency = get_type_hints(route, include_extras=True)["caller"].__metadata__[0].dependency
+    return _ASKED[dependency]
 
 
 def _permitted(found: Caller, scopes: Collection[Scope]) -> Caller:

@@ -29,6 +29,7 @@ Kind = Literal[
     "webhook",
     "session",
     "form",
+    "link",
     "feed",
 ]
 

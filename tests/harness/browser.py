@@ -104,6 +104,12 @@ class Browser:
     def screenshot(self, path: Path) -> None:
         path.write_bytes(base64.b64decode(str(self._call("GET", "screenshot"))))
 
+    def picture(self, path: Path, width: int, height: int, quality: int = 35) -> None:
+        """Write the top of the page as a WebP, in a frame of this size."""
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        wanted = {"format": "webp", "quality": quality, "clip": clip, "captureBeyondViewport": True}
+        path.write_bytes(base64.b64decode(str(self._devtools("Page.captureScreenshot", wanted)["data"])))
+
     def complaints(self) -> list[str]:
         """Return the errors on the browser's console."""
         log = self._call("POST", "se/log", {"type": "browser"})
@@ -112,8 +118,8 @@ class Browser:
     def _media(self, features: list[dict[str, str]]) -> None:
         self._devtools("Emulation.setEmulatedMedia", {"features": features})
 
-    def _devtools(self, command: str, parameters: dict[str, Any]) -> None:
-        self._call("POST", "goog/cdp/execute", {"cmd": command, "params": parameters})
+    def _devtools(self, command: str, parameters: dict[str, Any]) -> Any:
+        return self._call("POST", "goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def _find(self, selector: str) -> str:
         return str(self._call("POST", "element", {"using": "css selector", "value": selector})[_ELEMENT])

@@ -35,9 +35,10 @@ def test_an_unverified_request_is_verified_by_who_may(login: Login, client: Test
     assert client.post(f"{place}/verify", data={"token": token_in(page)}).status_code == 403
     page = login("deletions:read", "deletions:write").get(place).text
     assert client.post(f"{place}/verify", data={"token": "0" * 64}).status_code == 403
-    after = client.post(f"{place}/verify", data={"token": token_in(page)})
+    after = client.post(f"{place}/verify", data={"token": token_in(page), "sure": "yes"})
     assert after.status_code == 200 and "badge queued" in after.text and "Verify and go on" not in after.text
-    assert client.post(f"{place}/reject", data={"token": token_in(page), "reason": "late"}).status_code == 409
+    late = {"reason": "late", "sure": "yes"}
+    assert client.post(f"{place}/reject", data=late | {"token": token_in(page)}).status_code == 409
     with service.database.read() as session:
         assert session.scalars(select(Task.model_id)).all() == [model.id]
 
@@ -49,6 +50,8 @@ def test_an_unverified_request_is_rejected_with_a_reason(login: Login, client: T
     for reason in ("", "  ", "x" * 1001, "a\x00b"):
         answer = client.post(f"{place}/reject", data={"token": token, "reason": reason})
         assert answer.status_code == 422 and "Nothing was changed" in answer.text
-    after = client.post(f"{place}/reject", data={"token": token, "reason": "could not show <who> they are"})
+    after = client.post(
+        f"{place}/reject", data={"token": token, "sure": "yes", "reason": "could not show <who> they are"}
+    )
     assert "badge rejected" in after.text and "could not show &lt;who&gt; they are" in after.text
-    assert client.post(f"{place}/verify", data={"token": token}).status_code == 409
+    assert client.post(f"{place}/verify", data={"token": token, "sure": "yes"}).status_code == 409

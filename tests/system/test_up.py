@@ -90,6 +90,10 @@ def test_up_runs_everything_restarts_what_dies_and_stops_with_ctrl_c(
     assert (home / "keys.db").stat().st_mode & 0o777 == 0o600
     until(lambda: said.read_text().count("curl -s") == 3 and "Ctrl-C" in said.read_text())
     assert account.api_key in said.read_text()
+    page, link = re.findall(r"^The page: (\S+)/#login=(\S+)$", said.read_text(), re.M)[0]
+    assert page == account.url and said.read_text().startswith("The page: "), "the page comes first"
+    statuses = [httpx.post(f"{page}/console/link", data={"link": link}).status_code for _ in range(2)]
+    assert statuses == [303, 401], "the link logs in once"
     assert set(children_of(up.pid)) == {"api", "worker", "scheduler"}
 
     os.kill(children_of(up.pid)["scheduler"], signal.SIGKILL)

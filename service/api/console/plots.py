@@ -1,4 +1,4 @@
-"""Drawings as SVG geometry: a gauge's arc, and a series as steps or as a line. The templates draw them."""
+"""Drawings as SVG geometry: a gauge's arc, series as steps or lines, and bars, each with axes. Templates draw them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,63 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 Point = tuple[float, float]
+WIDTH, HEIGHT = 560, 170
+LEFT, RIGHT, TOP, BOTTOM = 62, 14, 10, 26
+"""the margins, in which the labels are written"""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A label on an axis, at ``place`` in the drawing's units."""
+
+    place: float
+    label: str
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A series in a box of ``width`` by ``height``: a polyline's points, and the last point for a mark."""
+    """A drawing of ``width`` by ``height``. ``says`` is its text alternative, in words.
 
-    width: int
-    height: int
-    line: str
-    last: Point
+    ``lines`` are polylines' points, ``marks`` points to set a dot on, ``bars`` boxes (x, y, width, height).
+    """
+
+    says: str
+    across: tuple[Tick, ...]
+    up: tuple[Tick, ...]
+    lines: tuple[str, ...] = ()
+    marks: tuple[Point, ...] = ()
+    bars: tuple[tuple[float, float, float, float], ...] = ()
+    width: int = WIDTH
+    height: int = HEIGHT
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The values at the edges of a drawing, and where a value is placed in it."""
+
+    start: float
+    end: float
+    low: float
+    high: float
+
+    def x(self, value: float) -> float:
+        share = (value - self.start) / (self.end - self.start) if self.end > self.start else 1.0
+        return round(LEFT + share * (WIDTH - LEFT - RIGHT), 2)
+
+    def y(self, value: float) -> float:
+        share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+        return round(HEIGHT - BOTTOM - min(max(share, 0.0), 1.0) * (HEIGHT - TOP - BOTTOM), 2)
+
+    def line(self, points: Sequence[Point]) -> str:
+        return " ".join(f"{self.x(x):g},{self.y(y):g}" for x, y in points)
+
+    def mark(self, point: Point) -> Point:
+        return self.x(point[0]), self.y(point[1])
+
+    def bar(self, left: float, right: float, value: float) -> tuple[float, float, float, float]:
+        """Return the box from ``left`` to ``right`` that is ``value`` high, with a gap to the next."""
+        x, y = self.x(left), self.y(value)
+        return x + 1, y, max(1.0, round(self.x(right) - x - 2, 2)), round(self.y(self.low) - y, 2)
 
 
 def arc(share: float, radius: float = 42, centre: float = 50) -> str:
@@ -27,32 +74,25 @@ def arc(share: float, radius: float = 42, centre: float = 50) -> str:
     return f"M {centre - radius:g} {centre:g} A {radius:g} {radius:g} 0 0 1 {x:.2f} {y:.2f}"
 
 
-def steps(points: Sequence[Point], top: float, end: float, width: int = 560, height: int = 120) -> Plot | None:
-    """Draw a quantity that changes at each x and is constant between, up to ``end``, on a scale from 0 to ``top``."""
-    if not points:
-        return None
-    corners = [points[0]]
+def steps(points: Sequence[Point], end: float) -> list[Point]:
+    """Return the corners of a quantity that changes at each x and is constant between, up to ``end``."""
+    corners = list(points[:1])
     for (_, before), (x, y) in pairwise(points):
         corners += [(x, before), (x, y)]
-    corners.append((max(end, points[-1][0]), points[-1][1]))
-    return _scaled(corners, (0.0, top), width, height)
+    return [*corners, (max(end, points[-1][0]), points[-1][1])] if points else []
 
 
-def line(points: Sequence[Point], low: float, high: float, width: int = 560, height: int = 120) -> Plot | None:
-    """Return the plot of values joined by a line, on a scale from ``low`` to ``high``. None: there are fewer than
-    two.
-    """
-    return _scaled(points, (low, high), width, height) if len(points) > 1 else None
+def spread(values: Sequence[float], most: int) -> list[float]:
+    """Return at most ``most`` of the values, evenly spread, the first and the last among them."""
+    if len(values) <= most:
+        return list(values)
+    places = {round(place * (len(values) - 1) / (most - 1)) for place in range(most)}
+    return [values[place] for place in sorted(places)]
 
 
-def _scaled(points: Sequence[Point], scale: Point, width: int, height: int) -> Plot:
-    start, end = points[0][0], points[-1][0]
-    low, high = scale
-
-    def place(x: float, y: float) -> Point:
-        across = (x - start) / (end - start) if end > start else 1.0
-        up = (y - low) / (high - low) if high > low else 0.5
-        return round(4 + across * (width - 8), 2), round(height - 4 - min(max(up, 0.0), 1.0) * (height - 8), 2)
-
-    placed = [place(*point) for point in points]
-    return Plot(width, height, " ".join(f"{x:g},{y:g}" for x, y in placed), placed[-1])
+def whole_steps(high: int, most: int = 4) -> list[int]:
+    """Return whole numbers from 0 up to at least ``high``, in equal steps of 1, 2 or 5 times a power of ten."""
+    step = next(
+        factor * 10**power for power in range(20) for factor in (1, 2, 5) if factor * 10**power * most >= max(high, 1)
+    )
+    return list(range(0, step * math.ceil(max(high, 1) / step) + 1, step))

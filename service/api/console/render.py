@@ -16,6 +16,7 @@ from fastapi.routing import APIRoute
 from service.api.console import words
 from service.api.problems import ApiProblem
 from service.infra.db import Busy
+from service.requests.states import RequestRefused
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -48,6 +49,7 @@ def _templates() -> Environment:
         "machine_time": words.machine_time,
         "number": words.number,
         "happening": words.happening,
+        "as_pair": words.as_pair,
     }
     return environment
 
@@ -73,6 +75,8 @@ class PageRoute(APIRoute):
                 return await handle(request)
             except ApiProblem as problem:
                 return login_page(401) if problem.status == 401 else _error(problem.status, problem.detail)
+            except RequestRefused as refused:
+                return _error(refused.status, str(refused))
             except Busy:
                 return _error(503, "The database is busy or unreachable. Try again in a moment.")
             except RequestValidationError:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
-from sqlalchemy import case, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session, aliased
 
 from service.access.api_keys import Caller
-from service.api.console import plots
+from service.api.console import charts, plots
+from service.api.console.selection import OPEN, ROWS, Selection, count
 from service.api.request_views import DeletionRequestView, views
 from service.audit.log import newest_head
 from service.audit.self_check import EVERY_SECONDS
@@ -19,6 +21,7 @@ from service.infra.tables import (
     AuditEntry,
     BudgetEntry,
     Certificate,
+    Consumer,
     DeletionRequest,
     Generation,
     Heartbeat,
@@ -28,14 +31,12 @@ from service.infra.tables import (
     Version,
 )
 from service.infra.time import DAY_SECONDS, HOUR_SECONDS, SECOND
-from service.models.consumers import standing
+from service.models.consumers import SILENT_SECONDS, standing
 from service.requests.reasons import Reason
 from unlearning.accounting.budget import epsilon_of, updates_left
 
-_OPEN = ("queued", "running", "blocked")
-_SOON_SECONDS = 7 * DAY_SECONDS
+_WORST_FIRST = ("silent", "behind", "current")
 _LOW = 0.8
-ROWS = 50
 _RECENT = 10
 _ENDINGS = ("request.completed", "request.cancelled", "request.rejected")
 _ORDER = {"request.accepted": 0, "version.published": 1, "request.completed": 2, "certificate.issued": 3}
@@ -78,6 +79,19 @@ class OpenRequests:
 
 
 @dataclass(frozen=True)
+class ConsumerRow:
+    """A consumer of a model: the version it said it serves, the current one, and when it was last heard."""
+
+    name: str
+    model: str
+    version: int
+    current: int | None
+    seen_at: int
+    status: str
+    """silent, behind or current"""
+
+
+@dataclass(frozen=True)
 class Happening:
     at: int
     kind: str
@@ -85,19 +99,21 @@ class Happening:
     log_index: int | None
 
 
+FIGURES = {
+    "overdue": Selection(due="overdue", sort="due"),
+    "due_soon": Selection(due="7", sort="due"),
+    "held": Selection(status="blocked", sort="due"),
+    "open": Selection(status="open", sort="due"),
+}
+"""the list that each tile counts and leads to"""
+
+
 def figures(session: Session, tenant_id: str) -> OpenRequests:
     at = now(session)
-    request = DeletionRequest
-    counts = select(
-        func.count(),
-        func.sum(case((request.status == "blocked", 1), else_=0)),
-        func.sum(case((request.due_at < at, 1), else_=0)),
-        func.sum(case((request.due_at.between(at, at + _SOON_SECONDS * SECOND), 1), else_=0)),
-        func.min(request.received_at),
-    ).where(request.tenant_id == tenant_id, request.status.in_(_OPEN))
-    total, held, overdue, soon, oldest = session.execute(counts).one()
-    age = None if oldest is None else max(0.0, (at - oldest) / SECOND)
-    return OpenRequests(total, int(held or 0), int(overdue or 0), int(soon or 0), age)
+    counts = {name: count(session, chosen, tenant_id, at) for name, chosen in FIGURES.items()}
+    first = select(func.min(DeletionRequest.received_at))
+    oldest = session.scalar(first.where(DeletionRequest.tenant_id == tenant_id, DeletionRequest.status.in_(OPEN)))
+    return OpenRequests(**counts, oldest_seconds=None if oldest is None else max(0.0, (at - oldest) / SECOND))
 
 
 def model_rows(session: Session, tenant_id: str, after: str = "") -> list[ModelRow]:
@@ -122,7 +138,7 @@ def model_row(session: Session, model: Model) -> ModelRow:
 
 
 def _waiting(session: Session, models: list[str]) -> dict[str, int]:
-    counts = select(Task.model_id, func.count()).where(Task.model_id.in_(models), Task.status.in_(_OPEN))
+    counts = select(Task.model_id, func.count()).where(Task.model_id.in_(models), Task.status.in_(OPEN))
     return {model: count for model, count in session.execute(counts.group_by(Task.model_id))}
 
 
@@ -150,7 +166,7 @@ def queue(session: Session, tenant_id: str) -> list[DeletionRequestView]:
     """Return the open requests, the nearest deadline first. Those without a deadline follow, oldest first."""
     rows = (
         select(DeletionRequest)
-        .where(DeletionRequest.tenant_id == tenant_id, DeletionRequest.status.in_(_OPEN))
+        .where(DeletionRequest.tenant_id == tenant_id, DeletionRequest.status.in_(OPEN))
         .order_by(DeletionRequest.due_at.is_(None), DeletionRequest.due_at, DeletionRequest.received_at)
         .limit(ROWS)
     )
@@ -165,7 +181,7 @@ def recent(session: Session, tenant_id: str) -> list[tuple[DeletionRequestView, 
     ended: dict[str, AuditEntry] = {}
     for entry in sorted(_endings(session, tenant_id), key=lambda each: each.id, reverse=True):
         ended.setdefault(entry.request_id or "", entry)
-    rows = select(DeletionRequest).where(DeletionRequest.id.in_(ended), DeletionRequest.status.not_in(_OPEN))
+    rows = select(DeletionRequest).where(DeletionRequest.id.in_(ended), DeletionRequest.status.not_in(OPEN))
     found = sorted(session.scalars(rows).all(), key=lambda each: ended[each.id].id, reverse=True)[:_RECENT]
     return [(each, ended[each.id].created_at) for each in views(session, found)]
 
@@ -229,9 +245,9 @@ def versions(session: Session, model: Model) -> list[Version]:
     return list(session.scalars(rows))
 
 
-def budget_plot(session: Session, generation: Generation) -> plots.Plot | None:
-    """Draw the spent budget over time against its limit, from the newest thousand charges."""
-    if not generation.budget:
+def budget_plot(session: Session, generation: Generation, words: str) -> plots.Plot | None:
+    """Draw the updates left over time, from the newest thousand charges. None: nothing limits them."""
+    if not generation.budget or not generation.budget_cost:
         return None
     newest = (
         select(BudgetEntry.created_at, BudgetEntry.budget_cost)
@@ -240,24 +256,79 @@ def budget_plot(session: Session, generation: Generation) -> plots.Plot | None:
         .limit(1000)
     )
     rows = list(reversed(session.execute(newest).all()))
-    spent = generation.spent - sum(budget_cost for _, budget_cost in rows)
-    points = [(float(generation.created_at), float(spent))]
-    for at, budget_cost in rows:
-        spent += budget_cost
-        points.append((float(at), float(spent)))
-    return plots.steps(points, float(generation.budget), float(now(session)))
+    spent = generation.spent - sum(cost for _, cost in rows)
+    changes = [(generation.created_at, updates_left(spent, generation.budget, generation.budget_cost) or 0)]
+    for at, cost in rows:
+        spent += cost
+        changes.append((at, updates_left(spent, generation.budget, generation.budget_cost) or 0))
+    return charts.updates_left(changes, now(session), words)
 
 
-def accuracy_plot(newest_first: Iterable[Version]) -> tuple[plots.Plot, float, float] | None:
-    """Draw the holdout accuracy over the versions; return the plot with its lowest and highest value."""
-    points = [(float(each.number), each.holdout_accuracy) for each in newest_first if each.holdout_accuracy is not None]
-    if len(points) < 2:
-        return None
-    values = [value for _, value in points]
-    margin = max(0.005, (max(values) - min(values)) * 0.1)
-    low, high = max(0.0, min(values) - margin), min(1.0, max(values) + margin)
-    plot = plots.line(points[::-1], low, high)
-    return (plot, low, high) if plot else None
+def forecast(session: Session, generation: Generation) -> str:
+    """Write in words how long the budget lasts, at the pace of the last four weeks or of the generation's life."""
+    at = now(session)
+    since = max(generation.created_at, at - 4 * 7 * DAY_SECONDS * SECOND)
+    charges = select(func.count()).where(
+        BudgetEntry.generation_id == generation.id, BudgetEntry.budget_cost > 0, BudgetEntry.created_at >= since
+    )
+    left = updates_left(generation.spent, generation.budget, generation.budget_cost)
+    return charts.forecast(left, session.scalar(charges) or 0, (at - since) / SECOND, at)
+
+
+def deadlines_plot(session: Session, tenant_id: str) -> plots.Plot | None:
+    """Draw the deadlines of the open requests in the next 45 days."""
+    at = now(session)
+    day = (DeletionRequest.due_at - at) // charts.DAY
+    rows = select(day, func.count()).where(*Selection(due="45").conditions(tenant_id, at)).group_by(day)
+    counts = {int(place or 0): many for place, many in session.execute(rows)}
+    return charts.deadlines(counts, count(session, FIGURES["overdue"], tenant_id, at), at)
+
+
+def latency_plot(session: Session, tenant_id: str) -> plots.Plot | None:
+    """Draw how long requests took in the last twelve weeks, from the newest ten thousand that were completed."""
+    at = now(session)
+    week = charts.WEEK_DAYS * charts.DAY
+    done = (
+        select(DeletionRequest.received_at, DeletionRequest.completed_at)
+        .where(DeletionRequest.tenant_id == tenant_id, DeletionRequest.completed_at > at - 12 * week)
+        .order_by(DeletionRequest.completed_at.desc())
+        .limit(10_000)
+    )
+    taken: dict[int, list[float]] = {}
+    for received_at, ended_at in session.execute(done):
+        completed_at = int(ended_at or 0)
+        begin = at - (at - completed_at) // week * week - week
+        taken.setdefault(begin, []).append(max(0.0, (completed_at - received_at) / SECOND))
+    return charts.latency([(begin, *percentiles(seconds)) for begin, seconds in sorted(taken.items())])
+
+
+def percentiles(values: list[float]) -> tuple[float, float]:
+    """Return the median and the 95th percentile by the nearest rank. There is at least one value."""
+    ordered = sorted(values)
+    return tuple(ordered[ceil(share * len(ordered)) - 1] for share in (0.5, 0.95))  # type: ignore[return-value]
+
+
+def consumer_rows(session: Session, tenant_id: str, model: Model | None = None) -> list[ConsumerRow]:
+    """Return the consumers of a model or of all, those first that need a look: silent ones, then old ones.
+
+    A silent one is worse: nobody knows what it serves.
+    """
+    since = now(session) - SILENT_SECONDS * SECOND
+    served, current = aliased(Version), aliased(Version)
+    rows = (
+        select(Consumer, Model.name, served.number, current.number)
+        .join(Model, Model.id == Consumer.model_id)
+        .join(served, served.id == Consumer.version_id)
+        .outerjoin(current, current.id == Model.current_id)
+        .where(Model.tenant_id == tenant_id)
+    )
+    if model is not None:
+        rows = rows.where(Model.id == model.id)
+    found = []
+    for consumer, name, number, newest in session.execute(rows):
+        status = "silent" if consumer.seen_at < since else "behind" if number < (newest or 0) else "current"
+        found.append(ConsumerRow(consumer.name, name, number, newest, consumer.seen_at, status))
+    return sorted(found, key=lambda each: (_WORST_FIRST.index(each.status), each.seen_at, each.model, each.name))
 
 
 def processes(session: Session, lease_seconds: float) -> list[dict[str, Any]]:

@@ -54,3 +54,8 @@ def number(value: float) -> str:
 def happening(kind: str) -> str:
     """Name an entry of the audit log; a kind without a name here keeps its code."""
     return HAPPENINGS.get(kind, kind)
+
+
+def as_pair(code: str) -> tuple[str, str]:
+    """Return a code as the value and the text of a choice: ``legal_hold`` reads ``legal hold``."""
+    return code, code.replace("_", " ")

@@ -7,12 +7,13 @@ import signal
 import socket
 import sys
 import time
+from ipaddress import ip_address
 from typing import Annotated
 
 import httpx
 import typer
 
-from service.access.api_keys import Scope, create_key
+from service.access.api_keys import Scope, authenticate, create_key
 from service.audit.signed_note import Signer
 from service.cli.client import Account
 from service.cli.output import CommandError, errors, output
@@ -20,7 +21,7 @@ from service.cli.supervisor import Child, Supervisor, children
 from service.infra.db import Database
 from service.infra.migrate import migrate as migrate_schema
 from service.infra.pseudonyms import Pepper
-from service.infra.settings import Settings, ensure_secrets
+from service.infra.settings import Settings, ensure_secrets, session_key
 
 READY_SECONDS = 90.0
 
@@ -73,7 +74,7 @@ def up(
         errors.print("starting api, worker, updater, scheduler ...")
         await_ready(url, supervisor)
         account = _account(settings, database, url)
-        _greet(account)
+        _greet(account, _link(settings, database, account))
         while True:
             supervisor.watch()
             time.sleep(0.5)
@@ -142,11 +143,29 @@ def _opens(url: str, key: str) -> bool:
     return answer.status_code != httpx.codes.UNAUTHORIZED
 
 
-def _greet(account: Account) -> None:
+def _link(settings: Settings, database: Database, account: Account) -> str:
+    """Return the address of the page: with a log-in link where the service listens on this machine alone."""
+    from service.access.session_cookie import make_link  # noqa: PLC0415 (loads FastAPI, which no other command needs)
+
+    try:
+        if not ip_address(settings.host).is_loopback:
+            return account.url
+    except ValueError:
+        return account.url
+    with database.read() as session:
+        caller = authenticate(session, Pepper.load(settings.pepper_file), account.api_key)
+        if caller is None:
+            return account.url
+        return f"{account.url}/#login={make_link(session, session_key(settings), caller.key_id)}"
+
+
+def _greet(account: Account, page: str) -> None:
     header = f'-H "Authorization: Bearer {account.api_key}"'
     json_header = '-H "Content-Type: application/json"'
     model = '{"name": "digits", "recipe": "digits", "method": "recollection"}'
     lines = [
+        f"The page: {page}",
+        *(["  (this link logs you in once, within five minutes, on this machine)"] if page != account.url else []),
         f"Expunge runs at {account.url} (docs: {account.url}/docs)",
         f"API key: {account.api_key}",
         "",

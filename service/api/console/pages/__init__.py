@@ -1,0 +1,36 @@
+"""The pages' addresses, one file a page. Each asks for a session; what its key may not read is not on the page."""
+
+from service.api.console.pages import (
+    audit,
+    certificate,
+    consumers,
+    dossier,
+    holds,
+    keys,
+    model,
+    overview,
+    people,
+    request,
+    requests,
+    sessions,
+    webhooks,
+)
+
+ROUTERS = tuple(
+    page.router
+    for page in (
+        sessions,
+        overview,
+        requests,  # before the page of one request: its fixed addresses are no ids
+        certificate,
+        request,
+        model,
+        holds,
+        people,
+        consumers,
+        audit,
+        keys,
+        webhooks,
+        dossier,
+    )
+)

@@ -1,0 +1,20 @@
+"""``/console/consumers``: who serves which version of which model, and when each was last heard."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from service.access.api_keys import Scope
+from service.api.console import views
+from service.api.console.render import PageRoute
+from service.api.console.visit import Visitor
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+@router.get("/console/consumers")
+def index(visit: Visitor) -> Response:
+    visit.need(Scope.MODELS_READ)
+    with visit.service.database.read() as session:
+        rows = views.consumer_rows(session, visit.caller.tenant_id)
+    return visit.page("consumers.html", consumers=rows)

@@ -1,0 +1,106 @@
+"""``/console/dossier``: what was asked and done in a period, for a regulator: requests, times, guarantees."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections import Counter
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from service.access.api_keys import Scope
+from service.api.console import views
+from service.api.console.render import PageRoute
+from service.api.console.selection import OPEN, Selection, all_of
+from service.api.console.visit import Visitor
+from service.api.problems import ApiProblem
+from service.certificates.plain_words import weakest
+from service.infra.db import batches, now
+from service.infra.tables import Certificate, DeletionRequest, Version
+from service.infra.time import DAY_SECONDS, SECOND, instant, moment
+from service.requests.states import Status
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+_LISTED = 1000
+"""requests that are listed one by one; all are counted"""
+
+
+@router.get("/console/dossier")
+def dossier(
+    visit: Visitor,
+    first: Annotated[str, Query(max_length=10)] = "",
+    last: Annotated[str, Query(max_length=10)] = "",
+) -> Response:
+    """Show the requests that were received from ``first`` to ``last``, dates in UTC; the last 90 days without them."""
+    visit.need(Scope.DELETIONS_READ)
+    tenant = visit.caller.tenant_id
+    with visit.service.database.snapshot() as session:
+        at = now(session)
+        today = instant(at).date()
+        chosen = Selection(
+            received_from=first or (today - timedelta(days=90)).isoformat(),
+            received_to=last or today.isoformat(),
+            sort="oldest",
+        )
+        if chosen.received_from > chosen.received_to:
+            raise ApiProblem(422, "unknown_filter", "The period ends before it begins.")
+        rows = [row for some in all_of(session, chosen, tenant, at) for row in some]
+        facts = _facts(session, rows, at) | {"versions": _versions(session, tenant, chosen)}
+        state = views.log_state(session) if visit.may(Scope.AUDIT_READ) else None
+    return visit.page("dossier.html", chosen=chosen, rows=rows[:_LISTED], state=state, listed=_LISTED, **facts)
+
+
+def _facts(session: Session, rows: list[DeletionRequest], at: int) -> dict[str, Any]:
+    """Return the counts, the times in seconds, and each completed request's weakest guarantee."""
+    done = [row for row in rows if row.completed_at is not None]
+    seconds = [(row.completed_at - row.received_at) / SECOND for row in done if row.completed_at is not None]
+    guarantees = _guarantees(session, [row.id for row in done])
+    due = [row for row in rows if row.due_at is not None]
+    late = [row for row in due if (row.completed_at or at) > (row.due_at or 0) and _counts(row)]
+    return {
+        "total": len(rows),
+        "statuses": Counter(row.status for row in rows),
+        "laws": Counter(row.regulation or "none named" for row in rows),
+        "due": len(due),
+        "late": len(late),
+        "extended": sum(row.extended_at is not None for row in rows),
+        "times": (*views.percentiles(seconds), max(seconds)) if seconds else None,
+        "guarantees": guarantees,
+        "kinds": Counter(guarantees.values()),
+        "uncertified": len(done) - len(guarantees),
+    }
+
+
+def _counts(row: DeletionRequest) -> bool:
+    """Return whether a deadline of the request counts: a cancelled or rejected one was ended by a decision."""
+    return row.status in OPEN or row.status == Status.COMPLETED
+
+
+def _guarantees(session: Session, ids: list[str]) -> dict[str, str]:
+    """Return the weakest guarantee in each request's present certificate, by the request's id."""
+    found = {}
+    for some in batches(ids):
+        rows = (
+            select(Certificate.request_id, Certificate.envelope)
+            .join(DeletionRequest, DeletionRequest.id == Certificate.request_id)
+            .where(Certificate.request_id.in_(some), Certificate.completed_at == DeletionRequest.completed_at)
+        )
+        for request_id, envelope in session.execute(rows):
+            if envelope is not None:
+                statement = json.loads(b64decode(json.loads(envelope)["payload"]))
+                found[str(request_id)] = weakest(statement["predicate"]).value
+    return found
+
+
+def _versions(session: Session, tenant_id: str, chosen: Selection) -> int:
+    """Return how many versions were published in the period."""
+    begin, end = (
+        moment(datetime.combine(date.fromisoformat(day), time(), UTC))
+        for day in (chosen.received_from, chosen.received_to)
+    )
+    published = Version.published_at.between(begin, end + DAY_SECONDS * SECOND)
+    return session.scalar(select(func.count()).where(Version.tenant_id == tenant_id, published)) or 0

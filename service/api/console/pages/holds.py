@@ -1,0 +1,43 @@
+"""``/console/holds``: legal holds; placing one, and lifting it."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from service.api.console.render import PageRoute
+from service.api.console.visit import Form, PageAction, Visitor, field, filled
+from service.api.http.pagination import MomentCursor
+from service.api.routes.requests import holds
+from service.api.types import RequestId
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+_LIFT = PageAction(
+    "Lift the hold",
+    holds.lift_hold,
+    "Lifted. Requests that it blocked are in the queue again.",
+    "Requests that this hold blocks go on at once, and the models forget what it kept. That cannot be undone.",
+)
+
+
+@router.get("/console/holds")
+def index(visit: Visitor, cursor: MomentCursor = None) -> Response:
+    found = visit.call(holds.index, cursor=cursor)
+    return visit.page(
+        "holds.html", holds=found.data, more=found.next_cursor, lift=_LIFT, places=visit.allows(holds.create)
+    )
+
+
+@router.post("/console/holds")
+def place(visit: Visitor, fields: Form) -> Response:
+    """Place a hold. Whom it keeps is in the form's body alone, and is not shown again."""
+    hint = "A hold needs either a person's id or a sample's id, and a reason that names nobody."
+    names = ("subject_id", "sample_id", "reason")
+    order = filled(holds.HoldOrder, hint, **{name: field(fields, name) for name in names})
+    visit.check_form(fields)
+    made = visit.call(holds.create, body=order)
+    return visit.lead("/console/holds", made.note or "The hold is placed. Deletions that it touches are blocked.")
+
+
+@router.post("/console/holds/{hold_id}/lift")
+def lift(hold_id: RequestId, visit: Visitor, fields: Form) -> Response:
+    return visit.carry_out(_LIFT, fields, "/console/holds", hold_id=hold_id)

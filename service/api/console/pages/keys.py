@@ -1,0 +1,64 @@
+"""``/console/keys``: API keys; making, replacing and revoking one."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from service.access.api_keys import Scope
+from service.api.console.render import PageRoute
+from service.api.console.visit import Form, PageAction, Visitor, field, filled
+from service.api.routes import keys
+from service.api.types import RequestId
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+_REVOKE = PageAction(
+    "Revoke the key",
+    keys.revoke,
+    "Revoked. The key opens nothing any more.",
+    "Everything that uses this key is refused from now on. It cannot be undone; if it is the key of your session, you "
+    "are logged out.",
+)
+_ROTATE = PageAction(
+    "Replace the key",
+    keys.rotate,
+    "",
+    "A new key with the same scopes is made and shown once. The old one works for another day.",
+)
+
+
+@router.get("/console/keys")
+def index(visit: Visitor) -> Response:
+    return visit.page("keys.html", keys=visit.call(keys.index).data, scopes=list(Scope), mine=visit.caller.key_id)
+
+
+@router.post("/console/keys")
+def create(visit: Visitor, fields: Form) -> Response:
+    """Make a key, and show it once: it is not stored, and not shown again."""
+    visit.check_form(fields)
+    hint = "A key needs at least one scope. Its label has at most 120 characters, its end is a date."
+    ends = field(fields, "expires")
+    order = filled(
+        keys.KeyOrder,
+        hint,
+        label=field(fields, "label"),
+        scopes=fields.get("scope", []),
+        expires_at=f"{ends}T00:00:00Z" if ends else None,
+    )
+    return visit.page(
+        "secret.html", what="API key", secret=visit.call(keys.create, body=order).key, back="/console/keys"
+    )
+
+
+@router.post("/console/keys/{key_id}/revoke")
+def revoke(key_id: RequestId, visit: Visitor, fields: Form) -> Response:
+    return visit.carry_out(_REVOKE, fields, "/console/keys", key_id=key_id)
+
+
+@router.post("/console/keys/{key_id}/rotate")
+def rotate(key_id: RequestId, visit: Visitor, fields: Form) -> Response:
+    """Make the key's successor, and show it once."""
+    visit.check_form(fields)
+    if field(fields, "sure") != "yes":
+        return visit.ask(_ROTATE.label, _ROTATE.warning, fields, "/console/keys")
+    made = visit.call(keys.rotate, key_id=key_id)
+    return visit.page("secret.html", what="API key", secret=made.key, back="/console/keys")

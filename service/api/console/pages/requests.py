@@ -1,0 +1,119 @@
+"""``/console/requests``: the list of requests, with filters, pages, CSV, and decisions about many at once."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from math import ceil
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+from fastapi.responses import RedirectResponse, StreamingResponse
+from sqlalchemy import select
+
+from service.access.api_keys import Scope
+from service.api.console.pages.request import ACTIONS
+from service.api.console.render import HEADERS, PageRoute
+from service.api.console.selection import DUE, ROWS, SORTS, STATUSES, Selection, all_of, count, page_of
+from service.api.console.visit import Form, Visit, Visitor, field
+from service.api.problems import ApiProblem, not_found
+from service.api.request_views import DeletionRequestView, views
+from service.api.routes.requests import deletion_requests
+from service.infra.db import now
+from service.infra.tables import Model
+from service.infra.time import rfc_3339
+from service.requests.reasons import Reason
+from service.requests.states import Regulation, RequestRefused
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+Chosen = Annotated[Selection, Depends()]
+_IN_BULK = ("verify", "approve")
+_COLUMNS = ("id", "status", "reason", "regulation", "received_at", "due_at", "completed_at", "samples", "models")
+
+
+@router.get("/console/requests")
+def index(visit: Visitor, chosen: Chosen, id: Annotated[str, Query(max_length=200)] = "") -> Response:
+    """Show the list. ``id`` leads to one request's page instead."""
+    visit.need(Scope.DELETIONS_READ)
+    if id:
+        return _one(id)
+    tenant = visit.caller.tenant_id
+    with visit.service.database.read() as session:
+        at = now(session)
+        rows = views(session, page_of(session, chosen, tenant, at))
+        total = count(session, chosen, tenant, at)
+        models = session.scalars(select(Model.name).where(Model.tenant_id == tenant).order_by(Model.name)).all()
+    choices = {"status": STATUSES, "reason": list(Reason), "model": models, "regulation": list(Regulation)}
+    bulk = [name for name in _IN_BULK if visit.allows(ACTIONS[name].route)]
+    facts = {"chosen": chosen, "rows": rows, "total": total, "pages": max(1, ceil(total / ROWS)), "due": DUE}
+    return visit.page("requests.html", **facts, choices=choices, sorts=SORTS, bulk=bulk, actions=ACTIONS, size=ROWS)
+
+
+@router.get("/console/requests.csv")
+def as_csv(visit: Visitor, chosen: Chosen) -> Response:
+    """Send all pages of the list as one table. It has no free text: a cell cannot begin a formula."""
+    visit.need(Scope.DELETIONS_READ)
+    headers = HEADERS | {"Content-Disposition": 'attachment; filename="deletion-requests.csv"'}
+    return StreamingResponse(_lines(visit, chosen), headers=headers, media_type="text/csv; charset=utf-8")
+
+
+@router.post("/console/requests/bulk")
+def decide(visit: Visitor, fields: Form) -> Response:
+    """Verify or approve many requests, each by the API's own route, and say of each what became of it."""
+    visit.check_form(fields)
+    name, ids = field(fields, "action"), fields.get("id", [])
+    if name not in _IN_BULK:
+        raise not_found("page")
+    if not ids:
+        raise ApiProblem(422, "nothing_chosen", "Choose at least one request of the list, then press the button.")
+    action = ACTIONS[name]
+    if field(fields, "sure") != "yes":
+        label = f"{action.label}: {len(ids)} {'request' if len(ids) == 1 else 'requests'}"
+        return visit.ask(label, action.warning, fields, "/console/requests", ids)
+    return visit.page("bulk.html", label=action.label, outcomes=[(each, _decided(visit, name, each)) for each in ids])
+
+
+def _decided(visit: Visit, name: str, request_id: str) -> str:
+    """Carry out the action for one request; return why it was not done, or an empty text."""
+    try:
+        if name == "approve" and _reason_of(visit, request_id) != Reason.LARGE:
+            return "It does not wait for an approval."
+        visit.call(ACTIONS[name].route, request_id=request_id)
+    except ApiProblem as problem:
+        return problem.detail
+    except RequestRefused as refused:
+        return str(refused)
+    return ""
+
+
+def _reason_of(visit: Visit, request_id: str) -> str | None:
+    shown: DeletionRequestView = visit.call(deletion_requests.show, request_id=request_id)
+    return shown.reason
+
+
+def _one(text: str) -> Response:
+    wanted = text.strip().lower()
+    if len(wanted) != 32 or not set(wanted) <= set("0123456789abcdef"):
+        raise ApiProblem(404, "deletion_request_not_found", "A request's id has 32 hexadecimal digits.")
+    return RedirectResponse(f"/console/requests/{wanted}", 303, HEADERS)
+
+
+def _lines(visit: Visit, chosen: Selection) -> Iterator[str]:
+    yield _line(_COLUMNS)
+    with visit.service.database.read() as session:
+        for some in all_of(session, chosen, visit.caller.tenant_id, now(session)):
+            for each in views(session, some):
+                yield _line(_cells(each))
+
+
+def _cells(request: DeletionRequestView) -> tuple[object, ...]:
+    times = ("" if at is None else rfc_3339(at) for at in (request.received_at, request.due_at, request.completed_at))
+    models = " ".join(part.model for part in request.models)
+    return (request.id, request.status, request.reason, request.regulation, *times, request.samples, models)
+
+
+def _line(cells: tuple[object, ...]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\r\n").writerow(cells)
+    return text.getvalue()

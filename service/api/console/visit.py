@@ -1,0 +1,157 @@
+"""One look at the page: who looks, what they may do, and how an action of theirs is carried out.
+
+Actions and reads call the routes of the API as functions, with the scopes that those ask for: there is no second rule.
+"""
+
+from __future__ import annotations
+
+import hmac
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+from urllib.parse import parse_qs, quote, unquote
+
+from fastapi import Depends, Request, Response
+from fastapi.responses import RedirectResponse
+from pydantic import BaseModel, ValidationError
+
+from service.access.api_keys import Caller, Scope
+from service.access.session_cookie import COOKIE, form_token, renew, set_cookie
+from service.api.console.render import HEADERS
+from service.api.console.render import page as rendered
+from service.api.dependencies import Running, Service, allows, require_scopes_of, require_writable, session_of
+from service.api.problems import ApiProblem
+from service.infra.db import now
+
+SAID = "expunge_said"
+"""the cookie that carries what an action did to the page that is shown next"""
+_SAID_SECONDS = 60
+_MOST_FIELDS = 300
+Fields = dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class PageAction:
+    """Something that a button does.
+
+    Args:
+        label: what is on the button.
+        route: the route of the API that carries it out, and whose scopes it takes.
+        done: what the page says afterwards.
+        warning: what cannot be undone, asked before; empty: it is done at once.
+    """
+
+    label: str
+    route: Callable[..., Any]
+    done: str
+    warning: str = ""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One look at the page, at what service. ``token`` is what its forms must carry."""
+
+    request: Request
+    service: Service
+    caller: Caller
+    token: str
+
+    def may(self, scope: str) -> bool:
+        return scope in self.caller.scopes
+
+    def need(self, scope: Scope) -> None:
+        """Check that the key has the scope. Raises ApiProblem (403)."""
+        if not self.may(scope):
+            raise ApiProblem(403, "scope_missing", f"Your key lacks the scope {scope}, which this needs.")
+
+    def allows(self, route: Callable[..., Any]) -> bool:
+        return allows(route, self.caller)
+
+    def call(self, route: Callable[..., Any], **arguments: Any) -> Any:
+        """Call a route of the API as this visitor. Raises what it raises, and ApiProblem (403)."""
+        require_scopes_of(route, self.caller)
+        ours = {"service": self.service, "caller": self.caller, "request": self.request, "response": Response()}
+        wanted = inspect.signature(route).parameters
+        return route(**{name: value for name, value in ours.items() if name in wanted} | arguments)
+
+    def check_form(self, fields: Fields) -> None:
+        """Check that a form may change something. Raises ApiProblem (403; 503 while nothing can be written)."""
+        self.check_token(fields)
+        require_writable(self.service)
+
+    def check_token(self, fields: Fields) -> None:
+        """Check that the form was sent from a page of this session. Raises ApiProblem (403)."""
+        if not hmac.compare_digest(field(fields, "token").encode(), self.token.encode()):
+            what = "This form is from an older session. Go back, reload the page, try again."
+            raise ApiProblem(403, "form_refused", what)
+
+    def carry_out(self, action: PageAction, fields: Fields, back: str, **arguments: Any) -> Response:
+        """Carry out an action and lead ``back``; where it cannot be undone and nobody has said so yet, ask first."""
+        require_scopes_of(action.route, self.caller)
+        self.check_form(fields)
+        if action.warning and field(fields, "sure") != "yes":
+            return self.ask(action.label, action.warning, fields, back)
+        self.call(action.route, **arguments)
+        return self.lead(back, action.done)
+
+    def ask(self, label: str, warning: str, fields: Fields, back: str, names: Sequence[str] = ()) -> Response:
+        """Show a page that asks whether to go on. Its form sends the same fields to the same address again."""
+        kept = [(name, value) for name, values in fields.items() if name not in ("token", "sure") for value in values]
+        return self.page("confirm.html", label=label, warning=warning, kept=kept, back=back, names=names)
+
+    def lead(self, back: str, said: str) -> Response:
+        """Redirect to a page of ours, which says what happened."""
+        answer = RedirectResponse(back, 303, HEADERS)
+        answer.set_cookie(SAID, quote(said), _SAID_SECONDS, httponly=True, samesite="strict")
+        return answer
+
+    def page(self, template: str, **facts: Any) -> Response:
+        """Return a page. A person who opens one stays logged in; the script that refreshes one does not count."""
+        follows = self.may(Scope.DELETIONS_READ) or self.may(Scope.MODELS_READ)
+        opened = "x-refresh" not in self.request.headers
+        with self.service.database.read() as session:
+            at = now(session)
+            value = renew(session, self.service.session_key, self.request.cookies[COOKIE]) if opened else ""
+        said = unquote(self.request.cookies.get(SAID, "")) if opened else ""
+        common: dict[str, Any] = {"at": at, "may": self.may, "token": self.token, "follows": follows, "said": said}
+        answer = rendered(template, **common, here=self.request.url.path, **facts)
+        if opened:
+            set_cookie(self.request, answer, value, self.service.settings.mode == "production")
+        if said:
+            answer.delete_cookie(SAID, httponly=True, samesite="strict")
+        return answer
+
+
+def visiting(request: Request, service: Running) -> Visit:
+    """Return the visit. Raises ApiProblem (401) where there is no session, or it is over."""
+    caller = session_of(service, request)
+    if caller is None:
+        raise ApiProblem(401, "login_needed", "Log in first.")
+    return Visit(request, service, caller, form_token(service.session_key, request.cookies[COOKIE]))
+
+
+async def sent(request: Request) -> Fields:
+    """Return the fields of a form, each with its values. Raises ApiProblem (422) where there are too many."""
+    text = (await request.body()).decode("utf-8", "replace")
+    try:
+        return parse_qs(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise ApiProblem(422, "too_many_fields", f"A form may have at most {_MOST_FIELDS} fields.") from None
+
+
+def field(fields: Fields, name: str) -> str:
+    """Return a field's first value without spaces around it; empty where it was not sent."""
+    return fields.get(name, [""])[0].strip()
+
+
+def filled(model: type[BaseModel], hint: str, **values: Any) -> Any:
+    """Return a body of the API from a form's fields; empty ones are left out. Raises ApiProblem (422) with ``hint``."""
+    try:
+        return model(**{name: value for name, value in values.items() if value not in ("", [], None)})
+    except ValidationError:
+        raise ApiProblem(422, "form_incomplete", f"{hint} Nothing was changed.") from None
+
+
+Visitor = Annotated[Visit, Depends(visiting)]
+Form = Annotated[Fields, Depends(sent)]

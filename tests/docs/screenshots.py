@@ -1,0 +1,72 @@
+"""``python -m tests.docs.screenshots`` takes docs/screens: every page, on a laptop and a phone, light and dark.
+
+``--keep FOLDER`` writes PNGs there as well, for a closer look.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+
+from service.access.api_keys import Scope
+from tests.docs.commands import ROOT
+from tests.harness.browser import ENTER, Browser, chromium
+from tests.harness.furnished import furnish
+from tests.harness.stack import Stack, running
+
+PLACE = ROOT / "docs" / "screens"
+FRAMES = {"laptop": (1280, 900), "phone": (390, 844)}
+SCHEMES = ("light", "dark")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--only", nargs="*", help="names of pages")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        home, recipes = Path(folder) / "home", Path(folder) / "recipes"
+        shutil.copytree(ROOT / "tests" / "system" / "recipes", recipes)
+        shutil.copytree(ROOT / "examples" / "digits", recipes / "digits")
+        with running(home, recipes, SWEEP_SECONDS="0.3", GRACE_SECONDS="0.5", WEBHOOK_LOOPBACK="true") as stack:
+            pages = {"login": "/", **furnish(stack, "digits", "person-{:03d}")}
+            if arguments.only:
+                pages = {name: path for name, path in pages.items() if name in arguments.only}
+            with chromium(Path(folder) / "profile") as browser:
+                take(stack, browser, pages, arguments.keep)
+
+
+def take(stack: Stack, browser: Browser, pages: dict[str, str], keep: Path | None) -> None:
+    """Write a picture of each page, in each frame and scheme; that of the log-in comes first."""
+    PLACE.mkdir(exist_ok=True)
+    entered = False
+    for name, path in pages.items():
+        if name != "login" and not entered:
+            log_in(stack, browser)
+            entered = True
+        for frame, (width, height) in FRAMES.items():
+            for scheme in SCHEMES:
+                browser.prefers(scheme)
+                browser.frame(width, height)
+                browser.go("about:blank")
+                browser.go(stack.account.url + path)
+                full = browser.script("return document.documentElement.scrollHeight")
+                file = f"{name}-{frame}-{scheme}"
+                browser.picture(PLACE / f"{file}.webp", width, min(full, 3 * height // 2))
+                if keep is not None:
+                    browser.frame(width, min(full, 3 * height))
+                    browser.screenshot(keep / f"{file}.png")
+        print(name, path)
+
+
+def log_in(stack: Stack, browser: Browser) -> None:
+    browser.go(stack.account.url + "/")
+    browser.click("#key")
+    browser.type(stack.key(*Scope) + ENTER)
+    browser.shows("Models", "#models")
+
+
+if __name__ == "__main__":
+    main()
