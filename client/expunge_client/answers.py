@@ -10,8 +10,6 @@ class Remedy(TypedDict):
 
     action: str
     by: str
-    call: str | None
-    command: str | None
 
 
 class Action(TypedDict):
