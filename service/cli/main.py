@@ -40,10 +40,10 @@ GROUPS = {
         "audit": "audit:commands",
     },
     "Connect": {
-        "servers": "servers:commands",
+        "servers": "connect.servers:commands",
         "keys": "keys:commands",
-        "webhooks": "webhooks:commands",
-        "consumers": "consumers:commands",
+        "webhooks": "connect.webhooks:commands",
+        "consumers": "connect.consumers:commands",
         "drop": "connect.drop:commands",
         "registry": "connect.registry:commands",
     },

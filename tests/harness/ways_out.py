@@ -12,7 +12,8 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from service.cli.client import Account, Client
-from service.cli.commands import consumers, deletions, holds, models
+from service.cli.commands import deletions, holds, models
+from service.cli.commands.connect import consumers
 from service.cli.main import app
 
 Follow = Callable[..., None]

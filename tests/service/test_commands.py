@@ -17,8 +17,9 @@ from service.audit.log import integrate
 from service.audit.signed_note import Signer
 from service.audit.verify import verify
 from service.cli.client import Account, Client
-from service.cli.commands import audit, consumers, deletions, holds, models, webhooks
+from service.cli.commands import audit, deletions, holds, models
 from service.cli.commands import suppression as suppressions
+from service.cli.commands.connect import consumers, webhooks
 from service.cli.main import app
 from service.cli.output import CommandError
 from tests.service.worlds import live_model

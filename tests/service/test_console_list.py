@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
-from service.api.console.selection import DUE, Selection, count, page_of
+from service.api.console.selection import DUE, ListFilter, count, page_of
 from service.api.dependencies import Service
 from service.infra.db import now
 from service.infra.tables import DeletionRequest, Task
@@ -231,7 +231,7 @@ def test_every_deadline_filter_equals_its_slow_twin(town: list[str], service: Se
         at = now(session)
         rows = session.scalars(select(DeletionRequest)).all()
         for due in DUE:
-            chosen = Selection(due=due)
+            chosen = ListFilter(due=due)
             slow = {row.id for row in rows if fits(row, due, at)}
             assert {row.id for row in page_of(session, chosen, "default", at)} == slow, due
             assert count(session, chosen, "default", at) == len(slow)

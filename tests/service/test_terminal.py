@@ -102,8 +102,9 @@ def test_csv_holds_every_row_and_computes_nothing(site: Site, tmp_path: Path) ->
 
 
 def test_blocked_has_an_exit_code_of_its_own(site: Site, tmp_path: Path) -> None:
-    remedy = {"action": "Verify it.", "by": "privacy officer", "call": None, "command": "expunge requests verify"}
-    blocked = row(FIRST, "blocked", reason="unverified", title="Nobody has confirmed it.", remedy=remedy)
+    remedy = {"action": "Verify it.", "by": "privacy officer"}
+    told = {"reason": "unverified", "title": "Nobody has confirmed it.", "remedy": remedy}
+    blocked = row(FIRST, "blocked", **told, actions=[{"command": "expunge requests verify ID"}])
     for status, code in (("blocked", 4), ("cancelled", 1)):
         site.answers = [(202, blocked | {"status": status}), (200, blocked | {"status": status})]
         done = expunge("delete", "--subject", "ada", "--wait", home=tmp_path, **keys(site))

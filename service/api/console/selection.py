@@ -32,7 +32,7 @@ _request = DeletionRequest
 
 
 @dataclass(frozen=True)
-class Selection:
+class ListFilter:
     """The filters of a list. Empty ones filter nothing; days are dates in UTC, the last one included.
 
     ``status`` is a status, or ``open``; where a model is chosen it is that of the model's part.
@@ -89,21 +89,21 @@ class Selection:
         return named.where(Task.status.in_(_statuses(self.status))) if self.status else named
 
 
-_DEFAULTS = {each.name: each.default for each in fields(Selection)}
+_DEFAULTS = {each.name: each.default for each in fields(ListFilter)}
 
 
-def count(session: Session, chosen: Selection, tenant_id: str, at: int) -> int:
+def count(session: Session, chosen: ListFilter, tenant_id: str, at: int) -> int:
     """Return how many requests the list shows on all its pages."""
     return session.scalar(select(func.count()).select_from(_request).where(*chosen.conditions(tenant_id, at))) or 0
 
 
-def page_of(session: Session, chosen: Selection, tenant_id: str, at: int) -> list[DeletionRequest]:
+def page_of(session: Session, chosen: ListFilter, tenant_id: str, at: int) -> list[DeletionRequest]:
     """Return the requests of the selection's page, in its order."""
     rows = _ordered(select(_request), chosen).where(*chosen.conditions(tenant_id, at))
     return list(session.scalars(rows.offset((chosen.page - 1) * ROWS).limit(ROWS)))
 
 
-def all_of(session: Session, chosen: Selection, tenant_id: str, at: int) -> Iterator[list[DeletionRequest]]:
+def all_of(session: Session, chosen: ListFilter, tenant_id: str, at: int) -> Iterator[list[DeletionRequest]]:
     """Yield all requests of the selection in its order, some hundreds at a time."""
     ids = session.scalars(_ordered(select(_request.id), chosen).where(*chosen.conditions(tenant_id, at))).all()
     for some in batches(ids):
@@ -111,7 +111,7 @@ def all_of(session: Session, chosen: Selection, tenant_id: str, at: int) -> Iter
         yield [found[each] for each in some if each in found]
 
 
-def _ordered(rows: Select[Any], chosen: Selection) -> Select[Any]:
+def _ordered(rows: Select[Any], chosen: ListFilter) -> Select[Any]:
     if chosen.sort == "due":
         return rows.order_by(_request.due_at.is_(None), _request.due_at, _request.id)
     if chosen.sort == "oldest":

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, aliased
 
 from service.access.api_keys import Caller
 from service.api.console import charts, plots
-from service.api.console.selection import OPEN, ROWS, Selection, count
+from service.api.console.selection import OPEN, ROWS, ListFilter, count
 from service.api.request_views import DeletionRequestView, views
 from service.audit.log import newest_head
 from service.audit.self_check import EVERY_SECONDS
@@ -100,10 +100,10 @@ class Happening:
 
 
 FIGURES = {
-    "overdue": Selection(due="overdue", sort="due"),
-    "due_soon": Selection(due="7", sort="due"),
-    "held": Selection(status="blocked", sort="due"),
-    "open": Selection(status="open", sort="due"),
+    "overdue": ListFilter(due="overdue", sort="due"),
+    "due_soon": ListFilter(due="7", sort="due"),
+    "held": ListFilter(status="blocked", sort="due"),
+    "open": ListFilter(status="open", sort="due"),
 }
 """the list that each tile counts and leads to"""
 
@@ -279,7 +279,7 @@ def deadlines_plot(session: Session, tenant_id: str) -> plots.Plot | None:
     """Draw the deadlines of the open requests in the next 45 days."""
     at = now(session)
     day = (DeletionRequest.due_at - at) // charts.DAY
-    rows = select(day, func.count()).where(*Selection(due="45").conditions(tenant_id, at)).group_by(day)
+    rows = select(day, func.count()).where(*ListFilter(due="45").conditions(tenant_id, at)).group_by(day)
     counts = {int(place or 0): many for place, many in session.execute(rows)}
     return charts.deadlines(counts, count(session, FIGURES["overdue"], tenant_id, at), at)
 

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from service.access.api_keys import Scope
 from service.api.console import views
 from service.api.console.render import PageRoute
-from service.api.console.selection import OPEN, Selection, all_of
+from service.api.console.selection import OPEN, ListFilter, all_of
 from service.api.console.visit import Visitor
 from service.api.problems import ApiProblem
 from service.certificates.plain_words import weakest
@@ -41,7 +41,7 @@ def dossier(
     with visit.service.database.snapshot() as session:
         at = now(session)
         today = instant(at).date()
-        chosen = Selection(
+        chosen = ListFilter(
             received_from=first or (today - timedelta(days=90)).isoformat(),
             received_to=last or today.isoformat(),
             sort="oldest",
@@ -96,7 +96,7 @@ def _guarantees(session: Session, ids: list[str]) -> dict[str, str]:
     return found
 
 
-def _versions(session: Session, tenant_id: str, chosen: Selection) -> int:
+def _versions(session: Session, tenant_id: str, chosen: ListFilter) -> int:
     """Return how many versions were published in the period."""
     begin, end = (
         moment(datetime.combine(date.fromisoformat(day), time(), UTC))

@@ -103,7 +103,7 @@ def _why(fields: Fields) -> Justification:
 
 def _may_extend(session: Session, row: DeletionRequest) -> bool:
     try:
-        require_extendable(Status(row.status), row.due_at, row.extended_at, now(session))
+        require_extendable(Status(row.status), row.regulation, row.due_at, row.extended_at, now(session))
     except RequestRefused:
         return False
     return True

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from service.access.api_keys import Scope
 from service.api.console.pages.request import ACTIONS
 from service.api.console.render import HEADERS, PageRoute
-from service.api.console.selection import DUE, ROWS, SORTS, STATUSES, Selection, all_of, count, page_of
+from service.api.console.selection import DUE, ROWS, SORTS, STATUSES, ListFilter, all_of, count, page_of
 from service.api.console.visit import Form, Visit, Visitor, field
 from service.api.problems import ApiProblem, not_found
 from service.api.request_views import DeletionRequestView, views
@@ -27,7 +27,7 @@ from service.requests.reasons import Reason
 from service.requests.states import Regulation, RequestRefused
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
-Chosen = Annotated[Selection, Depends()]
+Chosen = Annotated[ListFilter, Depends()]
 _IN_BULK = ("verify", "approve")
 _COLUMNS = ("id", "status", "reason", "regulation", "received_at", "due_at", "completed_at", "samples", "models")
 
@@ -99,7 +99,7 @@ def _one(text: str) -> Response:
     return RedirectResponse(f"/console/requests/{wanted}", 303, HEADERS)
 
 
-def _lines(visit: Visit, chosen: Selection) -> Iterator[str]:
+def _lines(visit: Visit, chosen: ListFilter) -> Iterator[str]:
     yield _line(_COLUMNS)
     with visit.service.database.read() as session:
         for some in all_of(session, chosen, visit.caller.tenant_id, now(session)):
