@@ -15,7 +15,7 @@ from typing import Any
 from unlearning.accounting.certificate import Guarantee
 
 _HOW = {
-    Guarantee.EXACT: "{model}: it was trained again from the start without {whom}. Version {version} is the result.",
+    Guarantee.EXACT: "{model}: version {version} is exactly what a training from the start without {whom} gives.",
     Guarantee.PROVED: "{model}: it was changed to forget {whom}. A mathematical proof limits how far version {version} "
     "can differ from a model that was trained without them.",
     Guarantee.CALIBRATED: "{model}: it was changed to forget {whom}. How far version {version} differs from a model "

@@ -20,7 +20,7 @@ from tests.service.worlds import live_model
 from unlearning.accounting.certificate import Claim, Constant, Guarantee, Reference
 
 MARKS = {
-    Guarantee.EXACT: "trained again from the start",
+    Guarantee.EXACT: "exactly what a training from the start",
     Guarantee.PROVED: "mathematical proof",
     Guarantee.CALIBRATED: "measured on other deletions, and not proved",
     Guarantee.ESTIMATED: "is an estimate. Nobody has proved it",
