@@ -28,6 +28,7 @@ from service.infra.tables import (
     BudgetEntry,
     Certificate,
     DeletionRequest,
+    FeedItem,
     Generation,
     Heartbeat,
     LogCheck,
@@ -67,7 +68,7 @@ def render(database: Database) -> bytes:
     with database.snapshot() as session:
         counted = counts(session)
         metrics = [*_requests(session, counted), *_updates(session, counted)]
-        for part in (_certificates, _preparations, _budgets, _consumers, _webhooks, _keys, _processes):
+        for part in (_certificates, _preparations, _budgets, _consumers, _webhooks, _keys, _feeds, _processes):
             metrics += part(session)
     registry = CollectorRegistry()
     registry.register(_Scrape([_build(), *metrics]))
@@ -93,6 +94,14 @@ def _webhooks(session: Session) -> Iterator[Metric]:
     age = (now(session) - oldest) / SECOND if oldest is not None else 0
     yield GaugeMetricFamily("expunge_webhook_deliveries_pending", "Deliveries that no receiver has taken yet", count)
     yield GaugeMetricFamily("expunge_webhook_oldest_pending_seconds", "Age of the oldest of them", age)
+
+
+def _feeds(session: Session) -> Iterator[Metric]:
+    """Show when deletion lists were last imported; no value where none ever were."""
+    last = session.scalar(select(func.max(FeedItem.imported_at)))
+    if last is not None:
+        text = "When deletion lists were last imported"
+        yield GaugeMetricFamily("expunge_deletion_lists_last_import_timestamp_seconds", text, value=last / SECOND)
 
 
 def _keys(session: Session) -> Iterator[Metric]:
@@ -196,9 +205,11 @@ def _unverified(session: Session) -> Iterator[Metric]:
 
 def _certificates(session: Session) -> Iterator[Metric]:
     """Yield how many certificates are due and not signed, and how many the scheduler refuses to sign."""
-    counts = select(func.count(), func.count(Certificate.refused)).where(Certificate.issued_at.is_(None))
-    due, refused = session.execute(counts).one()
+    counts = select(func.count(), func.count(Certificate.refused), func.min(Certificate.completed_at))
+    due, refused, oldest = session.execute(counts.where(Certificate.issued_at.is_(None))).one()
     yield GaugeMetricFamily("expunge_certificates_pending", "Certificates that are not signed yet", value=due)
+    age = (now(session) - oldest) / SECOND if oldest is not None else 0
+    yield GaugeMetricFamily("expunge_certificates_oldest_pending_seconds", "Since when the oldest is due", value=age)
     text = "Certificates that are not signed because the database contradicts the audit log"
     yield GaugeMetricFamily("expunge_certificates_refused", text, value=refused)
 

@@ -10,13 +10,15 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import select, update
 
+from service.access.api_keys import create_key
 from service.api.dependencies import Service
 from service.audit.log import integrate, record
 from service.audit.self_check import check_log
 from service.audit.signed_note import Signer
 from service.infra.db import now
 from service.infra.pseudonyms import new_id
-from service.infra.tables import DeletionRequest, Heartbeat, Model, PhaseSeconds, Task, Version
+from service.infra.tables import DeletionRequest, FeedItem, Heartbeat, Model, PhaseSeconds, Task, Version
+from service.infra.time import SECOND
 from service.models.consumers import report
 from service.requests.status import settle
 from tests.harness.dashboards import FOLDER, dashboard, metrics_in, program, queries, rules
@@ -42,8 +44,13 @@ def busy(client: TestClient, service: Service) -> TestClient:
         record(session, "default", "attempt.failed", model_id=model.id, token=1, why="for the test")
         report(session, model, "web", session.scalars(select(Version).where(Version.number == 1)).one())
         session.add(Heartbeat(process=new_id(), kind="worker", software="1", started_at=1, beat_at=now(session)))
+        session.get_one(Version, version.id).holdout_accuracy = 0.9
         facts = {"model_id": model.id, "version_id": version.id, "method": "recollection", "created_at": 1}
         session.add(PhaseSeconds(phase="unlearn", seconds=0.03, **facts))
+        listed = {"item": "A7kP2xQ9Lm4R", "list_name": "Email", "source": "20261101_4821", "digest": "0" * 64}
+        session.add(FeedItem(tenant_id="default", imported_at=now(session), shared=False, **listed))
+        ends = now(session) + 60 * SECOND
+        create_key(session, service.pepper, label="soon over", scopes=["audit:read"], expires_at=ends)
     stranger = {"subject_id": "ada", "regulation": "gdpr", "verified": False}
     client.post("/v1/deletion-requests", json=stranger, headers={"Idempotency-Key": "stranger"})
     with service.database.write() as session:
@@ -144,3 +151,23 @@ def test_deadlines_holds_failures_and_consumers_are_metrics(busy: TestClient, se
     after = exported(busy)
     assert ours not in after.get("expunge_deletion_next_due_timestamp_seconds", {})
     assert after["expunge_consumers"][*ours, ("standing", "current")] == 1
+
+
+@SQLITE
+def test_what_waits_and_what_ends_are_metrics(busy: TestClient, service: Service) -> None:
+    """Budget, accuracy, certificates, webhooks, keys, deletion lists and the release, each against the tables."""
+    found = exported(busy)
+    ours = (("model", "digits"),)
+    with service.database.read() as session:
+        at = now(session) / SECOND
+    assert found["expunge_model_holdout_accuracy"][ours] == 0.9
+    assert found["expunge_budget_updates_left"][ours] > 0
+    assert found["expunge_certificates_pending"][()] == 1
+    assert 0 <= found["expunge_certificates_oldest_pending_seconds"][()] < 60
+    assert found["expunge_webhook_deliveries_pending"][()] == found["expunge_webhook_oldest_pending_seconds"][()] == 0
+    (expiry,) = found["expunge_api_key_next_expiry_timestamp_seconds"].items()
+    assert expiry[0] == (("tenant", "default"),) and 0 < expiry[1] - at < 60
+    assert abs(found["expunge_deletion_lists_last_import_timestamp_seconds"][()] - at) < 60
+    assert found["expunge_deletion_oldest_queued_seconds"][ours] == 0, "what is blocked waits for people"
+    ((labels, value),) = found["expunge_build_info"].items()
+    assert value == 1 and {name for name, _ in labels} == {"version", "python"}
