@@ -70,7 +70,7 @@ def _under_attack(where: Site, people: int, chance: random.Random) -> tuple[Traf
 def register(where: Site) -> tuple[str, str]:
     """Register a model that knows everybody, and one with a vector for each of a few."""
     return (
-        where.stack.live("crowd", "newton", min_guarantee="proved", epsilon=1.0, noise_std=0.01, max_distance=0.0002),
+        where.stack.live("crowd", "newton", min_guarantee="proved", epsilon=1.0, noise_std=0.01, max_distance=1e-5),
         where.stack.live("few", "recollection", min_guarantee="proved"),
     )
 

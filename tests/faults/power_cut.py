@@ -19,6 +19,7 @@ from sqlalchemy import event, select
 
 from service.infra.files import DIGEST, MARK, Damaged, DiskFolder, Store
 from service.infra.tables import Version
+from service.models.figures import FOLDER as FIGURES
 from service.models.restore_guard import UPDATES
 from tests.faults.invariants import Broken, broken, counted, left_behind, unfinished, unreadable
 from tests.faults.result import Result
@@ -29,7 +30,7 @@ from workers.scheduler.run import open_scheduler
 from workers.storage.key_files import KeyFiles
 from workers.storage.key_store import KeyStore
 
-FOLDERS = ("store", "private", "keys", f"store/{UPDATES}")
+FOLDERS = ("store", "private", "keys", f"store/{UPDATES}", f"store/{FIGURES}")
 """the journal of updates lies with the published checkpoints"""
 MARKED = ("store", "private", "keys")
 
@@ -109,7 +110,8 @@ class RecordedStore(Store):
     """A store whose folders exist from the beginning: making them is not what is cut here."""
 
     def __init__(self, root: Path, files: Recorded) -> None:
-        (root / UPDATES).mkdir(parents=True, exist_ok=True)
+        for folder in (UPDATES, FIGURES):
+            (root / folder).mkdir(parents=True, exist_ok=True)
         super().__init__(DiskFolder(root, files))
 
 

@@ -104,6 +104,7 @@ def out_of_memory() -> Told:
             name, journal, found, notes = stack.live("greedy", "newton", min_guarantee="proved"), Journal(), [], []
             for number, way in enumerate(("grow", "killed")):
                 greed.write_text(way)
+                stack.restart("worker")  # one that runs has the samples in memory, and reads the recipe no more
                 person = f"crowd-person-{number}"
                 request = stack.delete(name, subject_id=person)
                 journal.acknowledged[person] = request["id"]

@@ -33,7 +33,8 @@ def run(_: int, scale: float) -> Result:
     deaths = DEATHS if scale >= 1 else DEATHS[: max(1, round(len(DEATHS) * scale))]
     for kind in KINDS:
         with site(kind) as where, residue.ear() as listener:
-            where.stack.kill("worker-2")
+            for name in ("worker-2", "updater"):  # the worker that is to die must be the one that takes the deletion
+                where.stack.kill(name)
             residue.listen(where.stack, listener.url)
             for method in METHODS:
                 for death in deaths if method == "recollection" else (None,):

@@ -65,3 +65,10 @@ def test_sealed_data_open_only_at_their_place_under_their_key() -> None:
         Sealer(new_key()).open("1/ada", sealed)
     with pytest.raises(Damaged, match="EXPUNGE_SEALING_KEY_FILE"):
         Sealer(new_key()).open("state", sealed)
+
+
+@pytest.mark.parametrize("length", [0, 31, 33])
+def test_a_key_of_another_length_is_damaged(length: int) -> None:
+    """AES takes keys of other lengths as errors of the caller, or as weaker keys."""
+    with pytest.raises(Damaged, match=f"{length} bytes"):
+        Sealer(bytes(length))

@@ -16,19 +16,25 @@ from cryptography.hazmat.primitives.ciphers.modes import GCM
 
 from service.infra.files import Damaged
 
+KEY_BYTES = 32
 NONCE_BYTES = 12
 TAG_BYTES = 16
 
 
 def new_key() -> bytes:
     """Return a fresh 256-bit key."""
-    return secrets.token_bytes(32)
+    return secrets.token_bytes(KEY_BYTES)
 
 
 class Sealer:
-    """Encrypts under one key of 32 bytes. A random nonce may be drawn 2^32 times under it."""
+    """Encrypts under one key of 32 bytes. A random nonce may be drawn 2^32 times under it.
+
+    Raises Damaged for a key of another length.
+    """
 
     def __init__(self, key: bytes) -> None:
+        if len(key) != KEY_BYTES:
+            raise Damaged(f"A key has {len(key)} bytes in place of {KEY_BYTES}: it was changed in the key store.")
         self._algorithm = AES(key)
 
     def seal(self, place: str, data: bytes | memoryview) -> bytes:
