@@ -81,7 +81,7 @@ def _given(name: str, kind: str) -> dict[str, Any]:
 WHOLE = BeforeValidator(_whole)
 """after a strict integer's Field"""
 ModelName = Annotated[str, StringConstraints(pattern=MODEL_NAME)]
-RecipeName = Annotated[str, StringConstraints(pattern=RECIPE_NAME, max_length=255)]
+RecipeName = Annotated[str, StringConstraints(pattern=RECIPE_NAME, max_length=200)]
 CaseId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/#-]{0,63}$")]
 """opaque: no space, no @ and no +, so that neither a name, an address nor a phone number with its country fits"""
 PersonalId = Annotated[str, StringConstraints(min_length=1, max_length=512)]

@@ -60,7 +60,7 @@ def test_without_a_session_every_page_is_the_login(api: TestClient) -> None:
     routes = [route for router in pages.ROUTERS for route in router.routes]
     for route in routes:
         path, methods = route.path, route.methods  # type: ignore[attr-defined]
-        if path in ("/console/login", "/console/static/{name}"):
+        if path in ("/console/login", "/console/link", "/console/static/{name}"):
             continue
         filled = re.sub(r"\{(\w+)\}", lambda name: FILLED.get(name[1], "0" * 32), path)
         for method in methods:

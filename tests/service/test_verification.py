@@ -78,7 +78,9 @@ def test_an_unverified_request_is_taken_in_with_its_clock_and_changes_nothing(
     with service.database.read() as session:
         assert session.scalar(select(func.count()).select_from(Task)) == 0
         assert positions(session, "default", "digits", model.generation_id or 0) == {}
-        (news,) = session.scalars(select(WebhookDelivery))
+        sent = {each.kind: each for each in session.scalars(select(WebhookDelivery))}
+        assert sent.keys() == {"deletion_request.accepted", "deletion_request.blocked"}
+        news = sent["deletion_request.blocked"]
         accepted = json.loads(
             session.scalars(select(AuditEntry.body).where(AuditEntry.kind == "request.accepted")).one()
         )

@@ -31,7 +31,7 @@ def test_calls_without_a_key_or_scope_are_refused(stack: Stack) -> None:
     [
         pytest.param({"subject_id": SECRET, "models": ["no-such-model"]}, 422, "no such model", id="unknown-model"),
         pytest.param({"subject_id": SECRET, SECRET: 1}, 422, "", id="unknown-field"),
-        pytest.param({"subject_id": SECRET, "sample_ids": [SECRET]}, 422, "either", id="subject-and-samples"),
+        pytest.param({"subject_id": SECRET, "sample_ids": [SECRET]}, 422, "give one of", id="subject-and-samples"),
         pytest.param({"subject_id": SECRET, "regulation": SECRET}, 422, "gdpr", id="unknown-regulation"),
         pytest.param({"sample_ids": [f"{SECRET}{n}" for n in range(10_001)]}, 422, "10000", id="too-many-samples"),
         pytest.param(f'{{"subject_id": "{SECRET}"', 422, "JSON", id="malformed"),

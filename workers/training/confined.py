@@ -58,6 +58,8 @@ CHANGES = {
 LISTS = {"os.listdir", "os.scandir"}
 SYSTEM = ("/dev", "/etc", "/lib", "/proc", "/sys", "/usr")
 """folders of the system, whose files are nobody's data"""
+DEVICES, SHARED_MEMORY = ("/dev",), "/dev/shm"  # noqa: S108 (it is what is refused)
+"""what lies in shared memory is a file like any other: it outlives the training that wrote it"""
 
 
 class Denied(PermissionError):
@@ -102,7 +104,7 @@ class Confinement:
         self._closed = tuple(os.path.realpath(each) for each in self.closed)
         self._open = tuple(os.path.realpath(each) for each in (self.recipes, sys.prefix, sys.base_prefix, self.folder))
         packages = (each for each in sys.path if each.endswith("-packages"))
-        self._libraries = (*self._open[1:], *(os.path.realpath(each) for each in packages), *SYSTEM)
+        self._libraries = (*self._open[1:], *(os.path.realpath(each) for each in packages))
         sys.addaudithook(self._judge)
 
     def _judge(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -124,9 +126,9 @@ class Confinement:
         if self._is_closed(path):
             self._refuse("opened a file of the service", name)
         if isinstance(flags, int) and flags & WRITES:
-            if not _within(path, (self._folder, "/dev")):
+            if not (_within(path, (self._folder,)) or _is_system(path, DEVICES)):
                 self._refuse("wrote to a file outside its temporary folder", name)
-        elif not path.endswith((".py", ".pyc", ".so")) and not _within(path, self._libraries):
+        elif not (path.endswith((".py", ".pyc", ".so")) or _within(path, self._libraries) or _is_system(path, SYSTEM)):
             self.files.add(path)
 
     def _judge_address(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -198,6 +200,10 @@ def leave_network() -> bool:
 
 def _path(name: object) -> str:
     return os.path.realpath(os.fsdecode(name))  # type: ignore[arg-type]
+
+
+def _is_system(path: str, folders: Sequence[str]) -> bool:
+    return _within(path, folders) and not _within(path, (SHARED_MEMORY,))
 
 
 def _within(path: str, folders: Sequence[str]) -> bool:

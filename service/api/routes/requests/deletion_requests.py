@@ -41,7 +41,7 @@ from service.requests import idempotency, identity_check
 from service.requests.cancel import cancel
 from service.requests.deadlines import extend
 from service.requests.intake import Accepted, Order, Windows, accept, opening
-from service.requests.states import Regulation, Status, Suppress
+from service.requests.states import Regulation, RequestRefused, Status, Suppress
 from service.requests.suppression import related
 
 router = APIRouter(tags=["deletion requests"])
@@ -85,14 +85,20 @@ class DeletionOrder(BaseModel):
     def _one_kind(self) -> DeletionOrder:
         if sum(each is not None for each in (self.subject_id, self.subject_ids, self.sample_ids)) != 1:
             raise ValueError("give one of subject_id, subject_ids and sample_ids")
-        if self.due_at is not None and self.regulation is not None:
-            raise ValueError("give either regulation or due_at")
-        if self.suppress is Suppress.NAMED_MODELS and self.models is None:
-            raise ValueError("suppress: named_models needs models")
         return self
 
     def order(self, default: str | None = None) -> Order:
-        """Return the order. One that names no regulation and no deadline is under ``default``."""
+        """Return the order. One that names no regulation and no deadline is under ``default``.
+
+        Raises RequestRefused where two of its fields contradict each other.
+        """
+        if self.due_at is not None and self.regulation is not None:
+            errors = [{"pointer": "/due_at", "detail": "Give either regulation or due_at."}]
+            raise RequestRefused(422, "two_deadlines", "The order names a law and a deadline of its own.", errors)
+        if self.suppress is Suppress.NAMED_MODELS and self.models is None:
+            errors = [{"pointer": "/models", "detail": "suppress: named_models needs models."}]
+            what = "The order suppresses in named models, and names none."
+            raise RequestRefused(422, "no_models_named", what, errors)
         chosen = "regulation" in self.model_fields_set or self.due_at is not None
         law = self.regulation if chosen else default
         return Order(
