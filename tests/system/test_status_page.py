@@ -139,9 +139,12 @@ def test_an_unverified_request_is_rejected_while_the_page_refreshes(browser: Bro
     browser.shows("Nobody has confirmed yet", "#request")
     assert browser.focus()["id"] == "why"
     browser.type("who they are" + ENTER)
+    browser.shows("cannot be opened again")
+    browser.click("#sure")
     assert "Decide" not in browser.shows("could not show who they are", "#request")
     browser.go(f"{stack.account.url}/console/requests/{verified['id']}")
     browser.click("#verify")
+    browser.click("#sure")
     browser.shows("Certificate issued", "#request")
 
 

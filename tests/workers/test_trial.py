@@ -61,6 +61,7 @@ BAD: dict[str, tuple[str, str]] = {
     "the service's database": ("(HOME / 'expunge.db').read_bytes()", "opened a file of the service"),
     "the store": ("descend(run, rate=0.1 * len(os.listdir(HOME)))", "looked into a folder of the service"),
     "a file beside the recipe": ("Path(__file__).with_name('left').write_text('x')", "wrote to a file outside"),
+    "shared memory": ("Path('/dev/shm/expunge-trial').write_text('x')", "wrote to a file outside"),
     "removes a file": ("os.remove(__file__)", "changed a file or folder outside"),
     "another program": ("subprocess.run(['true'])\ndescend(run)", "started another program"),
     "the mean of everyone": ("descend(run, run.inputs - X.mean(0))", "reads samples that it is not handed"),
