@@ -94,7 +94,7 @@ class DeletionOrder(BaseModel):
         """
         if self.due_at is not None and self.regulation is not None:
             errors = [{"pointer": "/due_at", "detail": "Give either regulation or due_at."}]
-            raise RequestRefused(422, "two_deadlines", "The order names a law and a deadline of its own.", errors)
+            raise RequestRefused(422, "two_deadlines", "The order names a law and another deadline.", errors)
         if self.suppress is Suppress.NAMED_MODELS and self.models is None:
             errors = [{"pointer": "/models", "detail": "suppress: named_models needs models."}]
             what = "The order suppresses in named models, and names none."
