@@ -115,14 +115,15 @@ def _happened(part: Mapping[str, Any], of: str) -> str:
 def _means(facts: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what the statement bounds for an observer of these versions and all later ones.
 
-    The bound of several models is that of all together; one of them without a bound leaves none.
+    The bound of several models is that of all together. One of them without a bound leaves none, and so does a model
+    that ended with the person in it.
     """
     parts = facts["models"]
     guarantee = weakest(facts)
     if guarantee in _LIMIT:
         return (_LIMIT[guarantee],)
-    together = facts["together"] or {}
-    bound = together.get("from_these_versions_on") if len(parts) > 1 else parts[0]["from_this_version_on"]
+    alone = len(parts) == 1 and not facts.get("without_version")
+    bound = parts[0]["from_this_version_on"] if alone else (facts["together"] or {}).get("from_these_versions_on")
     words = (bound or {}).get("in_plain_words")
     return (_UNBOUNDED,) if words is None else (words, _LATER)
 

@@ -20,8 +20,6 @@ from unlearning.accounting.composition import Allowance, Composition, at_limit, 
 _Part: TypeAlias = tuple[dict[str, Any], Composition | None]
 """a model's part of the certificate, and the bound over its later versions"""
 _NO_CLAIM = "Nothing is claimed about this model, nor about copies of versions that it once had."
-
-
 OVERWRITTEN = "A key is two shares. One was overwritten in its file, and the row of the other was deleted."
 REPLACED = (
     "A key is two shares. The object that held one was replaced in a bucket, and the row of the other was deleted. "
@@ -184,7 +182,7 @@ def _part(key: bytes, completion: Completion, task: Task, release: Release) -> _
         "keys_destroyed_with_release": {
             "count": release.keys,
             "last_at": _time(release.destroyed_at),
-            "how": REPLACED if release.keys_replaced else OVERWRITTEN,
+            "how": (REPLACED if release.keys_replaced else OVERWRITTEN) if release.keys else None,
         },
         "consumers": release.consumers,
     }

@@ -21,9 +21,8 @@ def register(session: Session, tenant_id: str, name: str, recipe: str, policy: P
     """Add a model in status ``preparing`` with an empty generation. Raises RequestRefused where the name is taken.
 
     A model whose registration was refused or cancelled gives its name up, and is kept as ``NAME-refused-N`` or
-    ``NAME-cancelled-N``. The recipe is only
-    named here: neither it nor torch is ever loaded by the API. Guarantee, charge and budget of the generation are
-    ``none``, 0 and None until preparation, which knows the model, sets them.
+    ``NAME-cancelled-N``. The recipe is only named here: neither it nor torch is ever loaded by the API. Guarantee,
+    charge and budget of the generation are ``none``, 0 and None until preparation, which knows the model, sets them.
     """
     namesake = session.scalar(_named(tenant_id, name).with_for_update())
     if namesake is not None:

@@ -62,8 +62,10 @@ class Browser:
         )
         return found
 
-    def tab_to(self, wanted: Callable[[dict[str, Any]], bool], presses: int = 60) -> dict[str, Any]:
-        """Press Tab until the focus is ``wanted``."""
+    def tab_to(self, wanted: Callable[[dict[str, Any]], bool], presses: int | None = None) -> dict[str, Any]:
+        """Press Tab until the focus is ``wanted``, at most as often as the page has places for it."""
+        stops = "return document.querySelectorAll('a, button, input, select, textarea, summary, [tabindex]').length"
+        presses = presses or int(self.script(stops)) + 5
         for _ in range(presses):
             self.type(TAB)
             focus = self.focus()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.api.console import charts
+from service.api.console import charts, plots
 from service.api.console.plots import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Frame, spread, whole_steps
 from service.api.console.views import percentiles
 from service.infra.time import moment
@@ -97,3 +97,15 @@ def test_percentiles_are_the_nearest_ranks() -> None:
     assert percentiles([5.0]) == (5.0, 5.0)
     values = [float(value) for value in range(100, 0, -1)]
     assert percentiles(values) == (50.0, 95.0)
+
+
+def test_the_gauges_arc_runs_from_left_to_right() -> None:
+    assert plots.arc(0).endswith("8.00 50.00")
+    assert plots.arc(0.5).endswith("50.00 8.00")
+    assert plots.arc(1) == plots.arc(7) == "M 8 50 A 42 42 0 0 1 92.00 50.00"
+
+
+def test_steps_jump_where_the_value_changes() -> None:
+    corners = [(0, 0), (50, 0), (50, 5), (100, 5), (100, 10), (120, 10)]
+    assert plots.steps([(0, 0), (50, 5), (100, 10)], 120) == corners
+    assert plots.steps([], 1) == []

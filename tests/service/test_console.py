@@ -14,7 +14,7 @@ from sqlalchemy import delete, func, select, update
 
 from service.access.api_keys import revoke_key
 from service.access.session_cookie import COOKIE, SESSION_SECONDS
-from service.api.console import pages, plots, words
+from service.api.console import pages
 from service.api.dependencies import Service
 from service.audit.log import integrate, record
 from service.audit.self_check import check_log
@@ -385,23 +385,6 @@ def test_a_check_that_is_hours_old_is_not_shown_as_verified(service: Service, lo
     with service.database.write() as session:
         session.execute(update(LogCheck).values(checked_at=LogCheck.checked_at - 2 * 3_600_000_000 - 1))
     assert '<span class="value word">not checked lately</span>' in login().get("/").text
-
-
-def test_spans_say_two_units_at_most() -> None:
-    cases = {0: "0 s", 59.9: "59 s", 60: "1 min", 3725: "1 h 2 min", 86_400: "1 d", 2_595_600: "30 d 1 h", -5: "0 s"}
-    assert {seconds: words.span(seconds) for seconds in cases} == cases
-
-
-def test_the_gauges_arc_runs_from_left_to_right() -> None:
-    assert plots.arc(0).endswith("8.00 50.00")
-    assert plots.arc(0.5).endswith("50.00 8.00")
-    assert plots.arc(1) == plots.arc(7) == "M 8 50 A 42 42 0 0 1 92.00 50.00"
-
-
-def test_steps_jump_where_the_value_changes() -> None:
-    corners = [(0, 0), (50, 0), (50, 5), (100, 5), (100, 10), (120, 10)]
-    assert plots.steps([(0, 0), (50, 5), (100, 10)], 120) == corners
-    assert plots.steps([], 1) == []
 
 
 def test_an_expired_key_ends_its_session(login: Login, service: Service) -> None:

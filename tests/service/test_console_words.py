@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
+from service.api.console import words
 from service.api.dependencies import Service
 from service.infra.db import now
 from service.infra.tables import DeletionRequest, Model, Task
@@ -71,3 +72,8 @@ def complete(service: Service, request: str) -> None:
         done = {"status": "completed", "samples": 1, "completed_at": now(session)}
         session.execute(update(Task).where(Task.request_id == request).values(done))
         settle(session, [request])
+
+
+def test_spans_say_two_units_at_most() -> None:
+    cases = {0: "0 s", 59.9: "59 s", 60: "1 min", 3725: "1 h 2 min", 86_400: "1 d", 2_595_600: "30 d 1 h", -5: "0 s"}
+    assert {seconds: words.span(seconds) for seconds in cases} == cases

@@ -162,6 +162,7 @@ def test_a_model_that_ended_without_a_version_is_said_in_the_statements_own_word
     ended = [{"model": "faces", "reason": "model_retired", "statement": "It is retired. Nothing is claimed about it."}]
     words = in_words(statement(part(), without_version=ended))
     assert words.happened[-1] == "faces: It is retired. Nothing is claimed about it."
+    assert PLAIN not in text(words) and "states no limit for all later versions" in text(words)
 
 
 def test_the_words_change_nothing_in_the_statement() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -127,7 +127,46 @@ def test_who_is_registered_later_stays_out_and_the_answer_is_amended(
     assert "p1" not in members(world, model_id) and "p2" in members(world, model_id)
     given = expunge("export", str(tmp_path / "changed"))
     assert given["files"] == [f"{SOURCE}_Email_amended.csv"]
-    assert answered(tmp_path / "changed", given["files"][0]) == {"late": 3}, "the stranger is in no recipe"
+    assert answered(tmp_path / "changed", given["files"][0]) == {"late": 3, "none": 3}
+
+
+def test_who_shares_an_identifier_with_somebody_outside_the_recipe_is_not_deleted(
+    world: World, expunge: Expunge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = write_list(tmp_path, f"{SOURCE}_Email.csv", entry("both", "p1"))
+    expunge("import", str(listed))
+    everybody = write_people(tmp_path, "p1", "elsewhere", mails={"elsewhere": mail_of("p1")})
+    monkeypatch.setenv("LISTED_PEOPLE", str(everybody))
+    model_id = world.live("listed")
+    assert "p1" in members(world, model_id) and world.count(DeletionRequest) == 0
+    assert expunge("status") == {"opted_out": 1, "to_report": 1}
+
+
+def test_an_entry_that_came_during_the_comparison_is_not_answered(world: World) -> None:
+    """Nobody was compared with it: "not found" would be said of somebody who may be there."""
+    feed = Feed(world.database, world.storage.pepper, TENANT)
+    store(feed, SOURCE, [entry("early", "stranger"), entry("twin", "stranger")])
+
+    def people() -> Iterator[dict[str, str]]:
+        yield {"person": "p1", "email": mail_of("p1")}
+        store(feed, SOURCE, [entry("late", "p1")])
+
+    mark_checked(feed, match(feed, people()))
+    with world.database.read() as session:
+        given = {each.item.rstrip("0"): each.status for each in answers(session, TENANT)}
+    assert given == {"early": AnswerCode.NOT_FOUND, "twin": AnswerCode.NOT_FOUND}
+
+
+def test_a_request_that_another_entry_still_asks_for_is_not_counted_as_withdrawn_too_late(
+    world: World, expunge: Expunge, tmp_path: Path
+) -> None:
+    world.live(min_guarantee="proved")
+    first, second = entry("first", "p1"), entry("second", "p1")
+    people = write_people(tmp_path, "p1")
+    expunge("import", str(write_list(tmp_path, f"{SOURCE}_Email.csv", first, second)), "--identities", str(people))
+    removed = write_list(tmp_path, f"{SOURCE}_Removed.csv", first)
+    assert expunge("import", str(removed)) == {"items": 0, "withdrawn_too_late": 0}
+    assert [row.status for row in world.rows_of(DeletionRequest)] == ["queued"]
 
 
 def members(world: World, model_id: str) -> set[str]:
@@ -220,8 +259,8 @@ def test_answers_equal_those_of_the_obvious_way(world: World) -> None:
         expected[item] = several if same else AnswerCode.NOT_FOUND
     feed = Feed(world.database, world.storage.pepper, TENANT)
     assert store(feed, SOURCE, entries) == 600
-    match(feed, people)
-    mark_checked(feed)
+    matched = match(feed, people)
+    mark_checked(feed, matched)
     with world.database.read() as session:
         assert {each.item: each.status for each in answers(session, TENANT)} == expected
     assert set(expected.values()) == {AnswerCode.NOT_FOUND, AnswerCode.OPTED_OUT, AnswerCode.DELETED}

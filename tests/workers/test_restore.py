@@ -16,10 +16,8 @@ from service.access.api_keys import authenticate, create_key, revoke_key
 from service.audit.log import newest_head
 from service.audit.signed_note import NotAuthentic, Signer
 from service.audit.verify import verify
-from service.certificates.envelope import accepted_commitment
 from service.certificates.envelope import verify as verified
 from service.certificates.issue import issue_due
-from service.certificates.statement import OVERWRITTEN
 from service.infra.files import Damaged, folder_at
 from service.infra.tables import (
     AuditEntry,
@@ -42,7 +40,6 @@ from service.requests import identity_check as verification
 from service.requests import legal_holds as holds
 from service.requests import suppression
 from service.requests.cancel import cancel
-from service.requests.intake import Order, commitment, opening
 from tests.faults.invariants import broken_after_restore
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import TENANT, World, open_world
@@ -273,38 +270,6 @@ def test_what_a_lost_version_carried_out_is_completed_and_certified_of_the_other
         envelope = session.scalar(select(Certificate.envelope).where(Certificate.request_id == request))
     statement = verified(json.loads(envelope or ""), signer(old).verifier)
     assert [part["model"] for part in statement["predicate"]["models"]] == ["kept"]
-
-
-@pytest.mark.both_engines
-@pytest.mark.parametrize("with_log", [True, False])
-@pytest.mark.parametrize("finished", [True, False])
-def test_who_is_known_from_the_journal_alone_gets_a_certificate(
-    world: World, snapshot: Snapshot, with_log: bool, finished: bool
-) -> None:
-    """Also where one model's update alone was carried out before the restore, and the other's after it."""
-    models = [world.live(name=name, min_guarantee="proved") for name in ("first", "second")]
-    old = snapshot(world)
-    request = world.delete("p1")
-    for model_id in models[: 2 if finished else 1]:
-        world.work(model_id)
-    restore(old.storage, old.settings.lease_seconds, signer(old), [export(world)] if with_log else [])
-    confirmed(old)
-    for model_id in models:
-        old.work(model_id)
-    keeper = scheduler.open_scheduler(old.settings)
-    for _ in range(2):  # what the first tick writes into the log is certified in the second
-        keeper.tick()
-    keeper.database.close()
-    (kept,) = old.rows_of(Certificate)
-    statement = verified(json.loads(kept.envelope or ""), signer(old).verifier)
-    assert sorted(part["model"] for part in statement["predicate"]["models"]) == ["first", "second"]
-    assert {part["keys_destroyed_with_release"]["how"] for part in statement["predicate"]["models"]} == {OVERWRITTEN}
-    assert (kept.request_id, kept.completed_at) == (request, old.request(request).completed_at)
-    assert old.kinds().count("request.accepted") == old.kinds().count("request.completed") == 1
-    with old.database.read() as session:
-        row = session.get_one(DeletionRequest, request)
-        opened = commitment(opening(old.storage.pepper, row.salt), Order(subject_id="p1"))
-    assert accepted_commitment(statement) == opened
 
 
 def test_a_draw_that_was_withheld_and_a_release_that_never_committed_count_as_spent(

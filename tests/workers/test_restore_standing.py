@@ -1,4 +1,4 @@
-"""What changed between a backup and its restore besides releases: legal holds, API keys, webhooks."""
+"""What changed between a backup and its restore besides releases: legal holds, API keys, webhooks, models."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ from sqlalchemy.orm import Session
 from torch import Tensor
 
 from service.audit.log import record
-from service.connect.drop.identifiers import PERSON
 from service.connect.drop.items import Feed, count_open, match
 from service.connect.drop.lists import ListError, identities
 from service.infra.db import Database
@@ -111,10 +110,12 @@ def _seconds(recipe: Recipe) -> float:
 
 
 def require_compared(process: Process, job: Preparation, recipe: Recipe) -> None:
-    """Compare the recipe's people with the state's deletion lists that are kept, and ask for whom they name.
+    """Compare everybody in the recipe's identities with the state's deletion lists, and ask for whom they name.
 
-    Who is named is left out by ``admit``, like everybody who asks while a model is prepared. A retrain without
-    ``identities`` is built all the same, and the audit log says how many entries were not compared.
+    All lines are compared, also of people whom the recipe does not train on: an identifier that one of them shares
+    with a person of the recipe deletes nobody. Who is named is left out by ``admit``, like everybody who asks while a
+    model is prepared. A retrain without ``identities`` is built all the same, and the audit log says how many entries
+    were not compared.
 
     Raises:
         Refused: there are lists to compare with, the recipe names no identities, and the policy does not accept that;
@@ -133,12 +134,9 @@ def require_compared(process: Process, job: Preparation, recipe: Recipe) -> None
         with storage.database.write() as session:
             record(session, job.tenant_id, "feed.unchecked", model_id=job.model_id, items=waiting)
         return
-    ours = {name for names in recipe.samples.subjects for name in names}
     try:
         with identities(Path(recipe.identities)) as rows:
-            found = match(
-                Feed(storage.database, storage.pepper, job.tenant_id), (row for row in rows if row[PERSON] in ours)
-            )
+            found = match(Feed(storage.database, storage.pepper, job.tenant_id), rows)
     except (OSError, ListError) as error:
         raise Refused(
             f"The recipe's identities cannot be read. {error}", "Correct the file, and register again."

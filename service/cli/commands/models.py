@@ -32,6 +32,15 @@ POLL_SECONDS = 0.3
 SETTLED = {"live", "refused", "cancelled", "exhausted", "retired"}
 
 Name = Annotated[str, typer.Argument(help="The model's name.")]
+OnExhausted = Annotated[str | None, typer.Option(help="retrain or hold.")]
+Cadence = Annotated[int | None, typer.Option(help="Least seconds between updates.")]
+Collect = Annotated[
+    int | None, typer.Option(help="Seconds that deletions repeating the whole training wait for one another.")
+]
+RetrainEvery = Annotated[
+    int | None, typer.Option(help="Seconds between two trainings on the recipe's present data; 0: none is planned.")
+]
+CompleteWhen = Annotated[str | None, typer.Option(help="published, or served: every consumer has moved on.")]
 
 
 @commands.command("add")
@@ -69,17 +78,11 @@ def add(
     requests_per_month: Annotated[
         float | None, typer.Option(help="How many people will ask; auto chooses by it. Left out: 10.")
     ] = None,
-    cadence: Annotated[int | None, typer.Option(help="Least seconds between updates.")] = None,
-    collect: Annotated[
-        int | None, typer.Option(help="Seconds that deletions repeating the whole training wait for one another.")
-    ] = None,
-    retrain_every: Annotated[
-        int | None, typer.Option(help="Seconds between two trainings on the recipe's present data; 0: none is planned.")
-    ] = None,
-    on_exhausted: Annotated[str | None, typer.Option(help="retrain or hold.")] = None,
-    complete_when: Annotated[
-        str | None, typer.Option(help="published, or served: every consumer has moved on.")
-    ] = None,
+    cadence: Cadence = None,
+    collect: Collect = None,
+    retrain_every: RetrainEvery = None,
+    on_exhausted: OnExhausted = None,
+    complete_when: CompleteWhen = None,
     on_suppressed: Annotated[
         str | None, typer.Option(help="People who asked before and are still in the recipe: refuse, or leave_out.")
     ] = None,
@@ -185,18 +188,12 @@ def retrain(
 @commands.command("policy")
 def policy(
     name: Name,
-    on_exhausted: Annotated[str | None, typer.Option(help="retrain or hold.")] = None,
+    on_exhausted: OnExhausted = None,
     fallback: Annotated[str | None, typer.Option(help="retrain, or none.")] = None,
-    cadence: Annotated[int | None, typer.Option(help="Least seconds between updates.")] = None,
-    collect: Annotated[
-        int | None, typer.Option(help="Seconds that deletions repeating the whole training wait for one another.")
-    ] = None,
-    retrain_every: Annotated[
-        int | None, typer.Option(help="Seconds between two trainings on the recipe's present data; 0: none is planned.")
-    ] = None,
-    complete_when: Annotated[
-        str | None, typer.Option(help="published, or served: every consumer has moved on.")
-    ] = None,
+    cadence: Cadence = None,
+    collect: Collect = None,
+    retrain_every: RetrainEvery = None,
+    complete_when: CompleteWhen = None,
     threshold: Annotated[float | None, typer.Option(help="Greatest distance left that counts as working.")] = None,
     utility_tolerance: Annotated[
         str | None, typer.Option(help="Greatest fall of holdout accuracy in an update, 0 to 1; none: no gate.")

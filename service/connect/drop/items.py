@@ -7,8 +7,7 @@ stored once, and a person is asked for once for each item.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -66,6 +65,8 @@ class Matched:
 
     people: int = 0
     """lines that were compared"""
+    compared: Collection[str] = ()
+    """ids of the items they were compared with, joined where several have the same identifier"""
     requests: list[str] = field(default_factory=list)
     """deletion requests that were made"""
     shared: int = 0
@@ -130,13 +131,13 @@ def withdraw(feed: Feed, entries: Iterable[ListEntry]) -> int:
                     FeedMatch.tenant_id == feed.tenant_id, FeedMatch.item.in_(part)
                 )
                 for request_id in session.scalars(named.where(FeedMatch.request_id.is_not(None)).distinct()).all():
-                    kept += not _cancelled(session, request_id or "")
+                    kept += _too_late(session, request_id or "")
             record(session, feed.tenant_id, "feed.withdrawn", items=len(items))
     return kept
 
 
-def _cancelled(session: Session, request_id: str) -> bool:
-    """Cancel a request that no other item asks for as well; return whether its person stays in the models."""
+def _too_late(session: Session, request_id: str) -> bool:
+    """Cancel a request that no other item asks for as well; return whether that was no longer possible."""
     others = (
         select(FeedMatch.item)
         .join(FeedItem, (FeedItem.tenant_id == FeedMatch.tenant_id) & (FeedItem.item == FeedMatch.item))
@@ -144,8 +145,9 @@ def _cancelled(session: Session, request_id: str) -> bool:
     )
     if session.scalar(others.limit(1)) is not None:
         return False
-    with suppress(RequestRefused):
+    try:
         cancel(session, session.get_one(DeletionRequest, request_id))
+    except RequestRefused:
         return True
     return False
 
@@ -157,7 +159,7 @@ def match(feed: Feed, people: Iterable[Row]) -> Matched:
     before names each further one as well, so that nobody comes back under another id.
     """
     index, names = _open_items(feed)
-    result = Matched()
+    result = Matched(compared=index.values())
     holders: dict[str, set[str]] = defaultdict(set)
     for batch in batches(people, ROWS) if index else ():
         result.people += len(batch)
@@ -180,11 +182,17 @@ def match(feed: Feed, people: Iterable[Row]) -> Matched:
     return result
 
 
-def mark_checked(feed: Feed) -> None:
-    """Note that everybody who is known was compared with every item; from then on it may be answered "not found"."""
-    with feed.database.write() as session:
-        here = update(FeedItem).where(FeedItem.tenant_id == feed.tenant_id, FeedItem.removed_at.is_(None))
-        session.execute(here.values(checked_at=now(session)))
+def mark_checked(feed: Feed, matched: Matched) -> None:
+    """Note that everybody who is known was compared with these items; from now on they may be answered "not found".
+
+    Items that were stored during the comparison are not among them.
+    """
+    here = FeedItem.tenant_id == feed.tenant_id, FeedItem.item == bindparam("named")
+    mark = update(FeedItem).where(*here).values(checked_at=bindparam("at"))
+    for batch in batches((item for joined in matched.compared for item in _ids(joined)), ROWS):
+        with feed.database.write() as session:
+            at = now(session)
+            session.connection().execute(mark, [{"named": item, "at": at} for item in batch])
 
 
 def count_open(session: Session, tenant_id: str) -> int:
@@ -242,9 +250,12 @@ def _named(
     for list_name in names:
         hashed = [(row, found) for row in rows if (found := hash_of(list_name, row)) is not None]
         for (row, _), digest in zip(hashed, feed.digests([each for _, each in hashed]), strict=True):
-            items = index.get(digest, "")
-            for start in range(0, len(items), ITEM_LENGTH):
-                yield row, items[start : start + ITEM_LENGTH]
+            for item in _ids(index.get(digest, "")):
+                yield row, item
+
+
+def _ids(joined: str) -> Iterator[str]:
+    return (joined[start : start + ITEM_LENGTH] for start in range(0, len(joined), ITEM_LENGTH))
 
 
 class _Source(NamedTuple):

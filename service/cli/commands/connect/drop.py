@@ -126,7 +126,7 @@ def _write(folder: Path, found: Iterable[Answer]) -> str:
 def _matched(feed: Feed, people: Path) -> dict[str, Any]:
     with identities(people) as rows:
         found = match(feed, rows)
-    mark_checked(feed)
+    mark_checked(feed, found)
     notify(feed.database, publisher(Settings().broker_url), found.to_notify)
     return {"people": found.people, "requests": len(found.requests), "shared": found.shared}
 

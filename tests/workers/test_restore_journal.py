@@ -1,0 +1,51 @@
+"""A restore that knows a request from the journal alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from service.certificates.envelope import accepted_commitment
+from service.certificates.envelope import verify as verified
+from service.certificates.statement import OVERWRITTEN
+from service.infra.tables import Certificate, DeletionRequest
+from service.requests.intake import Order, commitment, opening
+from tests.workers.test_restore import Snapshot, confirmed, export, signer, snapshot
+from tests.workers.worlds import World
+from workers.scheduler import run as scheduler
+from workers.scheduler.restore import restore
+
+__all__ = ["snapshot"]
+
+
+@pytest.mark.both_engines
+@pytest.mark.parametrize("with_log", [True, False])
+@pytest.mark.parametrize("finished", [True, False])
+def test_who_is_known_from_the_journal_alone_gets_a_certificate(
+    world: World, snapshot: Snapshot, with_log: bool, finished: bool
+) -> None:
+    """Also where one model's update alone was carried out before the restore, and the other's after it."""
+    models = [world.live(name=name, min_guarantee="proved") for name in ("first", "second")]
+    old = snapshot(world)
+    request = world.delete("p1")
+    for model_id in models[: 2 if finished else 1]:
+        world.work(model_id)
+    restore(old.storage, old.settings.lease_seconds, signer(old), [export(world)] if with_log else [])
+    confirmed(old)
+    for model_id in models:
+        old.work(model_id)
+    keeper = scheduler.open_scheduler(old.settings)
+    for _ in range(2):  # what the first tick writes into the log is certified in the second
+        keeper.tick()
+    keeper.database.close()
+    (kept,) = old.rows_of(Certificate)
+    statement = verified(json.loads(kept.envelope or ""), signer(old).verifier)
+    assert sorted(part["model"] for part in statement["predicate"]["models"]) == ["first", "second"]
+    assert {part["keys_destroyed_with_release"]["how"] for part in statement["predicate"]["models"]} == {OVERWRITTEN}
+    assert (kept.request_id, kept.completed_at) == (request, old.request(request).completed_at)
+    assert old.kinds().count("request.accepted") == old.kinds().count("request.completed") == 1
+    with old.database.read() as session:
+        row = session.get_one(DeletionRequest, request)
+        opened = commitment(opening(old.storage.pepper, row.salt), Order(subject_id="p1"))
+    assert accepted_commitment(statement) == opened
