@@ -23,7 +23,7 @@ from unlearning.accounting.policy import Policy, PolicyError
 from unlearning.methods import NAMES
 from unlearning.types import RecipeError, Refused
 from workers.advice.alarm import alarmed
-from workers.advice.measure import Findings, Scene, measure
+from workers.advice.measure import Findings, OutOfTime, Scene, measure
 from workers.runtime import recipes
 from workers.runtime.failures import refusal_of
 from workers.runtime.model import device_of
@@ -45,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         scene = _scene(given)
         with _bar(console, given.seconds) as tell:
             found = measure(scene, given.seconds, alarmed, tell, _methods(given.methods))
+    except OutOfTime as slow:
+        console.print(f"{slow} Give more time with --seconds.", style="red", highlight=False)
+        return 2
     except (Refused, RecipeError, PolicyError) as error:
         console.print(f"{error.what} {error.hint}", style="red", highlight=False)
         return 2

@@ -23,7 +23,7 @@ from unlearning.methods import NAMES
 from unlearning.types import RecipeError, Refused
 from workers.advice.alarm import alarmed
 from workers.advice.checks import Subject, counts, inspect, read
-from workers.advice.measure import Findings, Scene, measure
+from workers.advice.measure import Findings, OutOfTime, Scene, measure
 from workers.runtime.failures import refusal_of
 from workers.runtime.model import device_of
 
@@ -65,6 +65,9 @@ def _checked(folder: Path, name: str, seconds: float) -> dict[str, Any]:
         return found  # the model does not fit the data: nothing can be measured
     try:
         measured = measure(_scene(subject), seconds, alarmed, lambda _: None)
+    except OutOfTime as slow:
+        add(Finding("training", True, f"Not measured. {slow}", "Give more time with --seconds."))
+        return found
     except (Refused, RecipeError) as error:
         add(Finding("training", False, error.what, error.hint))
         return found

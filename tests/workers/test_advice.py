@@ -23,6 +23,7 @@ from unlearning.methods import NAMES
 from unlearning.model.training import learn, train
 from unlearning.quality.simulate import forget_set, left_by, release
 from unlearning.types import Learned, Progress, silent
+from workers import check
 from workers.advice import measure as measuring
 from workers.advice.alarm import alarmed
 from workers.advice.growth import scaled
@@ -213,6 +214,19 @@ def test_a_slow_recipe_ends_in_time_and_its_retraining_is_scaled_up(
     found = json.loads(capsys.readouterr().out)
     assert 8.0 < found["retraining_seconds"] < 32.0
     assert all(row["share"] < 1.0 for row in found["methods"])
+
+
+def test_a_training_that_is_too_slow_for_the_time_is_no_fault_of_the_recipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "time", time)
+    (tmp_path / "slow.py").write_text(SLOW)
+    assert main(["--recipe", str(tmp_path / "slow.py"), "--seconds", "1", "--device", "cpu"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "Training on 8 people takes more than 0.3 s. Give more time with --seconds." in told
+    assert check.main([str(tmp_path / "slow.py"), "--seconds", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "ok   training: Not measured. Training on 8 people" in shown and "FAIL" not in shown
 
 
 def test_what_the_recipes_training_raises_is_one_line_that_names_its_place(

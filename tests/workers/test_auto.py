@@ -87,6 +87,16 @@ def test_without_the_guarantee_it_is_refused_with_reasons(world: World) -> None:
     assert "No method has the guarantee proved" in (model.reason or "")
 
 
+def test_a_training_that_does_not_fit_into_the_time_asks_for_a_method(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "SECONDS", 0.0)
+    model_id = world.register("convex", "auto")
+    world.work(model_id)
+    assert world.model(model_id).status == "refused"
+    assert "Name a method." in (world.model(model_id).reason or "")
+
+
 def test_who_asked_before_is_not_in_what_is_measured(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.delete("p3", suppress=Suppress.EVERYWHERE)
     seen: list[int] = []

@@ -156,6 +156,7 @@ def measure(
 
     Raises:
         Refused, RecipeError: the recipe cannot be trained at all.
+        OutOfTime: not even a training on the fewest people fits; the text says how many.
     """
     _load_torch(scene.loaded.recipe)
     end = time.perf_counter() + seconds
@@ -164,11 +165,8 @@ def measure(
     try:
         trainings.make(TRAINING_PART * seconds, limit)
     except OutOfTime:
-        raise Refused(
-            f"Training on {min(LEAST_PEOPLE, len(trainings.order))} people takes more than "
-            f"{TRAINING_PART * seconds:.3g} s.",
-            "Give more time: --seconds.",
-        ) from None
+        fewest = min(LEAST_PEOPLE, len(trainings.order))
+        raise OutOfTime(f"Training on {fewest} people takes more than {TRAINING_PART * seconds:.3g} s.") from None
     again = scene.loaded.recipe.weights is None or scene.loaded.recipe.train is not None
     offers: dict[str, Offer] = {}
     able: list[tuple[int, str, Bench, Guarantee]] = []

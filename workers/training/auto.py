@@ -62,7 +62,7 @@ def settled(process: Process, job: Preparation, watch: Stopwatch) -> Preparation
 def _chosen(process: Process, job: Preparation, scene: Scene, demand: Demand) -> tuple[Findings, Chosen]:
     """Measure a retraining; measure the other methods too where it is not short.
 
-    Raises Refused where none has the guarantee.
+    Raises Refused where none has the guarantee, and where the time is over before anything was trained.
     """
 
     @contextmanager
@@ -76,7 +76,11 @@ def _chosen(process: Process, job: Preparation, scene: Scene, demand: Demand) ->
 
         yield look
 
-    found = measure(scene, SECONDS, limit, lambda _: None, ("retrain",))
+    try:
+        found = measure(scene, SECONDS, limit, lambda _: None, ("retrain",))
+    except OutOfTime as slow:
+        told = "Name a method. `expunge advise --seconds` measures, with more time, which one suits."
+        raise Refused(str(slow), told) from None
     choice = choose(found.offers, demand, found.retraining)
     if choice is None or not choice.short:
         found = measure(scene, SECONDS, limit, lambda _: None)
