@@ -5,11 +5,12 @@
         --fides https://fides.example.com --folder /var/lib/expunge-fides
 
 In fides: a connection of the type ``https`` whose ``url`` is ``https://this.example.com/fides`` and whose
-``authorization`` is FIDES_SECRET, and a two-way pre-execution webhook of the erasure policy on it. In Expunge: a webhook
-of the kind ``deletion_request.completed`` to ``https://this.example.com/expunge``. Put a proxy with TLS before both.
+``authorization`` is FIDES_SECRET, and a two-way pre-execution webhook of the erasure policy on it. In Expunge: a
+webhook of the kind ``deletion_request.completed`` to ``https://this.example.com/expunge``. Put a proxy with TLS before
+both.
 
-fides posts the person's identities; the answer ``{"halt": true}`` pauses its request. When Expunge says that the deletion
-is completed, fides is called back under the token that it sent. The token is kept in a file until then, the identity
+fides posts the person's identities; the answer ``{"halt": true}`` pauses its request. When Expunge says that the
+deletion is completed, fides is called back under the token that it sent. The token is kept in a file until then, the identity
 never. Read from the source of ethyca-fides 2.78.2 (PyPI): ``SecondPartyRequestFormat`` and ``trigger_policy_webhook``
 in ``fides/api/models/privacy_request/``, ``resume_privacy_request`` in ``fides/api/api/v1/endpoints/``. Tested against
 a fake of these, never against fides itself.
@@ -120,9 +121,7 @@ def serve(bridge: Bridge, port: int) -> ThreadingHTTPServer:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--fides", required=True, help="address of fides")
-    options.add_argument(
-        "--folder", type=Path, required=True, help="keeps fides' tokens until they are used; mode 0700"
-    )
+    options.add_argument("--folder", type=Path, required=True, help="keeps fides' tokens until they are used")
     options.add_argument("--url", default=os.environ.get("EXPUNGE_URL", "http://127.0.0.1:8750"))
     options.add_argument("--port", type=int, default=8770)
     given = options.parse_args()

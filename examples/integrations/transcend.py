@@ -4,8 +4,8 @@
     EXPUNGE_API_KEY=exp_... TRANSCEND_API_KEY=... SOMBRA_KEY=... python examples/integrations/transcend.py \
         --sombra https://sombra.example.com --data-silo 00000000-0000-0000-0000-000000000000
 
-Run it every few minutes (cron, a systemd timer). It keeps nothing: a person who is still pending is sent again under the
-same Idempotency-Key, which is the same deletion for a day and a second one, of somebody who has left already, after it.
+Run it every few minutes (cron, a systemd timer). It keeps nothing: a person who is still pending is sent again under
+the same Idempotency-Key, which is the same deletion for a day and a second one, of somebody who has left already, after it.
 Nobody is called done before Expunge says ``completed``. The key of Expunge needs ``deletions:write`` and
 ``deletions:read``. Identifiers of the data silo must be the ids of people in your recipes.
 

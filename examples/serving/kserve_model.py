@@ -29,7 +29,7 @@ class Following(kserve.Model):
         self.ready = True
         return self.ready
 
-    def predict(self, payload: dict[str, Any], headers: dict[str, str] | None = None) -> dict[str, Any]:
+    def predict(self, payload: dict[str, Any], headers: dict[str, str] | None = None) -> dict[str, Any]:  # noqa: ARG002
         with self.follower.serving() as served:
             answers = served.model.answers(payload["instances"])
             return {"predictions": answers["outputs"], "model_version": str(served.version["number"])}
