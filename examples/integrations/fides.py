@@ -10,10 +10,10 @@ webhook of the kind ``deletion_request.completed`` to ``https://this.example.com
 both.
 
 fides posts the person's identities; the answer ``{"halt": true}`` pauses its request. When Expunge says that the
-deletion is completed, fides is called back under the token that it sent. The token is kept in a file until then, the identity
-never. Read from the source of ethyca-fides 2.78.2 (PyPI): ``SecondPartyRequestFormat`` and ``trigger_policy_webhook``
-in ``fides/api/models/privacy_request/``, ``resume_privacy_request`` in ``fides/api/api/v1/endpoints/``. Tested against
-a fake of these, never against fides itself.
+deletion is completed, fides is called back under the token that it sent. The token is kept in a file until then, the
+identity never. Read from the source of ethyca-fides 2.78.2 (PyPI): ``SecondPartyRequestFormat`` and
+``trigger_policy_webhook`` in ``fides/api/models/privacy_request/``, ``resume_privacy_request`` in
+``fides/api/api/v1/endpoints/``. Tested against a fake of these, never against fides itself.
 """
 
 from __future__ import annotations

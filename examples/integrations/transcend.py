@@ -5,8 +5,8 @@
         --sombra https://sombra.example.com --data-silo 00000000-0000-0000-0000-000000000000
 
 Run it every few minutes (cron, a systemd timer). It keeps nothing: a person who is still pending is sent again under
-the same Idempotency-Key, which is the same deletion for a day and a second one, of somebody who has left already, after it.
-Nobody is called done before Expunge says ``completed``. The key of Expunge needs ``deletions:write`` and
+the same Idempotency-Key, which is the same deletion for a day and a second one, of somebody who has left already,
+after it. Nobody is called done before Expunge says ``completed``. The key of Expunge needs ``deletions:write`` and
 ``deletions:read``. Identifiers of the data silo must be the ids of people in your recipes.
 
 **From memory**: Transcend's pages "Cron Job Integration" and "Pull identifiers / mark as complete" (docs.transcend.io),
