@@ -358,6 +358,7 @@ def open_scheduler(settings: Settings) -> Scheduler:
 
 def run(settings: Settings) -> None:
     """Repeat the duties until SIGTERM or SIGINT. A tick that fails is logged, and the next one tries again."""
+    processor = Processor.of(settings)
     scheduler = retry(lambda: open_scheduler(settings), tries=None)
     pulse = Pulse(scheduler.database, scheduler.owner, "scheduler", settings.lease_seconds, None)
     pulse.start()
@@ -366,7 +367,7 @@ def run(settings: Settings) -> None:
         signal.signal(number, lambda *_: stop.set())
     outbound = Outbound(loopback=settings.webhook_loopback)
     webhook_sender = WebhookSender(
-        scheduler.database, scheduler.session_key, outbound, settings.sweep_seconds, Processor.of(settings)
+        scheduler.database, scheduler.session_key, outbound, settings.sweep_seconds, processor
     )
     webhook_sender.start()
     checks = (scheduler.database, scheduler.signer, stop)
