@@ -261,6 +261,7 @@ def upgrade() -> None:
         sa.Column("tenant_id", sa.String(length=63), nullable=False),
         sa.Column("url", sa.String(length=2048), nullable=False),
         sa.Column("kinds", sa.JSON(), nullable=False),
+        sa.Column("protocol", sa.String(length=8), server_default=sa.text("'standard'"), nullable=False),
         sa.Column("created_at", BIGINT, nullable=False),
         sa.Column("disabled_at", BIGINT, nullable=True),
         sa.PrimaryKeyConstraint("id", name="pk_webhook_endpoints"),
@@ -487,6 +488,19 @@ def upgrade() -> None:
     )
     op.create_index("ix_feed_matches_subject", "feed_matches", ["tenant_id", "subject_digest"])
     op.create_index("ix_feed_matches_request_id", "feed_matches", ["request_id"])
+    op.create_table(
+        "opendsr_requests",
+        sa.Column("tenant_id", sa.String(length=63), nullable=False),
+        sa.Column("subject_request_id", sa.String(length=36), nullable=False),
+        sa.Column("request_id", sa.String(length=36), nullable=False),
+        sa.Column("body_digest", sa.String(length=64), nullable=False),
+        sa.Column("endpoints", sa.JSON(), nullable=False),
+        sa.Column("announced", sa.String(length=11), nullable=True),
+        sa.ForeignKeyConstraint(["request_id"], ["deletion_requests.id"], name="fk_opendsr_requests_request_id"),
+        sa.PrimaryKeyConstraint("tenant_id", "subject_request_id", name="pk_opendsr_requests"),
+        sa.UniqueConstraint("request_id", name="uq_opendsr_requests_request_id"),
+    )
+    op.create_index("ix_opendsr_requests_announced", "opendsr_requests", ["announced"])
     op.create_table(
         "holdout_people",
         sa.Column("generation_id", BIGINT, autoincrement=False, nullable=False),

@@ -16,9 +16,10 @@ from service.api.dependencies import Service
 from service.api.http.bodies import Bodies
 from service.api.http.limits import Limiter, Quotas
 from service.api.openapi import document, operation_id
-from service.api.routes import actors, audit, events, keys, webhooks
+from service.api.routes import actors, audit, events, keys, opendsr, webhooks
 from service.api.routes.models import consumers, lifecycle, models, retrains, versions
 from service.api.routes.requests import batches, certificates, deletion_requests, holds, search, suppressions
+from service.connect.opendsr.processor import Processor
 from service.infra.actors import Called
 from service.infra.db import Busy, Database
 from service.infra.files import folder_at
@@ -84,6 +85,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         app.include_router(room.router)
     for router in pages.ROUTERS:
         app.include_router(router)
+    processor = Processor.of(settings)
+    if processor is not None:
+        app.mount("/opendsr", opendsr.mount(service, processor))
     app.add_middleware(Bodies, max_bytes=settings.max_body_bytes)
     app.add_middleware(Quotas)
     app.add_middleware(problems.Unexpected)

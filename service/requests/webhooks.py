@@ -40,6 +40,13 @@ class DeliveryOutcome(StrEnum):
     NO_ANSWER = "no_answer"  # no such name, no connection, or it broke
 
 
+class Protocol(StrEnum):
+    """Whose headers a delivery carries, and whose signature."""
+
+    STANDARD = "standard"
+    OPENDSR = "opendsr"
+
+
 class News(StrEnum):
     """The kinds of news. service/api/routes/webhooks.py describes what each one carries."""
 
@@ -79,12 +86,20 @@ def send_test(session: Session, endpoint: WebhookEndpoint) -> WebhookDelivery:
     return delivery
 
 
+def enqueue(session: Session, endpoint_id: str, kind: str, payload: str) -> None:
+    """Put a payload as it is into the outbox of one endpoint."""
+    session.execute(insert(WebhookDelivery), _row(endpoint_id, kind, payload, recorded_at(session)))
+
+
 def _delivery(endpoint_id: str, news: News, data: dict[str, Any], at: int) -> dict[str, Any]:
-    payload = canonical({"type": news, "timestamp": rfc_3339(at), "data": data})
+    return _row(endpoint_id, news, canonical({"type": news, "timestamp": rfc_3339(at), "data": data}), at)
+
+
+def _row(endpoint_id: str, kind: str, payload: str, at: int) -> dict[str, Any]:
     return {
         "id": f"msg_{new_id()}",
         "endpoint_id": endpoint_id,
-        "kind": news,
+        "kind": kind,
         "payload": payload,
         "next_at": at,
         "created_at": at,
@@ -109,7 +124,12 @@ def add_endpoint(
 ) -> tuple[WebhookEndpoint, str]:
     """Add an endpoint; return it with its secret (``whsec_...``), which is shown once."""
     endpoint = WebhookEndpoint(
-        id=new_id(), tenant_id=tenant_id, url=url, kinds=sorted(kinds), created_at=recorded_at(session)
+        id=new_id(),
+        tenant_id=tenant_id,
+        url=url,
+        kinds=sorted(kinds),
+        protocol=Protocol.STANDARD.value,
+        created_at=recorded_at(session),
     )
     session.add(endpoint)
     record(session, tenant_id, "webhook.added", endpoint=endpoint.id, kinds=sorted(kinds))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import stack as stacks
+from tests.harness.certificates import self_signed
 from tests.harness.servers import Postgres, Redis
 
 ROOT = Path(__file__).parents[2]
@@ -22,8 +23,19 @@ SETTINGS = {"SWEEP_SECONDS": "0.3", "LEASE_SECONDS": "5", "GRACE_SECONDS": "0.5"
 def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[stacks.Stack]:
     """API, worker and scheduler as processes. A test that stops one of them starts it again."""
     home, recipes = tmp_path_factory.mktemp("home"), recipes_in(tmp_path_factory.mktemp("recipes"))
-    with stacks.running(home, recipes, servers_of(request), **SETTINGS) as running:
+    with stacks.running(home, recipes, servers_of(request), **SETTINGS, **opendsr(home)) as running:
         yield running
+
+
+def opendsr(home: Path) -> dict[str, str]:
+    """Settings that turn OpenDSR on, with a key of this service's."""
+    key, certificate = self_signed(home, "dsr.example.com")
+    return {
+        "OPENDSR_URL": "https://dsr.example.com/opendsr",
+        "OPENDSR_KEY_FILE": str(key),
+        "OPENDSR_CERTIFICATE_FILE": str(certificate),
+        "OPENDSR_CALLBACK_HOSTS": "127.0.0.1",
+    }
 
 
 def servers_of(request: pytest.FixtureRequest) -> tuple[Postgres, Redis] | None:

@@ -41,7 +41,7 @@ def serving(stack: Stack) -> Iterator[Serving]:
     command = [sys.executable, ROOT / "examples" / "serving" / "server.py", "--model", name, "--recipe", RECIPE]
     options = ["--consumer", "example", "--port", "0", "--url", stack.account.url]
     key = stack.key(Scope.MODELS_READ, Scope.CHECKPOINTS_READ)
-    environment = stack.environment | {"EXPUNGE_API_KEY": key, "PYTHONPATH": str(ROOT)}
+    environment = stack.environment | {"EXPUNGE_API_KEY": key, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}
     process = subprocess.Popen([*command, *options], env=environment, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         assert process.stdout is not None

@@ -30,6 +30,7 @@ from service.infra.tables.models import (
     Version,
     WorkUnit,
 )
+from service.infra.tables.opendsr import OpendsrRequest
 from service.infra.tables.record import Record, Serial
 from service.infra.tables.requests import (
     LONGEST_REASON,
@@ -67,6 +68,7 @@ __all__ = [
     "LogCheck",
     "Membership",
     "Model",
+    "OpendsrRequest",
     "PhaseSeconds",
     "Record",
     "Removal",
