@@ -1,6 +1,6 @@
 """A controller's side of OpenDSR 2.0, written from the specification alone: it imports nothing of Expunge.
 
-What it knows of the specification is written down in docs/opendsr.md. It was recalled, not read again: see there.
+What it knows of the specification, and where that differs, stands in docs/opendsr.md.
 """
 
 from __future__ import annotations
