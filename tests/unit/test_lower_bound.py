@@ -17,6 +17,7 @@ from unlearning.evaluation.lower_bound import (
     Noise,
     detectable_by_guesses,
     detectable_by_noise,
+    epsilon_on_the_curve,
     from_guesses,
     from_noise,
     greatest_rate,
@@ -68,12 +69,20 @@ def test_every_test_of_the_gaussian_curve_obeys_both_inequalities() -> None:
             assert (alarm + miss) / 2 >= stats.norm.cdf(-mu / 2) - 1e-15
 
 
+@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.3])
+@pytest.mark.parametrize("mu", [1e-4, 2e-3, 0.268, 1.0, 5.0, 50.0])
+def test_the_auditors_own_curve_agrees_with_the_accountant_and_errs_downwards(mu: float, delta: float) -> None:
+    own, accountant = epsilon_on_the_curve(mu, delta), epsilon_at(mu, delta)
+    assert own <= accountant
+    assert own == pytest.approx(accountant, rel=1e-6, abs=1e-12)
+
+
 def test_the_bound_comes_close_to_the_truth() -> None:
     half = 50_000_000
     wrong = round(half * stats.norm.cdf(-0.5))
     found = from_guesses(Guesses(half, wrong, half, wrong), DELTA)
     assert 0.99 < found.mu < 1.0
-    assert found.epsilon == epsilon_at(found.mu, DELTA)
+    assert found.epsilon == epsilon_on_the_curve(found.mu, DELTA)
     assert delta_at(found.epsilon_any, 1.0) > DELTA  # below the true epsilon
     assert found.epsilon_any > 0.8
 

@@ -20,10 +20,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scipy.special import bdtr, betainccinv, chdtri, ndtr, ndtri
+from scipy.special import bdtr, betainccinv, chdtri, log_ndtr, ndtr, ndtri
 from torch import Tensor
-
-from unlearning.accounting.gaussian import epsilon_at
 
 ALPHA = 1e-6
 """the probability that a bound exceeds a true claim, for each bound"""
@@ -104,7 +102,7 @@ def from_guesses(seen: Guesses, delta: float) -> Found:
     mean, misses, alarms = _greatest_rates(seen)
     ratios = ((1 - delta) / mean - 1, _ratio(1 - delta - misses, alarms), _ratio(1 - delta - alarms, misses))
     mu = least_mu(seen)
-    return Found(mu, epsilon_at(mu, delta), math.log(max(1.0, *ratios)))
+    return Found(mu, epsilon_on_the_curve(mu, delta), math.log(max(1.0, *ratios)))
 
 
 def from_noise(seen: Noise, signal: float, delta: float) -> Found:
@@ -114,7 +112,7 @@ def from_noise(seen: Noise, signal: float, delta: float) -> Found:
     """
     deviation = math.sqrt(seen.squares / chdtri(seen.numbers, 1 - ALPHA)) if seen.numbers else math.inf
     mu = _cut(signal / deviation if deviation else math.inf)
-    return Found(mu, epsilon_at(mu, delta), 0.0)
+    return Found(mu, epsilon_on_the_curve(mu, delta), 0.0)
 
 
 def detectable_by_guesses(claimed: float, trials: int) -> float:
@@ -134,6 +132,26 @@ def detectable_by_noise(claimed: float, numbers: int) -> float:
     if not numbers:
         return LARGEST_MU
     return claimed * math.sqrt(chdtri(numbers, 1 - POWER) / chdtri(numbers, 1 - ALPHA))
+
+
+def epsilon_on_the_curve(mu: float, delta: float) -> float:
+    """Return, rounded down, the epsilon at which N(0, 1) and N(mu, 1) are (epsilon, delta)-indistinguishable.
+
+    The curve is Balle and Wang's (2018, arXiv 1805.06530, theorem 8). It is computed here once more, from scipy's
+    normal distribution: an auditor who asked the accountant would repeat its mistake.
+    """
+
+    def exceeds(epsilon: float) -> bool:
+        below = math.exp(min(epsilon + log_ndtr(-epsilon / mu - mu / 2), 0.0))
+        return bool(ndtr(-epsilon / mu + mu / 2) - below > delta)
+
+    if mu <= 0 or not exceeds(0.0):
+        return 0.0
+    low, high = 0.0, mu * mu / 2 + 10 * mu  # there the first term alone is Phi(-10), below any delta of a claim
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if exceeds(middle) else (low, middle)
+    return low * (1 - 1e-9)
 
 
 def _greatest_rates(seen: Guesses) -> tuple[float, float, float]:

@@ -118,8 +118,10 @@ class Trials:
         cap, last = self.terms.max_distance, self._claim(self.plan.updates)
         allowed = [each.as_far_as_allowed(cap) for each in seen]
         yield self._guessed("as far as allowed", allowed, last, progress)
-        turning = [each.as_far_as_allowed(cap, turning=True) for each in seen]
-        yield self._guessed("versions compared", turning, last, progress)
+        if self.plan.updates > 1:
+            pairs = self.plan.updates - self.plan.updates % 2
+            turning = [each.first(pairs).as_far_as_allowed(cap, turning=True) for each in seen]
+            yield self._guessed("versions compared", turning, self._claim(pairs), progress)
         yield self._whole_budget(progress)
         yield from self._measured(progress)
 
