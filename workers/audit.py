@@ -27,7 +27,7 @@ from unlearning.methods import NAMES
 from unlearning.types import RecipeError, Refused
 from workers.attack.canaries import Cast, with_canaries
 from workers.attack.rehearsal import prepare
-from workers.attack.trials import Plan, Row, Trials, seconds_of
+from workers.attack.trials import TrialPlan, AttackRow, Trials, seconds_of
 from workers.guarantee.certify import CapNotReached
 from workers.runtime import recipes
 from workers.runtime.failures import refusal_of
@@ -38,14 +38,14 @@ Tell = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
-class Request:
+class AuditRequest:
     """What the command line asked for."""
 
     loaded: recipes.Loaded
     folder: Path
     cast: Cast
     policies: Mapping[str, Policy]
-    plan: Plan
+    plan: TrialPlan
     device: torch.device
 
 
@@ -53,7 +53,7 @@ class Request:
 class Audit:
     """What was found. ``distances``: by method, how far an update ended from its retraining, at most."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[AttackRow] = field(default_factory=list)
     distances: dict[str, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return EXCEEDED if any(row.exceeded for row in found.rows) else 0
 
 
-def audit(request: Request, console: Console) -> Audit:
+def audit(request: AuditRequest, console: Console) -> Audit:
     """Attack each method's claims in turn; a method that is refused gets a reason and ends nothing else."""
     found = Audit()
     for name, policy in request.policies.items():
@@ -99,7 +99,7 @@ def audit(request: Request, console: Console) -> Audit:
     return found
 
 
-def _attacked(request: Request, policy: Policy, found: Audit, tell: Tell, console: Console) -> list[Row]:
+def _attacked(request: AuditRequest, policy: Policy, found: Audit, tell: Tell, console: Console) -> list[AttackRow]:
     tell("training", 0.0)
     start = time.perf_counter()
     bench = opened(replace(request.loaded, recipe=request.cast.recipe), policy, request.device)
@@ -112,18 +112,18 @@ def _attacked(request: Request, policy: Policy, found: Audit, tell: Tell, consol
     return list(trials.rows(tell))
 
 
-def _request(given: argparse.Namespace) -> Request:
+def _request(given: argparse.Namespace) -> AuditRequest:
     place = Path(given.recipe).resolve()
     folder, name = place.parent, place.stem if place.suffix == ".py" else place.name
     loaded = recipes.load(folder, name)
-    plan = Plan(given.trials, given.updates, given.canaries, given.seed)
+    plan = TrialPlan(given.trials, given.updates, given.canaries, given.seed)
     cast = with_canaries(loaded.recipe, plan.canaries, plan.updates, torch.Generator().manual_seed(plan.seed))
     shared = {name: getattr(given, name) for name in ("epsilon", "delta", "noise_std", "max_distance")}
     names, options = NAMES if given.methods == "all" else tuple(given.methods.split(",")), _options(given.options)
     policies = {
         name: Policy.from_json({**shared, "method": name, "options": options.get(name)}, NAMES) for name in names
     }
-    return Request(loaded, folder, cast, policies, plan, device_of(given.device))
+    return AuditRequest(loaded, folder, cast, policies, plan, device_of(given.device))
 
 
 def _options(text: str) -> Mapping[str, Any]:
@@ -196,7 +196,7 @@ def _show(found: Audit) -> None:
     console.print(_verdict(found.rows), style="bold")
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: AttackRow) -> tuple[str, ...]:
     detectable = f"over {LARGEST_MU:g}" if row.detectable >= LARGEST_MU else f"{row.detectable:.3g}"
     return (
         row.method,
@@ -212,7 +212,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _verdict(rows: Sequence[Row]) -> str:
+def _verdict(rows: Sequence[AttackRow]) -> str:
     exceeded = [row for row in rows if row.exceeded]
     if exceeded:
         named = ", ".join(dict.fromkeys(f"{row.method} ({row.attack})" for row in exceeded))

@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from typer.testing import CliRunner
 from service.cli.commands import audit as command
 from service.cli.main import app
 from unlearning.accounting import budget, certificate, composition, policy
+from unlearning.evaluation.lower_bound import Noise, detectable_by_guesses, detectable_by_noise, from_noise, least_mu
+from unlearning.evaluation.two_worlds import attack, side_by_side
 from unlearning.model import convex
 from workers.audit import EXCEEDED, NOTHING, main
 from workers.guarantee import certify, noise
@@ -166,6 +169,43 @@ def test_each_planted_overclaim_is_exceeded(
     assert found["refused"] == {}
     assert status == EXCEEDED
     assert OVERCLAIMS[plant] in exceeding(found)
+
+
+# the smallest overclaim, with the worker's own noise
+
+
+def exceeded_by_guesses(claimed: float, true: float, trials: int, audits: int) -> float:
+    """The share of audits whose bound exceeds the claim where the true mu is ``true``."""
+    worlds = [side_by_side(1, true)]
+    publish = partial(noise.perturbed, noise_std=1.0)
+    bounds = [least_mu(attack(worlds, publish, trials, torch.Generator().manual_seed(each))) for each in range(audits)]
+    return sum(bound > claimed for bound in bounds) / audits
+
+
+def exceeded_by_noise(ratio: float, numbers: int, audits: int) -> float:
+    """The share of audits whose bound exceeds the claim where the noise is ``ratio`` times too small."""
+    drawn = (Noise().and_of(noise.perturbed(torch.zeros(numbers), 1 / ratio)) for _ in range(audits))
+    return sum(from_noise(each, 1.0, 1e-5).mu > 1.0 for each in drawn) / audits
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("trials", [100, 1000])
+@pytest.mark.parametrize("claimed", [0.0, 0.268])
+def test_the_smallest_overclaim_is_found_by_guesses(trials: int, claimed: float) -> None:
+    smallest, audits = detectable_by_guesses(claimed, trials), 100
+    found = exceeded_by_guesses(claimed, smallest, trials, audits)
+    honest = exceeded_by_guesses(claimed, claimed, trials, audits)
+    print(f"{trials} trials, mu claimed {claimed}, true {smallest:.3g}: {found:.0%}, honest: {honest:.0%}")
+    assert found >= 0.94 and honest == 0.0
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("numbers", [100, 1000, 10_000, 100_000])
+def test_the_smallest_overclaim_is_found_by_measured_noise(numbers: int) -> None:
+    smallest, audits = detectable_by_noise(1.0, numbers), 300
+    found, honest = exceeded_by_noise(smallest, numbers, audits), exceeded_by_noise(1.0, numbers, audits)
+    print(f"{numbers} numbers, true mu {smallest:.4g} times the claim: {found:.0%}, honest: {honest:.0%}")
+    assert found >= 0.96 and honest == 0.0
 
 
 # the command

@@ -68,7 +68,7 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class Found:
+class LowerBounds:
     """Lower bounds, together true with probability 1 - ALPHA.
 
     ``epsilon`` is what the Gaussian curve makes of ``mu`` at the claim's delta; ``epsilon_any`` holds for any mechanism
@@ -97,22 +97,22 @@ def least_mu(seen: Guesses) -> float:
     return _cut(max(-2 * ndtri(mean), -ndtri(alarms) - ndtri(misses)))
 
 
-def from_guesses(seen: Guesses, delta: float) -> Found:
+def from_guesses(seen: Guesses, delta: float) -> LowerBounds:
     """Return what these guesses show, for mu and for epsilon at ``delta``."""
     mean, misses, alarms = _greatest_rates(seen)
     ratios = ((1 - delta) / mean - 1, _ratio(1 - delta - misses, alarms), _ratio(1 - delta - alarms, misses))
     mu = least_mu(seen)
-    return Found(mu, epsilon_on_the_curve(mu, delta), math.log(max(1.0, *ratios)))
+    return LowerBounds(mu, epsilon_on_the_curve(mu, delta), math.log(max(1.0, *ratios)))
 
 
-def from_noise(seen: Noise, signal: float, delta: float) -> Found:
+def from_noise(seen: Noise, signal: float, delta: float) -> LowerBounds:
     """Return what noise of this size hides of a signal of this length: mu is at least signal / (greatest deviation).
 
     The noise is taken to be Gaussian around 0; then ``squares`` over its variance is chi-square distributed.
     """
     deviation = math.sqrt(seen.squares / chdtri(seen.numbers, 1 - ALPHA)) if seen.numbers else math.inf
     mu = _cut(signal / deviation if deviation else math.inf)
-    return Found(mu, epsilon_on_the_curve(mu, delta), 0.0)
+    return LowerBounds(mu, epsilon_on_the_curve(mu, delta), 0.0)
 
 
 def detectable_by_guesses(claimed: float, trials: int) -> float:

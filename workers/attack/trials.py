@@ -16,7 +16,7 @@ from unlearning.accounting.budget import epsilon_of, mu_of, updates_left
 from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.accounting.composition import Allowance, at_limit
 from unlearning.evaluation.lower_bound import (
-    Found,
+    LowerBounds,
     Noise,
     detectable_by_guesses,
     detectable_by_noise,
@@ -39,7 +39,7 @@ LEAST_WHOLE = 4
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrialPlan:
     """How much is tried: trials of each attack, updates in a sequence, canaries."""
 
     trials: int
@@ -49,7 +49,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Row:
+class AttackRow:
     """One claim under one attack. ``mu``, ``epsilon``, ``delta`` are claimed; ``detectable`` is the smallest true mu
     that this attack would very probably have shown to exceed the claim. ``seen`` counts guesses or numbers."""
 
@@ -60,7 +60,7 @@ class Row:
     mu: float
     epsilon: float
     delta: float
-    found: Found
+    found: LowerBounds
     seen: int
     detectable: float
 
@@ -91,11 +91,11 @@ class Trials:
     terms: Terms
     dtype: torch.dtype
     sequences: tuple[tuple[Update, ...], ...]
-    plan: Plan
+    plan: TrialPlan
     generator: torch.Generator
 
     @classmethod
-    def of(cls, made: Prepared, cast: Cast, plan: Plan, generator: torch.Generator, progress: Progress) -> Trials:
+    def of(cls, made: Prepared, cast: Cast, plan: TrialPlan, generator: torch.Generator, progress: Progress) -> Trials:
         """Rehearse the updates of every canary's sequence. Raises Refused, CapNotReached."""
         total = plan.canaries * plan.updates
         done = iter(range(1, total + 1))
@@ -108,7 +108,7 @@ class Trials:
         """Return how far an update ended from its retraining, at most."""
         return max(update.distance for sequence in self.sequences for update in sequence)
 
-    def rows(self, progress: Callable[[str, float], None]) -> Iterator[Row]:
+    def rows(self, progress: Callable[[str, float], None]) -> Iterator[AttackRow]:
         """Attack. Under ``exact`` there is no noise and no distance to spend: only the versions themselves."""
         seen = [looked_at(worlds_of(each)) for each in self.sequences]
         for count in sorted({1, self.plan.updates}):
@@ -130,11 +130,11 @@ class Trials:
 
     def _guessed(
         self, name: str, worlds: Sequence[Worlds], claim: Claim, progress: Callable[[str, float], None]
-    ) -> Row:
+    ) -> AttackRow:
         versions = len(worlds[0].never)
         return self._guess(name, worlds, (versions, claim.mu or 0.0, claim.epsilon or 0.0), progress)
 
-    def _whole_budget(self, progress: Callable[[str, float], None]) -> Row:
+    def _whole_budget(self, progress: Callable[[str, float], None]) -> AttackRow:
         """Attack all updates that fit, each as far off as allowed; their claim is that of ``from_this_version_on``."""
         terms = self.terms
         fit = updates_left(0, terms.limit, terms.budget_cost) or 0
@@ -152,17 +152,21 @@ class Trials:
         worlds: Sequence[Worlds],
         claimed: tuple[int, float, float],
         progress: Callable[[str, float], None],
-    ) -> Row:
+    ) -> AttackRow:
         publish = partial(published_of, self.terms, dtype=self.dtype)
         guesses = attack(worlds, publish, self.plan.trials, self.generator, partial(progress, name))
         found = from_guesses(guesses, self.terms.delta)
         return self._row(name, claimed, found, guesses.trials, detectable_by_guesses(claimed[1], guesses.trials))
 
-    def _row(self, name: str, claimed: tuple[int, float, float], found: Found, seen: int, detectable: float) -> Row:
+    def _row(
+        self, name: str, claimed: tuple[int, float, float], found: LowerBounds, seen: int, detectable: float
+    ) -> AttackRow:
         terms, (versions, mu, epsilon) = self.terms, claimed
-        return Row(terms.method, terms.guarantee, name, versions, mu, epsilon, terms.delta, found, seen, detectable)
+        return AttackRow(
+            terms.method, terms.guarantee, name, versions, mu, epsilon, terms.delta, found, seen, detectable
+        )
 
-    def _measured(self, progress: Callable[[str, float], None]) -> Iterator[Row]:
+    def _measured(self, progress: Callable[[str, float], None]) -> Iterator[AttackRow]:
         """Measure the noise of whole publications, of their differences and of their sums, against the claims."""
         noise = self._whole_publications(progress)
         cap, updates = self.terms.max_distance, self.plan.updates
@@ -173,7 +177,7 @@ class Trials:
             yield self._by_noise("noise of differences", noise[1], 2 * cap, 2)
             yield self._by_noise("noise of sums", noise[2], 2 * cap, 2)
 
-    def _by_noise(self, name: str, noise: Noise, signal: float, versions: int) -> Row:
+    def _by_noise(self, name: str, noise: Noise, signal: float, versions: int) -> AttackRow:
         claim = self._claim(versions)
         mu = claim.mu or 0.0
         found = from_noise(noise, signal, self.terms.delta)
@@ -205,7 +209,7 @@ def looked_at(worlds: Worlds) -> Worlds:
     return worlds.seen_at(worlds.moved[0].abs().topk(count).indices)
 
 
-def seconds_of(made: Prepared, plan: Plan, preparing: float) -> float:
+def seconds_of(made: Prepared, plan: TrialPlan, preparing: float) -> float:
     """Estimate how long the attacks on a model take whose preparation took ``preparing`` seconds."""
     terms, dimension = made.terms, made.bench.problem.dimension
     bounded = terms.guarantee is not Guarantee.EXACT
