@@ -27,7 +27,7 @@ from unlearning.methods import NAMES
 from unlearning.types import RecipeError, Refused
 from workers.attack.canaries import Cast, with_canaries
 from workers.attack.rehearsal import prepare
-from workers.attack.trials import TrialPlan, AttackRow, Trials, seconds_of
+from workers.attack.trials import AttackRow, TrialPlan, Trials, seconds_of
 from workers.guarantee.certify import CapNotReached
 from workers.runtime import recipes
 from workers.runtime.failures import refusal_of

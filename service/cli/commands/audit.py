@@ -74,7 +74,7 @@ def list_entries(as_json: AsJson = False) -> None:
 
 @commands.command("epsilon", add_help_option=False, context_settings=FORWARDED)
 def epsilon(context: typer.Context) -> None:
-    """Try to refute the claims of a recipe (--recipe PATH): canaries, thousands of guesses; fail if a claim is exceeded."""
+    """Try to refute the claims of a recipe (--recipe PATH): canaries, thousands of guesses; fail if one is exceeded."""
     done = subprocess.run([sys.executable, "-m", "workers.audit", *context.args], check=False)  # noqa: S603
     raise typer.Exit(done.returncode)
 
