@@ -24,6 +24,8 @@ NAMED_ELSEWHERE = {
 }
 """commands of the fenced blocks that another test runs, because they build an environment or never end"""
 COMMAND: Any = typer.main.get_command(app)
+FORWARDED = {"evaluate": "evaluate", "advise": "advise", "epsilon": "audit"}
+"""commands whose options are those of a module of workers"""
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +86,8 @@ def require(words: list[str]) -> None:
         found = command.get_command(None, words[0])
         assert found is not None, f"expunge has no command {words[0]!r}"
         command, words = found, words[1:]
-    if command.name in ("evaluate", "advise"):  # their options are those of workers.evaluate and workers.advise
-        module = importlib.import_module(f"workers.{command.name}")
+    if command.name in FORWARDED:
+        module = importlib.import_module(f"workers.{FORWARDED[command.name]}")
         known = set(module._parser()._option_string_actions)
     else:
         known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
