@@ -208,7 +208,8 @@ def cell(found: tuple[float, float] | None) -> str:
     if found is None:
         return "-"
     mean, deviation = found
-    return f"{mean:.3g} ± {deviation:.1g}" if deviation else f"{mean:.3g}"
+    told = deviation > 1e-9 * max(1.0, abs(mean))  # less is rounding
+    return f"{mean:.3g} ± {deviation:.1g}" if told else f"{mean:.3g}"
 
 
 def claimed(claim: Mapping[str, Any]) -> tuple[str, str]:

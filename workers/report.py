@@ -112,9 +112,9 @@ def _on_whom(rows: Sequence[Row], about: About) -> str:
     return (
         f"<p>A model was trained on the {first.n} samples of the recipe. People were drawn at random, and all their "
         f"samples ({escape(sizes)} of them) were forgotten by each method. There were {about.seeds} such draws, each "
-        "with other people and, where the recipe trains the model, with another training. Every result stands beside two "
-        "models: one that was really trained without these people (<code>retrain</code>), and one where nothing was "
-        "done (<code>untouched</code>).</p>"
+        "with other people and, where the recipe trains the model, with another training. Every result stands beside "
+        "two models: one that was really trained without these people (<code>retrain</code>), and one where nothing "
+        "was done (<code>untouched</code>).</p>"
         "<p>The people were drawn for this measurement: being drawn is no request, and no deletion request was read. "
         "If a recipe still holds samples of people who were deleted, they can be drawn. Take them out of it "
         "first.</p>"

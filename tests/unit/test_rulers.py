@@ -22,6 +22,7 @@ from unlearning.evaluation.rulers.u_lira import u_lira_accuracy
 from unlearning.evaluation.rulers.unseen_people import (
     Side,
     auc_by_folds,
+    folds_of,
     matched,
     output_features,
     two_model_features,
@@ -52,83 +53,95 @@ def test_no_correlation_is_made_up_where_nothing_varies() -> None:
 # Unseen people, by folds
 
 
-def side(shift: float, people: int, each: int, seed: int) -> tuple[torch.Tensor, list[str]]:
+def side(shift: float, people: int, each: int, seed: int) -> Side:
+    """Return people with samples of one class, whose inputs are normal around ``shift``."""
     generator = torch.Generator().manual_seed(seed)
-    features = torch.randn(people * each, 2, generator=generator, dtype=torch.float64) + shift
-    return features, [f"p{row // each}" for row in range(people * each)]
+    inputs = torch.randn(people * each, 2, generator=generator, dtype=torch.float64) + shift
+    names = [f"p{row // each}" for row in range(people * each)]
+    return Side(inputs, torch.zeros(len(names), dtype=torch.int64), names)
+
+
+def found_by(mine: Side, theirs: Side, classifier=svc) -> float | None:
+    return auc_by_folds([(a.inputs, b.inputs) for a, b in folds_of(mine, theirs, 0)], classifier)
 
 
 def test_folds_find_a_difference_and_nothing_where_there_is_none() -> None:
-    (mine, names), (theirs, others) = side(3.0, 20, 4, 0), side(0.0, 20, 4, 1)
-    assert auc_by_folds(mine, theirs, (names, others), svc, 0) > 0.95
-    same, _ = side(0.0, 20, 4, 2)
-    assert abs(auc_by_folds(same, theirs, (names, others), svc, 0) - 0.5) < 0.15
+    assert found_by(side(3.0, 20, 4, 0), side(0.0, 20, 4, 1)) > 0.95
+    assert abs(found_by(side(0.0, 20, 4, 2), side(0.0, 20, 4, 1)) - 0.5) < 0.15
+
+
+def test_a_model_that_shows_nothing_but_the_class_gives_nothing_away() -> None:
+    """Matched over all folds together this reads far below 0.5: frequent in one fold is rare in the others."""
+    read = []
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        labels = [torch.randint(10, (count,), generator=generator) for count in (70, 360)]
+        sides = [
+            Side(torch.nn.functional.one_hot(each, 10).double(), each, [str(row // 5) for row in range(len(each))])
+            for each in labels
+        ]
+        read.append(found_by(*sides))
+    assert abs(sum(read) / len(read) - 0.5) < 0.03
 
 
 def test_nobody_is_learned_from_and_judged() -> None:
-    """Each person has a mark of their own: whoever learned it would be right about their other samples."""
-    generator = torch.Generator().manual_seed(0)
-    people = [f"p{row // 4}" for row in range(80)]
-    marks = torch.randn(40, 2, generator=generator, dtype=torch.float64)
-    rows = [marks[row // 4] for row in range(80)]
-    others = [marks[20 + row // 4] for row in range(80)]
+    """Each sample carries its person's own mark: none that is judged was among those learned from."""
 
-    def nearest(features: torch.Tensor, labels: torch.Tensor, judged: torch.Tensor) -> torch.Tensor:
-        near = torch.cdist(judged, features).argmin(dim=1)
-        exact = torch.cdist(judged, features).amin(dim=1) < 1e-6
-        assert not bool(exact.any())  # a sample of a known person would be met again
-        return labels[near] - 0.5
+    def strict(features: torch.Tensor, labels: torch.Tensor, judged: torch.Tensor) -> torch.Tensor:
+        assert not {tuple(row) for row in features.tolist()} & {tuple(row) for row in judged.tolist()}
+        return judged[:, 0]
 
-    assert 0.0 <= auc_by_folds(torch.stack(rows), torch.stack(others), (people, people), nearest, 0) <= 1.0
+    marks = torch.randn(40, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    names = [f"p{row // 4}" for row in range(80)]
+    sides = [Side(marks[first + torch.arange(80) // 4], torch.zeros(80, dtype=torch.int64), names) for first in (0, 20)]
+    assert 0.0 <= found_by(*sides, strict) <= 1.0
 
 
 def test_the_mean_over_folds_is_that_of_scikit_learn() -> None:
-    (mine, names), (theirs, others) = side(0.7, 6, 3, 0), side(0.0, 9, 3, 1)
-    seen: list[float] = []
-
-    def watched(features: torch.Tensor, labels: torch.Tensor, judged: torch.Tensor) -> torch.Tensor:
-        scores = svc(features, labels, judged)
-        belongs = [1 if any(torch.equal(row, each) for each in mine) else 0 for row in judged]
-        seen.append(float(roc_auc_score(belongs, scores.numpy())))
-        return scores
-
-    found = auc_by_folds(mine, theirs, (names, others), watched, 0)
-    assert len(seen) == 5 and found == pytest.approx(sum(seen) / 5)
+    mine, theirs = side(0.7, 6, 3, 0), side(0.0, 9, 3, 1)
+    folds = [(a.inputs, b.inputs) for a, b in folds_of(mine, theirs, 0)]
+    expected = []
+    for place, (yes, no) in enumerate(folds):
+        others = [pair for each, pair in enumerate(folds) if each != place]
+        known = torch.cat([a for a, _ in others] + [b for _, b in others])
+        labels = [1] * sum(len(a) for a, _ in others) + [0] * sum(len(b) for _, b in others)
+        scores = svc(known, torch.tensor(labels), torch.cat([yes, no]))
+        expected.append(roc_auc_score([1] * len(yes) + [0] * len(no), scores.numpy()))
+    assert len(folds) == 5 and auc_by_folds(folds, svc) == pytest.approx(sum(expected) / 5)
 
 
 def test_one_person_alone_makes_no_folds() -> None:
-    features, _ = side(0.0, 4, 2, 0)
-    assert auc_by_folds(features, features, (["a"] * 8, ["b"] * 8), svc, 0) is None
+    assert found_by(side(0.0, 1, 8, 0), side(0.0, 4, 2, 0)) is None
 
 
-def test_both_sides_get_the_same_share_of_each_class() -> None:
+def test_both_sides_of_a_fold_get_the_same_share_of_each_class() -> None:
     labels = torch.tensor([0] * 30 + [1] * 10), torch.tensor([0] * 5 + [1] * 25 + [2] * 10)
     sides = [Side(torch.arange(40.0), each, [str(row) for row in range(40)]) for each in labels]
-    first, second = matched(*sides, seed=0)
-    for each in (first, second):
-        assert torch.bincount(each.targets, minlength=3).tolist() == [5, 10, 0]
-        assert [str(int(x)) for x in each.inputs] == list(each.people)  # samples keep their people
+    whole = matched(*sides, torch.Generator().manual_seed(0))
+    assert [torch.bincount(each.targets, minlength=3).tolist() for each in whole] == [[5, 10, 0]] * 2
+    for first, second in folds_of(*sides, 0):
+        assert torch.equal(first.targets.sort().values, second.targets.sort().values)
+        for each in (first, second):
+            assert [str(int(x)) for x in each.inputs] == list(each.people)  # samples keep their people
     real = [Side(torch.arange(6.0), torch.randn(6), ["a"] * 6), Side(torch.arange(4.0), torch.randn(4), ["b"] * 4)]
-    assert [len(each.inputs) for each in matched(*real, seed=0)] == [4, 4]
+    assert [len(each.inputs) for each in matched(*real, torch.Generator().manual_seed(0))] == [4, 4]
 
 
 def test_a_remembering_model_is_found_out_against_unseen_people_and_a_retrained_one_is_not() -> None:
     recipe = memorising(width=300)
     problem, examples = Problem(recipe), recipe.samples.examples()
     gone = examples.only(torch.arange(20))
-    sides = matched(
-        Side(gone.inputs, gone.targets, list(gone.people)), Side(*recipe.holdout, [str(i) for i in range(60)]), 0
-    )
-    people = (sides[0].people, sides[1].people)
+    sides = Side(gone.inputs, gone.targets, list(gone.people)), Side(*recipe.holdout, [str(i) for i in range(60)])
+    folds = folds_of(*sides, 0)
     untouched, retrained = train(problem, examples).weights, train(problem, examples, omit=range(20)).weights
 
-    def found(w: torch.Tensor) -> float:
-        return auc_by_folds(*(output_features(problem, w, each) for each in sides), people, svc, 0)
+    def found(features) -> float:
+        return auc_by_folds([(features(mine), features(theirs)) for mine, theirs in folds], svc)
 
-    assert found(untouched) > 0.9
-    assert abs(found(retrained) - 0.5) < 0.3
-    two = [two_model_features(problem, untouched, retrained, each) for each in sides]
-    assert auc_by_folds(*two, people, svc, 0) > 0.8  # two versions tell of whom they differ, retraining included
+    assert found(lambda each: output_features(problem, untouched, each)) > 0.9
+    assert abs(found(lambda each: output_features(problem, retrained, each)) - 0.5) < 0.3
+    # two versions tell of whom they differ, a retraining included
+    assert found(lambda each: two_model_features(problem, untouched, retrained, each)) > 0.8
 
 
 # 4 bits

@@ -88,7 +88,7 @@ class Walk(Comparator):
         return w - self.rate * problem.training.learning_rate * scale_of(problem, slope) * slope
 
 
-class Descent(Walk):
+class TwoSidedWalk(Walk):
     """A walk whose steps look at a batch of the retained and a batch of the forgotten samples."""
 
     def unlearn(

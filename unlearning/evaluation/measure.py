@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,8 +16,8 @@ from unlearning.evaluation.replicas import noisy
 from unlearning.evaluation.rulers.loss_changes import pearson, spearman
 from unlearning.evaluation.rulers.quantise import quantised
 from unlearning.evaluation.rulers.streams import average_ranks, risk
-from unlearning.evaluation.rulers.unseen_people import auc_by_folds, output_features, two_model_features
-from unlearning.evaluation.scene import Case, Scene
+from unlearning.evaluation.rulers.unseen_people import Side, auc_by_folds, output_features, two_model_features
+from unlearning.evaluation.stage import Case, Stage
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem
 from unlearning.quality.distance_left import distance_left
@@ -50,7 +50,7 @@ class Outcome:
 class _Seen:
     """What is looked at: the method's weights with and without noise, the retrained ones, and the forgotten samples."""
 
-    scene: Scene
+    stage: Stage
     case: Case
     outcome: Outcome
     gone: Examples
@@ -59,24 +59,24 @@ class _Seen:
 
     @property
     def problem(self) -> Problem:
-        return self.scene.problem
+        return self.stage.problem
 
     @property
     def noise_std(self) -> float:
         return self.outcome.certified.noise_std
 
 
-def measured(scene: Scene, case: Case, outcome: Outcome) -> Row:
+def measured(stage: Stage, case: Case, outcome: Outcome) -> Row:
     """Measure an update. Each figure says in docs/evaluation.md what it counts and where it is from."""
-    gone = scene.examples.only(torch.tensor(case.forget.positions))
-    retrained, seconds = scene.retrained(outcome.reference, case.forget)
-    shown = noised(replace(outcome.certified, weights=outcome.weights), scene.seed)
-    seen = _Seen(scene, case, outcome, gone, shown, retrained)
+    gone = stage.examples.only(torch.tensor(case.forget.positions))
+    retrained, seconds = stage.retrained(outcome.reference, case.forget)
+    shown = noised(replace(outcome.certified, weights=outcome.weights), stage.seed)
+    seen = _Seen(stage, case, outcome, gone, shown, retrained)
     return Row(
         method=outcome.name,
         forget_fraction=case.fraction,
-        seed=scene.seed,
-        n=len(scene.examples),
+        seed=stage.seed,
+        n=len(stage.examples),
         m=len(gone),
         reference=outcome.reference,
         round=outcome.round,
@@ -87,7 +87,7 @@ def measured(scene: Scene, case: Case, outcome: Outcome) -> Row:
         retrain_seconds=seconds,
         state_bytes=outcome.size,
         claim=outcome.certified.claim,
-        **_geometry(scene.learned.weights, outcome.weights, retrained),
+        **_geometry(stage.learned.weights, outcome.weights, retrained),
         **_accuracies(seen),
         **_attacks(seen),
         **_by_people(seen),
@@ -136,16 +136,16 @@ def _geometry(untouched: Tensor, unlearned: Tensor, retrained: Tensor) -> dict[s
 
 
 def _accuracies(seen: _Seen) -> dict[str, Any]:
-    problem, shown, (x, y) = seen.problem, seen.shown, seen.scene.holdout
+    problem, shown, (x, y) = seen.problem, seen.shown, seen.stage.holdout
     found = {
         "retained_accuracy": _accuracy(problem, shown, seen.case.retain.inputs, seen.case.retain.targets),
         "forgotten_accuracy": _accuracy(problem, shown, seen.gone.inputs, seen.gone.targets),
         "test_accuracy": _accuracy(problem, shown, x, y),
-        "published_accuracy": _accuracy(problem, noised(seen.outcome.certified, seen.scene.seed), x, y),
+        "published_accuracy": _accuracy(problem, noised(seen.outcome.certified, seen.stage.seed), x, y),
     }
-    if seen.scene.label is None:
+    if seen.stage.label is None:
         return found
-    here = y == seen.scene.label
+    here = y == seen.stage.label
     return found | {
         "class_accuracy": _accuracy(problem, shown, x[here], y[here]),
         "other_classes_accuracy": _accuracy(problem, shown, x[~here], y[~here]),
@@ -153,14 +153,14 @@ def _accuracies(seen: _Seen) -> dict[str, Any]:
 
 
 def _attacks(seen: _Seen) -> dict[str, Any]:
-    scene, problem = seen.scene, seen.problem
-    shadow = None if scene.order else seen.case.shadow  # the shadows are trained as the recipe says
-    sets = {"forgotten": seen.gone.inputs, "retained": seen.case.retain.inputs, "holdout": scene.holdout[0]}
-    guess = membership(problem, seen.shown, scene.instruments.classifier, **sets, seed=scene.seed)
+    stage, problem = seen.stage, seen.problem
+    shadow = None if stage.order else seen.case.shadow  # the shadows are trained as the recipe says
+    sets = {"forgotten": seen.gone.inputs, "retained": seen.case.retain.inputs, "holdout": stage.holdout[0]}
+    guess = membership(problem, seen.shown, stage.instruments.classifier, **sets, seed=stage.seed)
     rounded = quantised(problem, seen.shown)
     again = None
     if problem.recipe.train is None:
-        again = relearn_epochs(problem, seen.shown, scene.learned.weights, seen.gone, scene.plan.relearn_limit)
+        again = relearn_epochs(problem, seen.shown, stage.learned.weights, seen.gone, stage.plan.relearn_limit)
     return {
         "mia_accuracy": guess.accuracy,
         "mia_auc": guess.auc,
@@ -172,18 +172,18 @@ def _attacks(seen: _Seen) -> dict[str, Any]:
 
 def _by_people(seen: _Seen) -> dict[str, Any]:
     """Attack with labelled people, by folds: one version, two versions, and one version rounded to 4 bits."""
-    scene, sides = seen.scene, seen.case.sides
-    before = noisy(scene.learned.weights, seen.noise_std, BEFORE + scene.seed)
+    stage, problem = seen.stage, seen.problem
+    before = noisy(stage.learned.weights, seen.noise_std, BEFORE + stage.seed)
+    rounded = quantised(problem, seen.shown)
 
-    def found(features: Sequence[Tensor]) -> float | None:
-        people = (sides[0].people, sides[1].people)
-        return auc_by_folds(features[0], features[1], people, scene.instruments.classifier, scene.seed)
+    def found(features: Callable[[Side], Tensor]) -> float | None:
+        folds = [(features(mine), features(theirs)) for mine, theirs in seen.case.folds]
+        return auc_by_folds(folds, stage.instruments.classifier)
 
-    rounded = quantised(seen.problem, seen.shown)
     return {
-        "unseen_auc": found([output_features(seen.problem, seen.shown, side) for side in sides]),
-        "two_model_auc": found([two_model_features(seen.problem, before, seen.shown, side) for side in sides]),
-        "quantised_unseen_auc": found([output_features(seen.problem, rounded, side) for side in sides]),
+        "unseen_auc": found(lambda side: output_features(problem, seen.shown, side)),
+        "two_model_auc": found(lambda side: two_model_features(problem, before, seen.shown, side)),
+        "quantised_unseen_auc": found(lambda side: output_features(problem, rounded, side)),
     }
 
 
@@ -193,7 +193,7 @@ def _loss_changes(seen: _Seen) -> dict[str, Any]:
     with torch.no_grad():
         before, after, goal = (
             problem.sample_losses(w.to(problem.dtype), x, y).double()
-            for w in (seen.scene.learned.weights, seen.outcome.weights, seen.retrained)
+            for w in (seen.stage.learned.weights, seen.outcome.weights, seen.retrained)
         )
     found: dict[str, Any] = {
         "loss_pearson": pearson(after - before, goal - before),

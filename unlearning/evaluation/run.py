@@ -19,7 +19,7 @@ import torch
 
 from unlearning.evaluation.measure import UNTOUCHED, Outcome, measured, noised, ranked
 from unlearning.evaluation.metrics import CertifiedWeights, Instruments, Plan, Row
-from unlearning.evaluation.scene import Case, Scene, case_of, drawn_case, generator_of, ordered_by, scene_of
+from unlearning.evaluation.stage import Case, Stage, case_of, drawn_case, generator_of, ordered_by, stage_of
 from unlearning.model.method import Method, require_followed
 from unlearning.quality.simulate import choose, forget_set, left_by, release
 from unlearning.recipe import Recipe
@@ -40,12 +40,12 @@ def evaluate(
     done = _steps(instruments.progress, len(plan.seeds) * (1 + len(methods) * (1 + len(plan.fractions))))
     rows: list[Row] = []
     for seed in plan.seeds:
-        scene = scene_of(recipe, plan, instruments, seed, device)
+        stage = stage_of(recipe, plan, instruments, seed, device)
         done()
-        cases = [drawn_case(scene, fraction) for fraction in plan.fractions]
-        rows += [measured(scene, case, _untouched(case, scene)) for case in cases]
+        cases = [drawn_case(stage, fraction) for fraction in plan.fractions]
+        rows += [measured(stage, case, _untouched(case, stage)) for case in cases]
         for name, method in methods.items():
-            prepared = _prepare(scene, name, method)
+            prepared = _prepare(stage, name, method)
             done()
             for case in cases:
                 rows.append(_row(case, prepared))
@@ -77,18 +77,18 @@ def stream(
     done = _steps(instruments.progress, len(plan.seeds) * len(methods) * rounds)
     rows: list[Row] = []
     for seed in plan.seeds:
-        scene = scene_of(recipe, quick, instruments, seed, device, label=label)
-        batches = _rounds(scene, rounds, samples)
+        stage = stage_of(recipe, quick, instruments, seed, device, label=label)
+        batches = _rounds(stage, rounds, samples)
         for name, method in methods.items():
-            rows += _streamed(_prepare(scene, name, method), batches, samples, done)
+            rows += _streamed(_prepare(stage, name, method), batches, samples, done)
     return ranked(rows)
 
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A method's state on the model of ``scene``, which the method trained where it has its own order."""
+    """A method's state on the model of ``stage``, which the method trained where it has its own order."""
 
-    scene: Scene
+    stage: Stage
     name: str
     method: Method
     state: State | None
@@ -98,23 +98,23 @@ class _Prepared:
     refused: str | None = None
 
 
-def _prepare(scene: Scene, name: str, method: Method) -> _Prepared:
+def _prepare(stage: Stage, name: str, method: Method) -> _Prepared:
     """Prepare; a method that trains the model itself is compared with its own cold training, not with the recipe's."""
-    reference = str(getattr(method, "reference", None) or scene.plan.reference)
-    start = scene.instruments.clock()
+    reference = str(getattr(method, "reference", None) or stage.plan.reference)
+    start = stage.instruments.clock()
     try:
-        require_followed(method, scene.problem.recipe)
+        require_followed(method, stage.problem.recipe)
         if method.trains:
-            scene = ordered_by(scene, method)
-        state = method.prepare(scene.problem, scene.examples, scene.learned)
+            stage = ordered_by(stage, method)
+        state = method.prepare(stage.problem, stage.examples, stage.learned)
     except (Refused, RecipeError) as error:
-        return _Prepared(scene, name, method, None, scene.instruments.clock() - start, 0, reference, str(error))
+        return _Prepared(stage, name, method, None, stage.instruments.clock() - start, 0, reference, str(error))
     if method.trains:
-        scene = replace(scene, learned=Learned(state.weights))
+        stage = replace(stage, learned=Learned(state.weights))
     report = state.facts.get("report")
     if isinstance(report, dict) and isinstance(report.get("reference"), str):
         reference = str(report["reference"])
-    return _Prepared(scene, name, method, state, scene.instruments.clock() - start, _bytes_of(state), reference)
+    return _Prepared(stage, name, method, state, stage.instruments.clock() - start, _bytes_of(state), reference)
 
 
 def _row(case: Case, prepared: _Prepared) -> Row:
@@ -125,19 +125,19 @@ def _row(case: Case, prepared: _Prepared) -> Row:
         top1 = _difference_attack(prepared)
     except (Refused, RecipeError) as error:
         return _refusal(case, prepared, str(error))
-    return measured(prepared.scene, case, replace(outcome, top1=top1))
+    return measured(prepared.stage, case, replace(outcome, top1=top1))
 
 
 def _update(
     prepared: _Prepared, state: State, batch: ForgetSet, retain: Examples, *, earlier: int = 0
 ) -> tuple[Outcome, State]:
     """Forget ``batch`` and certify; ``retain`` is who is left after it and the ``earlier`` updates."""
-    scene = prepared.scene
-    clock, certify = scene.instruments.clock, scene.instruments.certify
+    stage = prepared.stage
+    clock, certify = stage.instruments.clock, stage.instruments.certify
     start = clock()
-    forgotten = release(prepared.method, scene.problem, state, batch, retain, generator=generator_of(scene))
+    forgotten = release(prepared.method, stage.problem, state, batch, retain, generator=generator_of(stage))
     between = clock()
-    certified = certify(scene.problem, prepared.name, forgotten, forget=batch, retain=retain, updates=earlier)
+    certified = certify(stage.problem, prepared.name, forgotten, forget=batch, retain=retain, updates=earlier)
     end = clock()
     outcome = Outcome(
         prepared.name,
@@ -155,29 +155,29 @@ def _update(
 
 def _difference_attack(prepared: _Prepared) -> float | None:
     """Return the share of single deletions whose person is named from two versions, each with separate noise."""
-    scene = prepared.scene
+    stage = prepared.stage
     state = prepared.state
-    if state is None or not scene.plan.trials or scene.problem.recipe.train is not None:
+    if state is None or not stage.plan.trials or stage.problem.recipe.train is not None:
         return None
-    tried = scene.marks.people[: scene.plan.trials]
+    tried = stage.marks.people[: stage.plan.trials]
     hits = 0
     for trial, person in enumerate(tried):
-        forget = forget_set(scene.examples, [person])
-        outcome, _ = _update(prepared, state, forget, left_by(scene.examples, forget))
+        forget = forget_set(stage.examples, [person])
+        outcome, _ = _update(prepared, state, forget, left_by(stage.examples, forget))
         before = noised(replace(outcome.certified, weights=state.weights), 2 * trial)
-        hits += scene.marks.named(before, noised(outcome.certified, 2 * trial + 1)) == person
+        hits += stage.marks.named(before, noised(outcome.certified, 2 * trial + 1)) == person
     return hits / len(tried)
 
 
 def _streamed(
     prepared: _Prepared, batches: Sequence[ForgetSet], samples: int, done: Callable[[], None]
 ) -> Iterator[Row]:
-    scene, regret = prepared.scene, 0.0
+    stage, regret = prepared.stage, 0.0
     state, so_far = prepared.state, ForgetSet(frozenset(), ())
     for number, batch in enumerate(batches, start=1):
         done()
-        so_far = forget_set(scene.examples, so_far.people | batch.people)
-        case = case_of(scene, number * samples / len(scene.examples), so_far)
+        so_far = forget_set(stage.examples, so_far.people | batch.people)
+        case = case_of(stage, number * samples / len(stage.examples), so_far)
         if state is None:
             yield replace(_refusal(case, prepared, prepared.refused or ""), round=number)
             return
@@ -186,15 +186,15 @@ def _streamed(
         except (Refused, RecipeError) as error:
             yield replace(_refusal(case, prepared, str(error)), round=number)
             return
-        row = measured(scene, case, replace(outcome, round=number, size=_bytes_of(state)))
+        row = measured(stage, case, replace(outcome, round=number, size=_bytes_of(state)))
         regret += row.divergence or 0.0
         yield row if row.divergence is None else replace(row, dynamic_regret=regret)
 
 
-def _rounds(scene: Scene, rounds: int, samples: int) -> tuple[ForgetSet, ...]:
-    if scene.label is not None:
-        return _rounds_of_class(scene, rounds, samples, scene.label)
-    generator, left, chosen = generator_of(scene), scene.examples, []
+def _rounds(stage: Stage, rounds: int, samples: int) -> tuple[ForgetSet, ...]:
+    if stage.label is not None:
+        return _rounds_of_class(stage, rounds, samples, stage.label)
+    generator, left, chosen = generator_of(stage), stage.examples, []
     for _ in range(rounds):
         batch = choose(left, samples, generator)
         chosen.append(batch)
@@ -202,30 +202,30 @@ def _rounds(scene: Scene, rounds: int, samples: int) -> tuple[ForgetSet, ...]:
     return tuple(chosen)
 
 
-def _rounds_of_class(scene: Scene, rounds: int, samples: int, label: int) -> tuple[ForgetSet, ...]:
-    """Deal out the samples of a class in random order. Each is its own name among the scene's examples."""
-    names = list(scene.examples.only(scene.examples.positions[scene.examples.targets == label]).people)
+def _rounds_of_class(stage: Stage, rounds: int, samples: int, label: int) -> tuple[ForgetSet, ...]:
+    """Deal out the samples of a class in random order. Each is its own name among the stage's examples."""
+    names = list(stage.examples.only(stage.examples.positions[stage.examples.targets == label]).people)
     if len(names) < rounds * samples:
         raise Refused(
             f"Class {label} has {len(names)} samples, and {rounds} rounds of {samples} are asked for.", "Ask for fewer."
         )
-    order = [names[place] for place in torch.randperm(len(names), generator=generator_of(scene)).tolist()]
+    order = [names[place] for place in torch.randperm(len(names), generator=generator_of(stage)).tolist()]
     return tuple(
-        forget_set(scene.examples, order[first : first + samples]) for first in range(0, rounds * samples, samples)
+        forget_set(stage.examples, order[first : first + samples]) for first in range(0, rounds * samples, samples)
     )
 
 
-def _untouched(case: Case, scene: Scene) -> Outcome:  # noqa: ARG001  (the same for every forget set)
-    weights = scene.learned.weights
-    return Outcome(UNTOUCHED, scene.plan.reference, weights, CertifiedWeights(weights), _bytes_of(State(weights)))
+def _untouched(case: Case, stage: Stage) -> Outcome:  # noqa: ARG001  (the same for every forget set)
+    weights = stage.learned.weights
+    return Outcome(UNTOUCHED, stage.plan.reference, weights, CertifiedWeights(weights), _bytes_of(State(weights)))
 
 
 def _refusal(case: Case, prepared: _Prepared, reason: str) -> Row:
     return Row(
         prepared.name,
         case.fraction,
-        prepared.scene.seed,
-        len(prepared.scene.examples),
+        prepared.stage.seed,
+        len(prepared.stage.examples),
         len(case.forget.positions),
         prepared.reference,
         prepare_seconds=prepared.seconds,

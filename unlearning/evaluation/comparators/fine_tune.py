@@ -13,13 +13,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from unlearning.evaluation.comparator import Descent
+from unlearning.evaluation.comparator import TwoSidedWalk
 from unlearning.model.problem import Problem
 from unlearning.model.training import data_gradient
 
 
 @dataclass(frozen=True)
-class FineTune(Descent):
+class FineTune(TwoSidedWalk):
     """Go on training on those who stay."""
 
     name: ClassVar[str] = "fine_tune"

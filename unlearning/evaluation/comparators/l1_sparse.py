@@ -16,13 +16,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from unlearning.evaluation.comparator import Descent
+from unlearning.evaluation.comparator import TwoSidedWalk
 from unlearning.model.problem import Problem
 from unlearning.model.training import data_gradient
 
 
 @dataclass(frozen=True)
-class L1Sparse(Descent):
+class L1Sparse(TwoSidedWalk):
     """Fine-tune towards few weights that are not 0.
 
     Args:

@@ -2,8 +2,8 @@
 
 R2D, section 4.4 and its appendix on the sensitivity of such attacks (Mu and Klabjan, "Rewind-to-Delete: Certified
 Machine Unlearning for Nonconvex Functions"): a classifier learns to tell the forgotten from people absent from the
-training, and is judged by its AUC on people that it has not seen. Both sides have the same share of each class, without
-which it would tell classes and not membership. A person's samples are all in one fold.
+training, and is judged by its AUC on people that it has not seen. Both sides of a fold have the same share of each
+class, without which it would tell classes and not membership. A person's samples are all in one fold.
 
 ``two_model_features`` gives the attacker two versions: Chen, Zhang, Wang, Backes, Humbert and Zhang, "When Machine
 Unlearning Jeopardizes Privacy" (CCS 2021, arXiv 2005.02205), which CNS's table 2 uses. Theirs learns on shadow models;
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -37,9 +38,31 @@ class Side:
         return Side(self.inputs[places], self.targets[places], [self.people[place] for place in places.tolist()])
 
 
-def matched(forgotten: Side, unseen: Side, seed: int) -> tuple[Side, Side]:
-    """Return as many samples of both sides, drawn at random; of whole-number targets, as many of each class."""
+Fold: TypeAlias = "tuple[Side, Side]"
+"""the forgotten and the unseen of one fold"""
+
+
+def folds_of(forgotten: Side, unseen: Side, seed: int) -> list[Fold]:
+    """Deal the people of both sides out to at most ``FOLDS`` folds; each fold has as many samples of both sides.
+
+    Of whole-number targets a fold has as many samples of each class. Matching over all folds together would not do: a
+    class that is frequent in the fold that is judged would be rare among the others, and a classifier that learned
+    classes would be wrong more often than guessing. Folds without samples are left out.
+    """
     generator = torch.Generator().manual_seed(seed)
+    count = min(FOLDS, len(set(forgotten.people)), len(set(unseen.people)))
+    mine, theirs = (_fold_of(side.people, max(1, count), generator) for side in (forgotten, unseen))
+    pairs = (
+        matched(
+            forgotten.only((mine == fold).nonzero()[:, 0]), unseen.only((theirs == fold).nonzero()[:, 0]), generator
+        )
+        for fold in range(count)
+    )
+    return [pair for pair in pairs if len(pair[0].people)]
+
+
+def matched(forgotten: Side, unseen: Side, generator: torch.Generator) -> Fold:
+    """Return as many samples of both sides, drawn at random; of whole-number targets, as many of each class."""
     drawn = [_by_class(side.targets, generator) for side in (forgotten, unseen)]
     shared = sorted(drawn[0].keys() & drawn[1].keys())
     counts = {label: min(len(drawn[0][label]), len(drawn[1][label])) for label in shared}
@@ -62,30 +85,22 @@ def two_model_features(problem: Problem, before: Tensor, after: Tensor, side: Si
     return torch.cat([old, new, old - new], dim=1)
 
 
-def auc_by_folds(
-    forgotten: Tensor,
-    unseen: Tensor,
-    people: tuple[Sequence[str], Sequence[str]],
-    classifier: Classifier,
-    seed: int,
-) -> float | None:
-    """Return the mean over folds of the AUC of forgotten (n, k) against unseen (m, k) samples; 0.5 is guessing.
+def auc_by_folds(folds: Sequence[tuple[Tensor, Tensor]], classifier: Classifier) -> float | None:
+    """Return the mean over folds of the AUC of forgotten (n, k) against unseen (n, k) samples; 0.5 is guessing.
 
-    ``people`` says whose the samples of both sides are. None where a side has fewer than two people.
+    The classifier learns from the other folds. None where there are fewer than two.
     """
-    folds = min(FOLDS, len(set(people[0])), len(set(people[1])))
-    if folds < 2:
+    if len(folds) < 2:
         return None
-    generator = torch.Generator().manual_seed(seed)
-    mine, theirs = (_fold_of(each, folds, generator) for each in people)
     found = []
-    for fold in range(folds):
-        known = torch.cat([forgotten[mine != fold], unseen[theirs != fold]])
-        labels = torch.cat([torch.ones(int((mine != fold).sum())), torch.zeros(int((theirs != fold).sum()))])
-        judged = classifier(known, labels, torch.cat([forgotten[mine == fold], unseen[theirs == fold]]))
-        count = int((mine == fold).sum())
-        found.append(auc(judged[:count], judged[count:]))
-    return sum(found) / folds
+    for place, (mine, theirs) in enumerate(folds):
+        known = [pair for other, pair in enumerate(folds) if other != place]
+        features = torch.cat([pair[0] for pair in known] + [pair[1] for pair in known])
+        labels = torch.zeros(len(features))
+        labels[: sum(len(pair[0]) for pair in known)] = 1.0
+        judged = classifier(features, labels, torch.cat([mine, theirs]))
+        found.append(auc(judged[: len(mine)], judged[len(mine) :]))
+    return sum(found) / len(found)
 
 
 def _by_class(targets: Tensor, generator: torch.Generator) -> dict[int, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from unlearning.evaluation.attacks import Shadows, Signatures, shadows, signatures
 from unlearning.evaluation.metrics import Instruments, Plan
 from unlearning.evaluation.replicas import Replicas, reseeded
-from unlearning.evaluation.rulers.unseen_people import Side, matched
+from unlearning.evaluation.rulers.unseen_people import Fold, Side, folds_of
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem
 from unlearning.model.training import learn, train
@@ -21,7 +22,7 @@ from unlearning.types import Examples, ForgetSet, Learned
 
 
 @dataclass(frozen=True)
-class Scene:
+class Stage:
     """A trained model and its data; ``learned`` is what the recipe's training, or a method's own, left."""
 
     problem: Problem
@@ -68,18 +69,18 @@ class Scene:
 
 @dataclass(frozen=True)
 class Case:
-    """A forget set of a scene. ``shadow`` and ``replicas`` are None where the attack is left out."""
+    """A forget set of a stage. ``shadow`` and ``replicas`` are None where the attack is left out."""
 
     fraction: float
     forget: ForgetSet
     retain: Examples
-    sides: tuple[Side, Side]
-    """the forgotten and the unseen, as many of each class"""
+    folds: Sequence[Fold]
+    """the forgotten and the unseen, dealt out by person"""
     shadow: Shadows | None = None
     replicas: Replicas | None = None
 
 
-def scene_of(
+def stage_of(
     recipe: Recipe,
     plan: Plan,
     instruments: Instruments,
@@ -87,7 +88,7 @@ def scene_of(
     device: torch.device | str,
     *,
     label: int | None = None,
-) -> Scene:
+) -> Stage:
     """Train (or load) the model of a seed. With a ``label`` each sample is forgotten by itself."""
     seeded = reseeded(recipe, seed)
     problem = Problem(seeded, device)
@@ -97,38 +98,38 @@ def scene_of(
     learned = learn(seeded, problem, examples)
     if seed == plan.seeds[0]:
         instruments.trained(instruments.clock() - start)
-    return Scene(problem, examples, holdout, learned, plan, instruments, seed, label=label)
+    return Stage(problem, examples, holdout, learned, plan, instruments, seed, label=label)
 
 
-def ordered_by(scene: Scene, method: Method) -> Scene:
-    """Return the scene with the method's model, not trained yet, and the method's training."""
-    problem = Problem(method.recipe(scene.problem.recipe), scene.problem.device)
-    return replace(scene, problem=problem, learned=Learned(problem.initial()), references={}, order=method)
+def ordered_by(stage: Stage, method: Method) -> Stage:
+    """Return the stage with the method's model, not trained yet, and the method's training."""
+    problem = Problem(method.recipe(stage.problem.recipe), stage.problem.device)
+    return replace(stage, problem=problem, learned=Learned(problem.initial()), references={}, order=method)
 
 
-def drawn_case(scene: Scene, fraction: float) -> Case:
+def drawn_case(stage: Stage, fraction: float) -> Case:
     """Draw whole people until they have the share of the samples, and train what the plan's attacks need."""
-    count = max(1, round(fraction * len(scene.examples)))
-    case = case_of(scene, fraction, choose(scene.examples, count, generator_of(scene)))
-    if not scene.plan.shadows:
+    count = max(1, round(fraction * len(stage.examples)))
+    case = case_of(stage, fraction, choose(stage.examples, count, generator_of(stage)))
+    if not stage.plan.shadows:
         return case
-    gone = scene.examples.only(torch.tensor(case.forget.positions))
+    gone = stage.examples.only(torch.tensor(case.forget.positions))
     return replace(
-        case, shadow=shadows(scene.problem, case.retain, gone, scene.holdout, count=scene.plan.shadows, seed=scene.seed)
+        case, shadow=shadows(stage.problem, case.retain, gone, stage.holdout, count=stage.plan.shadows, seed=stage.seed)
     )
 
 
-def case_of(scene: Scene, fraction: float, forget: ForgetSet) -> Case:
+def case_of(stage: Stage, fraction: float, forget: ForgetSet) -> Case:
     """Return the case of a forget set, without shadows."""
-    gone = scene.examples.only(torch.tensor(forget.positions))
+    gone = stage.examples.only(torch.tensor(forget.positions))
     forgotten = Side(gone.inputs, gone.targets, list(gone.people))
     replicas = None
-    if (scene.plan.u_lira or scene.plan.klom) and scene.problem.recipe.weights is None:
-        replicas = Replicas(scene.problem, scene.examples, forget, scene.plan.u_lira, scene.plan.klom, scene.seed)
-    retain = left_by(scene.examples, forget)
-    return Case(fraction, forget, retain, matched(forgotten, scene.unseen, scene.seed), replicas=replicas)
+    if (stage.plan.u_lira or stage.plan.klom) and stage.problem.recipe.weights is None:
+        replicas = Replicas(stage.problem, stage.examples, forget, stage.plan.u_lira, stage.plan.klom, stage.seed)
+    retain = left_by(stage.examples, forget)
+    return Case(fraction, forget, retain, folds_of(forgotten, stage.unseen, stage.seed), replicas=replicas)
 
 
-def generator_of(scene: Scene) -> torch.Generator:
-    """Return a fresh generator of the scene's seed."""
-    return torch.Generator().manual_seed(scene.seed)
+def generator_of(stage: Stage) -> torch.Generator:
+    """Return a fresh generator of the stage's seed."""
+    return torch.Generator().manual_seed(stage.seed)
