@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(
     request: Request, progress: Callable[[float], None], trained: Callable[[float], None] = silent
 ) -> tuple[Row, ...]:
-    """Measure all rows that the request asks for. ``trained`` is told the seconds of the first training."""
+    """Measure all rows that the request asks for. ``trained`` is given the seconds of the first training."""
     methods = request.methods()
     instruments = Instruments(
         clock=time.perf_counter,
@@ -224,7 +224,7 @@ def _comparators(text: str, options: Mapping[str, Any]) -> dict[str, Method]:
 
 def _announced(request: Request) -> str:
     count, rows = request.plan.trainings(request.rounds), ", ".join(("untouched", *request.methods()))
-    return f"At least {count} trainings, beside what each row does itself: {rows}. The first one will tell the time."
+    return f"At least {count} trainings, and what each row does itself: {rows}. The first one will tell the time."
 
 
 def _timed(request: Request, console: Console) -> Callable[[float], None]:

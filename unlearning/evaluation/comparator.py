@@ -110,7 +110,7 @@ class TwoSidedWalk(Walk):
         gone: tuple[Tensor, Tensor],
         done: float,
     ) -> Tensor:
-        """Return the direction (d,) that a step goes against. ``kept`` and ``gone`` are inputs and targets of a batch.
+        """Return the direction (d,) that a step is taken against. ``kept`` and ``gone`` are a batch's inputs and targets.
 
         ``done`` is the share of the steps before this one, from 0 to below 1.
         """

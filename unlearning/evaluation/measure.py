@@ -99,7 +99,7 @@ def measured(stage: Stage, case: Case, outcome: Outcome) -> Row:
 def ranked(rows: Sequence[Row]) -> tuple[Row, ...]:
     """Return the rows with their average ranks, among the methods of the same share, seed and round.
 
-    Rows are ranked where ``retrain`` was measured beside them; it and the untouched model have no rank.
+    Rows are ranked where ``retrain`` was measured as well; it and the untouched model have no rank.
     """
     groups: dict[tuple[float, int, int], list[Row]] = {}
     for row in rows:
@@ -171,7 +171,7 @@ def _attacks(seen: _Seen) -> dict[str, Any]:
 
 
 def _by_people(seen: _Seen) -> dict[str, Any]:
-    """Attack with labelled people, by folds: one version, two versions, and one version rounded to 4 bits."""
+    """Run the attacks with labelled people, by folds: one version, two versions, and one version in 4 bits."""
     stage, problem = seen.stage, seen.problem
     before = noisy(stage.learned.weights, seen.noise_std, BEFORE + stage.seed)
     rounded = quantised(problem, seen.shown)

@@ -85,7 +85,7 @@ class Plan:
             raise ValueError("seeds is empty. Give at least one.")
 
     def trainings(self, rounds: int = 0) -> int:
-        """Count the trainings that this plan needs, beside what the methods do themselves.
+        """Count the trainings that this plan needs, without what the methods do themselves.
 
         ``rounds`` are those of a stream; 0: there is none.
         """

@@ -100,7 +100,7 @@ class Replicas:
         return [self._replica(self.halved + each, self.examples, self.forget) for each in range(self.whole)]
 
     def _retrained(self, reference: str) -> list[tuple[Problem, Tensor]]:
-        """Train models that never saw the forgotten, with seeds of their own."""
+        """Train models that never saw the forgotten, with other seeds again."""
         if reference not in self.oracles:
             retain, first = left_by(self.examples, self.forget), self.halved + self.whole
             problems = [self._problem(first + each) for each in range(self.whole)]

@@ -203,7 +203,7 @@ def _rounds(stage: Stage, rounds: int, samples: int) -> tuple[ForgetSet, ...]:
 
 
 def _rounds_of_class(stage: Stage, rounds: int, samples: int, label: int) -> tuple[ForgetSet, ...]:
-    """Deal out the samples of a class in random order. Each is its own name among the stage's examples."""
+    """Divide the samples of a class into rounds, in random order. Each is its own name among the stage's examples."""
     names = list(stage.examples.only(stage.examples.positions[stage.examples.targets == label]).people)
     if len(names) < rounds * samples:
         raise Refused(

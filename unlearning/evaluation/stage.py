@@ -108,7 +108,7 @@ def ordered_by(stage: Stage, method: Method) -> Stage:
 
 
 def drawn_case(stage: Stage, fraction: float) -> Case:
-    """Draw whole people until they have the share of the samples, and train what the plan's attacks need."""
+    """Choose whole people until they have the share of the samples, and train what the plan's attacks need."""
     count = max(1, round(fraction * len(stage.examples)))
     case = case_of(stage, fraction, choose(stage.examples, count, generator_of(stage)))
     if not stage.plan.shadows:

@@ -1,4 +1,4 @@
-"""The comparators by name: baselines of other papers that stand beside the methods and are never offered as one.
+"""The comparators by name: baselines of other papers, measured next to the methods and never offered as one.
 
 A comparator is a frozen dataclass, a concrete subclass of ``unlearning.model.method.Method``, in a file of this folder.
 A file may hold several. Registration reads ``unlearning.methods`` and cannot name them.

@@ -65,7 +65,7 @@ class DeltaGrad(Method):
             raise ValueError(f"burn_in, period and pairs are {self.burn_in}, {self.period}, {self.pairs}; least is 1.")
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
-        """Cache w_t and G_t of every step. Raises Refused without a plain trajectory, or for too large a cache."""
+        """Keep w_t and G_t of every step. Raises Refused without a plain trajectory, or for too large a cache."""
         trajectory = _followed(problem, learned)
         path, slopes = [], []
         for step, w, batch in replay(problem, examples, trajectory):
@@ -146,7 +146,7 @@ class _Pairs:
         self._kept: list[tuple[Tensor, Tensor]] = []
 
     def add(self, move: Tensor, change: Tensor) -> None:
-        """Keep a pair (d,) and (d,); the oldest goes. Where nothing moved there is nothing to learn."""
+        """Keep a pair (d,) and (d,), and the oldest no more. Where nothing moved there is nothing to learn."""
         if bool(move.any()):
             self._kept = [*self._kept, (move, change)][-self._most :]
 

@@ -43,7 +43,7 @@ Fold: TypeAlias = "tuple[Side, Side]"
 
 
 def folds_of(forgotten: Side, unseen: Side, seed: int) -> list[Fold]:
-    """Deal the people of both sides out to at most ``FOLDS`` folds; each fold has as many samples of both sides.
+    """Divide the people of both sides into at most ``FOLDS`` folds; each fold has as many samples of both sides.
 
     Of whole-number targets a fold has as many samples of each class. Matching over all folds together would not do: a
     class that is frequent in the fold that is judged would be rare among the others, and a classifier that learned
