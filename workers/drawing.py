@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, LEFT, RIGHT, LINE, TOP, BOTTOM = 720, 150, 70, 22, 8, 34
+WIDTH, LEFT, RIGHT, LINE, TOP, BOTTOM = 720, 150, 70, 22, 8, 40
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ def dots(marks: Sequence[Dot], ends: Mapping[str, float | None], says: str) -> s
     height = TOP + LINE * len(marks) + BOTTOM
     drawn = [_axis(low, high, height)]
     drawn += [_end(name, value, low, high, height) for name, value in ends.items() if value is not None]
+    drawn.append(_legend([name for name, value in ends.items() if value is not None], height - 4))
     drawn += [_line(mark, TOP + LINE * (place + 0.5), low, high) for place, mark in enumerate(marks)]
     title = escape(f"{says}. " + "; ".join(f"{mark.name}: {mark.mean:.3g}" for mark in marks))
     return f'<svg viewBox="0 0 {WIDTH} {height}" role="img"><title>{title}</title>{"".join(drawn)}</svg>'
@@ -59,12 +60,16 @@ def _axis(low: float, high: float, height: float) -> str:
 
 
 def _end(name: str, value: float, low: float, high: float, height: float) -> str:
-    x, base = _x(value, low, high), height - BOTTOM
-    # the two labels stand on lines of their own, at opposite sides, so that they never cover each other
-    label = "start" if name == "retrained" else "end"
-    return (
-        f'<line class="{name}" x1="{x}" x2="{x}" y1="{TOP}" y2="{base}"/>'
-        f'<text class="quiet" x="{x}" y="{base + 28}" text-anchor="{label}">{escape(name)}</text>'
+    x = _x(value, low, high)
+    return f'<line class="{name}" x1="{x}" x2="{x}" y1="{TOP}" y2="{height - BOTTOM}"/>'
+
+
+def _legend(names: Sequence[str], y: float) -> str:
+    """Say which line is which, under the axis, where no value can cover it."""
+    return "".join(
+        f'<line class="{name}" x1="{LEFT + 130 * place}" x2="{LEFT + 130 * place + 24}" y1="{y - 4}" y2="{y - 4}"/>'
+        f'<text class="quiet" x="{LEFT + 130 * place + 30}" y="{y}">{escape(name)}</text>'
+        for place, name in enumerate(names)
     )
 
 

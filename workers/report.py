@@ -13,14 +13,14 @@ from workers.drawing import Dot, dots
 from workers.figures import Figure, cell, claimed, lines, refusals, shown
 
 DRAWN = {
-    "distance_left": "Distance of the weights to a real retraining. Left is better: 0 is retrained, 1 is untouched.",
+    "distance_left": "Distance of the weights to a real retraining. 0 is retrained, 1 is untouched.",
     "lira_auc": "Likelihood-ratio attack (LiRA). 0.5 is guessing; 1 names every forgotten sample.",
     "u_lira_accuracy": "The same, example by example (U-LiRA). 0.5 is guessing.",
     "unseen_auc": "Attack against people who were never there. 0.5 is guessing.",
     "quantised_lira_auc": "The likelihood-ratio attack after rounding the weights to 4 bits.",
     "forgotten_accuracy": "Share of right answers on the forgotten samples. It should be what retraining has.",
     "test_accuracy": "Share of right answers on samples that nobody trained on. More is better.",
-    "dynamic_regret": "Sum over the rounds of how far the answers are from retraining's, in nats. Left is better.",
+    "dynamic_regret": "Sum over the rounds of how far the answers are from retraining's, in nats. Less is better.",
 }
 
 NOT_PROVED = (
@@ -137,7 +137,7 @@ def _sentences(rows: Sequence[Row], about: About) -> Iterable[str]:
         if key not in left:
             yield f"{name} refused this model.{note}"
             continue
-        found = f"{name} left {_share(left[key][0])} of the way to a real retraining."
+        found = f"{name} left {_share(left[key][0])} the way to a real retraining."
         yield found + _attacked(attack, key) + note
 
 
@@ -154,7 +154,7 @@ def _attacked(attack: dict[tuple[str, float, int], tuple[float, float]], key: tu
 
 
 def _share(value: float) -> str:
-    return f"{value:.1%}" if value < 10 else f"{value:.3g} times"
+    return f"{value:.1%} of" if value < 2 else f"{value:.3g} times"
 
 
 def _drawing(rows: Sequence[Row], figure: Figure) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 from unlearning import Problem, Recipe, Samples, Training
+from unlearning.evaluation import comparators
 from unlearning.evaluation.comparators import kinds
 from unlearning.evaluation.comparators.deltagrad import DeltaGrad
 from unlearning.evaluation.comparators.fine_tune import FineTune
@@ -20,8 +22,10 @@ from unlearning.methods import NAMES
 from unlearning.model.training import train
 from unlearning.quality.simulate import forget_set, left_by, release
 from unlearning.types import Refused
+from workers.runtime.method_options import with_options
 
 PEOPLE, EACH, WIDTH, CLASSES = 12, 4, 5, 3
+KNOWN = tuple(kinds())
 WHOLE = {"epochs": 1, "batch_size": 1000}
 
 
@@ -76,6 +80,45 @@ def test_all_comparators_are_found_and_none_is_a_method() -> None:
     found = kinds()
     assert {"fine_tune", "neggrad_plus", "fisher", "scrub", "l1_sparse", "deltagrad"} <= set(found)
     assert not set(found) & set(NAMES)
+
+
+JOINING = """
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import ClassVar
+from unlearning.evaluation.comparator import Comparator
+
+def half_way(problem, w, examples, gone, *, share=0.5):
+    x, y = examples.only(__import__("torch").tensor(gone)).pick(__import__("torch").arange(len(gone)))
+    return SimpleNamespace(change=share * problem.gradient(w, x.double(), y) * len(gone) / len(examples))
+
+def _hidden(problem, w, examples, gone): ...
+
+def helper(problem, w): ...
+
+@dataclass(frozen=True)
+class Still(Comparator):
+    name: ClassVar[str] = "still"
+
+    def unlearn(self, problem, w, forget, retain, generator):
+        return w
+"""
+
+
+def test_a_file_of_the_folder_joins_without_another_change(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "joining.py").write_text(JOINING)
+    monkeypatch.setattr(comparators, "__path__", [*comparators.__path__, str(tmp_path)])
+    found = kinds()
+    assert set(found) - set(KNOWN) == {"half_way", "still"}
+    w, gone = scene.learned.weights, scene.gone
+    expected = w + 0.5 * mean_gradient(scene, w, gone) * len(gone) / len(scene.examples)
+    assert torch.allclose(scene.after(found["half_way"]()).weights, expected, atol=1e-12)
+    assert torch.equal(scene.after(found["still"]()).weights, w)
+    assert with_options(found["half_way"], "half_way", {}, {}) == found["half_way"]()
+    with pytest.raises(Refused, match="no option 'share'"):
+        with_options(found["half_way"], "half_way", {"share": 1.0}, {"share": 1.0})
 
 
 @pytest.mark.parametrize("name", sorted(kinds()))

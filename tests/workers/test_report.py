@@ -76,7 +76,7 @@ def test_the_words_are_the_numbers(html: str) -> None:
     text = Elements(html).text
     assert "newton (5 of 100 samples forgotten) left 2.0% of the way to a real retraining." in text
     assert "scores 0.5, 0.83 where nothing is done, 0.49 after retraining" in text
-    assert "scrub (5 of 100 samples forgotten) left 12 times of the way" in text
+    assert "scrub (5 of 100 samples forgotten) left 12 times the way" in text
     assert "rewind (5 of 100 samples forgotten) refused this model." in text
     assert text.count("is not offered as a method") == 1 and "scrub (baseline)" in text
     assert "A measurement bounds nothing." in text and "no deletion request was read" in text

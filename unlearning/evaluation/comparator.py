@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -110,10 +110,48 @@ class TwoSidedWalk(Walk):
         gone: tuple[Tensor, Tensor],
         done: float,
     ) -> Tensor:
-        """Return the direction (d,) that a step is taken against. ``kept`` and ``gone`` are a batch's inputs and targets.
+        """Return the direction (d,) that a step is taken against. ``kept`` and ``gone`` are a batch each.
 
         ``done`` is the share of the steps before this one, from 0 to below 1.
         """
+
+
+class StepFunction(Protocol):
+    """A comparator that is one step: ``w + change``, computed from everyone's samples and who leaves."""
+
+    def __call__(self, problem: Problem, w: Tensor, examples: Examples, gone: Sequence[int]) -> Any:
+        """Return an object whose ``change`` is (d,). ``examples`` are everyone's, ``gone`` positions among them."""
+
+
+STEP_PARAMETERS = ("problem", "w", "examples", "gone")
+
+
+class _Stepping(Comparator):
+    """A comparator made of a step function."""
+
+    function: ClassVar[StepFunction]
+
+    def unlearn(
+        self, problem: Problem, w: Tensor, forget: Examples, retain: Examples, generator: torch.Generator
+    ) -> Tensor:
+        result: Tensor = (
+            w + type(self).function(problem, w, _together(retain, forget), forget.positions.tolist()).change
+        )
+        return result
+
+
+def stepping(name: str, function: StepFunction) -> type[Comparator]:
+    """Return the comparator of that name that takes the function's step. It has no options."""
+    made = type(name, (_Stepping,), {"name": name, "function": staticmethod(function)})
+    return dataclass(frozen=True)(made)
+
+
+def _together(one: Examples, other: Examples) -> Examples:
+    positions = torch.cat([one.positions, other.positions])
+    order = positions.argsort()
+    inputs, targets = torch.cat([one.inputs, other.inputs]), torch.cat([one.targets, other.targets])
+    people = [*one.people, *other.people]
+    return Examples.of(positions[order], inputs[order], targets[order], [people[place] for place in order.tolist()])
 
 
 def gone_of(forget: ForgetSet) -> Examples:
