@@ -95,7 +95,7 @@ FIGURES = (
         "klom",
         "KLoM",
         "how far the confidences on the forgotten are from retrained models', in nats, 95th percentile of the samples",
-        "near 0",
+        "near 0; with few models what retrain reads",
         "above",
         "Georgiev et al. 2024, arXiv 2410.23232",
     ),
