@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
@@ -23,41 +24,27 @@ from torch import Tensor
 
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Policy, PolicyError
-from unlearning.evaluation.metrics import CertifiedWeights, Instruments, Plan, Row, spread
+from unlearning.evaluation.comparators import kinds
+from unlearning.evaluation.metrics import CertifiedWeights, Instruments, Plan, Row
 from unlearning.evaluation.run import evaluate, stream
 from unlearning.methods import NAMES
 from unlearning.model.method import Method
 from unlearning.model.parts import parts_of
 from unlearning.model.problem import Problem
 from unlearning.recipe import Recipe
-from unlearning.types import Examples, ForgetSet, Forgotten, RecipeError, Refused
-from workers import plots
+from unlearning.types import Examples, ForgetSet, Forgotten, RecipeError, Refused, silent
+from workers import plots, report
+from workers.figures import show_table
 from workers.guarantee.certify import CapNotReached, Size, Terms, certify
 from workers.guarantee.choose import guarantee_of
 from workers.guarantee.refine import refine
 from workers.guarantee.register import sigma_of
 from workers.runtime import recipes
-from workers.runtime.method_options import method_of
+from workers.runtime.method_options import method_of, with_options
 from workers.runtime.model import Bench, device_of
 
 ANY_DISTANCE_LEFT = 1e9
 """evaluation measures what registration would refuse: that is what it is for"""
-
-COLUMNS = {
-    "distance_left": "distance_left",
-    "cosine": "cosine",
-    "retained_accuracy": "RA",
-    "forgotten_accuracy": "FA",
-    "test_accuracy": "TA",
-    "published_accuracy": "published",
-    "mia_accuracy": "MIA",
-    "lira_auc": "LiRA",
-    "relearn_epochs": "relearn",
-    "difference_attack_top1": "named",
-    "prepare_seconds": "prepare s",
-    "forget_seconds": "forget s",
-    "retrain_seconds": "retrain s",
-}
 
 
 @dataclass(frozen=True)
@@ -70,21 +57,29 @@ class Request:
     device: torch.device
     rounds: int = 0
     per_round: int = 0
+    comparators: Mapping[str, Method] = field(default_factory=dict)
+    label: int | None = None
 
     def methods(self) -> dict[str, Method]:
-        return {name: method_of(policy) for name, policy in self.policies.items()}
+        """Return the methods with their policies' options, and after them the comparators."""
+        return {name: method_of(policy) for name, policy in self.policies.items()} | dict(self.comparators)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0, or 2 with one line and a hint on standard error."""
     parser = _parser()
     given = parser.parse_args(arguments)
+    given.said = list(sys.argv[1:] if arguments is None else arguments)
     console = Console(stderr=True)
     try:
         request = _request(given)
+        console.print(_announced(request), highlight=False)
         with _bar(console) as show:
-            rows = measure(request, show)
-        if not given.no_plot:
+            rows = measure(request, show, _timed(request, console))
+        if given.report:
+            report.write(rows, _about(given, request), given.report)
+            console.print(f"Report written to {given.report}", highlight=False)
+        if not given.no_plot and request.policies:
             path = given.plot or Path(f"{_place(given.recipe)[1]}-evaluation.png")
             console.print(f"Plot written to {plots.draw(rows, request.policies, path)}", highlight=False)
     except (Refused, RecipeError, PolicyError) as error:
@@ -96,18 +91,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.json:
         sys.stdout.write(json.dumps([row.to_json() for row in rows], indent=2, allow_nan=False) + "\n")
     else:
-        _show(rows)
+        show_table(rows)
     return 0
 
 
-def measure(request: Request, progress: Callable[[float], None]) -> tuple[Row, ...]:
-    """Measure all rows that the request asks for."""
+def measure(
+    request: Request, progress: Callable[[float], None], trained: Callable[[float], None] = silent
+) -> tuple[Row, ...]:
+    """Measure all rows that the request asks for. ``trained`` is given the seconds of the first training."""
     methods = request.methods()
     instruments = Instruments(
         clock=time.perf_counter,
         classifier=support_vectors,
         certify=_certifier(request, methods),
         progress=progress,
+        trained=trained,
     )
     if not request.rounds:
         return evaluate(request.recipe, methods, request.plan, instruments, request.device)
@@ -118,6 +116,7 @@ def measure(request: Request, progress: Callable[[float], None]) -> tuple[Row, .
         instruments,
         rounds=request.rounds,
         samples=request.per_round,
+        label=request.label,
         device=request.device,
     )
 
@@ -138,6 +137,8 @@ def _certifier(request: Request, methods: Mapping[str, Method]) -> Callable[...,
     def certified(
         problem: Problem, method: str, forgotten: Forgotten, *, forget: ForgetSet, retain: Examples, updates: int
     ) -> CertifiedWeights:
+        if method in request.comparators:
+            return CertifiedWeights(forgotten.state.weights)
         policy = request.policies[method]
         guarantee = guarantee_of(policy, problem, methods[method])
         if hidden and guarantee in (
@@ -178,7 +179,7 @@ def _terms(policy: Policy, guarantee: Guarantee, forgotten: Forgotten, *, count:
 
 def _request(given: argparse.Namespace) -> Request:
     loaded = recipes.load(*_place(given.recipe))
-    names = NAMES if given.methods == "all" else tuple(given.methods.split(","))
+    names = _chosen(given.methods, NAMES)
     options = _options(given.options)
     shared = {
         "epsilon": given.epsilon,
@@ -196,8 +197,54 @@ def _request(given: argparse.Namespace) -> Request:
         seeds=tuple(range(given.seeds)),
         shadows=given.shadows,
         trials=given.trials,
+        u_lira=given.u_lira,
+        klom=given.klom,
     )
-    return Request(loaded.recipe, policies, plan, device_of(given.device), rounds, per_round)
+    if given.label is not None and not rounds:
+        raise ValueError("--class is given without --stream. Add --stream, such as --stream 5x20.")
+    device, comparators = device_of(given.device), _comparators(given.comparators, options)
+    return Request(loaded.recipe, policies, plan, device, rounds, per_round, comparators, given.label)
+
+
+def _chosen(text: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of a list with commas; ``all`` means every known one, ``none`` no one."""
+    if text == "none":
+        return ()
+    return tuple(known) if text == "all" else tuple(text.split(","))
+
+
+def _comparators(text: str, options: Mapping[str, Any]) -> dict[str, Method]:
+    known = kinds()
+    chosen = _chosen(text, tuple(known))
+    unknown = [name for name in chosen if name not in known]
+    if unknown:
+        raise ValueError(f"There is no comparator {unknown[0]!r}. The comparators are: {', '.join(known)}.")
+    return {name: with_options(known[name], name, options.get(name, {}), options.get(name, {})) for name in chosen}
+
+
+def _announced(request: Request) -> str:
+    count, rows = request.plan.trainings(request.rounds), ", ".join(("untouched", *request.methods()))
+    return f"At least {count} trainings, and what each row does itself: {rows}. The first one will tell the time."
+
+
+def _timed(request: Request, console: Console) -> Callable[[float], None]:
+    count = request.plan.trainings(request.rounds)
+
+    def told(seconds: float) -> None:
+        minutes = count * seconds / 60
+        console.print(f"The first took {seconds:.2g} s: about {minutes:.2g} minutes for {count}.", highlight=False)
+
+    return told
+
+
+def _about(given: argparse.Namespace, request: Request) -> report.About:
+    return report.About(
+        name=_place(given.recipe)[1],
+        command=shlex.join(["expunge", "evaluate", *given.said]),
+        date=datetime.now(UTC).date().isoformat(),
+        comparators=tuple(request.comparators),
+        seeds=len(request.plan.seeds),
+    )
 
 
 def _options(text: str) -> dict[str, Any]:
@@ -236,7 +283,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="expunge evaluate", description=__doc__)
     parser.add_argument("--recipe", required=True, help="a recipe's file or folder")
     parser.add_argument("--forget", default="5%", help="shares of the samples to forget: 5%% or 1%%,5%%")
-    parser.add_argument("--methods", default="all", help=f"all, or some of {','.join(NAMES)}")
+    parser.add_argument("--methods", default="all", help=f"all, none, or some of {','.join(NAMES)}")
     parser.add_argument("--seeds", type=int, default=3, help="how many forget sets (and trainings)")
     parser.add_argument("--stream", help="rounds x samples, such as 20x50: many updates, one after the other")
     parser.add_argument("--shadows", type=int, default=16, help="models of the likelihood-ratio attack; 0: none")
@@ -245,6 +292,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--min-guarantee", default=None, help="the weakest guarantee that may be published")
     for name in ("epsilon", "delta", "noise-std", "max-distance"):
         parser.add_argument(f"--{name}", type=float, default=None, help="as in a policy")
+    names = ",".join(kinds())
+    parser.add_argument("--comparators", default="none", help=f"other papers' baselines: all, or some of {names}")
+    parser.add_argument("--u-lira", type=int, default=0, help="models to train for U-LiRA (even, 8 or more); costly")
+    parser.add_argument("--klom", type=int, default=0, help="models of each kind to train for KLoM (3 or more); costly")
+    parser.add_argument("--class", dest="label", type=int, help="with --stream: forget samples of this class alone")
+    parser.add_argument("--report", type=Path, help="write one HTML page for a reader without a service")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--plot", type=Path, help="where the plots go; default: RECIPE-evaluation.png here")
     parser.add_argument("--no-plot", action="store_true")
@@ -258,40 +311,6 @@ def _bar(console: Console) -> Iterator[Callable[[float], None]]:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("evaluating", total=1.0)
         yield lambda share: progress.update(task, completed=share)
-
-
-def _show(rows: Sequence[Row]) -> None:
-    console = Console(width=None if sys.stdout.isatty() else 220)
-    table = Table(title="mean ± deviation over seeds", caption=_CAPTION)
-    for name in ("method", "forgotten", *COLUMNS.values(), "guarantee", "epsilon"):
-        table.add_column(name, justify="left" if name in ("method", "guarantee") else "right", no_wrap=name == "method")
-    spreads = {name: spread(rows, name) for name in COLUMNS}
-    for key in dict.fromkeys((row.method, row.forget_fraction, row.round) for row in rows):
-        row = next(row for row in rows if (row.method, row.forget_fraction, row.round) == key)
-        cells = [_cell(spreads[name].get(key)) for name in COLUMNS]
-        table.add_row(row.method, f"{row.m} of {row.n}", *cells, *_claimed(row.claim))
-    console.print(table)
-    for refusal in dict.fromkeys(f"{row.method}: {row.refused}" for row in rows if row.refused is not None):
-        console.print(refusal, highlight=False)
-
-
-_CAPTION = (
-    "distance left: distance to retraining over that of doing nothing (0 is perfect); RA, FA, TA: accuracy on "
-    "retained, forgotten, holdout; published: TA of what an update would publish; MIA, LiRA: 0.5 is guessing; "
-    "named: share of deleted people found from two versions"
-)
-
-
-def _cell(found: tuple[float, float] | None) -> str:
-    if found is None:
-        return "-"
-    mean, deviation = found
-    return f"{mean:.3g} ± {deviation:.1g}" if deviation else f"{mean:.3g}"
-
-
-def _claimed(claim: Mapping[str, Any]) -> tuple[str, str]:
-    epsilon = claim.get("epsilon")
-    return str(claim.get("guarantee", "-")), "-" if epsilon is None else f"{epsilon:.3g}"
 
 
 if __name__ == "__main__":

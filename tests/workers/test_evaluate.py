@@ -114,6 +114,12 @@ def test_a_stream_has_a_row_for_each_round(recipe: Path, tmp_path: Path, capsys:
         (["--options", "{"], "must be a JSON object"),
         (["--options", '{"newton": {"speed": 1}}'], "newton has no option 'speed'"),
         (["--seeds", "0"], "seeds is empty"),
+        (["--comparators", "magic"], "There is no comparator 'magic'"),
+        (["--comparators", "scrub", "--options", '{"scrub": {"speed": 1}}'], "scrub has no option 'speed'"),
+        (["--class", "1"], "--class is given without --stream"),
+        (["--stream", "9x9", "--class", "1"], "9 rounds of 9 are asked for"),
+        (["--u-lira", "7"], "Use an even number of at least 8"),
+        (["--klom", "2"], "at least 3 models of each kind"),
     ],
 )
 def test_a_wrong_argument_is_one_line_and_a_hint(
@@ -213,3 +219,66 @@ def test_an_order_of_its_own_forgets_round_after_round(capsys: pytest.CaptureFix
     assert main(["--recipe", str(recipe), *chosen]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [(row["round"], row["distance_to_retrain"]) for row in rows] == [(1, 0.0), (2, 0.0)]
+
+
+def test_comparators_stand_beside_the_methods_and_claim_nothing(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    chosen = [
+        "--methods",
+        "retrain,newton",
+        "--forget",
+        "20%",
+        "--comparators",
+        "fine_tune,scrub",
+        "--report",
+        str(page),
+    ]
+    assert main(["--recipe", str(recipe), *NO_PLOT, *chosen, "--json"]) == 0
+    told = capsys.readouterr()
+    rows = [row for row in json.loads(told.out) if row["seed"] == 0]
+    assert [row["method"] for row in rows] == ["untouched", "retrain", "newton", "fine_tune", "scrub"]
+    assert [row["claim"]["guarantee"] for row in rows] == ["none", "exact", "proved", "none", "none"]
+    assert all(row["unseen_auc"] is not None and row["two_model_auc"] is not None for row in rows)
+    assert [row["average_rank"] is None for row in rows] == [True, True, False, False, False]
+    assert rows[1]["loss_pearson"] == pytest.approx(1.0) and rows[0]["loss_pearson"] is None
+    assert rows[1]["divergence"] == pytest.approx(0.0, abs=1e-9) and rows[0]["divergence"] > 0.0
+    assert "At least 12 trainings" in " ".join(told.err.split()) and "The first took" in told.err
+    written = page.read_text()
+    assert "fine_tune (baseline)" in written and "newton (baseline)" not in written
+    assert "--comparators fine_tune,scrub" in written
+
+
+def test_no_policy_can_name_a_comparator(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--recipe", str(recipe), *NO_PLOT, "--methods", "scrub"]) == 2
+    assert "method is 'scrub'. Allowed:" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_stream_of_a_class_forgets_that_class_and_adds_up_its_regret(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = ["--methods", "retrain", "--comparators", "fine_tune", "--stream", "3x5", "--class", "1"]
+    assert main(["--recipe", str(recipe), *NO_PLOT, *chosen, "--json"]) == 0
+    rows = [row for row in json.loads(capsys.readouterr().out) if row["seed"] == 0]
+    tuned = [row for row in rows if row["method"] == "fine_tune"]
+    assert [row["m"] for row in tuned] == [5, 10, 15]
+    regrets = [row["dynamic_regret"] for row in tuned]
+    assert regrets == pytest.approx([sum(row["divergence"] for row in tuned[: turn + 1]) for turn in range(3)])
+    assert regrets == sorted(regrets) and regrets[0] > 0.0
+    last = {row["method"]: row for row in rows if row["round"] == 3}
+    holdout = recipes.load(recipe.parent, recipe.stem).recipe.holdout[1]
+    share = float((holdout == 1).double().mean())
+    for row in last.values():
+        both = share * row["class_accuracy"] + (1 - share) * row["other_classes_accuracy"]
+        assert row["test_accuracy"] == pytest.approx(both)
+    assert last["retrain"]["dynamic_regret"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_many_trainings_are_made_when_they_are_asked_for(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quick = ["--seeds", "1", "--shadows", "0", "--trials", "0", "--device", "cpu", "--no-plot", "--json"]
+    chosen = ["--methods", "retrain", "--forget", "20%", "--u-lira", "8", "--klom", "3"]
+    assert main(["--recipe", str(recipe), *quick, *chosen]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert all(0.0 <= row["u_lira_accuracy"] <= 1.0 for row in rows)
+    assert [row["klom"] for row in rows] == [None, None]  # convex, to its minimum, without noise: no randomness

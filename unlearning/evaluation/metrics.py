@@ -49,6 +49,8 @@ class Instruments:
     classifier: Classifier
     certify: Certify = uncertified
     progress: Progress = silent
+    trained: Callable[[float], None] = silent
+    """called once, with the seconds that the first training took"""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,9 @@ class Plan:
 
     ``fractions`` of all samples are forgotten (whole people, drawn at random, until the fraction is reached).
     ``shadows`` models are trained for the likelihood-ratio attack (even; 0: left out); ``trials`` single people are
-    deleted for the difference attack, each among ``candidates`` (0 trials: left out).
+    deleted for the difference attack, each among ``candidates`` (0 trials: left out). ``u_lira`` models (even, at least
+    8) are trained and unlearned for U-LiRA, and ``klom`` (at least 3) for KLoM, with as many that are retrained; 0:
+    left out.
     """
 
     fractions: tuple[float, ...] = (0.05,)
@@ -67,12 +71,28 @@ class Plan:
     trials: int = 10
     candidates: int = 100
     relearn_limit: int = 100
+    u_lira: int = 0
+    klom: int = 0
 
     def __post_init__(self) -> None:
+        if self.u_lira and (self.u_lira < 8 or self.u_lira % 2):
+            raise ValueError(f"u_lira is {self.u_lira}. Use an even number of at least 8, or 0 to leave it out.")
+        if self.klom and self.klom < 3:
+            raise ValueError(f"klom is {self.klom}. Use at least 3 models of each kind, or 0 to leave it out.")
         if not self.fractions or not all(0.0 < fraction < 1.0 for fraction in self.fractions):
             raise ValueError(f"fractions is {self.fractions}. Each must lie between 0 and 1.")
         if not self.seeds:
             raise ValueError("seeds is empty. Give at least one.")
+
+    def trainings(self, rounds: int = 0) -> int:
+        """Count the trainings that this plan needs, without what the methods do themselves.
+
+        ``rounds`` are those of a stream; 0: there is none.
+        """
+        if rounds:
+            return len(self.seeds) * (1 + rounds)
+        each_share = 1 + self.shadows + self.u_lira + self.klom
+        return len(self.seeds) * (1 + self.klom + len(self.fractions) * each_share)
 
 
 @dataclass(frozen=True)
@@ -81,6 +101,7 @@ class Row:
 
     n samples before, m forgotten. ``cosine`` is between the method's step and the retraining's. ``round`` counts
     the updates of a stream from 1. ``published_accuracy`` is the holdout accuracy of what an update would publish.
+    The other fields are described, with their sources, in docs/evaluation.md.
     """
 
     method: str
@@ -101,6 +122,19 @@ class Row:
     mia_accuracy: float | None = None
     mia_auc: float | None = None
     lira_auc: float | None = None
+    loss_pearson: float | None = None
+    loss_spearman: float | None = None
+    unseen_auc: float | None = None
+    two_model_auc: float | None = None
+    quantised_unseen_auc: float | None = None
+    quantised_lira_auc: float | None = None
+    u_lira_accuracy: float | None = None
+    klom: float | None = None
+    average_rank: float | None = None
+    divergence: float | None = None
+    dynamic_regret: float | None = None
+    class_accuracy: float | None = None
+    other_classes_accuracy: float | None = None
     relearn_epochs: int | None = None
     difference_attack_top1: float | None = None
     prepare_seconds: float | None = None

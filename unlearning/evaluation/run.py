@@ -12,34 +12,18 @@ A method that trains in its own order is compared with its own cold training. ``
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
-from unlearning.evaluation.attacks import (
-    Shadows,
-    Signatures,
-    likelihood_ratio_auc,
-    membership,
-    relearn_epochs,
-    shadows,
-    signatures,
-)
+from unlearning.evaluation.measure import UNTOUCHED, Outcome, measured, noised, ranked
 from unlearning.evaluation.metrics import CertifiedWeights, Instruments, Plan, Row
+from unlearning.evaluation.stage import Case, Stage, case_of, drawn_case, generator_of, ordered_by, stage_of
 from unlearning.model.method import Method, require_followed
-from unlearning.model.problem import Problem
-from unlearning.model.training import learn, train
-from unlearning.quality.distance_left import distance_left
 from unlearning.quality.simulate import choose, forget_set, left_by, release
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, ForgetSet, Learned, Progress, RecipeError, Refused, State
-
-UNTOUCHED = "untouched"
 
 
 def evaluate(
@@ -56,17 +40,17 @@ def evaluate(
     done = _steps(instruments.progress, len(plan.seeds) * (1 + len(methods) * (1 + len(plan.fractions))))
     rows: list[Row] = []
     for seed in plan.seeds:
-        scene = _scene(recipe, plan, instruments, seed, device)
+        stage = stage_of(recipe, plan, instruments, seed, device)
         done()
-        cases = [_case(scene, fraction) for fraction in plan.fractions]
-        rows += [_measured(scene, case, _untouched(case, scene)) for case in cases]
+        cases = [drawn_case(stage, fraction) for fraction in plan.fractions]
+        rows += [measured(stage, case, _untouched(case, stage)) for case in cases]
         for name, method in methods.items():
-            prepared = _prepare(scene, name, method)
+            prepared = _prepare(stage, name, method)
             done()
             for case in cases:
                 rows.append(_row(case, prepared))
                 done()
-    return tuple(rows)
+    return ranked(rows)
 
 
 def stream(
@@ -77,75 +61,34 @@ def stream(
     *,
     rounds: int,
     samples: int,
+    label: int | None = None,
     device: torch.device | str = "cpu",
 ) -> tuple[Row, ...]:
     """Run SAFE's protocol: ``rounds`` updates in turn, each of about ``samples`` samples (whole people).
 
     A row for each method and round. m, and what is forgotten, count from the first round on; attacks are left out.
+    With a ``label`` it is SAFE's stream for a class (appendix B.7): samples of that class alone are forgotten, each by
+    itself and not with its person.
+
+    Raises:
+        Refused: the people, or the class, do not suffice for so many rounds.
     """
-    quick = replace(plan, shadows=0, trials=0)
+    quick = replace(plan, shadows=0, trials=0, u_lira=0, klom=0)
     done = _steps(instruments.progress, len(plan.seeds) * len(methods) * rounds)
     rows: list[Row] = []
     for seed in plan.seeds:
-        scene = _scene(recipe, quick, instruments, seed, device)
-        batches = _rounds(scene, rounds, samples)
+        stage = stage_of(recipe, quick, instruments, seed, device, label=label)
+        batches = _rounds(stage, rounds, samples)
         for name, method in methods.items():
-            rows += _streamed(_prepare(scene, name, method), batches, samples, done)
-    return tuple(rows)
-
-
-# One seed: a trained model and what is measured on it
-
-
-@dataclass(frozen=True)
-class _Scene:
-    problem: Problem
-    examples: Examples
-    holdout: tuple[Tensor, Tensor]
-    learned: Learned
-    plan: Plan
-    instruments: Instruments
-    seed: int
-    references: dict[tuple[str, tuple[int, ...]], tuple[Tensor, float]] = field(default_factory=dict)
-    """retrained weights and seconds, by reference and forget set: measured once, used by every method"""
-    order: Method | None = None
-    """trains the model in its own order; None: the recipe does"""
-
-    @cached_property
-    def marks(self) -> Signatures:
-        """Draw the difference attack's candidates, in random order, and what each one's deletion would look like."""
-        names = sorted(self.examples.people.distinct())
-        order = [names[index] for index in torch.randperm(len(names), generator=_generator(self)).tolist()]
-        return signatures(self.problem, self.learned.weights, self.examples, order[: self.plan.candidates])
-
-    def retrained(self, reference: str, forget: ForgetSet) -> tuple[Tensor, float]:
-        key = (reference, forget.positions)
-        if key not in self.references:
-            start = self.instruments.clock()
-            retain = left_by(self.examples, forget)
-            if self.order is None:
-                weights = train(self.problem, retain, planned=self.examples.positions, reference=reference).weights
-            else:
-                weights = self.order.prepare(self.problem, retain, Learned(self.problem.initial())).weights
-            self.references[key] = weights, self.instruments.clock() - start
-        return self.references[key]
-
-
-@dataclass(frozen=True)
-class _Case:
-    """A forget set of a scene. ``shadow`` is None where the attack is left out."""
-
-    fraction: float
-    forget: ForgetSet
-    retain: Examples
-    shadow: Shadows | None
+            rows += _streamed(_prepare(stage, name, method), batches, samples, done)
+    return ranked(rows)
 
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A method's state on the model of ``scene``, which the method trained where it has its own order."""
+    """A method's state on the model of ``stage``, which the method trained where it has its own order."""
 
-    scene: _Scene
+    stage: Stage
     name: str
     method: Method
     state: State | None
@@ -155,72 +98,26 @@ class _Prepared:
     refused: str | None = None
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """One update to be measured. ``weights`` (d,) are the method's own, before certification."""
-
-    name: str
-    reference: str
-    weights: Tensor
-    certified: CertifiedWeights
-    size: int
-    prepare_seconds: float | None = None
-    forget_seconds: float | None = None
-    certify_seconds: float | None = None
-    top1: float | None = None
-    round: int = 1
-
-
-def _scene(recipe: Recipe, plan: Plan, instruments: Instruments, seed: int, device: torch.device | str) -> _Scene:
-    if recipe.train is not None:
-        seeded = replace(recipe, seed=recipe.seed + seed)
-    elif recipe.weights is None:
-        seeded = replace(recipe, training=replace(recipe.training, seed=recipe.training.seed + seed))
-    else:
-        seeded = recipe
-    problem = Problem(seeded, device)
-    examples = seeded.samples.examples(device=device)
-    holdout = (recipe.holdout[0].to(device), recipe.holdout[1].to(device))
-    return _Scene(problem, examples, holdout, learn(seeded, problem, examples), plan, instruments, seed)
-
-
-def _case(scene: _Scene, fraction: float) -> _Case:
-    count = max(1, round(fraction * len(scene.examples)))
-    forget = choose(scene.examples, count, _generator(scene))
-    retain = left_by(scene.examples, forget)
-    shadow = None
-    if scene.plan.shadows:
-        gone = scene.examples.only(torch.tensor(forget.positions))
-        shadow = shadows(scene.problem, retain, gone, scene.holdout, count=scene.plan.shadows, seed=scene.seed)
-    return _Case(fraction, forget, retain, shadow)
-
-
-def _prepare(scene: _Scene, name: str, method: Method) -> _Prepared:
+def _prepare(stage: Stage, name: str, method: Method) -> _Prepared:
     """Prepare; a method that trains the model itself is compared with its own cold training, not with the recipe's."""
-    reference = str(getattr(method, "reference", None) or scene.plan.reference)
-    start = scene.instruments.clock()
+    reference = str(getattr(method, "reference", None) or stage.plan.reference)
+    start = stage.instruments.clock()
     try:
-        require_followed(method, scene.problem.recipe)
+        require_followed(method, stage.problem.recipe)
         if method.trains:
-            scene = _scene_of(scene, method)
-        state = method.prepare(scene.problem, scene.examples, scene.learned)
+            stage = ordered_by(stage, method)
+        state = method.prepare(stage.problem, stage.examples, stage.learned)
     except (Refused, RecipeError) as error:
-        return _Prepared(scene, name, method, None, scene.instruments.clock() - start, 0, reference, str(error))
+        return _Prepared(stage, name, method, None, stage.instruments.clock() - start, 0, reference, str(error))
     if method.trains:
-        scene = replace(scene, learned=Learned(state.weights))
+        stage = replace(stage, learned=Learned(state.weights))
     report = state.facts.get("report")
     if isinstance(report, dict) and isinstance(report.get("reference"), str):
         reference = str(report["reference"])
-    return _Prepared(scene, name, method, state, scene.instruments.clock() - start, _bytes_of(state), reference)
+    return _Prepared(stage, name, method, state, stage.instruments.clock() - start, _bytes_of(state), reference)
 
 
-def _scene_of(scene: _Scene, method: Method) -> _Scene:
-    """Return the scene with the method's model, not trained yet, and the method's training."""
-    problem = Problem(method.recipe(scene.problem.recipe), scene.problem.device)
-    return replace(scene, problem=problem, learned=Learned(problem.initial()), references={}, order=method)
-
-
-def _row(case: _Case, prepared: _Prepared) -> Row:
+def _row(case: Case, prepared: _Prepared) -> Row:
     if prepared.state is None:
         return _refusal(case, prepared, prepared.refused or "")
     try:
@@ -228,26 +125,27 @@ def _row(case: _Case, prepared: _Prepared) -> Row:
         top1 = _difference_attack(prepared)
     except (Refused, RecipeError) as error:
         return _refusal(case, prepared, str(error))
-    return _measured(prepared.scene, case, replace(outcome, top1=top1))
+    return measured(prepared.stage, case, replace(outcome, top1=top1))
 
 
 def _update(
     prepared: _Prepared, state: State, batch: ForgetSet, retain: Examples, *, earlier: int = 0
-) -> tuple[_Outcome, State]:
+) -> tuple[Outcome, State]:
     """Forget ``batch`` and certify; ``retain`` is who is left after it and the ``earlier`` updates."""
-    scene = prepared.scene
-    clock, certify = scene.instruments.clock, scene.instruments.certify
+    stage = prepared.stage
+    clock, certify = stage.instruments.clock, stage.instruments.certify
     start = clock()
-    forgotten = release(prepared.method, scene.problem, state, batch, retain, generator=_generator(scene))
+    forgotten = release(prepared.method, stage.problem, state, batch, retain, generator=generator_of(stage))
     between = clock()
-    certified = certify(scene.problem, prepared.name, forgotten, forget=batch, retain=retain, updates=earlier)
+    certified = certify(stage.problem, prepared.name, forgotten, forget=batch, retain=retain, updates=earlier)
     end = clock()
-    outcome = _Outcome(
+    outcome = Outcome(
         prepared.name,
         prepared.reference,
         forgotten.state.weights,
         certified,
         prepared.size,
+        prepared.method,
         prepared.seconds,
         forget_seconds=between - start,
         certify_seconds=end - between,
@@ -255,74 +153,31 @@ def _update(
     return outcome, replace(forgotten.state, weights=certified.weights)
 
 
-def _measured(scene: _Scene, case: _Case, outcome: _Outcome) -> Row:
-    problem, gone = scene.problem, scene.examples.only(torch.tensor(case.forget.positions))
-    shown = _noised(replace(outcome.certified, weights=outcome.weights), scene.seed)
-    reference, seconds = scene.retrained(outcome.reference, case.forget)
-    shadow = None if scene.order else case.shadow  # the shadows are trained as the recipe says
-    guess = membership(
-        problem,
-        shown,
-        scene.instruments.classifier,
-        forgotten=gone.inputs,
-        retained=case.retain.inputs,
-        holdout=scene.holdout[0],
-        seed=scene.seed,
-    )
-    return Row(
-        method=outcome.name,
-        forget_fraction=case.fraction,
-        seed=scene.seed,
-        n=len(scene.examples),
-        m=len(gone),
-        reference=outcome.reference,
-        round=outcome.round,
-        **_geometry(scene.learned.weights, outcome.weights, reference),
-        retained_accuracy=_accuracy(problem, shown, case.retain.inputs, case.retain.targets),
-        forgotten_accuracy=_accuracy(problem, shown, gone.inputs, gone.targets),
-        test_accuracy=_accuracy(problem, shown, *scene.holdout),
-        published_accuracy=_accuracy(problem, _noised(outcome.certified, scene.seed), *scene.holdout),
-        mia_accuracy=guess.accuracy,
-        mia_auc=guess.auc,
-        lira_auc=None if shadow is None else likelihood_ratio_auc(problem, shown, shadow),
-        relearn_epochs=None
-        if problem.recipe.train
-        else relearn_epochs(problem, shown, scene.learned.weights, gone, scene.plan.relearn_limit),
-        difference_attack_top1=outcome.top1,
-        prepare_seconds=outcome.prepare_seconds,
-        forget_seconds=outcome.forget_seconds,
-        certify_seconds=outcome.certify_seconds,
-        retrain_seconds=seconds,
-        state_bytes=outcome.size,
-        claim=outcome.certified.claim,
-    )
-
-
 def _difference_attack(prepared: _Prepared) -> float | None:
     """Return the share of single deletions whose person is named from two versions, each with separate noise."""
-    scene = prepared.scene
+    stage = prepared.stage
     state = prepared.state
-    if state is None or not scene.plan.trials or scene.problem.recipe.train is not None:
+    if state is None or not stage.plan.trials or stage.problem.recipe.train is not None:
         return None
-    tried = scene.marks.people[: scene.plan.trials]
+    tried = stage.marks.people[: stage.plan.trials]
     hits = 0
     for trial, person in enumerate(tried):
-        forget = forget_set(scene.examples, [person])
-        outcome, _ = _update(prepared, state, forget, left_by(scene.examples, forget))
-        before = _noised(replace(outcome.certified, weights=state.weights), 2 * trial)
-        hits += scene.marks.named(before, _noised(outcome.certified, 2 * trial + 1)) == person
+        forget = forget_set(stage.examples, [person])
+        outcome, _ = _update(prepared, state, forget, left_by(stage.examples, forget))
+        before = noised(replace(outcome.certified, weights=state.weights), 2 * trial)
+        hits += stage.marks.named(before, noised(outcome.certified, 2 * trial + 1)) == person
     return hits / len(tried)
 
 
 def _streamed(
     prepared: _Prepared, batches: Sequence[ForgetSet], samples: int, done: Callable[[], None]
 ) -> Iterator[Row]:
-    scene = prepared.scene
+    stage, regret = prepared.stage, 0.0
     state, so_far = prepared.state, ForgetSet(frozenset(), ())
     for number, batch in enumerate(batches, start=1):
         done()
-        so_far = forget_set(scene.examples, so_far.people | batch.people)
-        case = _Case(number * samples / len(scene.examples), so_far, left_by(scene.examples, so_far), None)
+        so_far = forget_set(stage.examples, so_far.people | batch.people)
+        case = case_of(stage, number * samples / len(stage.examples), so_far)
         if state is None:
             yield replace(_refusal(case, prepared, prepared.refused or ""), round=number)
             return
@@ -331,11 +186,15 @@ def _streamed(
         except (Refused, RecipeError) as error:
             yield replace(_refusal(case, prepared, str(error)), round=number)
             return
-        yield _measured(scene, case, replace(outcome, round=number, size=_bytes_of(state)))
+        row = measured(stage, case, replace(outcome, round=number, size=_bytes_of(state)))
+        regret += row.divergence or 0.0
+        yield row if row.divergence is None else replace(row, dynamic_regret=regret)
 
 
-def _rounds(scene: _Scene, rounds: int, samples: int) -> tuple[ForgetSet, ...]:
-    generator, left, chosen = _generator(scene), scene.examples, []
+def _rounds(stage: Stage, rounds: int, samples: int) -> tuple[ForgetSet, ...]:
+    if stage.label is not None:
+        return _rounds_of_class(stage, rounds, samples, stage.label)
+    generator, left, chosen = generator_of(stage), stage.examples, []
     for _ in range(rounds):
         batch = choose(left, samples, generator)
         chosen.append(batch)
@@ -343,17 +202,30 @@ def _rounds(scene: _Scene, rounds: int, samples: int) -> tuple[ForgetSet, ...]:
     return tuple(chosen)
 
 
-def _untouched(case: _Case, scene: _Scene) -> _Outcome:  # noqa: ARG001  (the same for every forget set)
-    weights = scene.learned.weights
-    return _Outcome(UNTOUCHED, scene.plan.reference, weights, CertifiedWeights(weights), _bytes_of(State(weights)))
+def _rounds_of_class(stage: Stage, rounds: int, samples: int, label: int) -> tuple[ForgetSet, ...]:
+    """Divide the samples of a class into rounds, in random order. Each is its own name among the stage's examples."""
+    names = list(stage.examples.only(stage.examples.positions[stage.examples.targets == label]).people)
+    if len(names) < rounds * samples:
+        raise Refused(
+            f"Class {label} has {len(names)} samples, and {rounds} rounds of {samples} are asked for.", "Ask for fewer."
+        )
+    order = [names[place] for place in torch.randperm(len(names), generator=generator_of(stage)).tolist()]
+    return tuple(
+        forget_set(stage.examples, order[first : first + samples]) for first in range(0, rounds * samples, samples)
+    )
 
 
-def _refusal(case: _Case, prepared: _Prepared, reason: str) -> Row:
+def _untouched(case: Case, stage: Stage) -> Outcome:  # noqa: ARG001  (the same for every forget set)
+    weights = stage.learned.weights
+    return Outcome(UNTOUCHED, stage.plan.reference, weights, CertifiedWeights(weights), _bytes_of(State(weights)))
+
+
+def _refusal(case: Case, prepared: _Prepared, reason: str) -> Row:
     return Row(
         prepared.name,
         case.fraction,
-        prepared.scene.seed,
-        len(prepared.scene.examples),
+        prepared.stage.seed,
+        len(prepared.stage.examples),
         len(case.forget.positions),
         prepared.reference,
         prepare_seconds=prepared.seconds,
@@ -361,36 +233,9 @@ def _refusal(case: _Case, prepared: _Prepared, reason: str) -> Row:
     )
 
 
-def _geometry(untouched: Tensor, unlearned: Tensor, retrained: Tensor) -> dict[str, Any]:
-    before, after = (retrained.double() - untouched.double()), (unlearned.double() - untouched.double())
-    lengths = float(before.norm()) * float(after.norm())
-    return {
-        "distance_to_retrain": float((retrained.double() - unlearned.double()).norm()),
-        "distance_untouched": float(before.norm()),
-        "distance_left": distance_left(untouched, unlearned, retrained),
-        "cosine": float(before.dot(after)) / lengths if lengths else math.nan,
-    }
-
-
-def _accuracy(problem: Problem, w: Tensor, x: Tensor, y: Tensor) -> float:
-    return problem.accuracy(w.to(problem.dtype), x, y)
-
-
-def _noised(certified: CertifiedWeights, seed: int) -> Tensor:
-    if certified.noise_std == 0.0:
-        return certified.weights
-    generator = torch.Generator().manual_seed(0x9E3779B9 + seed)
-    noise = torch.randn(len(certified.weights), dtype=torch.float64, generator=generator)
-    return certified.weights + (certified.noise_std * noise).to(certified.weights)
-
-
 def _bytes_of(state: State) -> int:
     tensors = (state.weights, *state.tensors.values(), *state.vectors.values())
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def _generator(scene: _Scene) -> torch.Generator:
-    return torch.Generator().manual_seed(scene.seed)
 
 
 def _steps(progress: Progress, total: int) -> Callable[[], None]:

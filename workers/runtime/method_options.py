@@ -27,7 +27,11 @@ def method_named(name: str, options: Mapping[str, Any], required: Mapping[str, A
     """
     if name not in NAMES:
         raise Refused(f"There is no method {name!r}.", f"The methods are: {', '.join(NAMES)}.")
-    kind: Any = load(name)
+    return with_options(load(name), name, options, required)
+
+
+def with_options(kind: Any, name: str, options: Mapping[str, Any], required: Mapping[str, Any]) -> Method:
+    """Return an instance of a method's class with those of ``options`` that it has. Raises Refused as above."""
     types = get_type_hints(kind)
     names = [field.name for field in fields(kind) if not field.metadata.get("secret")]  # a policy is not secret
     unknown = sorted(required.keys() - set(names))

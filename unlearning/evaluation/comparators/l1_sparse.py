@@ -1,0 +1,44 @@
+"""l1-sparse unlearning: fine-tune on the retained samples with a penalty on the absolute weights.
+
+Jia, Liu, Ram, Yao, Liu, Liu, Sharma and Liu, "Model Sparsity Can Simplify Machine Unlearning" (NeurIPS 2023, arXiv
+2304.04934), their sparsity-aware unlearning:
+
+    w_u = argmin_w L(w; D_r) + gamma ||w||_1,    started at the trained weights.
+
+They find a weight that falls along the steps best; here it falls in a straight line from 2 gamma to 0. A step follows
+the penalty's subgradient, sign(w), with 0 at 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from unlearning.evaluation.comparator import TwoSidedWalk
+from unlearning.model.problem import Problem
+from unlearning.model.training import data_gradient
+
+
+@dataclass(frozen=True)
+class L1Sparse(TwoSidedWalk):
+    """Fine-tune towards few weights that are not 0.
+
+    Args:
+        gamma: the penalty's mean weight over the steps.
+    """
+
+    name: ClassVar[str] = "l1_sparse"
+    gamma: float = 5e-4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.gamma >= 0.0:
+            raise ValueError(f"gamma is {self.gamma}. It must be 0 or more.")
+
+    def slope(
+        self, problem: Problem, w: Tensor, kept: tuple[Tensor, Tensor], gone: tuple[Tensor, Tensor], done: float
+    ) -> Tensor:
+        penalty = 2.0 * self.gamma * (1.0 - done) * w.sign()
+        return data_gradient(problem, w, *kept) + problem.decay * w + penalty

@@ -1,0 +1,48 @@
+"""U-LiRA: a likelihood-ratio attack made for each example, against what the unlearning itself leaves behind.
+
+Hayes, Shumailov, Triantafillou, Khalifa and Papernot, "Inexact Unlearning Needs More Careful Evaluations to Avoid a
+False Sense of Privacy" (arXiv 2403.01218). Many models are trained; each example is in half of them and is then
+forgotten there by the method under test. For each example two normal distributions are fitted to its confidence: one
+over the models that had and forgot it, one over those that never had it. Each model in turn is attacked with the
+distributions of all the others.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+LEAST_DEVIATION = 1e-6
+"""of a confidence: smaller differences are rounding"""
+
+
+def u_lira_accuracy(confidences: Tensor, inside: Tensor) -> float:
+    """Return the share of right answers, to each example in each model: was it forgotten here, or never there?
+
+    ``confidences`` (k, c) and ``inside`` (k, c) bool: model by example; true where the model had the example and forgot
+    it. Every example must be inside at least 3 models and outside of 3. An answer without evidence counts half.
+    """
+    if int(inside.sum(dim=0).min()) < 3 or int((~inside).sum(dim=0).min()) < 3:
+        raise ValueError("Each example must be forgotten in at least 3 models and absent from 3: use 6 models or more.")
+    right = [_right(confidences, inside, model) for model in range(len(confidences))]
+    return float(torch.cat(right).mean())
+
+
+def _right(confidences: Tensor, inside: Tensor, model: int) -> Tensor:
+    """Return, for each example (c,), 1 for a right answer about ``model``, 0 for a wrong one, 0.5 for none."""
+    others = torch.arange(len(confidences)) != model
+    seen, known, where = confidences[model].double(), confidences[others].double(), inside[others]
+    evidence = _log_density(seen, known, where) - _log_density(seen, known, ~where)
+    answer = torch.where(inside[model], evidence, -evidence)
+    return (answer > 0).double() + 0.5 * (answer == 0).double()
+
+
+def _log_density(seen: Tensor, known: Tensor, where: Tensor) -> Tensor:
+    weights = where.double()
+    counts = weights.sum(dim=0)
+    mean = (known * weights).sum(dim=0) / counts
+    variance = ((known - mean) ** 2 * weights).sum(dim=0) / (counts - 1)
+    deviation = variance.sqrt().clamp(min=LEAST_DEVIATION)
+    return -0.5 * ((seen - mean) / deviation) ** 2 - deviation.log() - 0.5 * math.log(2 * math.pi)
