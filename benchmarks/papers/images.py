@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-FOLDER = Path(__file__).parents[3] / "shared" / "data" / "mnist10k"
+FOLDER = Path(os.environ.get("EXPUNGE_MNIST", Path(__file__).parents[3] / "shared" / "data" / "mnist10k"))
+"""of the images in IDX format; a checkout that lies elsewhere names it in EXPUNGE_MNIST"""
 MEAN, DEVIATION = 0.1307, 0.3081
 """of MNIST's pixels"""
 
@@ -32,7 +34,11 @@ class Images:
 
     def first(self, count: int) -> Images:
         """Return these with the first ``count`` training images alone."""
-        return Images(self.inputs[:count], self.targets[:count], self.test_inputs, self.test_targets)
+        return self.at(torch.arange(len(self.inputs))[:count])
+
+    def at(self, places: Tensor) -> Images:
+        """Return these with the training images at ``places`` (m,) alone, in that order."""
+        return Images(self.inputs[places], self.targets[places], self.test_inputs, self.test_targets)
 
 
 def mnist() -> Images:

@@ -18,7 +18,7 @@ _HEAD = """\
 # What each paper promised, what we measured
 
 Expunge builds on five published papers. Each says what its method can do, in tables and figures. This page puts our
-figures beside theirs, for the settings that two CPU cores can repeat, and says where we could not reach the paper's
+figures next to theirs, for the settings that two CPU cores can repeat, and says where we could not reach the paper's
 number and why. It is written for readers who are no specialists:
 
 - **Retraining** means training again without the people who asked to be forgotten. It is what every method imitates.

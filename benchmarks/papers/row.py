@@ -1,4 +1,4 @@
-"""One figure of a paper beside ours, and the paper that it belongs to."""
+"""One figure of a paper next to ours, and the paper that it belongs to."""
 
 from __future__ import annotations
 
