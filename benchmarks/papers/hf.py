@@ -212,6 +212,12 @@ def waiting() -> Iterator[Row]:
         "21,840 products for it: about two hours of one core for each seed.",
     )
     yield not_run(
+        "figure 2b, 1 % deleted, and with raw pixels 5 and 20 %",
+        "distance and coefficients",
+        "drawn",
+        "Needs five more minutes of one core.",
+    )
+    yield not_run(
         "table 1, MNIST, convolutional network, one vector an image",
         "seconds",
         "pre-computation 5.34",

@@ -25,6 +25,9 @@ from unlearning import Training
 from unlearning.quality.simulate import forget_set, left_by, release
 from unlearning.types import Vectors
 
+LARGE_STEPS = replace(SOFTMAX, epochs=30, batch_size=256, learning_rate=0.5, clip=0.5)
+"""of the paper's application experiments on Fashion-MNIST: its figure 8 asks for a relatively large step"""
+
 
 def table_1(size: Size, images: Images) -> Iterator[Row]:
     """Softmax regression, one vector an image, 20 % forgotten one by one: time, memory, accuracy."""
@@ -120,24 +123,25 @@ def one_by_one(images: Images, training: Training) -> tuple[float, float, float,
 
 def figure_8(size: Size, images: Images) -> Iterator[Row]:
     """Delete a fifth of the images again and again: the accuracy without repair, and with 2 epochs of it each time."""
-    start = time.process_time()
     chosen = images.normalised().first(size.count)
-    found = [repaired(chosen, replace(size.network, seed=seed), size.rounds) for seed in size.seeds]
-    spent = (time.process_time() - start) / (2 * size.rounds)
-    for turn in range(size.rounds):
-        plain, mended, again = ([100 * each[turn][side] for each in found] for side in range(3))
-        yield Row(
-            place=f"figure 8, {turn + 1} times 20 % deleted, repaired each time",
-            measured="test accuracy, %",
-            published=DRAWN.format("back to a satisfactory level"),
-            ours=tuple(mended),
-            differs="softmax regression on MNIST, trained as figure 2b's network is, instead of ResNet-18 on CelebA; "
-            + TEST_SPLIT,
-            verdict=at_least(mended, statistics.mean(again), 1.0),
-            why=f"without any repair {statistics.mean(plain):.1f}, retrained {statistics.mean(again):.1f}; reached: at "
-            "most a point below retraining",
-            seconds=2 * spent,
-        )
+    for training in (size.network, LARGE_STEPS):
+        start = time.process_time()
+        found = [repaired(chosen, replace(training, seed=seed), size.rounds) for seed in size.seeds]
+        spent = (time.process_time() - start) / size.rounds
+        for turn in range(size.rounds):
+            plain, mended, again = ([100 * each[turn][side] for each in found] for side in range(3))
+            place = f"figure 8, step size {training.learning_rate:g}, {turn + 1} times 20 % deleted, repaired each time"
+            yield Row(
+                place=place,
+                measured="test accuracy, %",
+                published=DRAWN.format("back to a satisfactory level"),
+                ours=tuple(mended),
+                differs=f"softmax regression on MNIST instead of ResNet-18 on CelebA; {TEST_SPLIT}",
+                verdict=at_least(mended, statistics.mean(again), 1.0),
+                why=f"without any repair {statistics.mean(plain):.1f}, retrained {statistics.mean(again):.1f}; "
+                "reached: at most a point below retraining",
+                seconds=spent,
+            )
 
 
 def repaired(images: Images, training: Training, rounds: int) -> list[tuple[float, float, float]]:

@@ -27,7 +27,8 @@ number and why. It is written for readers who are no specialists:
 - **Seeds**: every figure was measured at least three times with other random choices. `0.1 ± 0.02` is the mean and the
   standard deviation. A figure without `±` follows from arithmetic.
 - **Reached** means that our mean is at least as good as the paper's figure, or as near to it as the row says.
-- **s** is the CPU time in seconds that our figures of the row took.
+- **s** is the CPU time in seconds that our figures of the row took, on cores that others used as well. A long paper
+  was run in parts, by the functions that the command calls.
 
 `make papers` repeats everything that was run (`python -m benchmarks.papers NAME` one paper), and
 `python -m benchmarks.papers --publish` writes this page. MNIST here is the 10,000 images of its test split. Where a

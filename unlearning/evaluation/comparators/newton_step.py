@@ -27,7 +27,7 @@ DAMPING = 0.01
 
 
 @dataclass(frozen=True)
-class Step:
+class SolvedStep:
     """A change of the weights, (d,), with ``||b - A change|| = residual * ||b||`` after so many products with A."""
 
     change: Tensor
@@ -44,7 +44,7 @@ def newton_step(
     damping: float = DAMPING,
     residual: float = 1e-4,
     products: int = 300,
-) -> Step:
+) -> SolvedStep:
     """Return a_NS for forgetting the positions ``gone`` from the model w (d,) that was trained on ``examples``.
 
     The solve ends at a relative ``residual``, or after so many ``products``; the step says which.
@@ -66,7 +66,7 @@ def infinitesimal_jackknife(
     damping: float = DAMPING,
     residual: float = 1e-4,
     products: int = 300,
-) -> Step:
+) -> SolvedStep:
     """Return a_IJ, whose Hessian is everyone's. Arguments and errors are those of ``newton_step``."""
     forgotten = examples.only(torch.tensor(gone, dtype=torch.int64))
     return _step(problem, w, examples, forgotten, damping=damping, residual=residual, products=products)
@@ -81,7 +81,7 @@ def _step(
     damping: float,
     residual: float,
     products: int,
-) -> Step:
+) -> SolvedStep:
     if not len(forgotten) or not len(curved):
         raise ValueError(f"{len(forgotten)} samples are to be forgotten, {len(curved)} curve: give some of each.")
     gradient = problem.gradient(w, forgotten.inputs, forgotten.targets) + problem.decay * w
@@ -97,14 +97,14 @@ def _product(problem: Problem, w: Tensor, examples: Examples, v: Tensor) -> Tens
     return hessian_products(problem, w, examples.inputs, examples.targets, v.unsqueeze(0))[0] + problem.decay * v
 
 
-def minimal_residual(product: Callable[[Tensor], Tensor], b: Tensor, residual: float, products: int) -> Step:
+def minimal_residual(product: Callable[[Tensor], Tensor], b: Tensor, residual: float, products: int) -> SolvedStep:
     """Minimise ||b - A x|| for a symmetric A, which may be indefinite, over its Krylov space of growing size.
 
     The basis is kept and orthogonalised in full: that is safe in float32, and takes ``products`` vectors of memory.
     """
     length = float(b.norm())
     if length == 0.0:
-        return Step(torch.zeros_like(b), 0.0, 0)
+        return SolvedStep(torch.zeros_like(b), 0.0, 0)
     basis = [b / length]
     columns: list[Tensor] = []
     while True:
@@ -118,7 +118,7 @@ def minimal_residual(product: Callable[[Tensor], Tensor], b: Tensor, residual: f
         columns.append(torch.cat([column + again, rest.unsqueeze(0)]).double())
         weights, left = _least_squares(columns, length)
         if left <= residual * length or len(columns) == min(products, len(b)) or float(rest) <= 1e-12 * length:
-            return Step(matrix.T @ weights.to(b.dtype), left / length, len(columns))
+            return SolvedStep(matrix.T @ weights.to(b.dtype), left / length, len(columns))
         basis.append(image / rest)
 
 
