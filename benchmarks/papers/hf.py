@@ -30,11 +30,13 @@ PAPER = Paper(
     "the weights, which takes a millisecond. The result is said to lie nearer to retraining than a Newton step (NS) "
     "and the infinitesimal jackknife (IJ), two older methods that need the curvature of the whole model, to predict "
     "how the loss of each forgotten image changes, and to stay near even for a network.",
-    measured="For softmax regression the promise holds with room to spare, and NS and IJ are no rivals: they step to "
-    "the end of a training that never got there. For the network it holds less well, and how well depends on how the "
-    "pixels are scaled, which the paper does not discuss. The speed-up is real and is measured without a network or "
-    "a database; what a whole deletion costs stands on the page of benchmarks.",
-    seconds=900,
+    measured="For softmax regression the promise holds: after 100 epochs and 30 % forgotten the distance is 0.119, "
+    "where the paper has 0.172, and the losses of the forgotten images are foretold as well as it says. NS and IJ, by "
+    "the paper's formulas and damping, end 6.2 and 1.2 away, further than doing nothing (0.46); the paper prints 0.178 "
+    "for both, which we could not repeat. First order has its limit where the paper puts it: from step size 0.5 on "
+    "recollection does harm. Table 1's speed-up is hundreds of times here, not hundreds of thousands: the paper compares "
+    "with a retraining of 20 minutes, which takes a fraction of a second.",
+    seconds=420,
 )
 SHARES = (0.01, 0.05, 0.20, 0.30)
 NETWORK_SHARES = {"normalised": SHARES[1:], "raw": SHARES[-1:]}
