@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Iterator
@@ -47,7 +48,7 @@ def table_1(size: Size, images: Images) -> Iterator[Row]:
         preparing,
         differs,
         at_most(preparing, 1.95),
-        "another machine",
+        "one busy CPU core in place of a GPU",
         spent,
     )
     yield Row(
@@ -77,7 +78,8 @@ def table_1(size: Size, images: Images) -> Iterator[Row]:
         accuracy,
         differs + "; tested on 2,000 images",
         within(accuracy, 87.75, 2.0),
-        "within 2 points counts as reached; the untouched training ends where its images and its start lead it",
+        f"retraining itself reaches {statistics.mean(accuracy) - statistics.mean(change):.1f}; "
+        "2 points count as reached",
         spent,
     )
     yield Row(
@@ -133,6 +135,7 @@ def figure_8(size: Size, images: Images) -> Iterator[Row]:
         for turn in range(size.rounds):
             plain, mended, again = ([100 * each[turn][side] for each in found] for side in range(3))
             batches = f"batches of {training.batch_size}" if training.batch_size else "full batches"
+            steps = 2 * math.ceil(size.count * (1 - 0.2 * (turn + 1)) / (training.batch_size or size.count))
             setting = f"step size {training.learning_rate:g}, {batches}"
             place = f"figure 8, {setting}, {turn + 1} times 20 % deleted, repaired each time"
             yield Row(
@@ -143,7 +146,7 @@ def figure_8(size: Size, images: Images) -> Iterator[Row]:
                 differs=f"softmax regression on MNIST instead of ResNet-18 on CelebA; {TEST_SPLIT}",
                 verdict=at_least(mended, statistics.mean(again), 1.0),
                 why=f"without any repair {statistics.mean(plain):.1f}, retrained {statistics.mean(again):.1f}; "
-                "reached: at most a point below retraining",
+                f"the repair took {steps} steps; reached: at most a point below retraining",
                 seconds=spent,
             )
 
