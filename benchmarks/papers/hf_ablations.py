@@ -15,7 +15,7 @@ from unlearning.quality.distance_left import distance_left
 
 
 def ablations(size: Size, images: Images) -> Iterator[Row]:
-    """Softmax regression, 20 % deleted: the distance as one setting grows, and the paper's word for it."""
+    """Yield the distance of softmax regression, 20 % deleted, as one setting grows, and the paper's word for it."""
     settings = {
         "step size": [(f"{rate:g}", replace(SOFTMAX, learning_rate=rate), size.count) for rate in size.rates],
         "epochs": [(f"{epochs}", replace(SOFTMAX, epochs=epochs), size.count) for epochs in size.passes],

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 
 from benchmarks.papers.images import Images
-from benchmarks.papers.row import Row, Verdict, at_least, at_most, within
+from benchmarks.papers.row import Row, at_least, at_most, within
 from benchmarks.papers.scene import (
     DRAWN,
     METHOD,
@@ -33,7 +33,7 @@ TOO_LARGE = replace(SOFTMAX, learning_rate=0.5)
 
 
 def table_1(size: Size, images: Images) -> Iterator[Row]:
-    """Softmax regression, one vector an image, 20 % forgotten one by one: time, memory, accuracy."""
+    """Yield time, memory and accuracy of softmax regression, one vector an image, 20 % forgotten one by one."""
     start = time.process_time()
     found = [one_by_one(images.normalised().first(size.single), replace(SOFTMAX, seed=seed)) for seed in size.seeds]
     preparing, forgetting, speedup, accuracy, change = zip(*found, strict=True)
@@ -54,11 +54,11 @@ def table_1(size: Size, images: Images) -> Iterator[Row]:
     yield Row(
         f"{place}, one deletion",
         "seconds",
-        "2.74 (printed without its power of ten)",
+        "1.4e-05 (its speed-up makes the printed 2.74 into 2.74e-03 for 200 deletions)",
         forgetting,
         differs,
-        Verdict.NO_NUMBER,
-        "the addition alone; the service around it is measured in benchmarks.md",
+        at_most(forgetting, 2.74e-3 / 200),
+        "the product's addition also looks the person up, sums in float64 and counts who is gone",
         spent,
     )
     yield Row(
@@ -68,7 +68,7 @@ def table_1(size: Size, images: Images) -> Iterator[Row]:
         speedup,
         differs,
         at_least(speedup, 448_060),
-        "the paper's own times give a retraining of 20 minutes for a model that trains here in a fraction of a second",
+        "by the paper's own figures a retraining takes 6 s, where ours takes a fraction of a second",
         spent,
     )
     yield Row(

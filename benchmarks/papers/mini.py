@@ -99,7 +99,7 @@ class Trial:
 
 
 def rows(size: Size) -> Iterator[Row]:
-    """Every row of the paper."""
+    """Yield every row of the paper."""
     start = time.process_time()
     images = size.images().normalised()
     trials = [trial(images.first(size.count), replace(size.training, seed=seed)) for seed in size.seeds]
@@ -128,7 +128,7 @@ def trial(images: Images, training: Training) -> Trial:
 
 
 def table_1(trials: Sequence[Trial], seconds: float) -> Iterator[Row]:
-    """Accuracies as the paper prints them, and the distance to retraining, which it does not print."""
+    """Yield accuracies as the paper prints them, and the distance to retraining, which it does not print."""
     for at, share in enumerate(SHARES):
         place = f"table 1, MNIST, {share:.0%} forgotten"
         untouched = statistics.mean(each.accuracy(at, UNTOUCHED) for each in trials)
@@ -154,7 +154,7 @@ def table_1(trials: Sequence[Trial], seconds: float) -> Iterator[Row]:
 
 
 def table_2(size: Size, images: Images, trials: Sequence[Trial]) -> Iterator[Row]:
-    """Attack mini's model and the retrained one: can the forgotten, and the retained, be told from strangers?"""
+    """Attack mini's model and the retrained one: are the forgotten, and the retained, called members more often than strangers?"""
     start = time.process_time()
     found = [attacked(size, images, each) for each in trials]
     spent = (time.process_time() - start) / (4 * len(SHARES))
@@ -190,7 +190,7 @@ def alarm(rates: Sequence[tuple[float, float]]) -> float:
 def attacked(size: Size, images: Images, found: Trial) -> list[dict[tuple[str, str], tuple[float, float]]]:
     """Return, for each share, precision and recall by whose model is attacked and whose images are asked about.
 
-    As many images that no model saw stand next to those asked about, so that guessing has a precision of 0.5.
+    There are as many images that no model saw as images asked about, so that guessing has a precision of 0.5.
     """
     others = images.at(torch.arange(len(images.inputs))[-size.other :])
     classifier = attacker(others, found.scene.problem.training, size.shadows)
@@ -242,7 +242,7 @@ def said(scene: Scene, weights: Tensor, inputs: Tensor, targets: Tensor) -> np.n
 
 
 def table_3(trials: Sequence[Trial]) -> Iterator[Row]:
-    """Accuracy and distance as k grows, 5 % forgotten."""
+    """Yield accuracy and distance as k grows, 5 % forgotten."""
     for k, number in DEPTHS.items():
         start = time.process_time()
         found = [at_depth(each, k) for each in trials]
@@ -271,7 +271,7 @@ def at_depth(found: Trial, k: int) -> tuple[float, float]:
 
 
 def waiting() -> Iterator[Row]:
-    """What is not here."""
+    """Yield what is not here."""
     for name, numbers in (("Covtype", ".70, .67, .66"), ("HIGGS", ".64, .58, .56")):
         yield not_run(f"tables 1 to 3, {name}", "accuracy of mini at 5, 10 and 15 %", numbers, "Needs the data set.")
     yield not_run(
