@@ -153,7 +153,7 @@ def figure_2b(size: Size, images: Images, pixels: str) -> Iterator[Row]:
 
 
 def compared(scene: Scene, shares: Sequence[float], products: int) -> list[Found]:
-    """Return what recollection and doing nothing leave at each share, and NS and IJ where they may take ``products``."""
+    """Return what each leaves at each share; NS and IJ are left out where they may take no ``products``."""
     state = scene.state(len(shares))
     return [compared_at(scene, state, place, products) for place in range(len(shares))]
 

@@ -33,7 +33,7 @@ TOO_LARGE = replace(SOFTMAX, learning_rate=0.5)
 
 
 def table_1(size: Size, images: Images) -> Iterator[Row]:
-    """Yield time, memory and accuracy of softmax regression, one vector an image, 20 % forgotten one by one."""
+    """Yield the time, memory and accuracy of softmax regression, one vector an image, 20 % forgotten one by one."""
     start = time.process_time()
     found = [one_by_one(images.normalised().first(size.single), replace(SOFTMAX, seed=seed)) for seed in size.seeds]
     preparing, forgetting, speedup, accuracy, change = zip(*found, strict=True)

@@ -128,7 +128,7 @@ def trial(images: Images, training: Training) -> Trial:
 
 
 def table_1(trials: Sequence[Trial], seconds: float) -> Iterator[Row]:
-    """Yield accuracies as the paper prints them, and the distance to retraining, which it does not print."""
+    """Yield the accuracies as the paper prints them, and the distance to retraining, which it does not print."""
     for at, share in enumerate(SHARES):
         place = f"table 1, MNIST, {share:.0%} forgotten"
         untouched = statistics.mean(each.accuracy(at, UNTOUCHED) for each in trials)
@@ -154,7 +154,7 @@ def table_1(trials: Sequence[Trial], seconds: float) -> Iterator[Row]:
 
 
 def table_2(size: Size, images: Images, trials: Sequence[Trial]) -> Iterator[Row]:
-    """Attack mini's model and the retrained one: are the forgotten, and the retained, called members more often than strangers?"""
+    """Yield the attack's precision and recall on mini's model: does it call the forgotten members, or the retained?"""
     start = time.process_time()
     found = [attacked(size, images, each) for each in trials]
     spent = (time.process_time() - start) / (4 * len(SHARES))
@@ -242,7 +242,7 @@ def said(scene: Scene, weights: Tensor, inputs: Tensor, targets: Tensor) -> np.n
 
 
 def table_3(trials: Sequence[Trial]) -> Iterator[Row]:
-    """Yield accuracy and distance as k grows, 5 % forgotten."""
+    """Yield the accuracy and distance as k grows, 5 % forgotten."""
     for k, number in DEPTHS.items():
         start = time.process_time()
         found = [at_depth(each, k) for each in trials]
