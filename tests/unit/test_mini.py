@@ -177,6 +177,31 @@ def test_the_tail_is_half_the_training_unless_told(epochs: int, steps: int | Non
     assert state.facts["report"] == {"steps": kept, "trajectory_steps": epochs}
 
 
+def test_epochs_count_passes_as_the_paper_does() -> None:
+    made = recipe(Training(epochs=4, batch_size=20, learning_rate=0.1))
+    problem, examples, learned = trained(made)
+    passes, steps = (
+        Mini(**k, threshold=None).prepare(problem, examples, learned) for k in ({"epochs": 2}, {"steps": 6})
+    )
+    assert passes.tensors["sizes"].tolist() == [20, 20, 8, 20, 20, 8]
+    assert torch.equal(passes.tensors["tail"], steps.tensors["tail"])
+    whole = Mini(epochs=9, threshold=None).prepare(problem, examples, learned)
+    assert len(whole.tensors["rates"]) == len(learned.trajectory or ()) == 12
+
+
+def test_an_epoch_of_a_converged_training_is_one_full_batch() -> None:
+    made = recipe(Training(epochs=1, batch_size=20, learning_rate=0.2, weight_decay=0.05, converge=1e-8))
+    problem, examples, learned = trained(made)
+    assert Mini(epochs=3, threshold=None).prepare(problem, examples, learned).tensors["sizes"].tolist() == [48, 48, 48]
+
+
+def test_steps_and_epochs_together_are_refused() -> None:
+    with pytest.raises(Refused, match="It must be None where epochs is given"):
+        Mini(steps=3, epochs=2)
+    with pytest.raises(Refused, match="epochs is 0"):
+        Mini(epochs=0)
+
+
 def test_the_tail_stays_within_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unlearning.methods.mini.TAIL_LIMIT", 4 * 15)
     problem, examples, learned = trained(recipe(Training(epochs=9, learning_rate=0.1)))

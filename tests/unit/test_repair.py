@@ -154,3 +154,42 @@ def test_vectors_carried_by_the_others_stay_exact_on_a_quadratic() -> None:
     assert learned.trajectory is not None
     taken = gone_on(problem, retain, without + state.vectors["p1"], mass, len(learned.trajectory))
     assert float((after.weights + after.vectors["p3"] - taken).norm()) < 1e-12
+
+
+def with_tolerance(tolerance: float, fell_by: float) -> tuple[State, Forgotten]:
+    """The state that is prepared, and an update whose accuracy lies ``fell_by`` below what the state remembers."""
+    method = replace(REPAIRING, repair_tolerance=tolerance)
+    problem, examples, _, state = prepared(network(), method)
+    forget = forget_set(examples, *GONE)
+    added = state.weights + sum(state.vectors[name] for name in GONE)
+    now = problem.accuracy(added, *problem.recipe.holdout)
+    remembered = replace(state, facts={**state.facts, "accuracy": now + fell_by})
+    done = method.forget(problem, remembered, given(forget, state), left_by(examples, forget), torch.Generator())
+    return state, done
+
+
+def test_an_update_within_the_tolerance_is_the_addition_alone() -> None:
+    state, done = with_tolerance(0.1, 0.05)
+    assert torch.allclose(done.state.weights, state.weights + sum(state.vectors[name] for name in GONE))
+    assert done.state.vectors == {}
+    assert done.state.facts["steps"] == state.facts["steps"]
+    assert "distance_repaired" not in done.evidence
+
+
+def test_an_update_beyond_the_tolerance_is_repaired_as_any_other() -> None:
+    _, done = with_tolerance(0.1, 0.15)
+    _, _, _, always, _ = repaired(network(), *GONE)
+    assert torch.equal(done.state.weights, always.weights)
+    assert done.state.vectors.keys() == always.vectors.keys()
+    assert all(torch.equal(done.state.vectors[name], always.vectors[name]) for name in always.vectors)
+
+
+def test_the_preparation_remembers_its_accuracy() -> None:
+    problem, _, learned, state = prepared(network(), REPAIRING)
+    assert state.facts["accuracy"] == problem.accuracy(learned.weights, *problem.recipe.holdout)
+
+
+@pytest.mark.parametrize(("epochs", "tolerance"), [(0, 0.1), (2, -0.1), (2, 1.0)])
+def test_a_tolerance_without_a_repair_or_outside_its_range_is_refused(epochs: int, tolerance: float) -> None:
+    with pytest.raises(ValueError, match="repair_tolerance needs repair_epochs"):
+        Recollection(repair_epochs=epochs, repair_tolerance=tolerance)

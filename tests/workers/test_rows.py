@@ -16,7 +16,7 @@ from service.infra.files import Damaged
 from service.infra.tables import StoredVector
 from tests.workers.test_calibrate import release_connections
 from tests.workers.worlds import World, open_world
-from unlearning.methods.recollection import sum_of
+from unlearning.methods.recollection.vectors import sum_of
 from unlearning.types import VectorsMissing
 from workers.storage import private_state as state
 

@@ -60,6 +60,7 @@ from unlearning.model.training import (
     retrace,
     scale_of,
     step_gradient,
+    steps_per_epoch,
     train,
 )
 from unlearning.quality.distance_left import calibration_sets, measure, require_effective
@@ -93,6 +94,8 @@ class Mini(Method):
     Args:
         steps: k; a shorter training is taken whole. None: half the training's steps (100 where it converges), or as
             many as ``TAIL_LIMIT`` numbers hold.
+        epochs: k counted in passes over the data, as the paper counts it (its k is 10), in place of ``steps``. Where
+            the training converges a pass is one full-batch step.
         products: "exact" or "secant".
         pairs: m, how many differences a secant product looks back on.
         reference: the retraining that is approximated: "renormalised" (the paper's) or "fixed-denominator".
@@ -112,6 +115,7 @@ class Mini(Method):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TRAJECTORY, Need.RETAINED})
 
     steps: int | None = None
+    epochs: int | None = None
     products: str = "exact"
     pairs: int = 2
     reference: str = "renormalised"
@@ -122,6 +126,8 @@ class Mini(Method):
 
     def __post_init__(self) -> None:
         _require(self.steps is None or self.steps >= 1, "steps", self.steps, "at least 1, or None")
+        _require(self.epochs is None or self.epochs >= 1, "epochs", self.epochs, "at least 1, or None")
+        _require(self.epochs is None or self.steps is None, "steps", self.steps, "None where epochs is given")
         _require(self.products in PRODUCTS, "products", self.products, f"one of {', '.join(PRODUCTS)}")
         _require(self.pairs >= 1, "pairs", self.pairs, "at least 1")
         _require(self.reference in REFERENCES, "reference", self.reference, f"one of {', '.join(REFERENCES)}")
@@ -179,10 +185,12 @@ class Mini(Method):
     def _tail(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress) -> dict[str, Tensor]:
         most = max(1, TAIL_LIMIT // problem.dimension - 1)
         if problem.training.converge is not None:
-            return _standstill(problem, examples, learned.weights, self.steps or min(STANDSTILL, most))
+            asked = self.steps or self.epochs or min(STANDSTILL, most)
+            return _standstill(problem, examples, learned.weights, asked)
         trajectory = _followed(problem, learned)
         total = len(trajectory)
-        first = total - min(self.steps or min(max(1, total // 2), most), total)
+        passes = (self.epochs or 0) * steps_per_epoch(problem, len(examples))
+        first = total - min(self.steps or passes or min(max(1, total // 2), most), total)
         weights = []
         for step, w, _ in replay(problem, examples, trajectory, first):
             progress((step - first) / (total - first))

@@ -26,8 +26,9 @@ vectors, for models where one vector each costs too much. An update then needs t
 as ``OutOfTolerance`` where the probes say that it is too far from the exact vectors.
 
 **Repair** (``repair_epochs``, the paper's OUR strategy; ``repair.py``): after the addition the training runs
-on for some passes over who is left, and every remaining vector follows it. Trajectory form with exact vectors alone:
-a converged update ends in a minimiser already, and a sketch's numbers cannot follow a step.
+on for some passes over who is left, and every remaining vector follows it; with ``repair_tolerance`` only where the
+accuracy has fallen. Trajectory form with exact vectors alone: a converged update ends in a minimiser already, and a
+sketch's numbers cannot follow a step.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ import torch
 from torch import Tensor
 
 from unlearning.methods.recollection import room
-from unlearning.methods.recollection.repair import repaired, require_open_end, require_room
+from unlearning.methods.recollection.repair import accuracy_of, due, repaired, require_open_end, require_room
 from unlearning.methods.recollection.sketch import Sketch, require_steps_fit
 from unlearning.methods.recollection.vectors import (
     CARRIED_BY,
@@ -51,6 +52,7 @@ from unlearning.methods.recollection.vectors import (
     Followed,
     Form,
     Sketched,
+    sum_of,
 )
 from unlearning.model.descent.plan import REFERENCES
 from unlearning.model.method import Method, require_followed
@@ -72,7 +74,6 @@ from unlearning.types import (
     Refused,
     State,
     Vectors,
-    VectorsMissing,
     VectorSource,
     retained,
     silent,
@@ -93,7 +94,9 @@ class Recollection(Method):
         calibration_count: how many sets of people are really retrained without.
         calibration_share: the share of all people in each set.
         repair_epochs: E_r, passes over the retained samples at each update, through which every remaining vector is
-            carried. 0: none; more needs the retained samples and rewrites all vectors at each update.
+            carried. 0: none; more needs the retained samples and rewrites all vectors at each repair.
+        repair_tolerance: an update is repaired where the holdout accuracy is more than this, a fraction, below that of
+            the preparation (the paper repairs where it "significantly drops"). None: every update is.
         rank: None for exact vectors; otherwise the sketch's directions, with ``probes``, ``tolerance``, ``updates``,
             ``oversampling`` and ``stability`` as ``unlearning.methods.recollection.sketch.Sketch`` has them.
         probe_seed: of the sketch's probes, which must be secret. None: drawn from the operating system. To be given
@@ -113,6 +116,7 @@ class Recollection(Method):
     calibration_count: int = 3
     calibration_share: float = 0.05
     repair_epochs: int = 0
+    repair_tolerance: float | None = None
     rank: int | None = None
     probes: int = 32
     tolerance: float = 0.25
@@ -143,6 +147,8 @@ class Recollection(Method):
             raise ValueError("rank needs curvature hessian and no repair_epochs.")
         if self.repair_epochs < 0:
             raise ValueError("repair_epochs must be 0 or more.")
+        if self.repair_tolerance is not None and not (self.repair_epochs and 0.0 <= self.repair_tolerance < 1.0):
+            raise ValueError("repair_tolerance needs repair_epochs, and must be at least 0 and below 1.")
         self._sketch(self.rank or 1)  # refuses values outside their range
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
@@ -169,7 +175,8 @@ class Recollection(Method):
             room.require_room(what, size, problem.device, "Use rewind or retrain.")
         state = form.state(examples, lambda share: progress(0.7 * share))
         if learned.trajectory is not None and self.repair_epochs:
-            state = replace(state, facts={**state.facts, "steps": len(learned.trajectory)})
+            more = {"steps": len(learned.trajectory), "accuracy": accuracy_of(problem, state.weights)}
+            state = replace(state, facts={**state.facts, **more})
         return self._measured(form, problem, state, examples, vectors=Vectors(state.vectors), progress=progress)
 
     def require_size(self, problem: Problem, samples: int) -> None:
@@ -264,7 +271,7 @@ class Recollection(Method):
             "recollection_norm": float(total.norm()),
             "distance_moved": float((fresh.weights - state.weights).norm()),
         }
-        if self.repair_epochs:
+        if self.repair_epochs and due(problem, fresh, self.repair_tolerance):
             left = retained(forget, retain)
             fresh = repaired(
                 problem,
@@ -333,7 +340,7 @@ class Recollection(Method):
             "threshold": self.threshold,
         }
         if self.repair_epochs:
-            plain = replace(self, repair_epochs=0)
+            plain = replace(self, repair_epochs=0, repair_tolerance=None)
             alone = [plain._measure(form, problem, theirs, examples, chosen) for theirs, chosen in sets]
             found["distance_left_unrepaired"] = sum(alone) / len(alone)
         return found
@@ -371,21 +378,6 @@ def _update_converged(state: State, total: Tensor, gone: int) -> State:
 def _counts(state: State) -> tuple[int, int]:
     """Return how many samples the training had, and how many are forgotten."""
     return int(cast(int, state.facts["samples"])), int(cast(int, state.facts["forgotten"]))
-
-
-def sum_of(vectors: VectorSource, people: frozenset[str], weights: Tensor) -> Tensor:
-    """Return the sum of these people's vectors, (d,) like ``weights`` but float64. Its bits depend on the order.
-
-    Raises:
-        VectorsMissing: somebody has none.
-    """
-    total, count = torch.zeros(len(weights), dtype=torch.float64, device=weights.device), 0
-    for _, vector in vectors.read(people):
-        total += vector
-        count += 1
-    if count < len(people):
-        raise VectorsMissing(len(people) - count, len(people))
-    return total
 
 
 def _harm(mean: float, threshold: float, report: Mapping[str, Json]) -> str:

@@ -15,6 +15,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
+from torch import Tensor
+
 from unlearning.methods.recollection.vectors import GROUP_LIMIT, Followed
 from unlearning.model.problem import Problem
 from unlearning.model.training import prolong
@@ -40,6 +42,22 @@ def repaired(
     weights = taken.checkpoints[-1]
     vectors = Followed(work, weights, taken, curvature, carried_by).carried(retain, state.vectors)
     return replace(state, weights=weights, vectors=vectors, facts={**state.facts, "steps": first + len(taken)})
+
+
+def accuracy_of(problem: Problem, w: Tensor) -> float:
+    """Return the accuracy of w (d,) on the holdout."""
+    inputs, targets = (part.to(problem.device) for part in problem.recipe.holdout)
+    return problem.cast(w.dtype).accuracy(w, inputs, targets)
+
+
+def due(problem: Problem, state: State, tolerance: float | None) -> bool:
+    """Tell whether an update is to be repaired: always (None), or where the accuracy fell by more than ``tolerance``.
+
+    ``state.facts["accuracy"]`` is that of the preparation.
+    """
+    if tolerance is None:
+        return True
+    return cast(float, state.facts["accuracy"]) - accuracy_of(problem, state.weights) > tolerance
 
 
 def require_open_end(problem: Problem) -> None:

@@ -26,7 +26,18 @@ from unlearning.model.curvature import (
 from unlearning.model.linear_head import head_of
 from unlearning.model.problem import Problem
 from unlearning.model.training import Batch, replay, retrace, step_gradient
-from unlearning.types import Examples, Json, Learned, Progress, Refused, State, Trajectory, silent
+from unlearning.types import (
+    Examples,
+    Json,
+    Learned,
+    Progress,
+    Refused,
+    State,
+    Trajectory,
+    VectorsMissing,
+    VectorSource,
+    silent,
+)
 
 CURVATURES = {"hessian": hessian_products, "gauss-newton": gauss_newton_products}
 OWN_CURVATURES = {"hessian": own_hessian_products, "gauss-newton": own_gauss_newton_products}
@@ -273,3 +284,18 @@ def _groups(people: Sequence[str], size: int) -> Iterator[Sequence[str]]:
 
 def _part(progress: Progress, index: int, count: int) -> Progress:
     return lambda share: progress((index + share) / count)
+
+
+def sum_of(vectors: VectorSource, people: frozenset[str], weights: Tensor) -> Tensor:
+    """Return the sum of these people's vectors, (d,) like ``weights`` but float64. Its bits depend on the order.
+
+    Raises:
+        VectorsMissing: somebody has none.
+    """
+    total, count = torch.zeros(len(weights), dtype=torch.float64, device=weights.device), 0
+    for _, vector in vectors.read(people):
+        total += vector
+        count += 1
+    if count < len(people):
+        raise VectorsMissing(len(people) - count, len(people))
+    return total
