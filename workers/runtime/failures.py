@@ -63,11 +63,14 @@ def may_pass(error: Exception) -> bool:
 
 
 def _in_recipe(error: Exception, recipes: Path) -> bool:
-    """Return whether the innermost frame of the recipe or of ours is the recipe's, or the maths', which does no I/O."""
+    """Return whether the innermost frame of the recipe or of ours is the recipe's, or the maths', which does no I/O.
+
+    The accounting is ours alone: it sees no model and no data, so its errors are never the recipe's.
+    """
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename).resolve()
         if path.is_relative_to(MATHS):
-            return True
+            return not path.is_relative_to(MATHS / "accounting")
         if path.is_relative_to(OUR_CODE / "workers") or path.is_relative_to(OUR_CODE / "service"):
             return False
         if path.is_relative_to(recipes):
