@@ -62,7 +62,7 @@ def rows(items: int = ITEMS, people: int = PEOPLE, planted: int = PLANTED) -> It
         "met": cost <= SECONDS,
         "sides": sides,
     }
-    yield {"name": f"{what}: wrong answers", "value": wrong, "target": 0, "unit": "", "met": wrong == 0, "sides": {}}
+    yield {"name": f"{what}: wrong answers", "value": wrong, "target": 0, "unit": "", "met": wrong == 0, "sides": sides}
 
 
 def _write(folder: Path, items: int, people: int, planted: int) -> dict[str, AnswerCode]:

@@ -64,7 +64,7 @@ def reported(sides: dict[str, Any], certificates: dict[str, float]) -> Iterator[
     few, many = (sides[f"{count} people"] for count in (PEOPLE // 10, PEOPLE))
     share = sides["bytes"]["bytes"] / sides["bytes"]["rows"]
     yield row(f"{label}: bytes a membership", share, "bytes", sides["bytes"])
-    yield row(f"{label}: a request's selection", 1e3 * many["selection"], "ms", sides)
+    yield row(f"{label}: a request's selection, wall-clock", 1e3 * many["selection"], "ms", sides)
     yield row(f"{label}: the same / with a tenth of the people", many["selection"] / few["selection"], "ratio", sides)
     yield row(f"{label}: accepting a request, API", 1e3 * many["intake"], "CPU ms", sides)
     yield row(f"{label}: accepting a request, server", 1e3 * many["server"], "CPU ms", sides)

@@ -15,8 +15,8 @@ from service.infra.pseudonyms import Pepper
 from service.infra.tables import DeletionRequest, Model, SuppressionEntry, Task
 from service.requests.intake import (
     Accepted,
-    Draft,
     Named,
+    NewRequest,
     Order,
     Reach,
     Windows,
@@ -41,7 +41,7 @@ def accept_unverified(session: Session, pepper: Pepper, tenant_id: str, order: O
     named = Named.of(pepper, tenant_id, order)
     row = new_row(session, tenant_id, order, named)
     row |= {"status": Status.BLOCKED.value, "reason": Reason.UNVERIFIED}
-    (request,) = write(session, pepper, [Draft(order, named, row)])
+    (request,) = write(session, pepper, [NewRequest(order, named, row)])
     record_status(session, request)
     session.flush()
     crash_point("api-after-audit")

@@ -124,7 +124,7 @@ NOWHERE = Reach((), frozenset(), ())
 
 
 @dataclass(frozen=True)
-class Draft:
+class NewRequest:
     """A request that is about to be written: its order, what that names, and the request's row."""
 
     order: Order
@@ -152,32 +152,29 @@ def accept_all(
     """
     # in share mode: no publication can pass between our matching and our commit
     models = session.scalars(named_models(session, tenant_id, orders).with_for_update(read=True)).all()
-    drafts = [_draft(session, pepper, tenant_id, order, models, windows=windows) for order in orders]
-    requests = write(session, pepper, drafts)
-    written = list(zip(requests, drafts, strict=True))
+    new = [_new_request(session, pepper, tenant_id, order, models, windows=windows) for order in orders]
+    requests = write(session, pepper, new)
+    written = list(zip(requests, new, strict=True))
     tasks = [
-        task for request, draft in written for task in tasks_of(request, draft.found, draft.row["created_at"], windows)
+        task for request, each in written for task in tasks_of(request, each.found, each.row["created_at"], windows)
     ]
     if tasks:
         session.execute(insert(Task), tasks)
-    record_status(session, *(request for request, draft in written if not draft.found.places or draft.found.large))
+    record_status(session, *(request for request, each in written if not each.found.places or each.found.large))
     session.flush()
     crash_point("api-after-audit")
-    return [
-        Accepted(
-            request,
-            draft.found.names,
-            draft.found.to_notify,
-            frozenset(name for key, name in draft.found.places if key in draft.found.large),
-            _remains_in(session, tenant_id, draft.order, draft.named),
-        )
-        for request, draft in written
-    ]
+    return [_answer(session, tenant_id, request, each) for request, each in written]
 
 
-def _draft(
+def _answer(session: Session, tenant_id: str, request: DeletionRequest, each: NewRequest) -> Accepted:
+    large = frozenset(name for key, name in each.found.places if key in each.found.large)
+    remains_in = _remains_in(session, tenant_id, each.order, each.named)
+    return Accepted(request, each.found.names, each.found.to_notify, large, remains_in)
+
+
+def _new_request(
     session: Session, pepper: Pepper, tenant_id: str, order: Order, models: Sequence[Model], *, windows: Windows
-) -> Draft:
+) -> NewRequest:
     """Decide what becomes of an order. ``models``: those that it covers, and maybe others, all locked."""
     named = Named.of(pepper, tenant_id, order)
     covered = [model for model in models if order.models is None or model.name in order.models]
@@ -188,30 +185,30 @@ def _draft(
     if not found.places:
         why = why_nothing(session, tenant_id, named)
         row |= {"status": Status.COMPLETED.value, "reason": why, "completed_at": row["created_at"]}
-    return Draft(order, named, row, found)
+    return NewRequest(order, named, row, found)
 
 
-def write(session: Session, pepper: Pepper, drafts: Sequence[Draft]) -> list[DeletionRequest]:
+def write(session: Session, pepper: Pepper, new: Sequence[NewRequest]) -> list[DeletionRequest]:
     """Insert the requests' rows, their suppression entries and their entries in the audit log."""
-    session.execute(insert(DeletionRequest), [each.row for each in drafts])
+    session.execute(insert(DeletionRequest), [each.row for each in new])
     crash_point("api-after-request")
-    session.execute(insert(SuppressionEntry), [row for each in drafts for row in _suppressions(each)])
-    session.execute(insert(AuditEntry), [_accepted(session, pepper, each) for each in drafts])
-    requests = [DeletionRequest(**each.row) for each in drafts]
+    session.execute(insert(SuppressionEntry), [row for each in new for row in _suppressions(each)])
+    session.execute(insert(AuditEntry), [_accepted(session, pepper, each) for each in new])
+    requests = [DeletionRequest(**each.row) for each in new]
     announce_requests(session, *((News.REQUEST_ACCEPTED, request) for request in requests))
     return requests
 
 
-def _accepted(session: Session, pepper: Pepper, draft: Draft) -> dict[str, Any]:
-    order, row = draft.order, draft.row
+def _accepted(session: Session, pepper: Pepper, each: NewRequest) -> dict[str, Any]:
+    order, row = each.order, each.row
     return entry(
         session,
         row["tenant_id"],
         "request.accepted",
         request_id=row["id"],
         commitment=commitment(opening(pepper, row["salt"]), order),
-        samples_named=len(draft.named.samples) or None,
-        models=list(draft.found.names),
+        samples_named=len(each.named.samples) or None,
+        models=list(each.found.names),
         suppress=None if order.models is None else order.suppress.value,
         regulation=row["regulation"],
         received_at=row["received_at"],
@@ -340,11 +337,11 @@ def new_row(session: Session, tenant_id: str, order: Order, named: Named) -> dic
     }
 
 
-def _suppressions(draft: Draft) -> list[dict[str, Any]]:
+def _suppressions(each: NewRequest) -> list[dict[str, Any]]:
     """Return the rows of the suppression entries: one for each id of the subject, or one for each sample."""
-    request, in_force = draft.row, draft.order.verified
-    pairs: list[tuple[str | None, str | None]] = [(None, sample) for sample in draft.named.samples]
-    pairs += [(subject, None) for subject in draft.named.subjects]
+    request, in_force = each.row, each.order.verified
+    pairs: list[tuple[str | None, str | None]] = [(None, sample) for sample in each.named.samples]
+    pairs += [(subject, None) for subject in each.named.subjects]
     return [
         {
             "id": new_id(),
