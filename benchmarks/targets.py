@@ -124,6 +124,26 @@ TARGETS = (
     ),
     Target("who is touched: <= .05 ms at 100,000 people", r"who is touched by a request: ", "history"),
     Target(
+        "a deletion list of 1,000,000 entries against 10,000,000 people: <= 600 s of CPU, no wrong answer",
+        r"deletion list: .* entries against .* people: ",
+        "deletion_feed",
+    ),
+    Target(
+        "1,000,000 samples of 200,000 people on PostgreSQL and Redis: 1,000 deleted, certified, none found",
+        r"200,000 people, 1,000,000 samples, postgresql: ",
+        "many_people",
+    ),
+    Target(
+        "100,000 people on SQLite: 1,000 deleted, certified, none found",
+        r"100,000 people, 100,000 samples, sqlite: ",
+        "many_people",
+    ),
+    Target(
+        "a deletion beside a training that never yields: p99 <= 2x idle + 1 s",
+        r"POST to version beside a training that never yields: p99",
+        "fairness",
+    ),
+    Target(
         "POST to version over Redis: p50 <= 60 ms above the floor",
         r"POST to version over Redis: median above the floor",
         "latency",

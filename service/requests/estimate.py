@@ -37,7 +37,7 @@ def estimate(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> 
     """Return the cost in every live model that was trained on the subject. Raises RequestRefused."""
     costs = []
     named = Named.of(pepper, tenant_id, order)
-    for model in session.scalars(named_models(session, tenant_id, order)).all():
+    for model in session.scalars(named_models(session, tenant_id, [order])).all():
         if model.generation_id is None or model.status == "preparing":
             continue
         samples = _count(session, model.generation_id, named)

@@ -16,6 +16,7 @@ from service.infra.tables import DeletionRequest, Model, SuppressionEntry, Task
 from service.requests.intake import (
     Accepted,
     Named,
+    NewRequest,
     Order,
     Reach,
     Windows,
@@ -36,11 +37,11 @@ from service.requests.webhooks import News
 
 def accept_unverified(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> Accepted:
     """Write the request; it is blocked until it is verified, and its deadline counts. Raises RequestRefused."""
-    named_models(session, tenant_id, order)
+    named_models(session, tenant_id, [order])
     named = Named.of(pepper, tenant_id, order)
     row = new_row(session, tenant_id, order, named)
     row |= {"status": Status.BLOCKED.value, "reason": Reason.UNVERIFIED}
-    request = write(session, pepper, order, named, row)
+    (request,) = write(session, pepper, [NewRequest(order, named, row)])
     record_status(session, request)
     session.flush()
     crash_point("api-after-audit")

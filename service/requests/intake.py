@@ -1,4 +1,4 @@
-"""Accepting a deletion request: the request, its suppression entries, its tasks and the audit entry.
+"""Accepting deletion requests: the requests, their suppression entries, their tasks and the audit entries.
 
 All of them are written in one transaction.
 """
@@ -115,69 +115,106 @@ class Reach:
     to_notify: tuple[str, ...]
     """ids of those that have work now and whose workers were not notified yet"""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(name for _, name in self.places))
+
+
+NOWHERE = Reach((), frozenset(), ())
+
+
+@dataclass(frozen=True)
+class NewRequest:
+    """A request that is about to be written: its order, what that names, and the request's row."""
+
+    order: Order
+    named: Named
+    row: dict[str, Any]
+    found: Reach = NOWHERE
+
 
 def accept(session: Session, pepper: Pepper, tenant_id: str, order: Order, windows: Windows = AT_ONCE) -> Accepted:
-    """Write everything that a request needs. When the transaction commits, the request cannot be lost.
+    """Accept one order, see ``accept_all``."""
+    return accept_all(session, pepper, tenant_id, [order], windows)[0]
+
+
+def accept_all(
+    session: Session, pepper: Pepper, tenant_id: str, orders: Sequence[Order], windows: Windows = AT_ONCE
+) -> list[Accepted]:
+    """Write everything that the requests need. When the transaction commits, none of them can be lost.
 
     Every model that is preparing gets a task, because its members are not known yet. Any other model gets a task where
     it was trained on the subject; the task is blocked as ``large`` where the subject has unusually many samples.
-    Without any task the request is completed at once. The rows of ``models`` are locked in share mode and not changed,
+    Without any task a request is completed at once. The rows of ``models`` are locked in share mode and not changed,
     so requests wait for a publication and not for each other.
 
-    Raises RequestRefused for unknown models and for a receipt in the future.
+    Raises RequestRefused for unknown models and for a receipt in the future; then none of the orders is accepted.
     """
     # in share mode: no publication can pass between our matching and our commit
-    models = session.scalars(named_models(session, tenant_id, order).with_for_update(read=True)).all()
+    models = session.scalars(named_models(session, tenant_id, orders).with_for_update(read=True)).all()
+    new = [_new_request(session, pepper, tenant_id, order, models, windows=windows) for order in orders]
+    requests = write(session, pepper, new)
+    written = list(zip(requests, new, strict=True))
+    tasks = [
+        task for request, each in written for task in tasks_of(request, each.found, each.row["created_at"], windows)
+    ]
+    if tasks:
+        session.execute(insert(Task), tasks)
+    record_status(session, *(request for request, each in written if not each.found.places or each.found.large))
+    session.flush()
+    crash_point("api-after-audit")
+    return [_answer(session, tenant_id, request, each) for request, each in written]
+
+
+def _answer(session: Session, tenant_id: str, request: DeletionRequest, each: NewRequest) -> Accepted:
+    large = frozenset(name for key, name in each.found.places if key in each.found.large)
+    remains_in = _remains_in(session, tenant_id, each.order, each.named)
+    return Accepted(request, each.found.names, each.found.to_notify, large, remains_in)
+
+
+def _new_request(
+    session: Session, pepper: Pepper, tenant_id: str, order: Order, models: Sequence[Model], *, windows: Windows
+) -> NewRequest:
+    """Decide what becomes of an order. ``models``: those that it covers, and maybe others, all locked."""
     named = Named.of(pepper, tenant_id, order)
-    found = reach(session, models, named, windows)
+    covered = [model for model in models if order.models is None or model.name in order.models]
+    found = reach(session, covered, named, windows)
     row = new_row(session, tenant_id, order, named)
     if found.large:
         row |= {"status": Status.BLOCKED.value, "reason": Reason.LARGE}
     if not found.places:
         why = why_nothing(session, tenant_id, named)
         row |= {"status": Status.COMPLETED.value, "reason": why, "completed_at": row["created_at"]}
-    names = tuple(sorted(name for _, name in found.places))
-    request = write(session, pepper, order, named, row, models=names)
-    tasks = tasks_of(request, found, row["created_at"], windows)
-    if tasks:
-        session.execute(insert(Task), tasks)
-    if not found.places or found.large:
-        record_status(session, request)
-    session.flush()
-    crash_point("api-after-audit")
-    large = frozenset(name for key, name in found.places if key in found.large)
-    return Accepted(request, names, found.to_notify, large, _remains_in(session, tenant_id, order, named))
+    return NewRequest(order, named, row, found)
 
 
-def write(
-    session: Session, pepper: Pepper, order: Order, named: Named, row: dict[str, Any], *, models: Sequence[str] = ()
-) -> DeletionRequest:
-    """Insert the request's row, its suppression entries and its entry in the audit log.
-
-    Args:
-        models: the names of the models that have work now.
-    """
-    session.execute(insert(DeletionRequest), row)
+def write(session: Session, pepper: Pepper, new: Sequence[NewRequest]) -> list[DeletionRequest]:
+    """Insert the requests' rows, their suppression entries and their entries in the audit log."""
+    session.execute(insert(DeletionRequest), [each.row for each in new])
     crash_point("api-after-request")
-    session.execute(insert(SuppressionEntry), _suppressions(row, named, in_force=order.verified))
-    accepted = entry(
+    session.execute(insert(SuppressionEntry), [row for each in new for row in _suppressions(each)])
+    session.execute(insert(AuditEntry), [_accepted(session, pepper, each) for each in new])
+    requests = [DeletionRequest(**each.row) for each in new]
+    announce_requests(session, *((News.REQUEST_ACCEPTED, request) for request in requests))
+    return requests
+
+
+def _accepted(session: Session, pepper: Pepper, each: NewRequest) -> dict[str, Any]:
+    order, row = each.order, each.row
+    return entry(
         session,
         row["tenant_id"],
         "request.accepted",
         request_id=row["id"],
         commitment=commitment(opening(pepper, row["salt"]), order),
-        samples_named=len(named.samples) or None,
-        models=list(models),
+        samples_named=len(each.named.samples) or None,
+        models=list(each.found.names),
         suppress=None if order.models is None else order.suppress.value,
         regulation=row["regulation"],
         received_at=row["received_at"],
         due_at=row["due_at"],
         verified=order.verified,
     )
-    session.execute(insert(AuditEntry), accepted)
-    request = DeletionRequest(**row)
-    announce_requests(session, (News.REQUEST_ACCEPTED, request))
-    return request
 
 
 def reach(session: Session, models: Iterable[Model], named: Named, windows: Windows) -> Reach:
@@ -228,19 +265,20 @@ def commitment(salt: bytes, order: Order) -> str:
     return hmac.new(salt, canonical(named).encode(), "sha256").hexdigest()
 
 
-def named_models(session: Session, tenant_id: str, order: Order) -> Select[Model]:
-    """Select the models that the order covers and that can forget, in id order.
+def named_models(session: Session, tenant_id: str, orders: Sequence[Order]) -> Select[Model]:
+    """Select the models that the orders cover and that can forget, in id order.
 
-    Raises RequestRefused where the tenant lacks one of the models that the order names.
+    Raises RequestRefused where the tenant lacks one of the models that an order names.
     """
-    if order.models is None:
-        return forgetters(tenant_id, None)
-    known = set(session.scalars(select(Model.name).where(Model.tenant_id == tenant_id)))
-    unknown = [place for place, name in enumerate(order.models) if name not in known]
-    if unknown:
-        errors = [{"pointer": f"/models/{place}", "detail": "There is no such model."} for place in unknown]
-        raise RequestRefused(422, "unknown_model", "The request names models that do not exist.", errors)
-    return forgetters(tenant_id, order.models)
+    named = [order.models for order in orders if order.models is not None]
+    known = set(session.scalars(select(Model.name).where(Model.tenant_id == tenant_id))) if named else set()
+    for names in named:
+        unknown = [place for place, name in enumerate(names) if name not in known]
+        if unknown:
+            errors = [{"pointer": f"/models/{place}", "detail": "There is no such model."} for place in unknown]
+            raise RequestRefused(422, "unknown_model", "The request names models that do not exist.", errors)
+    limited = len(named) == len(orders)
+    return forgetters(tenant_id, sorted({name for names in named for name in names}) if limited else None)
 
 
 def forgetters(tenant_id: str, names: Sequence[str] | None) -> Select[Model]:
@@ -299,10 +337,11 @@ def new_row(session: Session, tenant_id: str, order: Order, named: Named) -> dic
     }
 
 
-def _suppressions(request: dict[str, Any], named: Named, *, in_force: bool) -> list[dict[str, Any]]:
+def _suppressions(each: NewRequest) -> list[dict[str, Any]]:
     """Return the rows of the suppression entries: one for each id of the subject, or one for each sample."""
-    pairs: list[tuple[str | None, str | None]] = [(None, sample) for sample in named.samples]
-    pairs += [(subject, None) for subject in named.subjects]
+    request, in_force = each.row, each.order.verified
+    pairs: list[tuple[str | None, str | None]] = [(None, sample) for sample in each.named.samples]
+    pairs += [(subject, None) for subject in each.named.subjects]
     return [
         {
             "id": new_id(),

@@ -22,7 +22,7 @@ from service.infra.db import Database, batches, now
 from service.infra.pseudonyms import Pepper, digests, subject_digest
 from service.infra.tables import DeletionRequest, FeedItem, FeedMatch
 from service.requests.cancel import cancel
-from service.requests.intake import Accepted, Order, accept
+from service.requests.intake import Accepted, Order, accept_all
 from service.requests.reasons import Reason
 from service.requests.states import Regulation, RequestRefused
 
@@ -174,11 +174,9 @@ def match(feed: Feed, people: Iterable[Row]) -> Matched:
             wanted[person].append(item)
     for part in batches(sorted(wanted), PEOPLE):
         with feed.database.write() as session:
-            for person in part:
-                accepted = _ask(session, feed, person, {item: sources[item].source for item in wanted[person]})
-                if accepted is not None:
-                    result.requests.append(accepted.request.id)
-                    result.to_notify.update(accepted.to_notify)
+            for accepted in _ask(session, feed, {person: wanted[person] for person in part}, sources):
+                result.requests.append(accepted.request.id)
+                result.to_notify.update(accepted.to_notify)
     return result
 
 
@@ -295,19 +293,41 @@ def _mark_shared(feed: Feed, holders: Mapping[str, Iterable[str]]) -> int:
     return len(holders)
 
 
-def _ask(session: Session, feed: Feed, person: str, sources: Mapping[str, str]) -> Accepted | None:
-    """Make one request for the person and all items that do not ask for them yet; None where all do."""
-    digest = feed.digest_of(person)
-    asked = select(FeedMatch.item).where(FeedMatch.tenant_id == feed.tenant_id, FeedMatch.subject_digest == digest)
-    new = sorted(sources.keys() - set(session.scalars(asked)))
+def _ask(
+    session: Session, feed: Feed, wanted: Mapping[str, Sequence[str]], sources: Mapping[str, _Source]
+) -> list[Accepted]:
+    """Make one request for each person and all items that name the person and do not ask for that yet.
+
+    Args:
+        wanted: the items that name a person, by person; at most ``PEOPLE`` of them.
+        sources: of these items at least.
+    """
+    digests = {person: feed.digest_of(person) for person in wanted}
+    asked = select(FeedMatch.subject_digest, FeedMatch.item).where(
+        FeedMatch.tenant_id == feed.tenant_id, FeedMatch.subject_digest.in_(digests.values())
+    )
+    known = {(digest, item) for digest, item in session.execute(asked)}
+    new = {
+        person: items
+        for person, named in wanted.items()
+        if (items := sorted(item for item in named if (digests[person], item) not in known))
+    }
     if not new:
-        return None
-    received = min(received_at(sources[item]) for item in new)
-    order = Order(subject_id=person, regulation=Regulation.DELETE_ACT, received_at=received)
-    accepted = accept(session, feed.pepper, feed.tenant_id, order)
-    same = {"tenant_id": feed.tenant_id, "subject_digest": digest, "request_id": accepted.request.id}
-    session.execute(insert(FeedMatch), [same | {"item": item} for item in new])
-    return accepted
+        return []
+    orders = [_order(person, [sources[item].source for item in items]) for person, items in new.items()]
+    made = accept_all(session, feed.pepper, feed.tenant_id, orders)
+    rows = [
+        {"tenant_id": feed.tenant_id, "subject_digest": digests[person], "request_id": each.request.id, "item": item}
+        for (person, items), each in zip(new.items(), made, strict=True)
+        for item in items
+    ]
+    session.execute(insert(FeedMatch), rows)
+    return made
+
+
+def _order(person: str, sources: Iterable[str]) -> Order:
+    received = min(map(received_at, sources))
+    return Order(subject_id=person, regulation=Regulation.DELETE_ACT, received_at=received)
 
 
 def _statuses(session: Session, tenant_id: str) -> Iterator[tuple[FeedItem, AnswerCode | None]]:
