@@ -9,6 +9,9 @@ import pytest
 import redis
 
 from tests.harness import rabbit, s3, servers
+from tests.harness.statements import share_compiled_statements
+
+share_compiled_statements()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
