@@ -52,7 +52,7 @@ class Browser:
         return str(self.script("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
 
     def click(self, selector: str) -> None:
-        """Click the first match once there is one. A live part may replace it between the look and the click."""
+        """Press the first match once there is one. A live part may replace it between the look and the click."""
         self.eventually(lambda: self._clicked(selector), bool)
 
     def type(self, text: str) -> None:

@@ -1,7 +1,6 @@
 """One cache of compiled SQL for all databases of a test process, as a process of the service has one for its database.
 
-Every test opens a database of its own, and SQLAlchemy compiles each statement anew for each engine: a tenth of the
-time of a test with a worker.
+Every test opens its own database, and SQLAlchemy compiles each statement again for each engine.
 """
 
 from __future__ import annotations
