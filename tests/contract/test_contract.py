@@ -53,6 +53,17 @@ class Scene:
         )
 
 
+_SCENES: dict[tuple[str, str], Scene] = {}
+
+
+def scene_of(case: Case) -> Scene:
+    """Return the case's scene, made once: no method changes it, which a test below shows on one of its own."""
+    name = (case.method, case.label)
+    if name not in _SCENES:
+        _SCENES[name] = Scene(case)
+    return _SCENES[name]
+
+
 def digest(state: State) -> str:
     """A digest of every bit of a state, independent of the order of its mappings."""
     whole = hashlib.sha256()
@@ -79,7 +90,7 @@ def test_every_method_has_a_case_and_names_itself() -> None:
 
 @ALL
 def test_an_empty_forget_set_returns_the_state_itself(case: Case) -> None:
-    scene = Scene(case)
+    scene = scene_of(case)
     nobody = ForgetSet(frozenset(), ())
     forgotten = scene.method.forget(scene.problem, scene.state, nobody, scene.examples, torch.Generator())
     assert forgotten.state is scene.state
@@ -94,13 +105,13 @@ def test_the_same_training_and_release_repeat_bit_for_bit(case: Case) -> None:
 
 @ALL
 def test_forgetting_moves_the_weights(case: Case) -> None:
-    scene = Scene(case)
+    scene = scene_of(case)
     assert not torch.equal(scene.forget(GONE).state.weights, scene.state.weights)
 
 
 @ALL
 def test_the_order_of_the_forget_set_does_not_matter(case: Case) -> None:
-    scene = Scene(case)
+    scene = scene_of(case)
     assert digest(scene.forget(PEOPLE[2:7]).state) == digest(scene.forget(PEOPLE[6:1:-1]).state)
 
 
@@ -128,7 +139,7 @@ def test_bits_do_not_depend_on_the_hash_seed_of_the_process() -> None:
 
 @ALL
 def test_a_state_that_was_stored_and_loaded_forgets_alike(case: Case) -> None:
-    scene = Scene(case)
+    scene = scene_of(case)
     stored = {name: value.numpy().copy() for name, value in scene.state.tensors.items()}
     loaded = State(
         scene.state.weights.clone(),
@@ -164,7 +175,7 @@ def test_progress_rises_to_one(case: Case) -> None:
 
 @ALL
 def test_nothing_of_the_forgotten_stays_in_the_state(case: Case) -> None:
-    scene = Scene(case)
+    scene = scene_of(case)
     forgotten = scene.forget(GONE)
     undeclared = {
         name: value for name, value in forgotten.state.tensors.items() if not name.startswith(case.remembers or ("\0",))
@@ -181,7 +192,7 @@ def test_nothing_of_the_forgotten_stays_in_the_state(case: Case) -> None:
 
 @ALL
 def test_a_later_release_continues_from_an_earlier_one(case: Case) -> None:
-    scene = Scene(case)
+    scene = scene_of(case)
     first = scene.forget(GONE)
     second = scene.forget(LATER, first.state, already=GONE)
     assert bool(torch.isfinite(second.state.weights).all())
@@ -209,14 +220,14 @@ def test_the_result_is_near_retraining(case: Case) -> None:
 
 @ALL
 def test_forgetting_everyone_is_refused(case: Case) -> None:
-    scene = Scene(case)
+    scene = scene_of(case)
     with pytest.raises(Refused):
         scene.forget(PEOPLE)
 
 
 @pytest.mark.parametrize("case", needing(Need.RETAINED), ids=lambda case: f"{case.method}-{case.label}")
 def test_missing_retained_samples_are_refused(case: Case) -> None:
-    scene = Scene(case)
+    scene = scene_of(case)
     forget = case.forget_set(scene.examples, GONE)
     with pytest.raises(Refused):
         scene.method.forget(scene.problem, scene.state, forget, None, torch.Generator())
@@ -224,7 +235,7 @@ def test_missing_retained_samples_are_refused(case: Case) -> None:
 
 @pytest.mark.parametrize("case", needing(Need.FORGOTTEN), ids=lambda case: f"{case.method}-{case.label}")
 def test_missing_forgotten_samples_are_refused(case: Case) -> None:
-    scene = Scene(case)
+    scene = scene_of(case)
     full = case.forget_set(scene.examples, GONE)
     with pytest.raises(Refused):
         scene.method.forget(
@@ -238,6 +249,6 @@ def test_missing_forgotten_samples_are_refused(case: Case) -> None:
 
 @pytest.mark.parametrize("case", needing(Need.TRAJECTORY), ids=lambda case: f"{case.method}-{case.label}")
 def test_a_missing_trajectory_is_refused(case: Case) -> None:
-    scene = Scene(case)
+    scene = scene_of(case)
     with pytest.raises(Refused):
         scene.method.prepare(scene.problem, scene.examples, Learned(scene.learned.weights))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,12 @@ from tests.faults.bugs import Bug, DoesNotApply, Edit, every_bug
 
 ROOT = Path(__file__).parents[2]
 BUGS = every_bug()
+
+
+@cache
+def defined_in(file: Path) -> frozenset[str]:
+    """Return the names of the file's functions."""
+    return frozenset(each.name for each in ast.walk(ast.parse(file.read_text())) if isinstance(each, ast.FunctionDef))
 
 
 def test_there_are_at_least_twenty() -> None:
@@ -27,10 +34,7 @@ def test_a_bug_still_applies_and_its_tests_exist(bug: Bug, tmp_path: Path) -> No
     bug.plant(tmp_path)
     for test in bug.suite:
         file, _, name = test.partition("::")
-        defined = {
-            each.name for each in ast.walk(ast.parse((ROOT / file).read_text())) if isinstance(each, ast.FunctionDef)
-        }
-        assert not name or name.partition("[")[0] in defined
+        assert not name or name.partition("[")[0] in defined_in(ROOT / file)
 
 
 def test_a_bug_whose_place_is_gone_is_named(tmp_path: Path) -> None:

@@ -19,6 +19,12 @@ Value = TypeVar("Value")
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 TAB, ENTER, SHIFT = "\ue004", "\ue007", "\ue008"
 PATIENCE_SECONDS = 60.0
+_PASSING = {"no such element", "stale element reference"}
+"""W3C's words for an element that is not there yet, or not there any more"""
+
+
+class Replaced(Exception):
+    """The element is not on the page now."""
 
 
 class Browser:
@@ -46,7 +52,8 @@ class Browser:
         return str(self.script("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
 
     def click(self, selector: str) -> None:
-        self._call("POST", f"element/{self._find(selector)}/click", {})
+        """Press the first match once there is one. A live part may replace it between the look and the click."""
+        self.eventually(lambda: self._clicked(selector), bool)
 
     def type(self, text: str) -> None:
         """Press keys at the place that has the focus."""
@@ -123,12 +130,20 @@ class Browser:
     def _devtools(self, command: str, parameters: dict[str, Any]) -> Any:
         return self._call("POST", "goog/cdp/execute", {"cmd": command, "params": parameters})
 
-    def _find(self, selector: str) -> str:
-        return str(self._call("POST", "element", {"using": "css selector", "value": selector})[_ELEMENT])
+    def _clicked(self, selector: str) -> bool:
+        """Return whether the click was made; False where the page holds no such element, or no longer the one found."""
+        try:
+            found = self._call("POST", "element", {"using": "css selector", "value": selector})[_ELEMENT]
+            self._call("POST", f"element/{found}/click", {})
+        except Replaced:
+            return False
+        return True
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         answer = self._http.request(method, path, json=body)
         value = answer.json()["value"]
+        if not answer.is_success and value["error"] in _PASSING:
+            raise Replaced(f"{path}: {value['error']}")
         assert answer.is_success, f"{path}: {value['error']}: {value['message'].splitlines()[0]}"
         return value
 

@@ -39,7 +39,15 @@ def rows(service: Service) -> list[int]:
     return [*counts, accepted]
 
 
-@pytest.mark.parametrize("point", POINTS)
+ON_BOTH = ("api-inside-commit", "api-after-commit")
+"""what a process has not sent to the database yet does not depend on it"""
+
+
+@pytest.mark.parametrize(
+    ("database_url", "point"),
+    [*(("sqlite", point) for point in POINTS), *(("postgresql", point) for point in ON_BOTH)],
+    indirect=["database_url"],
+)
 def test_a_death_loses_nothing_and_doubles_nothing(client: TestClient, service: Service, point: str) -> None:
     live_model(service)
     key: Any = client.headers["Authorization"]

@@ -24,6 +24,7 @@ from service.requests.status import settle
 from tests.harness.dashboards import FOLDER, dashboard, metrics_in, program, queries, rules
 from tests.service.worlds import live_model, publish
 
+TESTS = ("alerts_test.yml", "alerts_of_days_test.yml")
 SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
@@ -77,17 +78,17 @@ def test_promtool_accepts_the_metrics(busy: TestClient) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [("check", "config", "prometheus.yml"), ("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml")],
+    [("check", "config", "prometheus.yml"), ("check", "rules", "alerts.yml"), ("test", "rules", *TESTS)],
+    ids=lambda command: " ".join(command[:2]),
 )
 def test_promtool_accepts_the_configuration_and_the_rules_do_what_their_tests_say(command: tuple[str, ...]) -> None:
-    *words, file = command
-    done = subprocess.run([program("promtool"), *words, str(FOLDER / file)], capture_output=True, text=True)
+    done = subprocess.run([program("promtool"), *command], cwd=FOLDER, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "FAILED" not in done.stdout + done.stderr
 
 
 def test_every_rule_is_tested_with_an_alarm() -> None:
-    cases = yaml.safe_load((FOLDER / "alerts_test.yml").read_text())["tests"]
+    cases = [case for file in TESTS for case in yaml.safe_load((FOLDER / file).read_text())["tests"]]
     fired = {each["alertname"] for case in cases for each in case["alert_rule_test"] if each.get("exp_alerts")}
     assert fired == {rule["alert"] for rule in rules()}
 

@@ -19,9 +19,12 @@ SETTINGS = {"SWEEP_SECONDS": "0.3", "LEASE_SECONDS": "5", "GRACE_SECONDS": "0.5"
 """short, so that a test need not wait for what the scheduler does by and by"""
 
 
-@pytest.fixture(scope="session", params=BACKENDS)
+@pytest.fixture(scope="package", params=BACKENDS)
 def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[stacks.Stack]:
-    """API, worker and scheduler as processes. A test that stops one of them starts it again."""
+    """API, worker and scheduler as processes. A test that stops one of them starts it again.
+
+    They end with the last test of this package: three processes that poll for the rest of the run slow down the others.
+    """
     home, recipes = tmp_path_factory.mktemp("home"), recipes_in(tmp_path_factory.mktemp("recipes"))
     with stacks.running(home, recipes, servers_of(request), **SETTINGS, **opendsr(home)) as running:
         yield running

@@ -93,12 +93,12 @@ def test_a_deletion_is_watched_from_the_queue_to_its_certificate_without_reloadi
 def test_everything_is_reached_by_keyboard_alone(browser: Browser, stack: Stack, name: str) -> None:
     request = stack.forgotten(name, subject_id="tiny-person-4")
     browser.go(stack.account.url + "/")
-    assert browser.focus()["id"] == "key", "the login field has the focus at once"
+    browser.eventually(lambda: browser.focus()["id"], lambda focused: focused == "key")
     enter(browser, stack)
     skip = browser.tab_to(lambda focus: focus["text"] == "Skip to the content", 1)
     assert skip["outlined"]
     browser.type(ENTER)
-    assert browser.focus()["id"] == "main"
+    browser.eventually(lambda: browser.focus()["id"], lambda focused: focused == "main")
     model = browser.tab_to(lambda focus: focus["href"] == f"/console/models/{name}")
     assert model["outlined"]
     browser.type(ENTER)

@@ -275,8 +275,22 @@ BOUNDED = {
 }
 
 
-@pytest.mark.parametrize("reference", ["renormalised", "fixed-denominator"])
-@pytest.mark.parametrize("name", BOUNDED)
+RARE = {
+    ("clipped samples", "fixed-denominator"),
+    ("clipped samples, rewound further", "renormalised"),
+    ("convex, down to rounding", "fixed-denominator"),
+}
+"""drills: beside each stand the same settings with the other reference, and the same reference with other settings"""
+
+
+@pytest.mark.parametrize(
+    ("name", "reference"),
+    [
+        pytest.param(name, reference, marks=[pytest.mark.drill] if (name, reference) in RARE else [])
+        for name in BOUNDED
+        for reference in ("renormalised", "fixed-denominator")
+    ],
+)
 def test_rewinds_stay_within_the_proved_distance_of_retraining(name: str, reference: str) -> None:
     training, fraction = BOUNDED[name]
     problem = problem_of(training)

@@ -162,7 +162,7 @@ def test_times_of_parts_are_scaled_by_the_law_that_they_follow(growth: int) -> N
 
 
 def test_the_table_names_every_method_or_why_it_cannot_be_had(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--recipe", str(RECIPES / "convex.py"), "--seconds", "10", "--json", "--device", "cpu"]) == 0
+    assert main(["--recipe", str(RECIPES / "convex.py"), "--seconds", "120", "--json", "--device", "cpu"]) == 0
     found = json.loads(capsys.readouterr().out)
     rows = {row["method"]: row for row in found["methods"]}
     assert set(rows) == set(NAMES)

@@ -38,7 +38,7 @@ def test_a_short_training_is_retrained_and_the_report_says_why(world: World) -> 
 def test_many_requests_choose_what_costs_less_and_later_retrains_keep_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auto, "SECONDS", 20.0)
+    monkeypatch.setattr(auto, "SECONDS", 40.0)
     model_id = world.live("stable", "auto", min_guarantee="none", **MANY)
     method = world.generation(model_id).method
     offers = {each["method"]: each for each in world.report(model_id)["advice"]["offers"]}

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,8 +53,22 @@ PREPARATION_POINTS = (
 
 
 IN_DATABASE = ("worker-after-claim", "publish-after-audit", "publish-inside-commit", "worker-after-commit")
-UPDATES = [*(("sqlite", point) for point in UPDATE_POINTS), *(("postgresql", point) for point in IN_DATABASE)]
-PREPARATIONS = [*(("sqlite", point) for point in PREPARATION_POINTS), ("postgresql", "publish-inside-commit")]
+ALWAYS = {
+    *(("sqlite", point) for point in ("worker-after-claim", "worker-after-noise", "store-half-file", "store-renamed")),
+    *(("sqlite", point) for point in ("prepare-after-train", "prepare-after-rows", "publish-after-charge")),
+    *(("sqlite", point) for point in ("worker-before-publish", "worker-after-commit", "keys-erased")),
+    ("postgresql", "publish-inside-commit"),
+}
+"""one point of each kind: before anything is written, a file half there, before and inside the transaction, after it"""
+
+
+def rare(points: list[tuple[str, str]]) -> list[Any]:
+    """Mark as a drill what stands beside a point of its kind; the drill ``crash_points`` has them all, twenty times."""
+    return [point if point in ALWAYS else pytest.param(*point, marks=pytest.mark.drill) for point in points]
+
+
+UPDATES = rare([*(("sqlite", point) for point in UPDATE_POINTS), *(("postgresql", point) for point in IN_DATABASE)])
+PREPARATIONS = rare([*(("sqlite", point) for point in PREPARATION_POINTS), ("postgresql", "publish-inside-commit")])
 """what happens to files, or between transactions, does not depend on the database: those points run on SQLite alone"""
 
 
@@ -107,13 +122,13 @@ def test_a_preparation_survives_the_death_of_its_worker(world: World, point: str
 
 RETRAINS = [
     ("sqlite", "prepare-after-rows"),
-    ("sqlite", "worker-before-publish"),
-    ("sqlite", "publish-after-version"),
+    pytest.param("sqlite", "worker-before-publish", marks=pytest.mark.drill),
+    pytest.param("sqlite", "publish-after-version", marks=pytest.mark.drill),
     ("sqlite", "switch-after-version"),
     ("sqlite", "worker-after-commit"),
-    ("postgresql", "switch-after-tasks"),
+    pytest.param("postgresql", "switch-after-tasks", marks=pytest.mark.drill),
     ("postgresql", "publish-inside-commit"),
-    ("postgresql", "worker-after-commit"),
+    pytest.param("postgresql", "worker-after-commit", marks=pytest.mark.drill),
 ]
 
 
