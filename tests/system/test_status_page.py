@@ -125,7 +125,7 @@ def test_the_focus_survives_what_the_page_refreshes(browser: Browser, stack: Sta
     stack.forgotten(name, subject_id="tiny-person-5")
     head = stack.head(name)["number"]
     browser.shows(f"version {head}", f"#model-{name}")
-    assert browser.focus()["href"] == f"/console/models/{name}"
+    browser.eventually(browser.focus, lambda focus: focus["href"] == f"/console/models/{name}")
 
 
 def test_an_unverified_request_is_rejected_while_the_page_refreshes(browser: Browser, stack: Stack, name: str) -> None:
@@ -137,11 +137,12 @@ def test_an_unverified_request_is_rejected_while_the_page_refreshes(browser: Bro
     browser.script("document.querySelector('#request').innerHTML = ''")
     stack.delete(name, subject_id="nobody's news")
     browser.shows("Nobody has confirmed yet", "#request")
-    assert browser.focus()["id"] == "why"
+    browser.eventually(browser.focus, lambda focus: focus["id"] == "why")
     browser.type("who they are" + ENTER)
     browser.shows("cannot be opened again")
     browser.click("#sure")
-    assert "Decide" not in browser.shows("could not show who they are", "#request")
+    browser.shows("could not show who they are", "#request")
+    browser.eventually(lambda: browser.text("#decision"), lambda text: "Decide" not in text)
     browser.go(f"{stack.account.url}/console/requests/{verified['id']}")
     browser.click("#verify")
     browser.click("#sure")
