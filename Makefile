@@ -9,7 +9,7 @@ TEMPORARY := $(shell [ -w /dev/shm ] && [ "$$(df -k --output=avail /dev/shm 2>/d
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: demo up test test-all check bench drills docs clean
+.PHONY: demo up test test-all check bench papers drills docs clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.runtime
@@ -42,6 +42,10 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks
+
+# what the five papers promised, measured here; `python -m benchmarks.papers --publish` makes docs/papers.md of it
+papers: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.papers
 
 drills: $(VENV)/.dev
 	@$(BIN)/python -m tests.harness.servers

@@ -1,0 +1,87 @@
+"""``docs/papers.md``, made from ``docs/papers.json``: ``python -m benchmarks.papers.page`` writes it.
+
+The file holds for each paper its words, the day of the run and its rows. Papers keep their places, so that two branches
+that each add a paper merge.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.papers.row import Row, Verdict, row_of
+
+DOCS = Path(__file__).parents[2] / "docs"
+NAMES = ("hf", "mini", "cns", "r2d", "safe")
+_HEAD = """\
+# What each paper promised, what we measured
+
+Expunge builds on five published papers. Each says what its method can do, in tables and figures. This page puts our
+figures beside theirs, for the settings that two CPU cores can repeat, and says where we could not reach the paper's
+number and why. It is written for readers who are no specialists:
+
+- **Retraining** means training again without the people who asked to be forgotten. It is what every method imitates.
+- **Distance** is how far the forgotten model's weights lie from the retrained ones. 0 is perfect. The distance of
+  "doing nothing" says how much there was to forget.
+- **Seeds**: every figure was measured at least three times with other random choices. `0.1 ± 0.02` is the mean and the
+  standard deviation. A figure without `±` follows from arithmetic.
+- **Reached** means that our mean is at least as good as the paper's figure, or as near to it as the row says.
+- **s** is the CPU time in seconds that our figures of the row took.
+
+`make papers` repeats everything that was run (`python -m benchmarks.papers NAME` one paper), and
+`python -m benchmarks.papers --publish` writes this page. MNIST here is the 10,000 images of its test split. Where a
+paper does not say which images it drew, its figure and ours cannot agree in their last digits.
+"""
+_COLUMNS = """
+| where | what | the paper | ours | verdict | what differs from the paper | s |
+|---|---|---|---|---|---|---|
+"""
+
+
+def page(papers: dict[str, Any]) -> str:
+    """Return the text of docs/papers.md. ``papers``: what docs/papers.json holds."""
+    return _HEAD + "".join(_section(name, papers[name]) for name in NAMES)
+
+
+def _section(name: str, paper: dict[str, Any]) -> str:
+    rows = [row_of(entry) for entry in paper["rows"]]
+    if not rows:
+        return f"\n## {name}\n\nNo row was run yet.\n"
+    ran = [each for each in rows if each.verdict is not Verdict.NOT_RUN]
+    waiting = [each for each in rows if each.verdict is Verdict.NOT_RUN]
+    return (
+        f"\n## {paper['title']}\n\n[{paper['link']}]({paper['link']}). "
+        f"Run on {paper['at']}, `python -m benchmarks.papers {name}`.\n\n"
+        f"**What it promised.** {paper['promised']}\n\n**What we measured.** {paper['measured']}\n"
+        + _COLUMNS
+        + "".join(map(_line, ran))
+        + ("\nNot run:\n\n" + "".join(map(_waiting, waiting)) if waiting else "")
+    )
+
+
+def _line(row: Row) -> str:
+    verdict = f"**{row.verdict}**. {row.why}".strip() if row.why else f"**{row.verdict}**"
+    cells = (row.place, row.measured, row.published, row.shown(), verdict, row.differs, f"{row.seconds:.0f}")
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def _waiting(row: Row) -> str:
+    published = f" (the paper: {row.published})" if row.published else ""
+    return f"- {row.place}: {row.measured}{published}. {row.why}\n"
+
+
+def read() -> dict[str, Any]:
+    """Return what docs/papers.json holds."""
+    papers: dict[str, Any] = json.loads((DOCS / "papers.json").read_text())
+    return papers
+
+
+def write(papers: dict[str, Any]) -> None:
+    """Write docs/papers.json and the page."""
+    (DOCS / "papers.json").write_text(json.dumps(papers, indent=1, ensure_ascii=False) + "\n")
+    (DOCS / "papers.md").write_text(page(papers))
+
+
+if __name__ == "__main__":
+    write(read())
