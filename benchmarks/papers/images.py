@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-FOLDER = Path(__file__).parents[3] / "shared" / "data" / "mnist10k"
+FOLDER = Path(os.environ.get("EXPUNGE_MNIST", Path(__file__).parents[3] / "shared" / "data" / "mnist10k"))
+"""of the images in IDX format; a checkout that lies elsewhere names it in EXPUNGE_MNIST"""
 MEAN, DEVIATION = 0.1307, 0.3081
 """of MNIST's pixels"""
 
