@@ -28,6 +28,7 @@ def test_figure_1c_by_a_sum_written_out() -> None:
     h = ((1 + step * n / (n - m)) ** (steps - rewound) - 1) * (1 + step) ** rewound
     distance = 2 * m * EICU.gradient * h / (EICU.smoothness * n)
     assert EICU.distance(rewound) == pytest.approx(distance, rel=1e-9)
+    assert EICU.orders(rewound) == pytest.approx(math.log10(distance), rel=1e-9)
     assert round(distance / mu_at(40.0, 0.1), 4) == 0.0229
     classic = distance * math.sqrt(2 * math.log(12.5)) / 40.0
     assert round(classic, 4) != 0.0229  # the formula of the theorem itself is unproved at epsilon 40
