@@ -28,9 +28,10 @@ PAPER = Paper(
     link="https://arxiv.org/abs/2409.09778",
     promised="Going back K of T training steps and taking them again without the forgotten costs the share K/T of a "
     "retraining. Noise that shrinks as K grows makes it a guarantee (epsilon 40, delta 0.1 in its tables).",
-    measured="The time is K/T, here as there. On stand-ins with far fewer weights the noise costs next to nothing. It "
-    "is set by an L and a G that were sampled; with those of the worst sample, which the theorem asks for, it grows by "
-    "many orders of magnitude, and no model is left.",
+    measured="The time is K/T, here as there. On stand-ins with far fewer weights the noise costs next to nothing (its "
+    "length at K/T = 0.22 is 0.11 here, 34 for the paper's network), so that a verdict in tables 8 and 9 says little. "
+    "It is set by an L and a G that were sampled; with those of the worst sample, which the theorem asks for, it grows "
+    "by many orders of magnitude, and no model is left.",
     seconds=120,
 )
 EPSILON, DELTA = 40.0, 0.1
@@ -118,7 +119,7 @@ class Size:
     stays: Callable[[], Split]
     faces: Callable[[], Split]
     seeds: int = 3
-    perturbations: int = 30
+    perturbations: int = 100
     worst_of: int = 200
 
 
@@ -158,9 +159,9 @@ def rows(size: Size) -> Iterator[Row]:
     """Every row of this paper."""
     yield from noise_rows()
     yield corollary_row()
-    eicu = Tables("8", "7", EICU, 2172034, size.stays(), "a drawn table of stays for eICU")
+    eicu = Tables("8", "7", EICU, size.stays(), "a drawn table of stays for eICU")
     yield from eicu.rows(size, {0.22: 0.5655, 0.41: 0.4675, 0.61: 0.3719, 0.80: 0.3222, 1.0: 0.3055}, 0.3055, 194.33)
-    lacuna = Tables("9", "2", LACUNA, 11160258, size.faces(), "MNIST's odd digits, dealt to 100 people, for Lacuna-100")
+    lacuna = Tables("9", "2", LACUNA, size.faces(), "MNIST's odd digits, dealt to 100 people, for Lacuna-100")
     yield from lacuna.rows(size, {0.26: 0.4045, 0.51: 0.2652, 0.75: 0.1433, 1.0: 0.0912}, 0.0846, 1.47)
     yield from waiting_rows()
 
@@ -214,7 +215,6 @@ class Tables:
     errors: str
     times: str
     paper: Setting
-    weights: int
     split: Split
     instead: str
 
@@ -234,10 +234,7 @@ class Tables:
             gradient=constants[0][1],
             share=len(first.gone) / len(self.split.people),
         )
-        differs = (
-            f"{self.instead}; {first.scene.problem.dimension:,} weights; L and G sampled on one seed, as there, "
-            f"L {size.perturbations} times for 400"
-        )
+        differs = f"{self.instead}; {first.scene.problem.dimension:,} weights; L and G sampled on one seed, as there"
         for share, error in published.items():
             yield from self._rows_of(share, error, noiseless, training, runs, setting, differs)
         yield self._constants(first, setting, spent, differs, size.worst_of)
@@ -266,8 +263,7 @@ class Tables:
             at_most(price, error - noiseless, 0.01),
             f"Errors: test {means['test']:.3f}, trained on {means['train']:.3f}, forgotten {means['forgotten']:.3f}; "
             f"the trained model with the noise {means['original']:.3f}. Noise {noise:.3g}, by the root of the number "
-            f"of weights {noise * math.sqrt(runs[0].scene.problem.dimension):.2g}; there "
-            f"{self._noise_there(share):.2g}.",
+            f"of weights {noise * math.sqrt(runs[0].scene.problem.dimension):.2g}.",
             sum(each["seconds"] for each in found),
         )
         if share >= 1 or share > 0.55:
@@ -284,12 +280,6 @@ class Tables:
             "CPU time on one thread, of a shared machine.",
             sum(each["seconds"] for each in found),
         )
-
-    def _noise_there(self, share: float) -> float:
-        """Return the paper's noise times the root of the number of its weights, by arithmetic."""
-        steps = min(self.paper.steps, round(share * self.paper.steps))
-        noise = self.paper.distance(steps) / mu_at(EPSILON, DELTA) if share < 1 else 0.0
-        return noise * math.sqrt(self.weights)
 
     def _constants(self, run: Run, setting: Setting, spent: float, differs: str, count: int) -> Row:
         worst: list[tuple[float, float]] = []
