@@ -342,7 +342,10 @@ def time_rows(size: Size, made: list[Streams]) -> Iterator[Row]:
 
 def waiting_rows() -> Iterator[Row]:
     """What was not run, and what it needs."""
-    whole = "the 60,000 images, which are not here, 20 epochs and 10 seeds: 20 retrainings a seed, some ten hours of CPU time, by our figures."
+    whole = (
+        "the 60,000 images, which are not here, 20 epochs and 10 seeds: 20 retrainings a seed, some ten hours of CPU "
+        "time, by our figures."
+    )
     yield not_run("table 1, MNIST, at its size", "accuracies", "99.25, 98.89, 98.58", f"Needs {whole}")
     gpu = "Needs the images, and a GPU for its networks."
     yield not_run("tables 1, 2, 6 and 10, Fashion-MNIST", "accuracies", "92.03, 90.88, 89.22", "Needs the images.")
