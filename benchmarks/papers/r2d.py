@@ -175,8 +175,8 @@ def noise_rows() -> Iterator[Row]:
             "noise at epsilon 40, delta 0.1",
             f"{published:.4f}",
             (ours,),
-            "arithmetic from theorem 3.1, table 4 and the exact Gaussian curve; an audit of the paper had these figures, "
-            "its text prints none",
+            "arithmetic from theorem 3.1, table 4 and the exact Gaussian curve; an audit of the paper had these "
+            "figures, its text prints none",
             within((ours,), published, 5.1e-5),
         )
 
