@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.papers.images import Images, digits, mnist
+from benchmarks.papers.leaving import drawn, seconds_of
 from benchmarks.papers.row import Paper, Row, Verdict, at_least, at_most, not_run, within
-from benchmarks.papers.scene import drawn, seconds_of
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.methods.newton import Newton
 from unlearning.model.descent.ball import hold_within, norm_of

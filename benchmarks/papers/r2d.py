@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.papers.images import Images, digits, mnist
+from benchmarks.papers.leaving import Scene, drawn, seconds_of
 from benchmarks.papers.row import Paper, Row, Verdict, at_most, not_run, within
-from benchmarks.papers.scene import Scene, drawn, seconds_of
 from tests.unit.rewind_theorem import distance_of, lipschitz_ratio, published_h
 from unlearning import Training
 from unlearning.accounting.gaussian import mu_at

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.papers.images import Images, digits, mnist
+from benchmarks.papers.leaving import Scene, drawn, seconds_of
 from benchmarks.papers.row import Paper, Row, Verdict, at_least, at_most, not_run, within
-from benchmarks.papers.scene import Scene, drawn, seconds_of
 from unlearning import SGD, Training
 from unlearning.methods.safe import Safe, published_perturbation
 from unlearning.types import State
