@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
@@ -18,6 +18,9 @@ Draw: TypeAlias = Callable[[int], Tensor]
 
 Augment: TypeAlias = Callable[[Tensor, Draw], Tensor]
 """(inputs (n, ...), draw) -> inputs (n, ...); it treats every sample by itself, and draws no other random numbers"""
+
+COUNTS_WHERE_SET: Mapping[str, bool] = {"counts_where_set": True}
+"""of a setting that came later: left alone, it leaves a recipe what it was (``workers.runtime.recipe_digest``)"""
 
 
 def _positive(value: float) -> bool:
@@ -158,6 +161,7 @@ class Training:
         accumulate: how many batches one step averages over.
         augment: changes the inputs of each batch: (inputs (n, ...), draw) -> inputs (n, ...).
         mixed_precision: run the model in bfloat16 on a GPU (autocast); weights and steps stay as they are.
+        radius: C: after every step the trained weights are scaled back to ||w|| <= C (projected descent).
 
     Raises:
         RecipeError: a value outside its range, or two that do not go together.
@@ -178,6 +182,7 @@ class Training:
     accumulate: int = 1
     augment: Augment | None = None
     mixed_precision: bool = False
+    radius: float | None = field(default=None, metadata=COUNTS_WHERE_SET)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "undecayed", tuple(self.undecayed))
@@ -187,7 +192,7 @@ class Training:
         _require(_positive(self.learning_rate), "learning_rate", self.learning_rate, "positive and finite")
         _require(0.0 < self.decay <= 1.0, "decay", self.decay, "in (0, 1]")
         _require(0.0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "0 or more")
-        for name in ("clip", "converge", "sample_clip"):
+        for name in ("clip", "converge", "sample_clip", "radius"):
             value = getattr(self, name)
             _require(value is None or _positive(value), name, value, "positive and finite, or None")
         _require(isinstance(self.optimizer, SGD | AdamW), "optimizer", self.optimizer, "ul.SGD(...) or ul.AdamW(...)")
@@ -216,6 +221,7 @@ class Training:
             "optimizer": self.optimizer != SGD(),
             "augment": self.augment is not None,
             "mixed_precision": self.mixed_precision,
+            "radius": self.radius is not None,
         }
         named = ", ".join(name for name, used in beyond.items() if used)
         if named and self.converge is not None:

@@ -29,7 +29,7 @@ FOLLOWERS: list[tuple[Method, set[str]]] = [
     (Rewind(), set()),
     (Rewind(source="proximal"), set()),
     (Mini(), set()),
-    (Newton(), {"momentum"}),
+    (Newton(), {"momentum", "ball"}),
     (Safe(), {"momentum"}),
 ]
 BEYOND: dict[str, tuple[Callable[[], ul.Recipe], str, str]] = {
@@ -51,6 +51,7 @@ BEYOND: dict[str, tuple[Callable[[], ul.Recipe], str, str]] = {
         "Training.mixed_precision",
         "leave Training.mixed_precision out",
     ),
+    "ball": (lambda: network(radius=2.0), "a ball of radius 2 (Training.radius)", "leave Training.radius out"),
 }
 
 

@@ -189,6 +189,13 @@ def with_settings(**changes: object) -> str:
     return settings_digest(ul.Recipe(**{**given, **changes}))  # type: ignore[arg-type]
 
 
+def test_a_setting_that_came_later_counts_only_where_it_is_set() -> None:
+    """The digest is the one from before ``Training.radius``: models that are served stay servable."""
+    known = "587462dfe9321f4524258ff0a52fe4e1f66f45172c5f0134e5af8ce15475e6a5"
+    assert with_settings() == known
+    assert with_settings(training=ul.Training(epochs=1, learning_rate=0.5, radius=3.0)) != known
+
+
 def test_settings_that_a_recipe_reads_elsewhere_count() -> None:
     plain = with_settings()
     assert plain == with_settings(training=ul.Training(epochs=np.int64(1), learning_rate=np.float32(0.5)))  # type: ignore[arg-type]

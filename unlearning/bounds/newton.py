@@ -84,16 +84,22 @@ class Ball(Bound):
     damping: float
     gradient_norm: float | None
 
+    origin: ClassVar[str] = "option radius: both models are taken to lie in this ball"
+
     def require_possible(self, problem: Problem) -> None:
-        """Raise Refused where no radius is given."""
+        """Raise Refused where no radius is given, or the training is not as the bound needs it."""
         self._radius()
+        self.require_training(problem)
+
+    def require_training(self, problem: Problem) -> None:
+        """Accept every training: that both models lie in the ball is assumed."""
 
     def constants(self, problem: Problem, examples: Examples, state: State) -> tuple[Constant, ...]:
         """Return mu, M and G as measured on everyone, and C and lambda, which are chosen."""
         work, radius = problem.cast(state.weights.dtype), self._radius()
         smallest, rough, gradient = measured(work, examples, state.weights.to(work.device), radius)
         return (
-            Constant("C", radius, "option radius: both models are taken to lie in this ball"),
+            Constant("C", radius, self.origin),
             Constant("lambda", self.damping, "option damping"),
             Constant("mu", smallest, f"least eigenvalue of the objective's Hessian in the ball, {SAMPLED}"),
             Constant("M", rough, f"Lipschitz constant of the Hessian in the ball, {SAMPLED}"),
@@ -137,6 +143,25 @@ class Ball(Bound):
                 "Set radius to a norm that neither the trained nor a retrained model exceeds.",
             )
         return self.radius
+
+
+@dataclass(frozen=True)
+class EnforcedBall(Ball):
+    """The same bound where the training itself holds the weights in the ball (``Training.radius``)."""
+
+    assumptions: ClassVar[tuple[str, ...]] = (
+        "The reference is the same training, which holds the weights in the ball of radius C after every step.",
+    )
+    origin: ClassVar[str] = "option radius: the training holds the weights in this ball after every step"
+
+    def require_training(self, problem: Problem) -> None:
+        """Raise Refused where the training does not hold the weights within the option radius."""
+        radius, held = self._radius(), problem.training.radius
+        if held is None or held > radius or problem.recipe.weights is not None:
+            raise Refused(
+                f"ball is 'enforced', and this recipe's training does not hold the weights within {radius:g}.",
+                f"Set Training(radius={radius:g}) and train here, or set ball to 'assumed'.",
+            )
 
 
 def constrained_of(constants: Mapping[str, float], residual: float) -> Constrained:

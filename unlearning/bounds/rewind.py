@@ -30,9 +30,10 @@ Deviations from the paper, each with its reason:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from typing import ClassVar, cast
 
 from unlearning.accounting.certificate import Constant
@@ -156,7 +157,8 @@ class RewoundEstimate(Bound):
     def require_useful(
         self, problem: Problem, examples: Examples, state: State, max_distance: float, constants: Mapping[str, float]
     ) -> dict[str, Json]:
-        """Report ``bound_of_one_sample``, and ``samples_within_cap``: how many may be forgotten in all.
+        """Report ``bound_of_one_sample``, and how many may be forgotten in all: ``samples_within_cap``, and
+        ``people_within_cap``, in any order.
 
         Raises:
             Refused: the bound is vacuous, or one forgotten sample does not fit under ``max_distance``.
@@ -168,7 +170,9 @@ class RewoundEstimate(Bound):
         if first > max_distance:
             what = f"The bound for one forgotten sample is {first:.3g}, above max_distance {max_distance:g}."
             raise Refused(what, RAISE)
-        return {"bound_of_one_sample": first, "samples_within_cap": _most(descent, max_distance)}
+        most = _most(descent, max_distance)
+        people = people_within(examples.subjects, most)
+        return {"bound_of_one_sample": first, "samples_within_cap": most, "people_within_cap": people}
 
     def distance(
         self, problem: Problem, forgotten: Forgotten, retain: Examples | None, constants: Mapping[str, float]
@@ -237,6 +241,16 @@ class RewoundProof(RewoundEstimate):
         if source != "checkpoint" or problem.recipe.weights is not None:
             raise Refused("The proof needs this recipe's own checkpoint.", "Train here, with source=checkpoint.")
         return self.feature_norm
+
+
+def people_within(subjects: Iterable[Sequence[str]], samples: int) -> int:
+    """Return how many people may leave, in any order, before more than ``samples`` samples have left.
+
+    ``subjects`` gives the persons of each sample. Those with the most samples are taken to leave first; a sample of two
+    people is counted for both, so that the number is never too large.
+    """
+    counts = Counter(person for names in subjects for person in names)
+    return sum(gone <= samples for gone in accumulate(sorted(counts.values(), reverse=True)))
 
 
 def _descent(

@@ -18,8 +18,8 @@ Deviations, each with its reason:
   of the parameters' norms, not of their squares, so its damping is neither lambda I nor constant.
 * The solve is conjugate gradients to a stated, recomputed relative residual. The paper's recursion has no stopping
   rule; it is offered with its scale compared with the measured largest eigenvalue, below half of which it diverges.
-* The projection applies to the result; a training whose weights already lie outside the ball is refused, because the
-  paper's bound needs the constraint during training.
+* The projection applies to the result, and to the training where the recipe has ``Training.radius``, as the paper
+  trains (``ball="enforced"`` asks for it). Weights that lie outside the ball are refused.
 * ``steps`` may be more than 1: the step again, until the gradient's norm is at most ``gradient_norm``. For strongly
   convex models that norm over lambda bounds the distance to retraining, which one step alone does not.
 * Gradients, residuals and the sum are in float64 unless ``precision`` says otherwise: in float32 alone, conjugate
@@ -36,7 +36,7 @@ the objective is higher than before, and nobody left.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -44,8 +44,9 @@ import torch
 from torch import Tensor
 
 from unlearning.accounting.certificate import Guarantee
-from unlearning.bounds.newton import Ball
+from unlearning.bounds.newton import Ball, EnforcedBall
 from unlearning.model.curvature import Solution, refined_conjugate_gradients, spectral_norm
+from unlearning.model.descent.ball import hold_within, norm_of
 from unlearning.model.descent.ingredients import Ingredient
 from unlearning.model.linear_head import head_of
 from unlearning.model.method import Bound, Method, require_followed
@@ -69,6 +70,7 @@ from unlearning.types import (
 )
 
 SOLVERS = ("conjugate-gradients", "lissa")
+BALLS: Mapping[str, type[Ball]] = {"assumed": Ball, "enforced": EnforcedBall}
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
 EIGENVALUE_PRODUCTS = 40
 
@@ -86,6 +88,8 @@ class Newton(Method):
         steps: the most Newton steps of an update; 1 is the paper's.
         gradient_norm: stop before the next step once ||grad F_D|| is at most this; None: take every step.
         radius: C, the result is projected to ||w|| <= C; None: not projected.
+        ball: "assumed": the bound takes both models to lie in the ball; "enforced": preparation refuses a training
+            that is not held in it after every step (``Training.radius``).
         lissa_scale: the recursion's H; None: twice the measured largest eigenvalue.
         lissa_depth: s_2, products of one recursion.
         lissa_repeats: s_1, recursions that are averaged.
@@ -101,7 +105,7 @@ class Newton(Method):
     """
 
     name: ClassVar[str] = "newton"
-    follows: ClassVar[frozenset[Ingredient]] = frozenset({Ingredient.MOMENTUM})
+    follows: ClassVar[frozenset[Ingredient]] = frozenset({Ingredient.MOMENTUM, Ingredient.BALL})
     reads_blocks: ClassVar[bool] = True
     secret_state: ClassVar[tuple[str, ...]] = (
         "The weights before noise start from those that were trained on the deleted people.",
@@ -115,6 +119,7 @@ class Newton(Method):
     steps: int = 1
     gradient_norm: float | None = None
     radius: float | None = None
+    ball: str = "assumed"
     lissa_scale: float | None = None
     lissa_depth: int = 1000
     lissa_repeats: int = 1
@@ -128,6 +133,7 @@ class Newton(Method):
         _require(0.0 <= self.damping < float("inf"), "damping", self.damping, "0 or more")
         _require(self.solver in SOLVERS, "solver", self.solver, f"one of {', '.join(SOLVERS)}")
         _require(0.0 < self.residual < 1.0, "residual", self.residual, "between 0 and 1")
+        _require(self.ball in BALLS, "ball", self.ball, f"one of {', '.join(BALLS)}")
         _require(self.precision in PRECISIONS, "precision", self.precision, f"one of {', '.join(PRECISIONS)}")
         for name in ("iterations", "steps", "lissa_depth", "lissa_repeats", "calibration_count"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
@@ -147,6 +153,7 @@ class Newton(Method):
         """
         require_followed(self, problem.recipe)
         self._require_unique(problem)
+        BALLS[self.ball](self.radius, self.damping, self.gradient_norm).require_training(problem)
         self._require_inside(learned.weights)
         work = self._work(problem)
         w = learned.weights.to(device=work.device, dtype=work.dtype)
@@ -193,11 +200,13 @@ class Newton(Method):
             w = self._project(stepped)
             here = there if w is stepped else objective.at(w)
         evidence: dict[str, Json] = {"steps": taken, "gradient_norm": _norm(here)}
-        return Forgotten(State(w.to(state.weights.dtype), state.tensors, state.facts), evidence)
+        stored = self._project(w.to(state.weights.dtype))
+        return Forgotten(State(stored, state.tensors, state.facts), evidence)
 
     def bound(self, guarantee: Guarantee) -> Bound | None:
         """Return the paper's bound, ``estimated``: its constants are measured."""
-        return Ball(self.radius, self.damping, self.gradient_norm) if guarantee is Guarantee.ESTIMATED else None
+        bound = BALLS[self.ball](self.radius, self.damping, self.gradient_norm)
+        return bound if guarantee is Guarantee.ESTIMATED else None
 
     def _measure(self, problem: Problem, examples: Examples, state: State) -> list[float]:
         sets = calibration_sets(examples, self.calibration_share, self.calibration_count, problem.training.seed)
@@ -217,8 +226,9 @@ class Newton(Method):
         return norm == 0.0 or (self.gradient_norm is not None and norm <= self.gradient_norm)
 
     def _project(self, w: Tensor) -> Tensor:
-        norm = float(w.norm())
-        return w if self.radius is None or norm <= self.radius else w * (self.radius / norm)
+        held = w.clone()
+        hold_within([held], self.radius)
+        return w if torch.equal(held, w) else held
 
     def _cg(self, quick: Objective, w: Tensor, here: Point) -> Solution:
         """Solve for (H + lambda I)^{-1} grad F_D by conjugate gradients, with its recomputed residual."""
@@ -296,7 +306,7 @@ class Newton(Method):
         )
 
     def _require_inside(self, w: Tensor) -> None:
-        norm = float(w.norm())
+        norm = norm_of([w])
         if self.radius is None or norm <= self.radius:
             return
         raise Refused(

@@ -29,9 +29,10 @@ Deviations from the paper, each with its reason:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -39,6 +40,7 @@ from torch import Tensor
 from unlearning.accounting.certificate import Guarantee
 from unlearning.bounds.gradients import require_within
 from unlearning.bounds.rewind import RewoundEstimate, RewoundProof
+from unlearning.bounds.rewind_length import Length, Past, Wanted
 from unlearning.model.descent.plan import REFERENCES
 from unlearning.model.method import Bound, Method, require_followed
 from unlearning.model.problem import Problem
@@ -84,10 +86,11 @@ def from_checkpoint(method: Rewind, problem: Problem, examples: Examples, learne
             "Rewinding to a checkpoint needs the trajectory, and this model comes without one.",
             "Choose source=proximal if it was trained by full-batch gradient descent, or newton or safe.",
         )
-    start = len(trajectory) - method.steps_of(len(trajectory))
-    _, checkpoint, _ = next(replay(problem, examples, trajectory, start))
     full = all(len(batch) == len(examples) for batch in trajectory.batches)
-    facts: dict[str, Json] = {"source": "checkpoint", "full_batch": full}
+    length = LENGTHS[method.steps_from](method, Past(problem, examples, learned.weights, trajectory.rates, full))
+    start = len(trajectory) - length.steps
+    _, checkpoint, _ = next(replay(problem, examples, trajectory, start))
+    facts: dict[str, Json] = {"source": "checkpoint", "full_batch": full, "chosen": dict(length.why)}
     return Rewound(checkpoint, trajectory.batches[start:], trajectory.rates, facts)
 
 
@@ -110,7 +113,8 @@ def proximal(method: Rewind, problem: Problem, examples: Examples, learned: Lear
         raise Refused("There is no gradient step to undo.", "Use newton or retrain.")
     rates = tuple(problem.training.rate(step, steps) for step in range(steps))
     precise = problem.double()
-    start = steps - method.steps_of(steps)
+    length = LENGTHS[method.steps_from](method, Past(problem, examples, learned.weights, rates, full_batch=True))
+    start = steps - length.steps
     v = learned.weights.to(problem.device, torch.float64)
     for rate in reversed(rates[start:]):
         v = _undo(precise, examples, v, rate)
@@ -119,6 +123,7 @@ def proximal(method: Rewind, problem: Problem, examples: Examples, learned: Lear
     facts: dict[str, Json] = {
         "source": "proximal",
         "full_batch": True,
+        "chosen": dict(length.why),
         "round_trip": _round_trip(problem, examples, checkpoint, learned.weights, rates[start:]),
     }
     return Rewound(checkpoint, batches, rates, facts)
@@ -154,6 +159,22 @@ def _round_trip(
     return error
 
 
+def by_fraction(method: Rewind, past: Past) -> Length:
+    """Return K, the option ``fraction`` of all steps to the nearest whole one; nothing was measured for it."""
+    return Length(max(1, round(method.fraction * len(past.rates))), {})
+
+
+def by_corollary(method: Rewind, past: Past) -> Length:
+    """Return the K of the paper's corollary 3.2."""
+    return past.by_corollary(method.wanted(), method.feature_norm)
+
+
+def by_bound(method: Rewind, past: Past) -> Length:
+    """Return the least K by our bound. Raises Refused for mini-batches, and where rounding alone exceeds it."""
+    return past.by_bound(method.wanted(), method.feature_norm, method.reference)
+
+
+LENGTHS = {"fraction": by_fraction, "corollary": by_corollary, "bound": by_bound}
 PRECISIONS = ("training", "float64")
 SOURCES = {"checkpoint": from_checkpoint, "proximal": proximal}
 
@@ -164,6 +185,8 @@ class Rewind(Method):
 
     Args:
         fraction: K/T in (0, 1]: the share of the training that an update repeats. 1 is retraining.
+        steps_from: how K is chosen: ``fraction``; ``corollary`` (the paper's 3.2) or ``bound`` (ours) from ``epsilon``
+            at ``delta``, ``noise_std`` and ``forgotten``, the samples that may leave in all. Neither is a claim.
         source: ``checkpoint`` (needs the trajectory) or ``proximal`` (trained elsewhere by gradient descent).
         reference: what a thinned batch is divided by, ``renormalised`` or ``fixed-denominator``.
         feature_norm: for a linear head, a bound on the norm of a sample's features (the constant 1 of a bias
@@ -182,6 +205,11 @@ class Rewind(Method):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.RETAINED})
 
     fraction: float = 0.41
+    steps_from: str = "fraction"
+    epsilon: float | None = None
+    delta: float = 1e-5
+    noise_std: float | None = None
+    forgotten: int | None = None
     source: str = "checkpoint"
     reference: str = "renormalised"
     feature_norm: float | None = None
@@ -192,6 +220,10 @@ class Rewind(Method):
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
             raise Refused(f"fraction is {self.fraction}.", "Choose a share of the training in (0, 1].")
+        if self.steps_from not in LENGTHS:
+            raise Refused(f"steps_from is {self.steps_from!r}.", f"Choose one of {', '.join(LENGTHS)}.")
+        if self.steps_from != "fraction":
+            self.wanted()
         if self.source not in SOURCES:
             raise Refused(f"source is {self.source!r}.", f"Choose one of {', '.join(SOURCES)}.")
         if self.reference not in REFERENCES:
@@ -203,9 +235,16 @@ class Rewind(Method):
         if not 0 < self.calibration_share < 1:
             raise Refused(f"calibration_share is {self.calibration_share}.", "Choose a share between 0 and 1.")
 
-    def steps_of(self, steps: int) -> int:
-        """Return K: ``fraction`` of T = ``steps``, to the nearest whole step, at least one."""
-        return max(1, round(self.fraction * steps))
+    def wanted(self) -> Wanted:
+        """Return what K is chosen from. Raises Refused where an option for it is missing or out of range."""
+        epsilon, noise_std, forgotten = self.epsilon, self.noise_std, self.forgotten
+        if epsilon is None or noise_std is None or forgotten is None:
+            what = f"steps_from is {self.steps_from!r}, and epsilon, noise_std or forgotten is missing."
+            raise Refused(what, "Set all three, or set steps_from to fraction.")
+        if not (0 < epsilon < math.inf and 0 < noise_std < math.inf and forgotten > 0 and 0 < self.delta < 1):
+            what = f"epsilon is {epsilon}, noise_std {noise_std}, forgotten {forgotten}, delta {self.delta}."
+            raise Refused(what, "Choose numbers above zero, and a delta below 1.")
+        return Wanted(epsilon, self.delta, noise_std, forgotten)
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
         """Find w_{T-K}. ``facts["report"]`` holds K, T, the reference and, where measured, the distance left.
@@ -276,6 +315,7 @@ class Rewind(Method):
             "reference": self.reference,
             "steps": state.facts["steps"],
             "rewound": state.facts["rewound"],
+            **cast("dict[str, Json]", state.facts["chosen"]),
         }
         measured = mean_distance_left(
             self,

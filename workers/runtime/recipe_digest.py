@@ -10,10 +10,11 @@ import ast
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from functools import lru_cache
 from numbers import Integral, Real
 from pathlib import Path
+from typing import Any
 
 from unlearning.recipe import Recipe
 
@@ -60,9 +61,14 @@ def _plain(value: object) -> object:
     if isinstance(value, Sequence):
         return [_plain(each) for each in value]
     if is_dataclass(value) and not isinstance(value, type):
-        own = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        own = {field.name: _plain(getattr(value, field.name)) for field in fields(value) if _counts(field, value)}
         return {"type": type(value).__qualname__, **own}
     return str(getattr(value, "__qualname__", type(value).__qualname__))
+
+
+def _counts(field: Field[Any], value: object) -> bool:
+    """Tell whether a setting counts: one that came later, and is left alone, leaves a recipe the one that it was."""
+    return not field.metadata.get("counts_where_set") or getattr(value, field.name) is not None
 
 
 @lru_cache(maxsize=64)

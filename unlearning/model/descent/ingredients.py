@@ -20,6 +20,7 @@ class Ingredient(StrEnum):
     NORMALISATION = "batch normalisation"
     AUGMENT = "augment"
     MIXED_PRECISION = "mixed_precision"
+    BALL = "radius"
 
 
 ACTING = frozenset({Ingredient.DROPOUT, Ingredient.NORMALISATION})
@@ -31,6 +32,7 @@ INSTEAD: Mapping[Ingredient, str] = {
     Ingredient.NORMALISATION: "call .eval() on it in model(), or use GroupNorm or LayerNorm",
     Ingredient.AUGMENT: "leave Training.augment out",
     Ingredient.MIXED_PRECISION: "leave Training.mixed_precision out",
+    Ingredient.BALL: "leave Training.radius out",
 }
 """what to change in a recipe so that the ingredient is not used"""
 
@@ -72,6 +74,8 @@ def _settings(training: Training) -> dict[Ingredient, str]:
         used[Ingredient.AUGMENT] = "augmented inputs (Training.augment)"
     if training.mixed_precision:
         used[Ingredient.MIXED_PRECISION] = "mixed precision (Training.mixed_precision)"
+    if training.radius is not None:
+        used[Ingredient.BALL] = f"weights that are held in a ball of radius {training.radius:g} (Training.radius)"
     return used
 
 

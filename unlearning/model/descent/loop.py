@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from unlearning.model.descent.ball import hold_within
 from unlearning.model.descent.draws import below, keys_of, uniform
 from unlearning.model.descent.ingredients import Ingredient
 from unlearning.model.descent.keyed import Keyed
@@ -35,6 +36,7 @@ def descend(
 ) -> Fitted:
     """Take the plan's steps on those of ``examples`` who are in its batches, from ``start`` or from the constructor.
 
+    With ``Training.radius`` each step ends in the ball of that radius, as the last weights do.
     ``phase`` keys the random numbers, with the training's seed. The optimiser's state is a part of what is returned.
     A part of a batch that has a single sample, which cannot be normalised by its batch, is left out where the model
     normalises so.
@@ -66,6 +68,7 @@ def descend(
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()
+        hold_within(tuple(trained.values()), problem.training.radius)
     state = module.state_dict()
     if not all(bool(torch.isfinite(value).all()) for value in state.values()):
         raise RecipeError(f"The weights are not finite after {len(plan.batches)} steps.", "Lower the learning rate.")
