@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from service.access.api_keys import check_pepper
 from service.access.installation import check_places
+from service.access.proxy import Named
 from service.api import health, problems
 from service.api.console import pages, reference
 from service.api.dependencies import Service
@@ -19,6 +20,7 @@ from service.api.openapi import document, operation_id
 from service.api.routes import actors, audit, events, keys, webhooks
 from service.api.routes.models import consumers, lifecycle, models, retrains, versions
 from service.api.routes.requests import batches, certificates, deletion_requests, holds, search, suppressions
+from service.api.traffic import Measured
 from service.infra.actors import Called
 from service.infra.db import Busy, Database
 from service.infra.files import folder_at
@@ -89,6 +91,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(problems.Unexpected)
     app.add_middleware(Traced)
     app.add_middleware(Called)
+    app.add_middleware(Measured, traffic=service.traffic)
+    app.add_middleware(Named, header=settings.actor_header, peers=settings.peers)
     app.openapi = lambda: document(app, settings.idempotency_seconds)  # type: ignore[method-assign]
     return app
 

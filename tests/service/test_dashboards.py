@@ -132,13 +132,13 @@ def test_grafana_is_given_the_source_that_the_dashboard_reads() -> None:
 
 @SQLITE
 def test_deadlines_holds_failures_and_consumers_are_metrics(busy: TestClient, service: Service) -> None:
-    ours = (("model", "digits"),)
+    ours = (("model", "digits"), ("tenant", "default"))
     before = exported(busy)
     assert before["expunge_requests_blocked"][ours] == 1
-    assert before["expunge_publications_total"][*ours, ("result", "failed")] == 1
-    assert before["expunge_publications_total"][*ours, ("result", "withheld")] == 0
-    assert before["expunge_consumers"][*ours, ("standing", "behind")] == 1
-    assert before["expunge_consumers"][*ours, ("standing", "current")] == 0
+    assert before["expunge_publications_total"][ours[0], ("result", "failed"), ours[1]] == 1
+    assert before["expunge_publications_total"][ours[0], ("result", "withheld"), ours[1]] == 0
+    assert before["expunge_consumers"][ours[0], ("standing", "behind"), ours[1]] == 1
+    assert before["expunge_consumers"][ours[0], ("standing", "current"), ours[1]] == 0
     with service.database.read() as session:
         held = {row.reason: row.due_at for row in session.scalars(select(DeletionRequest)) if row.status == "blocked"}
     assert before["expunge_deletion_next_due_timestamp_seconds"][ours] == pytest.approx(held["worker_lost"] / 1e6)
@@ -150,14 +150,14 @@ def test_deadlines_holds_failures_and_consumers_are_metrics(busy: TestClient, se
         report(session, session.scalars(select(Model)).one(), "web", head)
     after = exported(busy)
     assert ours not in after.get("expunge_deletion_next_due_timestamp_seconds", {})
-    assert after["expunge_consumers"][*ours, ("standing", "current")] == 1
+    assert after["expunge_consumers"][ours[0], ("standing", "current"), ours[1]] == 1
 
 
 @SQLITE
 def test_what_waits_and_what_ends_are_metrics(busy: TestClient, service: Service) -> None:
     """Budget, accuracy, certificates, webhooks, keys, deletion lists and the release, each against the tables."""
     found = exported(busy)
-    ours = (("model", "digits"),)
+    ours = (("model", "digits"), ("tenant", "default"))
     with service.database.read() as session:
         at = now(session) / SECOND
     assert found["expunge_model_holdout_accuracy"][ours] == 0.9
