@@ -24,7 +24,7 @@ LONGEST_NAME = 120
 Networks = Sequence[IPv4Network | IPv6Network]
 
 
-class Named:
+class NamedPeople:
     """ASGI middleware that removes the header unless it comes from one of ``peers``, once.
 
     ``peer`` is the host at the other end of the connection. It must be read before anything replaces it by what

@@ -8,7 +8,7 @@ from enum import StrEnum
 from service.access.api_keys import Scope
 
 
-class Role(StrEnum):
+class KeyRole(StrEnum):
     VIEWER = "viewer"
     OPERATOR = "operator"
     PRIVACY = "privacy"
@@ -16,17 +16,17 @@ class Role(StrEnum):
 
 
 _VIEWS = frozenset({Scope.DELETIONS_READ, Scope.MODELS_READ, Scope.AUDIT_READ})
-SCOPES: dict[Role, frozenset[Scope]] = {
-    Role.VIEWER: _VIEWS,
-    Role.OPERATOR: _VIEWS | {Scope.MODELS_ADMIN, Scope.CHECKPOINTS_READ},
-    Role.PRIVACY: _VIEWS | {Scope.DELETIONS_WRITE, Scope.PEOPLE_SEARCH},
-    Role.ADMIN: frozenset(Scope),
+SCOPES: dict[KeyRole, frozenset[Scope]] = {
+    KeyRole.VIEWER: _VIEWS,
+    KeyRole.OPERATOR: _VIEWS | {Scope.MODELS_ADMIN, Scope.CHECKPOINTS_READ},
+    KeyRole.PRIVACY: _VIEWS | {Scope.DELETIONS_WRITE, Scope.PEOPLE_SEARCH},
+    KeyRole.ADMIN: frozenset(Scope),
 }
 """viewer: sees what happens. operator: acts on what is late, blocked or broken. privacy: takes in and decides requests,
 and finds people. admin: everything, keys included.
 """
 
 
-def role_of(scopes: Collection[str]) -> Role | None:
+def role_of(scopes: Collection[str]) -> KeyRole | None:
     """Return the role that has exactly these scopes; None: no role has."""
     return next((role for role, granted in SCOPES.items() if granted == set(scopes)), None)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
 from service.access.api_keys import check_pepper
 from service.access.installation import check_places
-from service.access.proxy import Named
+from service.access.proxy import NamedPeople
 from service.api import health, problems
 from service.api.console import pages, reference
 from service.api.dependencies import Service
@@ -27,13 +28,27 @@ from service.infra.files import folder_at
 from service.infra.logging import configure
 from service.infra.pseudonyms import Pepper
 from service.infra.settings import API_SECRETS, Settings, ensure_secrets, session_key
+from service.infra.spans import export_spans
 from service.infra.trace import Traced
+
+if TYPE_CHECKING:
+    from fastapi.telemetry import TelemetryConfig  # only newer releases have it
+
+_NO_TELEMETRY: TelemetryConfig = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+}
+"""FastAPI's own spans hold addresses, and its log records messages of errors, as soon as a process has a provider"""
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
     """Make the application. Raises SettingsError where production lacks a secret."""
     settings = settings or Settings()
     configure(settings.log_level)
+    export_spans("api")
     ensure_secrets(settings, API_SECRETS)
     database, pepper = Database(settings.database_url, actor="api"), Pepper.load(settings.pepper_file)
     with suppress(Busy):  # under another pepper no API key is valid, so nothing is accepted
@@ -60,6 +75,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
         docs_url=None,
         generate_unique_id_function=operation_id,
+        telemetry=_NO_TELEMETRY,
     )
     app.state.service = service
     problems.install(app)
@@ -92,7 +108,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(Traced)
     app.add_middleware(Called)
     app.add_middleware(Measured, traffic=service.traffic)
-    app.add_middleware(Named, header=settings.actor_header, peers=settings.peers)
+    app.add_middleware(NamedPeople, header=settings.actor_header, peers=settings.peers)
     app.openapi = lambda: document(app, settings.idempotency_seconds)  # type: ignore[method-assign]
     return app
 

@@ -189,8 +189,8 @@ def _deadlines(session: Session, at: int) -> Iterator[Metric]:
     )
     period = func.nullif(DeletionRequest.due_at - DeletionRequest.received_at, 0)
     share = func.max((at - DeletionRequest.received_at) * 1.0 / period)
-    shares = select(DeletionRequest.tenant_id, share).where(DeletionRequest.status.in_(_OPEN))
-    for tenant_id, greatest in session.execute(shares.group_by(DeletionRequest.tenant_id)):
+    shares = select(DeletionRequest.tenant_id, share).group_by(DeletionRequest.tenant_id)
+    for tenant_id, greatest in session.execute(shares.where(DeletionRequest.status.in_(_OPEN))):
         if greatest is not None:
             used.add_metric([tenant_id], float(greatest))
     yield used

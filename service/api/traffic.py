@@ -16,12 +16,12 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.infra.spans import NO_ROUTE
+from service.infra.trace import METHODS
 from service.models.tallies import BEYOND
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """upper edges in seconds"""
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_NO_ROUTE = "none"
 
 
 class Traffic:
@@ -68,7 +68,7 @@ class Measured:
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                method = scope["method"] if scope["method"] in _METHODS else "other"
+                method = scope["method"] if scope["method"] in METHODS else "other"
                 self._traffic.count(method, route_of(scope), message["status"], time.perf_counter() - start)
             await send(message)
 
@@ -77,7 +77,7 @@ class Measured:
 
 def route_of(scope: Scope) -> str:
     """Return the template of the route that answers this call; ``none`` where no route does."""
-    return str(getattr(scope.get("route"), "path_format", _NO_ROUTE))
+    return str(getattr(scope.get("route"), "path_format", NO_ROUTE))
 
 
 def filled(

@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from service.access.api_keys import Scope
-from service.access.roles import SCOPES, Role, role_of
+from service.access.roles import SCOPES, KeyRole, role_of
 from service.api.dependencies import Service
 from tests.service.conftest import Login
 from tests.service.test_tenants import call, furnish, routes
@@ -41,14 +41,14 @@ DECIDES = {
     *("POST /v1/deletion-requests/{request_id}/verify", "POST /v1/deletion-requests/{request_id}/reject"),
     "POST /v1/deletion-requests/{request_id}/extend",
 }
-MAY = {Role.VIEWER: VIEWS, Role.OPERATOR: VIEWS | OPERATES, Role.PRIVACY: VIEWS | DECIDES}
+MAY = {KeyRole.VIEWER: VIEWS, KeyRole.OPERATOR: VIEWS | OPERATES, KeyRole.PRIVACY: VIEWS | DECIDES}
 
 
 @SQLITE
 def test_every_route_with_every_role(api: TestClient, service: Service, key_of: Keys) -> None:
     mine = furnish(api, service, key_of(tenant_id="one"), "one")
     everything = {f"{route.method} {route.path}" for route in routes(api)}
-    for role in Role:
+    for role in KeyRole:
         key = key_of(*SCOPES[role], tenant_id="one")
         answers = {f"{route.method} {route.path}": call(api, route, key, mine) for route in routes(api)}
         refused = {name for name, answer in answers.items() if answer.status_code == 403}
@@ -60,14 +60,14 @@ def test_every_route_with_every_role(api: TestClient, service: Service, key_of: 
 def test_a_key_is_made_for_a_role_and_says_it(api: TestClient, key_of: Keys) -> None:
     made = api.post("/v1/keys", json={"role": "privacy", "label": "dpo"}, headers=key_of())
     assert (made.status_code, made.json()["role"]) == (201, "privacy")
-    assert set(made.json()["scopes"]) == SCOPES[Role.PRIVACY]
+    assert set(made.json()["scopes"]) == SCOPES[KeyRole.PRIVACY]
     more = {"role": "viewer", "scopes": ["checkpoints:read"]}
     assert api.post("/v1/keys", json=more, headers=key_of()).json()["role"] is None
     assert api.post("/v1/keys", json={}, headers=key_of()).json()["code"] == "no_scopes"
-    lesser = key_of("keys:admin", *SCOPES[Role.VIEWER])
+    lesser = key_of("keys:admin", *SCOPES[KeyRole.VIEWER])
     assert api.post("/v1/keys", json={"role": "operator"}, headers=lesser).json()["code"] == "scope_exceeded"
     assert api.post("/v1/keys", json={"role": "viewer"}, headers=lesser).status_code == 201
-    assert role_of(list(Scope)) is Role.ADMIN and role_of([]) is None
+    assert role_of(list(Scope)) is KeyRole.ADMIN and role_of([]) is None
 
 
 @SQLITE

@@ -18,7 +18,7 @@ from service.access.api_keys import (
     rotate_key,
     successor_ends,
 )
-from service.access.roles import SCOPES, Role, role_of
+from service.access.roles import SCOPES, KeyRole, role_of
 from service.api.dependencies import Running, holding, problems, reading
 from service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
 from service.api.http.pagination import Listed
@@ -44,7 +44,7 @@ class KeyOrder(BaseModel):
     scopes: list[Scope] = Field(
         default=[], max_length=20, description="what it may do, in addition to what its role grants"
     )
-    role: Role | None = Field(default=None, description="a named set of scopes; needed where `scopes` is left out")
+    role: KeyRole | None = Field(default=None, description="a named set of scopes; needed where `scopes` is left out")
     expires_at: When | None = None
     actor: RequestId | None = Field(
         default=None, description="who is to hold it; left out: a new actor, whose name is the label"
@@ -61,7 +61,7 @@ class KeyView(BaseModel):
     label: str
     actor: str = Field(description="who holds it: the id that the audit log names")
     scopes: list[str]
-    role: Role | None = Field(description="the role that has exactly these scopes; null: none has")
+    role: KeyRole | None = Field(description="the role that has exactly these scopes; null: none has")
     created_at: Moment
     expires_at: Moment | None
     revoked_at: Moment | None

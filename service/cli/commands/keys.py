@@ -20,7 +20,7 @@ from service.access.api_keys import (
     revoke_key,
     rotate_key,
 )
-from service.access.roles import SCOPES, Role, role_of
+from service.access.roles import SCOPES, KeyRole, role_of
 from service.audit.key_rotation import rotate
 from service.audit.log import newest_key
 from service.audit.signed_note import Signer
@@ -52,7 +52,7 @@ def create(
         list[Scope] | None, typer.Option(help="May be repeated; without one and without --role: all scopes.")
     ] = None,
     role: Annotated[
-        Role | None, typer.Option(help="A named set of scopes: viewer, operator, privacy or admin.")
+        KeyRole | None, typer.Option(help="A named set of scopes: viewer, operator, privacy or admin.")
     ] = None,
     days: Annotated[int | None, typer.Option(help="Days until it expires; never otherwise.", min=1)] = None,
     tenant: Tenant = DEFAULT_TENANT,
