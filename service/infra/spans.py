@@ -102,7 +102,8 @@ def updating(model: str, traces: Iterable[tuple[str, str]]) -> Iterator[None]:
 
 def _update(model: str, request_id: str, traceparent: str) -> Span:
     facts = {"expunge.model": model, "expunge.request": request_id}
-    return _tracer().start_span("update", _below(traceparent), SpanKind.CONSUMER, attributes=facts)
+    span: Span = _tracer().start_span("update", _below(traceparent), SpanKind.CONSUMER, attributes=facts)
+    return span
 
 
 def _below(traceparent: str | None) -> Any:

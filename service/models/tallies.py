@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, String, case, delete, func, literal, select, text, update
+from sqlalchemy import ColumnElement, String, case, func, literal, select, text, update
 from sqlalchemy import cast as cast_to
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
@@ -69,7 +69,6 @@ def tally(database: Database) -> int:
         versions, entries = _ended(session), _logged(session)
         found = _of_versions(session, versions)
         session.execute(update(Version).where(Version.id.in_(versions)).values(tallied=True))
-        session.execute(delete(PhaseSeconds).where(PhaseSeconds.version_id.in_(versions)))
         if entries is not None:
             first, last = entries
             found.update(_of_entries(session, AuditEntry.log_index.between(first, last)))

@@ -99,7 +99,7 @@ def test_tallies_and_what_is_not_tallied_give_the_counts_of_everything(world: Wo
         assert counts(session) == everything
         assert session.scalar(select(func.count()).where(Version.tallied)) == 6
         left = set(session.scalars(select(PhaseSeconds.version_id)))
-    assert left == {world.head(model_id).id for model_id in models}, "the rows of tallied versions are deleted"
+    assert len(left) == 8, "the phases of tallied versions are kept: a request's page shows them"
     assert everything[Key(PUBLISHED, models[0], "recollection")] == 4
     assert everything[Key(SAMPLES, models[0], "recollection")] == 9
     by_name = {name: sum(n for key, n in everything.items() if key.name == name) for name in (LATENCY, PHASE)}

@@ -74,6 +74,7 @@ def show(request_id: RequestId, visit: Visitor) -> Response:
         facts = {
             "request": view,
             "timeline": views.timeline(session, row),
+            "phases": views.phases(session, row),
             "certificate": issued,
             "awaited": expected and not issued,
             "window_ends": ends,
