@@ -22,6 +22,15 @@ pytestmark = [
     pytest.mark.parametrize("stack", [pytest.param("sqlite", marks=pytest.mark.xdist_group("sqlite"))], indirect=True),
 ]
 CASE = "DSR-2026/113"
+_CLICK = """
+const found = [...document.querySelectorAll('a, button')].find(e => e.textContent.trim().startsWith(arguments[0]));
+if (!found || !found.checkVisibility()) return false;
+window.before = true;
+found.click();
+return true;
+"""
+"""in one step, because a page that follows events may exchange what was found"""
+_NEXT = "return window.before === undefined && document.readyState === 'complete'"
 
 
 @dataclass
@@ -36,16 +45,10 @@ class Try:
 
     def click(self, what: str) -> None:
         """Click the link or button that reads so."""
-        find = (
-            "return [...document.querySelectorAll('a, button')].findIndex(e => e.textContent.trim() === arguments[0])"
-        )
-        place = self.browser.eventually(lambda: self.browser.script(find, what), lambda found: found >= 0)
-        before = self.browser.url
-        mark = "document.querySelectorAll('a, button')[arguments[0]].setAttribute('data-try', 'now')"
-        self.browser.script(mark, place)
-        self.browser.click("[data-try=now]")
+        self.browser.eventually(lambda: self.browser.script(_CLICK, what), bool)
+        self.browser.eventually(lambda: self.browser.script(_NEXT), bool)
         self.clicks += 1
-        self.steps.append(f"clicked *{what}*" + ("" if self.browser.url == before else ""))
+        self.steps.append(f"clicked *{what}*")
 
     def type(self, selector: str, text: str, said: str) -> None:
         self.browser.click(selector)
@@ -175,7 +178,7 @@ def test_an_operator_resolves_what_is_blocked_by_what_the_page_says(
         if last["status"] == "blocked":
             break
     assert last["reason"] == "budget_exhausted", last
-    follow(stack, browser, "(b) budget_exhausted", last["id"], f"Train {tight} again now", f"Train {tight} again now")
+    follow(stack, browser, "(b) budget_exhausted", str(last["id"]), f"Train {tight} again now", "Retrain now")
 
 
 def ready(stack: Stack) -> bool:
