@@ -68,7 +68,7 @@ class Call:
 
 @contextmanager
 def called(method: str, traceparent: str | None) -> Iterator[Call | None]:
-    """Span one call, below the caller's span where there is one. None: OpenTelemetry is not installed."""
+    """Record one call as a span, below the caller's span where there is one. None: OpenTelemetry is not installed."""
     if not INSTALLED:
         yield None
         return
@@ -83,9 +83,9 @@ def called(method: str, traceparent: str | None) -> Iterator[Call | None]:
 
 @contextmanager
 def updating(model: str, traces: Iterable[tuple[str, str]]) -> Iterator[None]:
-    """Span an update, once for each request whose call had a trace: ``traces`` has (request id, traceparent).
+    """Record an update as a span, once for each request whose call had a trace: ``traces`` has (request id, traceparent).
 
-    An error is told by its type alone: its message may quote a value.
+    An error is named by its type alone: its message may quote a value.
     """
     with ExitStack() as open_spans:
         spans = [_update(model, *each) for each in traces] if INSTALLED else []
