@@ -83,7 +83,7 @@ def called(method: str, traceparent: str | None) -> Iterator[Call | None]:
 
 @contextmanager
 def updating(model: str, traces: Iterable[tuple[str, str]]) -> Iterator[None]:
-    """Record an update as a span, once for each request whose call had a trace: ``traces`` has (request id, traceparent).
+    """Record an update as a span for each request whose call had a trace: ``traces`` has (request id, traceparent).
 
     An error is named by its type alone: its message may quote a value.
     """
